@@ -17,7 +17,7 @@ from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice
 from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
-from agentcli.agent.interfaces import Checkpoints, Locks, SessionStore
+from agentcli.agent.interfaces import Checkpoints, Locks, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
@@ -32,7 +32,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config
 from agentcli.conversation.active_skills import carried_notes
-from agentcli.conversation.entries import SkillActivated, User, reminder
+from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
 from agentcli.errors import StorageError, ToolError
 from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
@@ -170,8 +170,23 @@ class Builder:
         watch = self._watch(state, workspace, nested)
         calls = self.session_calls(registry, workspace)
         calls.services.checkpoints = self._checkpoints(log.session_id, workspace)
-        runtime = Runtime(
-            self._extras.resolve or self._resolve,
+        session = Session(state, self._runtime(calls, log, watch, nested), can_ask=self._can_ask)
+        watch.paid = session.paid
+        await self._begin_hooks(session, source="resume" if entries else "startup")
+        self._offer(session, entries)
+        if (checkpoints := calls.services.checkpoints) and has_interrupted(self.config, log.session_id):
+            try:
+                await account_for_interrupted(checkpoints, entries, session.append)
+            except (StorageError, ToolError) as error:  # the next start looks again
+                self._on_notice(str(error))
+        return session
+
+    def _runtime(
+        self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, nested: NestedInstructions | None
+    ) -> Runtime:
+        settings, extras = self.config.settings, self._extras
+        return Runtime(
+            extras.resolve or self._resolve,
             calls,
             log,
             self.opening.prefix,
@@ -182,35 +197,30 @@ class Builder:
             RetryPolicy(settings.retry.max, settings.retry.initial_delay),
             settings.tokens.temperature,
             settings.tokens.effort,
-            self._extras.hooks or NoHooks(),
-            self._extras.context_policy or watch,
-            self._extras.context_transform,
+            extras.hooks or NoHooks(),
+            extras.context_policy or watch,
+            extras.context_transform,
             watch,
             nested,
             self._count_texts,
         )
-        session = Session(state, runtime, can_ask=self._can_ask)
-        watch.paid = session.paid
-        await self._begin_hooks(session, source="resume" if entries else "startup")
+
+    def _offer(self, session: Session, entries: Sequence[Entry]) -> None:
+        """Let the session have skills and subagents, each made when one is used, or was active before."""
+        calls = session.runtime.calls
         calls.make_skills = partial(
             self.skills.session_skills,
-            state,
-            workspace,
+            session.state,
+            calls.workspace,
             models=self.models,
             store=session.append,
             is_busy=lambda: session.is_busy,
             tell=lambda text: session.publish(Notice(text)),
         )
-        if "create_subagent" in registry:
+        if "create_subagent" in calls.tools:
             calls.make_agents = partial(self._subagents, session)
         if any(isinstance(entry.body, SkillActivated) for entry in entries):
             calls.open_skills()
-        if (checkpoints := calls.services.checkpoints) and has_interrupted(self.config, log.session_id):
-            try:
-                await account_for_interrupted(checkpoints, entries, session.append)
-            except (StorageError, ToolError) as error:  # the next start looks again
-                self._on_notice(str(error))
-        return session
 
     async def _begin_hooks(self, session: Session, *, source: str) -> None:
         """Have the person's command hooks called around calls and at events."""

@@ -129,9 +129,7 @@ def load_config(
         layers.append(read_layer(paths.user_config))
         files.append(paths.user_config)
     found = _trusted_files(paths, cwd, notices, trust=trust)
-    elsewhere = home_of(environment) / ".claude/commands"
-    command_folders = [*([elsewhere] if elsewhere.is_dir() else []), paths.config / "commands"]
-    command_folders += command_places(cwd) if found else []
+    command_folders = [*_own_commands(paths, environment), *(command_places(cwd) if found else ())]
     for file in (file for file in found if file.suffix == ".toml"):
         layers.append(_project_layer(file, paths, notices))
         files.append(file)
@@ -157,6 +155,12 @@ def load_config(
     for key, message in look_problems(terminal.keys, terminal.theme, terminal.themes):
         raise config.error(message, key)
     return config
+
+
+def _own_commands(paths: Paths, environment: Mapping[str, str]) -> list[Path]:
+    """The person's folders of slash commands, those of other tools too."""
+    elsewhere = home_of(environment) / ".claude/commands"
+    return [*([elsewhere] if elsewhere.is_dir() else []), paths.config / "commands"]
 
 
 def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) -> list[Path]:

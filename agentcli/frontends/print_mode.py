@@ -8,6 +8,7 @@ from typing import BinaryIO, TextIO
 
 from agentcli.agent.events import (
     Done,
+    Event,
     Notice,
     ProviderSwitched,
     Retry,
@@ -47,13 +48,11 @@ async def print_answer(
     events = session.subscribe()
     session.submit(prompt)
     async for event in events:
-        if event.agent_id != "main" and not isinstance(event, Notice | SubagentStarted | SubagentEnded):
+        if event.agent_id != "main":
+            if told := _told_of_subagent(event, is_verbose=live or verbose):
+                _say(log, told, after_text=is_in_text)
             continue
         match event:
-            case SubagentStarted(id, _, _, task) if live or verbose:
-                _say(log, f"{id}: {shortened(' '.join(task.split()), LONGEST_TASK)}", after_text=is_in_text)
-            case SubagentEnded(id, _, end, turns) if live or verbose:
-                _say(log, f"{id} {end} after {turns} rounds", after_text=is_in_text)
             case TextDelta(text) if live:
                 out.write(safe.feed(text))
                 out.flush()
@@ -85,6 +84,19 @@ async def print_answer(
             case _:
                 pass
     raise AssertionError("a subscription does not end by itself")
+
+
+def _told_of_subagent(event: Event, *, is_verbose: bool) -> str:
+    """A line about a subagent; empty for what is not told of it."""
+    match event:
+        case SubagentStarted(id, _, _, task) if is_verbose:
+            return f"{id}: {shortened(' '.join(task.split()), LONGEST_TASK)}"
+        case SubagentEnded(id, _, end, turns) if is_verbose:
+            return f"{id} {end} after {turns} rounds"
+        case Notice(text):
+            return text
+        case _:
+            return ""
 
 
 def _print_command(ended: CommandEnded, *, out: TextIO, log: TextIO) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -134,12 +134,8 @@ class Subagents:
     async def _answered(
         self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent
     ) -> ToolOutput:
-        async with self._places:
-            try:
-                run.session = child = await self._make(call, run, definition, given)
-            except UserError as error:
-                run.end = "failed"
-                raise ToolError(str(error), kind="validation_error") from error
+        async with self._place_for(run):
+            run.session = child = await self._made(call, run, definition, given)
             run.session_id, run.model = child.id, child.state.model
             calls = child.runtime.calls
             calls.ask = self._asks(call, run) if call.turn.session.ask is not None else None
@@ -154,6 +150,25 @@ class Subagents:
                     emit(_ended(run, child))
         call.turn.denials.extend(end.denials)
         return _output(run, end, _said(child))
+
+    @asynccontextmanager
+    async def _place_for(self, run: AgentRun) -> AsyncIterator[None]:
+        """Wait for one of the places; one that has not answered in the end was stopped, or never began."""
+        try:
+            async with self._places:
+                yield
+        finally:
+            run.end = run.end or "stopped"
+
+    async def _made(self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent) -> Session:
+        """Raises `ToolError`."""
+        try:
+            return await self._make(call, run, definition, given)
+        except (UserError, ToolError) as error:
+            run.end = "failed"
+            if isinstance(error, ToolError):
+                raise
+            raise ToolError(str(error), kind="validation_error") from error
 
     async def _heard(self, child: Session, task: str, run: AgentRun, emit: Emit) -> Done | TurnFailed:
         """Ask the subagent and pass its events on until its turn ends."""
