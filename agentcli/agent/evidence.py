@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 from functools import partial
 from importlib import import_module
@@ -15,6 +16,8 @@ from agentcli.conversation.entries import Entry, Result
 from agentcli.conversation.file_changes import real_path
 from agentcli.errors import ToolError
 from agentcli.tools.sandbox import Files
+
+log = logging.getLogger(__name__)
 
 # Something that every claim has in it: a path, a number, or the word for a check or its outcome.
 _MAY_CLAIM = re.compile(
@@ -39,7 +42,11 @@ async def claims_of(answer: str, turn: Turn) -> tuple[Claim, ...]:
     has_calls = any(isinstance(entry.body, Result) for entry in path)
     if not (_MAY_CLAIM if has_calls else _MAY_LIE).search(answer):
         return ()
-    return await asyncio.to_thread(_checked, answer, list(path), turn)
+    try:
+        return await asyncio.to_thread(_checked, answer, list(path), turn)
+    except Exception:  # the answer stands whatever a text does to its check; nothing of it is verified then
+        log.exception("the claims of an answer could not be checked")
+        return (Claim("The claims of this answer could not be checked.", "unchecked", "unverified"),)
 
 
 def _checked(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ...]:

@@ -112,7 +112,8 @@ class LiveRegion:
         begin = max(0, min(first - 1, len(items) - MOST_TASKS))
         rows = [clipped(line, columns) for line in todo_lines(items[begin : begin + MOST_TASKS])]
         hidden = len(items) - len(rows)
-        return [*rows, clipped([("muted", f"  and {hidden} more (Ctrl-T)")], columns)] if hidden else rows
+        more = f"  and {hidden} more ({self.labels.first('todo')})"
+        return [*rows, clipped([("muted", more)], columns)] if hidden else rows
 
     def _tasks(self) -> Sequence[TodoItem]:
         return todo_items(self.controller.session.snapshot().conversation.path) if self.controller.is_open else ()
