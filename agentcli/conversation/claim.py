@@ -14,7 +14,7 @@ class Claim(Struct, frozen=True):
 
     `kind` is one of `tests_pass`, `tests_fail`, `lint_clean`, `lint_fails`, `types_clean`, `types_fail`,
     `format_clean`, `format_fails`, `build_passes`, `build_fails`, `checks_pass`, `checks_fail`, `command_passed`,
-    `command_failed`, `command_ran`, `file_created`, `file_changed`, `file_deleted`, `file_unchanged`.
+    `command_failed`, `command_ran`, `file_created`, `file_changed`, `file_deleted`, `file_unchanged`, or `unchecked`.
     """
 
     text: str
