@@ -229,7 +229,7 @@ def told_outcome(
     is_redo = plan.direction == "redo"
     done = f"{plan.turn.name} was {'done again' if is_redo else 'taken back'}"
     if plan.is_hopeless:
-        head = f"Nothing of {_lower(plan.turn.name)} could be {done.rpartition(' was ')[2]}:"
+        head = f"Nothing of {_lower(plan.turn.name)} could be {done.rpartition(' was ')[2]}: conflicts."
     elif conflicts := sum(file.how == "conflict" for file in files):
         head = f"{done}, but for {conflicts} of {len(files)} files: these stay as they are."
     else:

@@ -150,6 +150,17 @@ def test_a_turn_that_conflicts_blocks_no_older_one_and_can_be_taken_back_later(p
     assert (project.folder / "b.txt").read_text() == "b\n"
 
 
+def test_a_session_that_conflicts_blocks_no_older_one(project: Place) -> None:
+    (project.folder / "b.txt").write_text("b\n")
+    go(project, edit("a.txt", "two", "TWO"))
+    go(project, edit("b.txt", "b", "B"))
+    (project.folder / "b.txt").write_text("mine\n")
+    assert "Of turn 1 (go) nothing can be taken back" in project.run("undo", "--list").out
+    assert changes(undo(project)) == {"a.txt": "restored"}
+    assert (project.folder / "a.txt").read_text() == "one\ntwo\nthree\n"
+    assert changes(undo(project, "--yes", code=1)) == {"b.txt": "conflict"}
+
+
 def test_only_what_conflicts_is_left_of_a_turn(project: Place) -> None:
     (project.folder / "b.txt").write_text("b\n")
     go(project, edit("a.txt", "two", "TWO"), edit("b.txt", "b", "B"))

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from agentcli.agent.calls.recording import account_for_interrupted
 from agentcli.agent.interfaces import RestoredFile, SessionLog
@@ -69,31 +69,51 @@ async def _run(config: Config, wish: Wish) -> int:
         warn(told)
     store = SqliteSessions(config.paths.sessions, on_notice=warn)
     try:
-        id = wish.session or await _newest(store, config, wish.direction)
-        if not id:
-            return _nothing(wish, "")
-        log, entries = await store.open(id)
-        try:
-            return await _take_back(config, wish, log, entries)
-        finally:
-            await log.close()
+        newest = ""
+        passed: tuple[str, Plan] | None = None  # the newest, where conflicts leave nothing of it
+        async for id in _candidates(store, config, wish):
+            log, entries = await store.open(id)
+            try:
+                plan = await _planned(config, wish, log, entries)
+                if plan is not None and not plan.is_hopeless:
+                    plan = structs.replace(
+                        plan, passed_over=plan.passed_over or (passed[1].turn.name if passed else "")
+                    )
+                    return await _carry_out(config, wish, log, plan)
+            finally:
+                await log.close()
+            newest = newest or log.session_id
+            passed = passed or ((log.session_id, plan) if plan else None)
     finally:
         await store.close()
+    return _hopeless(wish, *passed) if passed else _nothing(wish, newest)
 
 
-async def _newest(store: SqliteSessions, config: Config, direction: Direction) -> str:
-    """The newest session of this directory with something to take back; else the newest, or none."""
+async def _candidates(store: SqliteSessions, config: Config, wish: Wish) -> AsyncIterator[str]:
+    """The session that was named; else those of this directory with something to take back, the newest first.
+
+    Where there is none it is the newest. What was taken back last is done again first: there it is only one.
+    """
+    if wish.session:
+        yield wish.session
+        return
     sessions = await store.list(cwd=config.cwd, limit=_MOST_LOOKED_AT)
+    has_any = False
     for info in sessions:
         _, entries = await store.load(info.id)
         history = History(entries)
-        found = next(history.to_undo(), None) if direction == "undo" else history.to_redo()
-        if found is not None or (direction == "undo" and has_interrupted(config, info.id)):
-            return info.id
-    return sessions[0].id if sessions else ""
+        if wish.direction == "redo":
+            if history.to_redo() is not None:
+                yield info.id
+                return
+        elif next(history.to_undo(), None) is not None or has_interrupted(config, info.id):
+            has_any = True
+            yield info.id
+    if sessions and not has_any:
+        yield sessions[0].id
 
 
-async def _take_back(config: Config, wish: Wish, log: SessionLog, entries: Sequence[Entry]) -> int:
+async def _planned(config: Config, wish: Wish, log: SessionLog, entries: Sequence[Entry]) -> Plan | None:
     checkpoints = make_checkpoints(config, log.session_id, lambda: (config.cwd,), is_lasting=True)
     if checkpoints is None:
         raise UsageError("Changes of files are not recorded: the setting checkpoints.enabled is off.")
@@ -105,22 +125,32 @@ async def _take_back(config: Config, wish: Wish, log: SessionLog, entries: Seque
         return appended.committed
 
     await account_for_interrupted(checkpoints, entries, append)
-    plan = await plan_undo(entries, checkpoints, wish.direction)
-    if plan is None:
-        return _nothing(wish, log.session_id)
+    return await plan_undo(entries, checkpoints, wish.direction)
+
+
+async def _carry_out(config: Config, wish: Wish, log: SessionLog, plan: Plan) -> int:
     if not wish.json:
         tell(f"{plan.turn.name}:\n{told_plan(plan, _shown)}")
     if wish.only_list or not (wish.yes or _is_wanted(wish.direction)):
         return _report(wish, log.session_id, plan, plan.restoration.files, is_done=False)
     files = await carry_out(
         plan,
-        append=append,
+        append=lambda *bodies: log.append(*bodies).committed,
         locks=FileLocks(config.paths.state / "file_locks"),
         shown=_shown,
     )
     if not wish.json:
         tell(told_outcome(plan, files, _shown, command="agentcli ", is_listed=True))
     return _report(wish, log.session_id, plan, files, is_done=True)
+
+
+def _hopeless(wish: Wish, session_id: str, plan: Plan) -> int:
+    files = plan.restoration.files
+    if not wish.json:
+        tell(f"{plan.turn.name}:\n{told_plan(plan, _shown)}")
+        if not wish.only_list:
+            tell(told_outcome(plan, files, _shown, is_listed=True))
+    return _report(wish, session_id, plan, files, is_done=not wish.only_list)
 
 
 def _is_wanted(direction: Direction) -> bool:
