@@ -75,19 +75,19 @@ def test_what_cannot_be_meant_is_refused_with_what_to_do(place: Place, arguments
     refused(ran, ran.code, says)
 
 
-PLANNED = "replay skills hooks mcp eval serve acp".split()
+PLANNED = "replay eval serve acp".split()
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         *(([name], f"`agentcli {name}` does not exist yet") for name in PLANNED),
-        (["hooks", "--yes"], "does not exist yet"),
+        (["replay", "--yes"], "does not exist yet"),
         (["eval", "run", "--json"], "does not exist yet"),
         (["serve", "-p"], "does not exist yet"),
-        (["--plain", "hooks"], "does not exist yet"),
-        (["-m", "scripted/s", "hooks", "--list"], "does not exist yet"),
-        (["--output-format", "json", "--", "mcp"], "does not exist yet"),
+        (["--plain", "replay"], "does not exist yet"),
+        (["-m", "scripted/s", "replay", "--list"], "does not exist yet"),
+        (["--output-format", "json", "--", "eval"], "does not exist yet"),
         (["--plain", "sessions", "list"], "agentcli sessions"),
         (["sesions"], "Did you mean `agentcli sessions`?"),
         (["sesions", "list"], "Did you mean `agentcli sessions`?"),

@@ -320,13 +320,13 @@ def test_diff_is_coloured(open_terminal: Open, columns: int) -> None:
 def test_help_stands_in_columns_under_headings(open_terminal: Open, columns: int) -> None:
     terminal = ready(open_terminal([ANSWER], columns=columns))
     terminal.type("/help\r")
-    terminal.see("show the commands")  # the last of them
+    terminal.see("fresh eyes")  # near the end of them
     rows = terminal.transcript().splitlines()
     model, rename = (next(row for row in rows if row.startswith(f"  /{name} ")) for name in ("model", "rename"))
     if columns == 40:  # the meaning stands below
         assert rows[rows.index("  /model [MODEL]") + 1] == "    show the models, or use another one"
     else:
-        assert model.index("[MODEL]") == rename.index("NAME") == 16
+        assert model.index("[MODEL]") == rename.index("NAME") == 17
         assert model.index("show the models") == rename.index("give this")
     assert all(any(row.startswith(f"  /{name}") for row in rows) for name in ("clear", "resume", "help"))
     assert {"Model", "Conversation", "Project", "Permissions", "Jobs", "Program"} <= set(rows)

@@ -33,7 +33,7 @@ def ended_with_a_result(ran: Ran, code: int, subtype: str) -> dict[str, object]:
     assert "Exception ignored" not in ran.err
     assert [line["type"] for line in ran.lines].count("result") == 1
     assert (ran.result["subtype"], ran.result["is_error"]) == (subtype, True)
-    assert len(ran.result) == 15
+    assert len(ran.result) == 16
     return ran.result
 
 

@@ -90,7 +90,7 @@ WRONG: list[tuple[str | bytes, str]] = [
     (control("set_permission_mode", mode="loose"), "bypassPermissions"),
     (control("set_permission_mode", mode=None), "`$.mode`"),
     (control("command", text=["/usage"]), "`$.text`"),
-    (control("approve"), "Expected approve with id, scope?, comment?, rule?, hunks?."),
+    (control("approve"), "Expected approve with id, scope?, comment?, rule?, hunks?, mode?."),
     (control("approve", id=7), "Expected `str`, got `int` - at `$.id`"),
     (control("approve", id="nothing"), "No question 'nothing' waits for an answer; none waits."),
     (control("deny", id="nothing"), "No question 'nothing' waits"),

@@ -71,11 +71,13 @@ def test_a_turn_is_told_from_init_to_result(place: Place) -> None:
         "read_more",
         "memory",
         "recall",
+        "create_subagent",
+        "ask_user",
         "think",
         "todo",
     ]
     assert init["model"].startswith("scripted/")
-    assert (init["mcp_servers"], init["skills"]) == ([], [])
+    assert (init["mcp_servers"], "code-review" in init["skills"]) == ([], True)
     first, second = ran.of("assistant")
     thought, *others = first["message"]["content"]
     assert (thought["type"], thought["thinking"]) == ("thinking", "Hm, a.py.")

@@ -94,7 +94,7 @@ def test_tools_are_listed_with_source_and_schema(program: Program) -> None:
         "jobs",
         "think",
         "todo",
-    } | {"memory", "read_more", "recall", "web_fetch", "web_search"}
+    } | {"skill", "create_subagent", "ask_user", "memory", "read_more", "recall", "web_fetch", "web_search"}
     assert tools["bash"]["source"] == "builtin"
     assert tools["file_read"]["input_schema"]["required"] == ["path"]
     assert "grep_search" in program("tools", "list").out
