@@ -58,7 +58,8 @@ def test_json_is_one_result_object(place: Place) -> None:
     assert ran.code == 0
     assert set(result) == {
         "type", "subtype", "is_error", "result", "structured_output", "session_id", "num_turns", "duration_ms",
-        "duration_api_ms", "total_cost_usd", "usage", "model_usage", "permission_denials", "terminal_reason", "claims", "uuid",
+        "duration_api_ms", "total_cost_usd", "usage", "model_usage", "permission_denials", "terminal_reason", "claims",
+        "uuid",
     }  # fmt: skip
     assert (result["type"], result["subtype"], result["is_error"]) == ("result", "success", False)
     assert (result["result"], result["num_turns"], result["terminal_reason"]) == ("It prints hi.", 2, "end_turn")
