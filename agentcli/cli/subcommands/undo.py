@@ -76,9 +76,8 @@ async def _run(config: Config, wish: Wish) -> int:
             try:
                 plan = await _planned(config, wish, log, entries)
                 if plan is not None and not plan.is_hopeless:
-                    plan = structs.replace(
-                        plan, passed_over=plan.passed_over or (passed[1].turn.name if passed else "")
-                    )
+                    if passed and not plan.passed_over:
+                        plan = structs.replace(plan, passed_over=passed[1].turn.name)
                     return await _carry_out(config, wish, log, plan)
             finally:
                 await log.close()
@@ -150,7 +149,7 @@ def _hopeless(wish: Wish, session_id: str, plan: Plan) -> int:
         tell(f"{plan.turn.name}:\n{told_plan(plan, _shown)}")
         if not wish.only_list:
             tell(told_outcome(plan, files, _shown, is_listed=True))
-    return _report(wish, session_id, plan, files, is_done=not wish.only_list)
+    return _report(wish, session_id, plan, files, is_done=False)
 
 
 def _is_wanted(direction: Direction) -> bool:
