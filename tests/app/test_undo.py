@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.app.running import Place, Ran, Running, call
+from tests.app.terminal import Terminal
 from tests.app.undo_model import interleave
 from tests.conformance.confining import confinement_for
 
@@ -128,6 +129,19 @@ def test_uncommitted_work_comes_back_and_what_is_gits_stays(project: Place) -> N
     undo(project)
     assert tree_of(project.folder) == before
     assert (git(project, "stash", "list"), git(project, "ls-files", "-s"), git(project, "log", "--format=%H")) == kept
+
+
+def test_ctrl_c_at_the_question_leaves_all_as_it_is(project: Place) -> None:
+    go(project, edit("a.txt", "two", "TWO"))
+    terminal = Terminal(project.folder, "undo")
+    try:
+        terminal.see("Take back\\?")
+        terminal.type("\x03")
+        assert terminal.exit_code() == 1
+    finally:
+        terminal.close()
+    assert "TWO" in (project.folder / "a.txt").read_text()
+    assert changes(undo(project)) == {"a.txt": "restored"}
 
 
 def test_edits_of_tried_commands_are_taken_back(project: Place) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from pathlib import Path
@@ -153,7 +154,12 @@ def _hopeless(wish: Wish, session_id: str, plan: Plan) -> int:
 
 
 def _is_wanted(direction: Direction) -> bool:
-    return typer.confirm("Take back?" if direction == "undo" else "Do again?")
+    """Ask. Ctrl-C ends it: the event loop would hear of it only after the answer."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return typer.confirm("Take back?" if direction == "undo" else "Do again?")
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _report(wish: Wish, session_id: str, plan: Plan, files: Sequence[RestoredFile], *, is_done: bool) -> int:
