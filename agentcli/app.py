@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
@@ -65,16 +65,18 @@ from agentcli.tools.web.access import WebAccess
 from agentcli.tools.web.lazy import LazyWeb
 
 if TYPE_CHECKING:
+    from agentcli.agent.mcp.servers import Servers
     from agentcli.agent.subagents.running import Subagents
     from agentcli.safety.secrets.masking import Masker
+    from agentcli.tools.mcp.client import MCPClient
     from agentcli.tools.web.searching import SearchProvider
 
 
 class Extras(Struct, frozen=True):
     """What a caller adds to the configuration. `system_prompt` replaces the system text; `bare` reads no AGENTS.md.
 
-    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. The others are as
-    in `Agent`.
+    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. `mcp_config` is a
+    file of MCP servers, the only ones with `is_strict_mcp`. The others are as in `Agent`.
     """
 
     system_prompt: str | None = None
@@ -89,6 +91,9 @@ class Extras(Struct, frozen=True):
     resolve: Resolve | None = None
     context_policy: ContextPolicy | None = None
     context_transform: ContextTransform = unchanged
+    mcp_config: str = ""
+    is_strict_mcp: bool = False
+    mcp_clients: tuple[MCPClient, ...] = ()
 
 
 @runtime_checkable
@@ -130,6 +135,7 @@ class Builder:
             is_bare=extras.bare,
             skills=self.skills.listing,
             agents=self.agents.listing,
+            tell=on_notice,
         )
         self._can_ask = can_ask or is_interactive
         self._is_interactive = is_interactive
@@ -146,7 +152,7 @@ class Builder:
     async def build_session(self, choice: SessionChoice = NEW, *, model: str = "") -> Session:
         """A session ready for its first prompt. Raises `UserError`."""
         settings = self.config.settings
-        registry = self._tools.offered(self._on_notice)
+        registry = self._with_servers(self._tools.offered(self._on_notice))
         log, entries = await open_log(choice, self.store, self._data, self.config.cwd)
         rules = self.rules()
         await asyncio.to_thread(self._finish_interrupted)
@@ -174,6 +180,7 @@ class Builder:
         watch.paid = session.paid
         await self._begin_hooks(session, source="resume" if entries else "startup")
         self._offer(session, entries)
+        self._attach_servers(session)
         if (checkpoints := calls.services.checkpoints) and has_interrupted(self.config, log.session_id):
             try:
                 await account_for_interrupted(checkpoints, entries, session.append)
@@ -204,6 +211,31 @@ class Builder:
             nested,
             self._count_texts,
         )
+
+    @cached_property
+    def servers(self) -> Servers | None:
+        """The MCP servers that are configured; None without one, and then nothing of them is imported."""
+        extras, settings = self._extras, self.config.settings
+        may_have = not extras.bare and settings.mcp.enabled and bool(settings.mcp_servers or self.config.uses_project)
+        if not (may_have or extras.mcp_config or extras.mcp_clients):
+            return None
+        mcp = import_module("agentcli.setup.mcp")
+        is_strict = extras.is_strict_mcp or not may_have
+        specs = mcp.server_specs(self.config, self._on_notice, file=extras.mcp_config, is_strict=is_strict)
+        made: Servers | None = mcp.make_servers(self.config, specs, extras.mcp_clients, self._on_notice)
+        return made
+
+    def _with_servers(self, tools: ToolRegistry) -> ToolRegistry:
+        return tools if self.servers is None else ToolRegistry((*tools, *self.servers.tools()))
+
+    def _attach_servers(self, session: Session) -> None:
+        """Let a session use the MCP servers; where it stays open they are connected now, else when one is called."""
+        if (servers := self.servers) is None:
+            return
+        session.runtime.calls.servers = servers
+        servers.tell = lambda text: session.publish(Notice(text))
+        if self._can_ask:
+            servers.start()
 
     def _offer(self, session: Session, entries: Sequence[Entry]) -> None:
         """Let the session have skills and subagents, each made when one is used, or was active before."""
@@ -289,8 +321,8 @@ class Builder:
         return SessionCalls(services, registry)
 
     def tool_registry(self) -> ToolRegistry:
-        """All tools, or those the settings name. Raises `ConfigError` for a name that no tool has."""
-        return self._tools.named()
+        """All tools that are known, or those the settings name. Raises `ConfigError` for a name that no tool has."""
+        return self._with_servers(self._tools.named())
 
     @property
     def _has_memory(self) -> bool:
@@ -370,9 +402,10 @@ class Builder:
         return configured_rules(
             self.config,
             self._grants,
-            list(self._tools.every),
+            list(self._with_servers(self._tools.every)),
             on_notice=self._on_notice,
             brings_tools=self._extras.brings_tools,
+            servers=[server.name for server in self.servers or ()],
         )
 
     async def warm_up(self, session: Session) -> None:
@@ -394,6 +427,8 @@ class Builder:
         await (self.models.aclose() if for_good else self.models.disconnect())
         await self.store.close()
         await self.agents.aclose()
+        if self.__dict__.get("servers") is not None:
+            await self.__dict__["servers"].aclose(for_good=for_good)
         with suppress(OSError):  # a full disk is told where something is to be kept
             await asyncio.to_thread(self._data.clean_when_due)
         self._data.close()

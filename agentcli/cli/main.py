@@ -31,6 +31,7 @@ COMMANDS = {
     "redo": "do again what was taken back",
     "skills": "skills: list, show, validate, new",
     "hooks": "hooks: list them, try one",
+    "mcp": "MCP servers: add, list, remove, log in; be one",
     "blame": "which call of which session wrote each line of a file",
     "usage": "what the stored sessions used and cost",
     "models": "list the models that are known",
@@ -41,7 +42,7 @@ COMMANDS = {
     "doctor": "check this installation",
 }
 # Not there yet, but never a prompt: "undo" is not to be answered by a model and billed.
-PLANNED = frozenset("acp eval mcp replay serve".split())
+PLANNED = frozenset("acp eval replay serve".split())
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:

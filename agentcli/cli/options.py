@@ -89,6 +89,8 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"action": "append", "default": [], "metavar": "DIR", "help": "a further folder of the workspace"},
     ),
     (("-C", "--cd"), {"metavar": "DIR", "help": "work in this directory"}),
+    (("--mcp-config",), {"metavar": "FILE", "help": "MCP servers, in the form of .mcp.json"}),
+    (("--strict-mcp-config",), {"action": "store_true", "help": "only the servers of --mcp-config"}),
     (("--settings",), {"metavar": "FILE", "help": "settings (TOML or JSON) over those of the files"}),
     (("--trust",), {"action": "store_true", "help": "use this project's own settings"}),
     (("--bare",), {"action": "store_true", "help": "read no instruction files"}),

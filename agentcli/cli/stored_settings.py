@@ -19,6 +19,13 @@ from agentcli.small_files import replace_file
 def store_setting(config: Config, key: str, value: Any) -> str:
     """Set `section.key` in the person's own settings, or take it out with None; says where. Raises `UserError`."""
     file = config.paths.user_config
+    said = store_in(file, key, value)
+    above = [layer for layer in config.layers if layer.source != str(file) and layer.holds(key)]
+    return f"{said} Here {above[-1].source} sets another one ({above[-1].names.get(key, key)})." if above else said
+
+
+def store_in(file: Path, key: str, value: Any) -> str:
+    """The same in any file of settings."""
     really = Path(os.path.realpath(file))  # a link, as to a folder of dotfiles, stays one
     try:
         before = really.read_bytes() if really.exists() else b""
@@ -27,9 +34,7 @@ def store_setting(config: Config, key: str, value: Any) -> str:
             _write(really, b"\xef\xbb\xbf" * before.startswith(b"\xef\xbb\xbf") + after)
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:
         raise UserError(f"{file} could not be changed: {error}") from error
-    above = [layer for layer in config.layers if layer.source != str(file) and layer.holds(key)]
-    told = f" Here {above[-1].source} sets another one ({above[-1].names.get(key, key)})." if above else ""
-    return f"{'Kept in' if value is not None else 'Taken out of'} {file}.{told}"
+    return f"{'Kept in' if value is not None else 'Taken out of'} {file}."
 
 
 def _changed(text: str, key: str, value: Any) -> str:
