@@ -405,7 +405,7 @@ class Builder:
             list(self._with_servers(self._tools.every)),
             on_notice=self._on_notice,
             brings_tools=self._extras.brings_tools,
-            servers=[server.name for server in self.servers or ()],
+            servers=[server.prefix for server in self.servers or ()],
         )
 
     async def warm_up(self, session: Session) -> None:

@@ -9,7 +9,6 @@ from agentcli.agent.permissions.rules import Rule, Rules, Verb, parse_rule
 from agentcli.config import Config
 from agentcli.errors import UsageError, UserError
 from agentcli.infra.grants import FileGrants
-from agentcli.tools.mcp.names import plain
 from agentcli.tools.tool import Tool
 
 
@@ -25,7 +24,7 @@ def configured_rules(
     """Raises `ConfigError` for a rule that can never hold.
 
     What may be a mistake, and a grant that makes no sense, is told by `on_notice`. With `brings_tools` a rule may name
-    tools under any name; the tools of MCP `servers` may not be known yet.
+    tools under any name; `servers` begin the names of tools that may not be known yet.
     """
     permissions = config.settings.permissions
     rules = Rules()
@@ -40,7 +39,7 @@ def configured_rules(
                 warning = check_rule(rule, verb, tools, written=text, under_any_name=brings_tools)
             except UsageError as error:
                 raise config.error(str(error), key, item=text) from error
-            of_server = any(f"{rule.tool}__".startswith(f"mcp__{plain(name)}__") for name in servers)
+            of_server = any(f"{rule.tool}__".startswith(prefix) for prefix in servers)
             if warning and not of_server:
                 on_notice(str(config.error(warning, key, item=text)))
             rules.of(verb).append(rule)

@@ -32,6 +32,9 @@ ToolMode = Literal["server", "client", "session"]
 # what nobody here knows, "agent" lets another agent make calls, each of which is judged.
 Effect = Literal["none", "read", "edit", "command", "web", "foreign", "agent"]
 
+# Puts a question to the person, with answers to choose from; gives None where they do not answer.
+Ask = Callable[[str, Sequence[str]], Awaitable[str | None]]
+
 Content = str | tuple[Text | Image | Document, ...]
 
 
@@ -179,8 +182,7 @@ class ToolContext:
 
     `level` is how detailed the result is to be. Once `detach` is set, a command the call waits for goes on as a
     background job. `judged` is where the paths of the call led when it was judged, None where nobody judged it. With
-    `only_reads` a command is held to reading. `ask` puts a question with answers to choose from to the person: it gives
-    None where they do not answer, and is None where nobody can be asked.
+    `only_reads` a command is held to reading. `ask` is None where nobody can be asked.
     """
 
     workspace: Workspace
@@ -191,7 +193,7 @@ class ToolContext:
     judged: frozenset[Path] | None = None
     only_reads: bool = False
     publish: Callable[[Any], None] = lambda event: None
-    ask: Callable[[str, Sequence[str]], Awaitable[str | None]] | None = None
+    ask: Ask | None = None
 
     def readable(self, path: str) -> Path:
         """The real path of what to read. Raises `ToolError`, also when it is not the one that was judged."""

@@ -9,7 +9,7 @@ from itertools import count
 from agentcli.agent.calls.scopes import Call
 from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import Approve
-from agentcli.tools.mcp.client import Ask
+from agentcli.tools.tool import Ask
 
 
 def asking(call: Call) -> Ask | None:

@@ -11,7 +11,7 @@ from agentcli.agent.mcp.servers import Servers
 from agentcli.conversation.titles import shortened
 from agentcli.errors import ToolError, UsageError
 from agentcli.tools.mcp.client import RemotePrompt
-from agentcli.tools.mcp.names import plain
+from agentcli.tools.mcp.names import tool_name
 
 GROUP = "MCP"
 NONE = "No MCP server is configured here: agentcli mcp add NAME -- COMMAND adds one."
@@ -36,7 +36,7 @@ def add_mcp_commands(commands: Commands, servers: Servers | None) -> None:
     def add_prompts() -> None:
         taken = {command.name for command in commands}
         for server, prompt in known.prompts():
-            if (name := f"mcp__{plain(server.name)}__{plain(prompt.name)}") not in taken:
+            if (name := tool_name(server.name, prompt.name)) not in taken:
                 help = shortened(prompt.description or f"a prompt of {server.name}", _LONGEST_HELP)
                 commands.add(Command(name, help, _runner(known, server, prompt), _hint(prompt), group=GROUP))
 
@@ -114,5 +114,5 @@ def _described(server: Server) -> str:
     for tool in offer.tools if offer else ():
         lines.append(f"    {tool.name}  {shortened(' '.join(tool.description.split()), _LONGEST_HELP)}")
     for prompt in offer.prompts if offer else ():
-        lines.append(f"    /mcp__{plain(server.name)}__{plain(prompt.name)} {_hint(prompt)}".rstrip())
+        lines.append(f"    /{tool_name(server.name, prompt.name)} {_hint(prompt)}".rstrip())
     return "\n".join(lines)

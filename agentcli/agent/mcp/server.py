@@ -11,8 +11,9 @@ from typing import Any, Literal, Protocol
 
 from agentcli.errors import StorageError, ToolError, UsageError
 from agentcli.llm.messages import Text
-from agentcli.tools.mcp.client import Ask, MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec
-from agentcli.tools.tool import ToolContext
+from agentcli.tools.mcp.client import MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec
+from agentcli.tools.mcp.names import tool_name
+from agentcli.tools.tool import Ask, ToolContext
 
 CONNECT_PATIENCE_S = 30.0  # npx and uvx may have to download a server first
 MOST_RESTARTS = 3
@@ -91,6 +92,11 @@ class Server:
     @property
     def name(self) -> str:
         return self.spec.name
+
+    @property
+    def prefix(self) -> str:
+        """How the names of its tools begin."""
+        return tool_name(self.name, "")
 
     @property
     def status(self) -> Status:

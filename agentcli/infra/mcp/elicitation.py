@@ -7,7 +7,7 @@ from typing import Any
 
 import mcp_types as types
 
-from agentcli.tools.mcp.client import Ask
+from agentcli.tools.tool import Ask
 
 Value = str | int | float | bool | list[str] | None
 

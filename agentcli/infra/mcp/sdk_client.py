@@ -32,7 +32,8 @@ from agentcli.infra.mcp.content import parts_of, resource_part
 from agentcli.infra.mcp.elicitation import elicited
 from agentcli.infra.mcp.stdio import Launch, stdio_transport
 from agentcli.llm.messages import Text
-from agentcli.tools.mcp.client import Ask, Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec
+from agentcli.tools.mcp.client import Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec
+from agentcli.tools.tool import Ask
 from agentcli.version import __version__
 
 MOST_PAGES = 100  # of a list; a server that goes on for ever is not followed
@@ -173,6 +174,8 @@ class SdkClient:
     async def close(self) -> None:
         self._leave.set()
         if self._task is not None and not self._task.done():
+            if self._client is None:  # it waits for a server that may never answer
+                self._task.cancel()
             _, late = await asyncio.wait((self._task,), timeout=_CLOSE_S)
             for task in late:
                 task.cancel()

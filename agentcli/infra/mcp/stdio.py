@@ -22,7 +22,7 @@ from agentcli.errors import ToolError
 
 LONGEST_MESSAGE = 16 * 1024 * 1024  # bytes; a server that writes a longer line is ended
 KEPT_STDERR = 4_096  # bytes, the newest
-GRACE_S = 2.0  # to end after its stdin was closed, and again after SIGTERM
+GRACE_S = 1.0  # to end after its stdin was closed, and again after SIGTERM
 
 log = logging.getLogger(__name__)
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Struct
 
 from agentcli.llm.messages import Document, Image, Text
+from agentcli.tools.tool import Ask
 
 Scope = Literal["project", "local", "user", "flag", "caller"]
-
-# Puts a question to the person, with answers to choose from; None if nobody can be asked or they do not answer.
-Ask = Callable[[str, Sequence[str]], Awaitable[str | None]]
 
 
 class ServerSpec(Struct, frozen=True):

@@ -15,13 +15,18 @@ def tool_names(server: str, tools: Iterable[str]) -> dict[str, str]:
     named: dict[str, str] = {}
     taken: set[str] = set()
     for tool in tools:
-        name = f"mcp__{plain(server)}__{plain(tool)}"
+        name = tool_name(server, tool)
         if len(name) > LONGEST or name in taken:
             digest = hashlib.sha256(f"{server}\0{tool}".encode()).hexdigest()[:_DIGEST]
             name = f"{name[: LONGEST - _DIGEST - 1]}_{digest}"
         taken.add(name)
         named[tool] = name
     return named
+
+
+def tool_name(server: str, tool: str) -> str:
+    """The name of a tool, or a prompt, as long as it is short enough."""
+    return f"mcp__{plain(server)}__{plain(tool)}"
 
 
 def plain(name: str) -> str:
