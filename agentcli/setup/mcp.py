@@ -40,6 +40,7 @@ class _Entry(msgspec.Struct, frozen=True):
     url: str = ""
     headers: dict[str, str] = {}
     timeout: float | None = None  # milliseconds, for one call
+    oauth: dict[str, Any] = {}
     disabled: bool = False
 
 
@@ -121,6 +122,7 @@ def _spec(
         given.url,
         given.headers,
         timeout_s,
+        given.oauth,
         scope,
         source,
     )

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.app.running import Place, Ran, call, wait_until
+from tests.mcp_http_server import http_server
 from tests.processes import is_running
 
 SERVER = str(Path(__file__).parents[1] / "mcp_server.py")
@@ -283,12 +285,12 @@ def test_a_server_asks_the_person(place: Place) -> None:
     with place.start("-m", place.script(one("book"), one("visit"), DONE), *flags, stdin=True) as running:
         running.say("go")
         for number, (wanted, said) in enumerate(answers):
-            id = f"call_1_1-{number + 1}" if number < 4 else "call_2_1-1"
-            question = running.wait_for(lambda line, id=id: line.get("id") == id)  # type: ignore[misc]
+            wanted_id = f"call_1_1-{number + 1}" if number < 4 else "call_2_1-1"
+            question = running.wait_for(lambda line, sought=wanted_id: line.get("id") == sought)  # type: ignore[misc]
             assert wanted in json.dumps(question)
             running.control("answer", id=question["id"], text=said)
         result = running.wait_for_type("result")
-        ran = running.left()
+        ran = running.ended()
     booked, visited = results(ran)
     assert json.loads(booked) == {
         "action": "accept",
@@ -379,3 +381,34 @@ def test_agentcli_is_a_server_itself(place: Place) -> None:
     read, refused = results(ran)
     assert "hello from here" in read
     assert "permission_denied" in refused
+
+
+def test_a_server_over_http_is_sent_its_headers(place: Place) -> None:
+    with http_server() as far:
+        assert place.run("mcp", "add", "test", f"{far.url}/mcp", "-H", "X-Team: ${TEAM:-red}").code == 0
+        assert results(stream(place, one("add", a=1, b=2))) == ["3"]
+        assert far.headers_seen["X-Team"] == "red"
+    down = stream(place, one("add", a=1, b=2))
+    assert "dependency_error" in results(down)[0]
+
+
+def test_a_login_is_asked_for_made_once_and_renewed(place: Place) -> None:
+    place.is_warm = False
+    with http_server(wants_login=True, lasts_s=1) as far:
+        place.run("mcp", "add", "test", f"{far.url}/mcp")
+        row = json.loads(place.run("mcp", "list", "--json").out)[0]
+        assert row["status"] == "needs-auth"
+        assert "agentcli mcp login test" in row["problem"]
+        assert not any("registration" in path for path in far.asked)  # nobody registers a client unasked
+        with place.start("mcp", "login", "test", env={"BROWSER": "none"}) as login:
+            address = login.wait_for_line(lambda line: "/authorization?" in line).split()[-1]
+            with urllib.request.urlopen(address) as page:
+                assert b"You are logged in" in page.read()
+            assert login.ended().code == 0
+        time.sleep(1.1)  # the token is over
+        assert results(stream(place, one("add", a=1, b=2))) == ["3"]
+        assert "POST /token refresh_token" in far.asked
+        kept = place.home / "credentials.json"
+        assert not kept.exists() or kept.stat().st_mode & 0o077 == 0
+        assert "is forgotten" in place.run("mcp", "logout", "test").out
+        assert json.loads(place.run("mcp", "list", "--json").out)[0]["status"] == "needs-auth"

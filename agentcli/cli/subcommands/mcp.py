@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import webbrowser
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
@@ -224,12 +225,13 @@ async def _logged_in(config: Config, spec: ServerSpec) -> str:
 
     def show(address: str) -> None:
         tell(f"Log in here, if your browser does not open by itself: {address}")
+        sys.stdout.flush()
         if config.environment.get("BROWSER") != "none":
             webbrowser.open(address)
 
     url = expanded(spec.url, config.environment)
     headers = {name: expanded(value, config.environment) for name, value in spec.headers.items()}
-    async with login_auth(KeptLogins(config.kept_keys), url, show) as auth:
+    async with login_auth(KeptLogins(config.kept_keys), spec, url, show) as auth:
         client = await sdk.connect_http(spec, url, headers, _Unheeding(), config.cwd, auth=auth)
         tools = await client.list_tools()
         await client.close()

@@ -22,6 +22,7 @@ from msgspec import Struct
 from pydantic import AnyUrl
 
 from agentcli.kept_keys import KeptKeys
+from agentcli.tools.mcp.client import ServerSpec
 
 LOGIN_PATIENCE_S = 300.0
 _LONGEST_REQUEST = 16_384  # bytes of the browser's request
@@ -128,25 +129,34 @@ def kept_auth(logins: KeptLogins, url: str, login: Login | None) -> httpx2.Auth:
 
 
 def _provider(
-    tokens: LoginTokens, url: str, callback: str, send: Callable[[str], object], wait: Callable[[], object]
+    tokens: LoginTokens,
+    url: str,
+    callback: str,
+    send: Callable[[str], object],
+    wait: Callable[[], object],
+    *,
+    about_us: str | None = None,
 ) -> _Provider:
     metadata = OAuthClientMetadata(
         client_name="agentcli",
         redirect_uris=[AnyUrl(callback)],
         token_endpoint_auth_method="none",  # noqa: S106
     )
-    provider = _Provider(url, metadata, tokens, send, wait)  # type: ignore[arg-type]
+    provider = _Provider(url, metadata, tokens, send, wait, about_us)  # type: ignore[arg-type]
     provider.tokens = tokens
     return provider
 
 
 @asynccontextmanager
-async def login_auth(logins: KeptLogins, url: str, show: Callable[[str], None]) -> AsyncIterator[httpx2.Auth]:
+async def login_auth(
+    logins: KeptLogins, spec: ServerSpec, url: str, show: Callable[[str], None]
+) -> AsyncIterator[httpx2.Auth]:
     """What the requests of a login carry; `show` is given the address for the person's browser.
 
-    The login is kept as soon as it is there. A client is registered anew: its address for answers has another port.
+    The login is kept as soon as it is there. Unless the settings name a client, one is registered anew each time: the
+    address for answers has another port.
     """
-    answered: asyncio.Future[Mapping[str, str]] = asyncio.get_running_loop().create_future()
+    answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = (await reader.readline()).decode("ascii", errors="replace")
@@ -155,24 +165,38 @@ async def login_auth(logins: KeptLogins, url: str, show: Callable[[str], None]) 
         is_answer = target.path == "/callback" and bool(given)
         writer.write(_PAGE % (b"You are logged in: back to the terminal." if is_answer else b"Nothing is here."))
         writer.close()
-        if is_answer and not answered.done():
-            answered.set_result(given)
+        if is_answer:
+            answers.put_nowait(given)
 
     async def send(address: str) -> None:
         show(address)
 
     async def wait() -> AuthorizationCodeResult:
         async with asyncio.timeout(LOGIN_PATIENCE_S):
-            given = await answered
+            given = await answers.get()
         if "code" not in given:
             raise OAuthFlowError(given.get("error_description") or given.get("error") or "There is no code.")
         return AuthorizationCodeResult(code=given["code"], state=given.get("state"), iss=given.get("iss"))
 
-    server = await asyncio.start_server(answer, "127.0.0.1", 0, limit=_LONGEST_REQUEST)
+    server = await asyncio.start_server(answer, "127.0.0.1", spec.oauth.get("callbackPort", 0), limit=_LONGEST_REQUEST)
     async with server:
         port = server.sockets[0].getsockname()[1]
-        tokens = LoginTokens(logins, url, Login())
-        provider = _provider(tokens, url, f"http://127.0.0.1:{port}/callback", send, wait)
+        callback = f"http://127.0.0.1:{port}/callback"
+        tokens = LoginTokens(logins, url, Login(client=_named_client(spec, callback)))
+        provider = _provider(tokens, url, callback, send, wait, about_us=spec.oauth.get("clientMetadataUrl"))
         yield provider
         if provider.context.oauth_metadata is not None and tokens.login.token:
             await tokens.keep_server(provider.context.oauth_metadata)
+
+
+def _named_client(spec: ServerSpec, callback: str) -> str:
+    """The client that the settings name, as JSON; empty where they name none."""
+    if not (id := spec.oauth.get("clientId", "")):
+        return ""
+    secret = spec.oauth.get("clientSecret") or None
+    return OAuthClientInformationFull(
+        client_id=id,
+        client_secret=secret,
+        redirect_uris=[AnyUrl(callback)],
+        token_endpoint_auth_method="client_secret_basic" if secret else "none",
+    ).model_dump_json(exclude_none=True)

@@ -18,7 +18,8 @@ Scope = Literal["project", "local", "user", "flag", "caller"]
 class ServerSpec(Struct, frozen=True):
     """A configured server. `env`, `headers` and the like are as written: `${VAR}` is expanded when it is started.
 
-    `timeout_s` bounds one call, without the time the person takes to answer. `source` is the file it comes from.
+    `timeout_s` bounds one call, without the time the person takes to answer. `oauth` may have a `clientId`, with
+    `clientSecret` and `callbackPort`, where the server knows agentcli already, or a `clientMetadataUrl`. `source` is the file it comes from.
     """
 
     name: str
@@ -29,6 +30,7 @@ class ServerSpec(Struct, frozen=True):
     url: str = ""
     headers: dict[str, str] = {}
     timeout_s: float = 300.0
+    oauth: dict[str, Any] = {}
     scope: Scope = "user"
     source: str = ""
 
