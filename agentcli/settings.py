@@ -101,7 +101,8 @@ class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 class MCPSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """MCP servers, which are named in `mcp_servers`. Their tools take `share` of the window at most.
 
-    `call_timeout_s` bounds a call of a server that has no `timeout` of its own.
+    A window of more than 200,000 tokens counts as that. `call_timeout_s` bounds a call of a server that has no
+    `timeout` of its own.
     """
 
     enabled: bool = True

@@ -28,6 +28,7 @@ from agentcli.tools.tool import Tool
 
 MOST_INDEX = 2_048  # bytes of the list of memory files
 _WORDS_OF_KIND = 2
+_USUAL_WINDOW = 200_000  # tokens; tools of MCP servers take no larger a share of a larger one, as each request pays
 
 Kind = tuple[str, tuple[str, ...]]
 
@@ -83,7 +84,7 @@ class Opening:
         whole = tuple(tool.spec() for tool in tools)
         share = self._config.settings.mcp.share
         stubs = import_module("agentcli.tools.mcp.stubs")
-        shown: tuple[ToolSpec, ...] = stubs.fitted(whole, int(window * share))
+        shown: tuple[ToolSpec, ...] = stubs.fitted(whole, int(min(window, _USUAL_WINDOW) * share))
         if left_out := [spec.name for spec in whole[len(shown) :]]:
             self._tell(
                 f"{len(left_out)} tools of MCP servers are not shown to the model, as all take more than "

@@ -19,7 +19,8 @@ class ServerSpec(Struct, frozen=True):
     """A configured server. `env`, `headers` and the like are as written: `${VAR}` is expanded when it is started.
 
     `timeout_s` bounds one call, without the time the person takes to answer. `oauth` may have a `clientId`, with
-    `clientSecret` and `callbackPort`, where the server knows agentcli already, or a `clientMetadataUrl`. `source` is the file it comes from.
+    `clientSecret` and `callbackPort`, where the server knows agentcli already, or a `clientMetadataUrl`. `source` is
+    the file it comes from.
     """
 
     name: str

@@ -8,7 +8,7 @@ import msgspec
 
 from agentcli.llm.provider import ToolSpec
 
-BYTES_PER_TOKEN = 3.5  # of names and short descriptions in JSON, by the o200k encoding
+BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
 STUB_WORDS = (12, 8, 5, 0)  # of a description, the most that fits
 NOTE = "Tools named mcp__… are described in a few words: call one with {} to be told its arguments."
 
