@@ -30,6 +30,7 @@ from agentcli.settings import (
     EvidenceSettings,
     LimitSettings,
     LocalSettings,
+    MCPSettings,
     MemorySettings,
     ObservabilitySettings,
     PermissionSettings,
@@ -54,6 +55,7 @@ GROUPS: dict[str, type[msgspec.Struct]] = {
     "tools": ToolSettings,
     "skills": SkillSettings,
     "agents": AgentSettings,
+    "mcp": MCPSettings,
     "data": DataSettings,
     "checkpoints": CheckpointSettings,
     "evidence": EvidenceSettings,
@@ -91,7 +93,9 @@ def load(paths: Paths, project: Path, environment: dict[str, str] | None = None,
 
 
 def test_every_group_of_settings_is_known_to_these_tests() -> None:
-    assert set(GROUPS) | {"providers", "models", "hooks"} == {field.name for field in msgspec.structs.fields(Settings)}
+    assert set(GROUPS) | {"providers", "models", "hooks", "mcp_servers"} == {
+        field.name for field in msgspec.structs.fields(Settings)
+    }
 
 
 # Saved and loaded it is equal.

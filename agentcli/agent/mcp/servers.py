@@ -21,6 +21,7 @@ from agentcli.tools.mcp.client import MCPClient, Offer, OffersPrompts, Parts, Re
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Tool
 
+UNTOLD_PATIENCE_S = 1.0
 FIRST_PATIENCE_S = 5.0  # how long the first request waits for servers whose tools are not known yet
 
 
@@ -81,7 +82,11 @@ class Servers:
         calls.has_joined_servers = True
         new = [asyncio.create_task(_started(server)) for server in self if server.pinned is None and not server.problem]
         if new:
-            _, late = await asyncio.wait(new, timeout=FIRST_PATIENCE_S)
+            _, late = await asyncio.wait(new, timeout=UNTOLD_PATIENCE_S)
+            if late:
+                names = ", ".join(server.name for server in self if server.status == "connecting")
+                self.tell(f"Waiting up to {FIRST_PATIENCE_S:.0f} s for MCP servers that are new here: {names}")
+                _, late = await asyncio.wait(late, timeout=FIRST_PATIENCE_S - UNTOLD_PATIENCE_S)
             self._starting |= late
             for task in late:
                 task.add_done_callback(self._starting.discard)

@@ -14,6 +14,7 @@ from agentcli.config import to_toml
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.paths import current_folder
 from agentcli.project_trust import project_files, trust_project
+from agentcli.setup.mcp import server_specs
 
 app = make_app("Look at the settings.")
 
@@ -76,5 +77,8 @@ def trust() -> None:
     if not files:
         tell("This project has no settings of its own (.agentcli/config.toml).")
         return
+    for spec in server_specs(msgspec.structs.replace(config, uses_project=True), tell):
+        if spec.scope == "project":
+            tell(f"The MCP server {spec.name} runs or reaches: {spec.target}")
     trust_project(config.paths, current_folder())
     tell("Trusted as they are now: " + ", ".join(str(file) for file in files))
