@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
 
 from msgspec import Struct, structs
@@ -91,6 +92,8 @@ class Extras(Struct, frozen=True):
     resolve: Resolve | None = None
     context_policy: ContextPolicy | None = None
     context_transform: ContextTransform = unchanged
+    sandbox: Sandbox | None = None
+    skill_folders: tuple[Path, ...] = ()
     mcp_config: str = ""
     is_strict_mcp: bool = False
     mcp_clients: tuple[MCPClient, ...] = ()
@@ -124,7 +127,7 @@ class Builder:
         self.store = store
         self.models = Models(config, on_wait=on_notice)
         self._extras = extras
-        self.skills = Skills(config, is_bare=extras.bare, tell=on_notice)
+        self.skills = Skills(config, is_bare=extras.bare, tell=on_notice, added=extras.skill_folders)
         self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice)
         self.agents = Agents(config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
@@ -358,6 +361,8 @@ class Builder:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
         def make() -> Sandbox:
+            if self._extras.sandbox is not None:
+                return self._extras.sandbox
             setup, folders = import_module("agentcli.setup.sandbox"), (config.cwd, *added)
             made: Sandbox = setup.make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile)
             return made
