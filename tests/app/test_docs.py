@@ -4,6 +4,7 @@ import importlib.util
 import re
 from pathlib import Path
 
+from agentcli.cli.doctor.checks import ROOMS
 from agentcli.cli.main import COMMANDS
 from agentcli.cli.options import FLAGS, parser
 
@@ -17,6 +18,11 @@ def test_the_settings_page_is_what_the_settings_are() -> None:
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     assert (ROOT / "docs/settings.md").read_text("utf-8") == script.page()
+
+
+def test_the_page_on_doctor_names_every_check() -> None:
+    text = (ROOT / "docs/doctor.md").read_text("utf-8")
+    assert [name for room in ROOMS for name in room if f"`{name}`" not in text] == []
 
 
 def test_every_flag_in_the_readme_exists() -> None:
@@ -46,6 +52,7 @@ def test_files_named_in_the_documents_exist() -> None:
         "docs/skills.md",
         "docs/subagents.md",
         "docs/hooks.md",
+        "docs/doctor.md",
         "benchmarks/README.md",
     ):
         text = (ROOT / page).read_text("utf-8")
