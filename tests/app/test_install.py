@@ -1,4 +1,4 @@
-"""`./install.sh` and the system's packages: what is there stays, what is missing is offered, and said what it is for."""
+"""`./install.sh` and the system's packages: what is missing is offered, and said what it is for."""
 
 from __future__ import annotations
 
