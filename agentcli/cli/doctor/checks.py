@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 
 from agentcli.cli.doctor import folders, machine, models, project, settings, terminal
-from agentcli.cli.doctor.finding import Finding, Status, Subject
+from agentcli.cli.doctor.finding import Check, Finding, Said, Status, Subject, ok, problem
 from agentcli.cli.subcommands.shared import configuration
 from agentcli.config import Config
 from agentcli.errors import AgentcliError, ConfigError
@@ -30,21 +30,25 @@ def subject_here() -> Subject:
 
 
 def examine(subject: Subject) -> Iterator[Finding]:
-    """Every finding of every check, in order; a check that finds nothing is `ok`."""
+    """Every finding of every check, in order; a check that finds nothing is `ok`.
+
+    Where settings or the state folder cannot be read one check tells so, and those that need them are left out.
+    """
+    closed = [models.CHECKS] if subject.unread is not None else []
+    closed += [] if subject.can_look else [folders.CHECKS]
     for room in ROOMS:
-        if room is models.CHECKS and subject.unread is not None:
-            continue
         for name, check in room.items():
-            found = False
-            try:
-                for status, message, mend in check(subject):
-                    found = True
-                    yield Finding(name, status, message, mend)
-            except (AgentcliError, OSError, ImportError) as error:
-                found = True
-                yield Finding(name, "problem", str(error), "Mend that first: it could not be looked at.")
-            if not found:
-                yield Finding(name, "ok")
+            if room not in closed or check is folders.state:
+                yield from _findings(name, check, subject)
+
+
+def _findings(name: str, check: Check, subject: Subject) -> list[Finding]:
+    said: list[Said] = []
+    try:
+        said.extend(check(subject))  # what it says before it fails stays
+    except (AgentcliError, OSError, ImportError) as error:
+        said.append(problem(str(error), "Mend that first: the rest of it could not be looked at."))
+    return [Finding(name, *one) for one in said or [ok("")]]
 
 
 def lines(found: Sequence[Finding]) -> list[str]:

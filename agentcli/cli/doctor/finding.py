@@ -58,6 +58,17 @@ class Subject:
         """Raises `ConfigError`."""
         return Models(self.config)
 
+    @cached_property
+    def can_look(self) -> bool:
+        """False where the state folder is closed to us, which one check tells."""
+        try:
+            self.config.paths.sessions.stat()
+        except PermissionError:
+            return False
+        except OSError:  # it is not there yet
+            return True
+        return True
+
     def builder(self, tell: Callable[[str], None], **changes: Any) -> Builder:
         """One without the settings of models, so that a mistake in those is found by the check that is for them."""
         plain = {"provider": ProviderSettings(), "providers": {}, "models": {}, "budgets": BudgetSettings()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import sys
 import sysconfig
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.llm.local_server import weights
 from agentcli.settings import PermissionSettings
+from agentcli.small_files import is_file
 from agentcli.tools.ripgrep import find_rg
 
 _PARTS_OF_PYTHON = ("ssl", "ctypes", "zlib", "fcntl", "termios")
@@ -57,12 +59,11 @@ def _can_import(name: str) -> bool:
 
 def installation(subject: Subject) -> Iterator[Said]:
     """Another agentcli on the PATH than this one, or more than one."""
-    found: dict[str, Path] = {}
+    found: dict[str, str] = {}
     for folder in (subject.config.environment.get("PATH") or os.defpath).split(os.pathsep):
-        file = Path(folder, "agentcli")
-        if file.is_file() and os.access(file, os.X_OK):
+        if file := shutil.which("agentcli", path=folder):
             found.setdefault(os.path.realpath(file), file)
-    versions = {file: version_of(str(file)).removeprefix("agentcli ") for file in found.values()}
+    versions = {file: version_of(file).removeprefix("agentcli ") for file in found.values()}
     told = ", ".join(f"{file} ({version or 'does not run'})" for file, version in versions.items())
     if len(versions) > 1:
         yield warning(
@@ -151,12 +152,12 @@ def local_model(subject: Subject) -> Iterator[Said]:
     has_engine, folder = find_spec("xllamacpp") is not None, subject.config.paths.models
     yield ok("engine installed" if has_engine else "engine not installed (./install.sh --extras local)")
     pinned, again = folder / weights.PINNED.file_name, "agentcli local install"
-    if pinned.exists() and weights.installed(folder) is None:
+    if is_file(pinned) and weights.installed(folder) is None:
         whole, size = weights.PINNED.size, pinned.stat().st_size
         yield problem(f"{pinned} is damaged: {size:,} bytes of {whole:,}.", f"Delete it, then: {again}")
     elif any(folder.glob(".*.parts")):
         yield warning(f"A download of the model was broken off in {folder}.", f"{again} goes on with it.")
-    elif has_engine and pinned.exists() and not weights.is_verified(folder):
+    elif has_engine and is_file(pinned) and not weights.is_verified(folder):
         yield warning(f"The hash of {pinned} was never checked.", f"{again} checks it.")
     if name := subject.config.settings.local.model:
         file = subject.models.local_path("default")
