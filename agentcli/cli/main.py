@@ -36,10 +36,11 @@ COMMANDS = {
     "usage": "what the stored sessions used and cost",
     "models": "list the models that are known",
     "login": "try a provider's key and keep it",
-    "config": "show the settings, trust this project's",
+    "config": "show the settings, trust this project's, import those of other tools",
     "permissions": "explain what would happen to a command",
     "local": "install, check and serve the embedded model",
-    "doctor": "check this installation",
+    "doctor": "find what is wrong with this installation",
+    "completion": "print the script that completes agentcli in your shell",
 }
 # Not there yet, but never a prompt: "undo" is not to be answered by a model and billed.
 PLANNED = frozenset("acp eval replay serve".split())
@@ -78,6 +79,10 @@ def _run(arguments: list[str], ending: Ending) -> int:
         if arguments and arguments[0] in COMMANDS:
             ending.restore_signals()
             return _run_command(arguments)
+        if arguments and arguments[0] == "__complete":  # what a shell's script asks
+            from agentcli.cli.completion.words import print_words
+
+            return print_words(*arguments[1:2])
         options = _options(arguments)
         if options.version:
             from agentcli import __version__

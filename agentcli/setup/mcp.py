@@ -142,6 +142,11 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
     return _VARIABLE.sub(value, text)
 
 
+def texts_of(spec: ServerSpec) -> tuple[str, ...]:
+    """Everything of a server in which variables are expanded, its command first."""
+    return (spec.command, *spec.args, *spec.env.values(), spec.url, *spec.headers.values())
+
+
 class Connecting:
     """Implements `Connect` for the servers of one configuration."""
 

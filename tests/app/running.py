@@ -19,7 +19,14 @@ from tests.app import warm
 
 PATIENCE_S = 60.0  # for what never comes; a loaded machine may take long
 # The interpreter heeds these as it starts. Coverage begins there too.
-INTERPRETER_S = {"PYTHONPATH", "PYTHONIOENCODING", "LC_ALL", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"}
+INTERPRETER_S = {
+    "PYTHONPATH",
+    "PYTHONPYCACHEPREFIX",
+    "PYTHONIOENCODING",
+    "LC_ALL",
+    "COVERAGE_PROCESS_START",
+    "COVERAGE_PROCESS_CONFIG",
+}
 
 
 @dataclass(frozen=True)

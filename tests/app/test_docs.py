@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from agentcli.cli.doctor.checks import ROOMS
 from agentcli.cli.main import COMMANDS
 from agentcli.cli.options import FLAGS, parser
 
@@ -20,6 +21,11 @@ def test_a_page_that_is_written_by_a_script_is_what_the_program_is(page: str) ->
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     assert (ROOT / f"docs/{page}.md").read_text("utf-8") == script.page()
+
+
+def test_the_page_on_doctor_names_every_check() -> None:
+    text = (ROOT / "docs/doctor.md").read_text("utf-8")
+    assert [name for room in ROOMS for name in room if f"`{name}`" not in text] == []
 
 
 def test_every_flag_in_the_readme_exists() -> None:
@@ -52,6 +58,7 @@ def test_files_named_in_the_documents_exist() -> None:
         "docs/mcp.md",
         "docs/library.md",
         "examples/README.md",
+        "docs/doctor.md",
         "benchmarks/README.md",
     ):
         text = (ROOT / page).read_text("utf-8")
