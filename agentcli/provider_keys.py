@@ -25,7 +25,6 @@ _SIGNED_IN = {
     "vertex": (("GOOGLE_APPLICATION_CREDENTIALS",), ".config/gcloud/application_default_credentials.json"),
     "foundry": (("AZURE_CLIENT_ID",), ".azure/azureProfile.json"),
 }
-_OWN_SIGN_IN = {"bedrock": "boto3", "foundry": "azure.identity"}  # what finds other credentials, where it is installed
 
 
 class ProviderKeys:
@@ -79,14 +78,10 @@ class ProviderKeys:
             return False
 
     def require(self, provider: str) -> None:
-        """Raises `NoKey` where a request could only fail for want of one."""
+        """Raises `NoKey` where a request could only fail for want of one. A cloud may know who asks without a key."""
         variables = self.variables(provider)
-        if variables and not self.place(provider) and not self._has_own_sign_in(provider):
+        if variables and provider not in _SIGNED_IN and not self.place(provider):
             raise NoKey(provider, variables[0])
-
-    def _has_own_sign_in(self, provider: str) -> bool:
-        library = _OWN_SIGN_IN.get(provider, "")
-        return bool(library) and is_installed(library)
 
     def key(self, provider: str) -> tuple[str, str]:
         """A provider's key and its bearer token, as far as they are there. Raises `ConfigError`."""

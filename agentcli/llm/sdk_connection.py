@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -32,6 +33,10 @@ SdkClients = (
 AWS_EVENTS = "application/vnd.amazon.eventstream"  # aws_events is loaded for these alone
 GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 AZURE_SCOPE = "https://ai.azure.com/.default"
+
+# At lower levels these log bodies, keys and signatures.
+for name in ("anthropic", "azure", "boto3", "botocore", "google", "httpcore2", "httpx2", "msal", "urllib3"):
+    logging.getLogger(name).setLevel(logging.WARNING)
 
 # What is needed, where the vendor's own libraries find nothing.
 _NEEDED = {

@@ -176,6 +176,14 @@ def test_a_refusal_of_bedrock_shows_no_secret(place: Place) -> None:
     assert "The security token [masked] is expired" in told
 
 
+def test_no_log_holds_what_the_vendors_libraries_know(place: Place) -> None:
+    with BEDROCK.serving([BEDROCK.reply("Hi.")], None) as server:
+        assert answer_of(ask(place, f"bedrock/{BEDROCK.model}", aws(server), "--verbose")) == "Hi."
+        signature = server.requests[0].headers["authorization"].rpartition("=")[2]
+    written = (place.home / "state/logs/agentcli.log").read_text()
+    assert not [secret for secret in (SECRET_KEY, AWS_ENVIRONMENT["AWS_SESSION_TOKEN"], signature) if secret in written]
+
+
 @pytest.mark.parametrize("provider", ["bedrock", "vertex", "foundry"])
 def test_a_cloud_without_its_libraries_says_how_to_get_them(place: Place, tmp_path: Path, provider: str) -> None:
     (tmp_path / "sitecustomize.py").write_text(
