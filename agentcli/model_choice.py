@@ -177,18 +177,21 @@ class Models:
         for name in dict.fromkeys(names):
             if name == "local":
                 found[name] = "installed" if find_spec("xllamacpp") and self.embedded_path().is_file() else ""
-            elif self.keys.variables(name) or name == "vertex":
-                place = self.keys.place(name)
-                found[name] = f"key {place}" if place else self.keys.sign_in(name)
+            elif place := self.keys.place(name):
+                found[name] = f"key {place}"
+            elif self.keys.variables(name) or name in running:
+                found[name] = "running" if name in running else self.keys.sign_in(name)
             else:
-                found[name] = "running" if name in running or await self._answers(name) else ""
+                found[name] = self.keys.sign_in(name) or await self._server(name)
         return found
 
-    async def _answers(self, name: str) -> bool:
-        """Whether a server without a key lists models. Only plain HTTP is asked."""
+    async def _server(self, name: str) -> str:
+        """What there is to say of a server that needs no key; only plain HTTP is asked."""
         server = self._config.settings.providers.get(name)
         address = (server.base_url if server else "") or preset_rows().get(name, {}).get("base_url", "")
-        return address.startswith("http://") and await _listed(address, f"{urlsplit(address).path}/models") is not None
+        if not address.startswith("http://"):
+            return "needs no key" if address else ""
+        return "running" if await _listed(address, f"{urlsplit(address).path}/models") is not None else ""
 
     # Keys
 

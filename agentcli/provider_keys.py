@@ -52,11 +52,12 @@ class ProviderKeys:
 
     def places(self, provider: str) -> Iterator[tuple[str, str]]:
         """Each of a provider's variables, and where what it stands for comes from, in words. Raises `ConfigError`."""
-        has_helper = bool(self._server(provider).api_key_helper) and not self._is_at_hand(provider)
-        for number, variable in enumerate(self.variables(provider)):
-            from_helper = has_helper and number == 0
-            place = f"from providers.{provider}.api_key_helper" if from_helper else self._config.place_of_key(variable)
-            yield variable, place
+        if self._server(provider).api_key_helper and not self._is_at_hand(provider):
+            variable = next(iter(self.variables(provider)), provider)
+            yield variable, f"from providers.{provider}.api_key_helper"
+            return
+        for variable in self.variables(provider):
+            yield variable, self._config.place_of_key(variable)
 
     def place(self, provider: str) -> str:
         """Where a provider's key comes from, in words; empty where there is none. Raises `ConfigError`."""

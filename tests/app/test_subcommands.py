@@ -295,6 +295,8 @@ def test_models_are_listed_with_how_they_can_be_asked(program: Program) -> None:
         program.home.mkdir(exist_ok=True)
         (program.home / "config.toml").write_text(
             f'[providers.work]\nbase_url = "{address}/v1"\n[providers.deepseek]\napi_key_helper = "false"\n'
+            '[providers.far]\nbase_url = "https://far.test/v1"\n[providers.far2]\n'
+            'base_url = "https://far.test/v1"\napi_key_helper = "false"\n'
         )
         env = {"OPENAI_API_KEY": "sk-secret", "AWS_PROFILE": "mine", "OLLAMA_HOST": address}
         ran = program.run("models", "list", "--check", "--json", env=env)
@@ -305,6 +307,8 @@ def test_models_are_listed_with_how_they_can_be_asked(program: Program) -> None:
     assert reach["anthropic", "claude-opus-5-5"] == ""
     assert reach["ollama", "qwen3:8b"] == reach["work", ""] == "running"
     assert reach["bedrock", ""] == "AWS_PROFILE in the environment"
+    assert reach["far", ""] == "needs no key"
+    assert reach["far2", ""] == "key from providers.far2.api_key_helper"
     assert ("groq", "") not in reach
     assert "ollama/qwen3:8b" in shown
     assert "sk-secret" not in shown + ran.out
