@@ -35,8 +35,8 @@ GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 AZURE_SCOPE = "https://ai.azure.com/.default"
 
 # At lower levels these log bodies, keys and signatures.
-for name in ("anthropic", "azure", "boto3", "botocore", "google", "httpcore2", "httpx2", "msal", "urllib3"):
-    logging.getLogger(name).setLevel(logging.WARNING)
+for _library in ("anthropic", "azure", "boto3", "botocore", "google", "httpcore2", "httpx2", "msal", "urllib3"):
+    logging.getLogger(_library).setLevel(logging.WARNING)
 
 # What is needed, where the vendor's own libraries find nothing.
 _NEEDED = {

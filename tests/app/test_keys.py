@@ -287,3 +287,16 @@ def test_a_project_has_no_command_run(place: Place) -> None:
     ran = place.run(*ASK, "--trust")
     assert "[providers] is not taken from a project" in ran.err
     assert not (place.folder / "ran").exists()
+
+
+def test_a_command_s_key_is_masked_like_any_other_secret(place: Place) -> None:
+    helped(place, "echo not-of-a-known-form-17")
+    arguments = json.dumps({"command": "echo it is not-of-a-known-form-17"})
+    call = {"id": "c1", "type": "function", "index": 0, "function": {"name": "bash", "arguments": arguments}}
+    asks = Reply(chat_sse([chat_chunk({"tool_calls": [call]}), chat_chunk({}, "tool_calls")]))
+    with chat_server([asks, chat_reply("Hi.")]) as server:
+        ran = place.run(*ASK, "--permission-mode", "bypassPermissions", env=at(server))
+        assert ran.out == "Hi.\n"
+        (result,) = [m["content"] for m in server.requests[1].json["messages"] if m["role"] == "tool"]
+    assert "it is" in result
+    assert "not-of-a-known-form-17" not in result

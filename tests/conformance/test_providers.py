@@ -666,3 +666,33 @@ async def test_a_listed_server_without_the_model_is_not_healthy() -> None:
         health = await stage.provider.health_check()
     assert not health.ok
     assert "llama-3, qwen" in health.detail
+
+
+async def test_gemini_lists_its_models_with_their_folder_and_refuses_keys_in_its_own_way() -> None:
+    (backend,) = [b for b in CHAT_BACKENDS if b.id == "gemini"]
+    async with backend.playing(health=json_reply({"data": [{"id": "models/test-model"}]})) as stage:
+        health = await stage.provider.health_check()
+    assert health.ok
+    assert health.models == ("test-model",)
+    refused = json_reply([{"error": {"code": 400, "message": "API key not valid. Please pass a valid API key."}}], 400)
+    async with backend.playing(refused, health=refused) as stage:
+        assert isinstance((await hear(stage.provider)).error, AuthError)
+        assert not (await stage.provider.health_check()).ok
+
+
+async def test_a_deployment_of_azure_need_not_be_in_its_list() -> None:
+    (backend,) = [b for b in CHAT_BACKENDS if b.id == "azure"]
+    for answer in (json_reply({"data": [{"id": "gpt-5"}]}), json_reply({"error": {"code": "404"}}, 404)):
+        async with backend.playing(health=answer) as stage:
+            assert (await stage.provider.health_check()).ok
+    async with backend.playing(health=json_reply({"error": {"code": "401"}}, 401)) as stage:
+        assert not (await stage.provider.health_check()).ok
+
+
+async def test_a_query_in_an_address_goes_along_with_every_request() -> None:
+    (backend,) = [b for b in CHAT_BACKENDS if b.id == "azure"]
+    async with backend.playing("Hi.") as stage:
+        stage.server._chat_path += "?api-version=2025-01-01"
+        provider = backend.provider(f"{stage.server.url}/?api-version=2025-01-01")
+        assert (await hear(provider)).text == "Hi."
+        await provider.aclose()

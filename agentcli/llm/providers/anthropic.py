@@ -48,7 +48,7 @@ class AnthropicProvider:
         sent = {"anthropic-version": api_version, **(headers or {})}
         self._carrier: Carrier
         if uses_sdk:
-            sdk = import_module("agentcli.llm.sdk_client")
+            sdk = import_module("agentcli.llm.sdk_client")  # not for those who do without
             service = sdk.Service("anthropic", address, api_key=api_key, auth_token=auth_token, headers=sent)
             self._carrier = sdk.SdkClient(service, read_timeout=read_timeout)
         else:
