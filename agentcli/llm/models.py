@@ -82,6 +82,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     takes_temperature: bool = True
     takes_images: bool = False
     takes_tools: bool = True
+    takes_schema: bool = False  # its API holds an answer to a JSON Schema
     small: bool = False  # gets the short system text and few tools
     token_factor: Annotated[float, Meta(gt=0, le=100)] = 1.0
     aliases: tuple[str, ...] = ()

@@ -26,7 +26,8 @@ class Request(Struct, frozen=True):
 
     `max_tokens` bounds the reply. `temperature` is left out where the API refuses it. `earlier_messages` is how many
     of `messages` the request of the newest reply among them held: where a prompt cache was written last. `unsent` are
-    fields of the body that the model was found to refuse.
+    fields of the body that the model was found to refuse. The text of the reply has to fit `answer_schema`, where the
+    model's API can see to that.
     """
 
     system: str
@@ -37,6 +38,7 @@ class Request(Struct, frozen=True):
     effort: Effort | None = None
     earlier_messages: int = 0
     unsent: frozenset[str] = frozenset()
+    answer_schema: dict[str, Any] | None = None
 
     def sent(self, body: dict[str, Any]) -> dict[str, Any]:
         """A body without the fields that stay unsent."""

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from tests.app.running import Place, Ran, call
+from tests.conformance.replies import anthropic_reply, chat_reply
+from tests.conformance.servers import anthropic_server, chat_server, json_reply
 
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
 
@@ -105,3 +107,43 @@ def test_the_time_in_which_a_person_is_asked_does_not_count(place: Place) -> Non
         running.control("answer", id=question["id"], text="this one")
         assert running.wait_for_type("result")["subtype"] == "success"
         running.ended()
+
+
+FORMAT = {"type": "json_schema", "schema": SCHEMA}
+NAMED = {"name": "answer", "schema": SCHEMA, "strict": False}
+
+
+def test_providers_that_can_are_told_the_schema(place: Place) -> None:
+    fits = '{"n": 4}'
+    with anthropic_server([anthropic_reply(fits)]) as claude, chat_server([chat_reply(fits)]) as chat:
+        keys = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": claude.url, "OPENAI_API_KEY": "k"}
+        for model in ("anthropic/claude-sonnet-5-5", "openai/gpt-6.1-sol"):
+            flags = ("-m", model, "--json-schema", json.dumps(SCHEMA), "--effort", "low")
+            ran = place.run("-p", "2 + 2", *flags, env=keys | {"OPENAI_BASE_URL": chat.url})
+            assert (ran.code, ran.out) == (0, '{"n":4}\n'), ran.err
+        assert claude.requests[0].json["output_config"] == {"effort": "low", "format": FORMAT}
+        assert chat.requests[0].json["response_format"] == {"type": "json_schema", "json_schema": NAMED}
+
+
+def test_a_schema_that_a_provider_refuses_is_checked_here(place: Place) -> None:
+    said = "response_format: Invalid schema for response_format 'answer': 'additionalProperties' is required."
+    refused = json_reply({"error": {"message": said, "type": "invalid_request_error"}}, 400)
+    with chat_server([refused, chat_reply("four"), chat_reply('{"n": 4}')]) as chat:
+        keys = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": chat.url}
+        ran = place.run("-p", "2 + 2", "-m", "openai/gpt-6.1-sol", "--json-schema", json.dumps(SCHEMA), env=keys)
+        assert (ran.code, ran.out) == (0, '{"n":4}\n'), ran.err
+        assert ["response_format" in request.json for request in chat.requests] == [True, False, False]
+
+
+def test_a_tool_without_properties_is_sent_as_openai_takes_it(place: Place) -> None:
+    tool = {"name": "mine", "description": "Mine.", "input_schema": {"type": "object"}}
+    with chat_server([chat_reply("ok")]) as chat:
+        keys = {"OPENAI_API_KEY": "k", "OPENAI_BASE_URL": chat.url}
+        flags = ("--input-format", "stream-json", "--output-format", "stream-json")
+        with place.start("-m", "openai/gpt-6.1-sol", *flags, env=keys, stdin=True) as running:
+            running.control("client_tools", tools=[tool])
+            running.say("go")
+            running.wait_for_type("result")
+            running.ended()
+        sent = {one["function"]["name"]: one["function"]["parameters"] for one in chat.requests[0].json["tools"]}
+        assert sent["mine"] == {"type": "object", "properties": {}}

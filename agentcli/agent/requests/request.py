@@ -166,6 +166,7 @@ async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
         temperature=runtime.temperature,
         effort=state.effort or runtime.effort,
         earlier_messages=answered(messages),
+        answer_schema=runtime.answer_schema.schema if runtime.answer_schema is not None else None,
     )
 
 

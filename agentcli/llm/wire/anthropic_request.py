@@ -66,9 +66,12 @@ def _thinking(request: Request, model: ModelInfo, messages: list[dict[str, Any]]
             fields["thinking"] = {"type": "enabled", "budget_tokens": min(16_000, request.max_tokens // 2)}
         case _:
             pass
+    output: dict[str, Any] = {}
     if request.effort is not None and model.takes_effort:
-        fields["output_config"] = {"effort": request.effort}
-    return fields
+        output["effort"] = request.effort
+    if request.answer_schema is not None and model.takes_schema:
+        output["format"] = {"type": "json_schema", "schema": request.answer_schema}
+    return fields | ({"output_config": output} if output else {})
 
 
 def _acts_unthinking(messages: list[dict[str, Any]]) -> bool:

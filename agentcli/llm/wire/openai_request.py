@@ -82,6 +82,9 @@ def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) ->
         body["tools"] = [_tool(tool, quirks) for tool in request.tools]
         if quirks.parallel_tool_calls is not None:
             body["parallel_tool_calls"] = quirks.parallel_tool_calls
+    if request.answer_schema is not None and info.takes_schema:
+        named = {"name": "answer", "schema": request.answer_schema, "strict": False}
+        body["response_format"] = {"type": "json_schema", "json_schema": named}
     body["messages"] = list(_messages(request, info, quirks, provider))
     return request.sent(body | quirks.extra_body)
 
@@ -104,7 +107,9 @@ def _thinking(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, An
 
 
 def _tool(tool: Any, quirks: Quirks) -> dict[str, Any]:
-    function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
+    # OpenAI refuses an object without properties, such as the stub of a tool that is described when it is called.
+    parameters = {**tool.input_schema, "properties": tool.input_schema.get("properties", {})}
+    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
     if quirks.strict_tools:
         function["strict"] = True
     return {"type": "function", "function": function}

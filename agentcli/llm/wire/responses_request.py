@@ -47,6 +47,9 @@ def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) ->
         body["tools"] = [_tool(tool, quirks) for tool in request.tools]
         if quirks.parallel_tool_calls is not None:
             body["parallel_tool_calls"] = quirks.parallel_tool_calls
+    if request.answer_schema is not None and info.takes_schema:
+        named = {"name": "answer", "schema": request.answer_schema, "strict": False}
+        body["text"] = {"format": {"type": "json_schema", **named}}
     if request.system:
         body["instructions"] = request.system
     body["input"] = list(_input(request, info, quirks, opaque_name(provider)))
@@ -58,7 +61,7 @@ def _tool(tool: ToolSpec, quirks: Quirks) -> dict[str, Any]:
         "type": "function",
         "name": tool.name,
         "description": tool.description,
-        "parameters": tool.input_schema,
+        "parameters": {**tool.input_schema, "properties": tool.input_schema.get("properties", {})},
         "strict": quirks.strict_tools,
     }
 
