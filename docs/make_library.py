@@ -20,6 +20,9 @@ from agentcli import Agent, tool
 Everything below comes from the package `agentcli`, is typed, and passes `mypy --strict`. It works within a running event loop (a
 notebook, a web server), and any number of agents live side by side. `examples/` holds whole programs.
 
+With the extra `langchain`, `agentcli.langchain` has `to_langchain` and `from_langchain` for messages, `langchain_tools(agent)`, `to_tool_message`,
+and `LangChainProvider(chat_model)` for `Agent(provider=…)`.
+
 This page is written from the docstrings by `python docs/make_library.py`; a test compares it with the program.
 """
 

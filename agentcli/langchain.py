@@ -1,0 +1,278 @@
+"""Joins agentcli and LangChain: messages both ways, our tools as theirs, and one of their chat models as a provider.
+
+Needs the extra `langchain`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from langchain_core.language_models.chat_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.tools import StructuredTool, ToolException
+
+from agentcli.agent.events import ToolFinished
+from agentcli.errors import UsageError
+from agentcli.library import Agent
+from agentcli.llm.errors import AuthError, BadRequest, ProviderError, RateLimit, ServerError, Timeout
+from agentcli.llm.messages import (
+    Base64Source,
+    Block,
+    Document,
+    Image,
+    Message,
+    StopReason,
+    Text,
+    ToolResult,
+    ToolUse,
+    Usage,
+)
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount, ToolSpec
+
+_BYTES_PER_TOKEN = 3.0  # an estimate that is rather too high
+_CUT = ("length", "max_tokens", "MAX_TOKENS")  # how services name a reply that was cut
+_ERRORS: dict[int, type[ProviderError]] = {
+    400: BadRequest,
+    401: AuthError,
+    403: AuthError,
+    404: BadRequest,
+    429: RateLimit,
+}
+
+# Messages
+
+
+def to_langchain(messages: Iterable[Message], *, system: str = "") -> list[BaseMessage]:
+    """Our messages as LangChain's. Results of calls become a `ToolMessage` each; reasoning is left out."""
+    found: list[BaseMessage] = [SystemMessage(system)] if system else []
+    for message in messages:
+        if message.role == "assistant":
+            calls = [
+                {"name": use.name, "args": use.input, "id": use.id, "type": "tool_call"} for use in message.tool_uses
+            ]
+            found.append(AIMessage(message.text, tool_calls=calls))
+            continue
+        found += [_tool_message(block) for block in message.content if isinstance(block, ToolResult)]
+        if rest := [block for block in message.content if isinstance(block, Text | Image | Document)]:
+            found.append(HumanMessage(_content(rest)))
+    return found
+
+
+def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[Message, ...]]:
+    """The system text, and LangChain's messages as ours. Raises `UsageError` for content that we have no form for."""
+    system: list[str] = []
+    found: list[Message] = []
+    for message in messages:
+        match message:
+            case SystemMessage():
+                system.append(message.text)
+            case AIMessage():
+                uses = tuple(_use(call, number) for number, call in enumerate(message.tool_calls))
+                text = (Text(message.text),) if message.text else ()
+                found.append(Message("assistant", (*text, *uses)))
+            case ToolMessage():
+                result = ToolResult(message.tool_call_id, _result_content(message), message.status == "error")
+                found.append(Message("user", (result,)))
+            case _:
+                found.append(Message("user", tuple(_blocks(message.content))))
+    return "\n\n".join(system), tuple(_joined(found))
+
+
+def to_tool_message(finished: ToolFinished) -> ToolMessage:
+    """The result of a call, under the id that the model gave the call; structured data is the artifact."""
+    made = _tool_message(finished.result)
+    return ToolMessage(
+        made.content, tool_call_id=finished.id, status=made.status, name=finished.name, artifact=finished.structured
+    )
+
+
+def _tool_message(result: ToolResult) -> ToolMessage:
+    content = result.content if isinstance(result.content, str) else _content(result.content)
+    return ToolMessage(content, tool_call_id=result.tool_use_id, status="error" if result.is_error else "success")
+
+
+def _content(blocks: Sequence[Text | Image | Document]) -> Any:
+    """One text as it is, everything else in LangChain's standard blocks."""
+    if len(blocks) == 1 and isinstance(blocks[0], Text):
+        return blocks[0].text
+    return [
+        {"type": "text", "text": block.text}
+        if isinstance(block, Text)
+        else {
+            "type": "image" if isinstance(block, Image) else "file",
+            "base64": block.source.data,
+            "mime_type": block.source.media_type,
+        }
+        for block in blocks
+    ]
+
+
+def _blocks(content: str | list[Any]) -> Iterator[Text | Image | Document]:
+    for part in [content] if isinstance(content, str) else content:
+        match part:
+            case str():
+                yield Text(part)
+            case {"type": "text", "text": text}:
+                yield Text(text)
+            case {"type": "image", "base64": data, "mime_type": kind}:
+                yield Image(Base64Source(kind, data))
+            case {"type": "file", "base64": data, "mime_type": kind}:
+                yield Document(Base64Source(kind, data))
+            case {"type": "image_url", "image_url": {"url": str(url)}} if url.startswith("data:"):
+                head, _, data = url.removeprefix("data:").partition(",")
+                kind, _, encoding = head.partition(";")
+                yield Image(Base64Source(kind, data if encoding else base64.b64encode(data.encode()).decode()))
+            case _:
+                raise UsageError(f"There is no form here for {str(part)[:80]}: text, or images and files as base64.")
+
+
+def _result_content(message: ToolMessage) -> str | tuple[Text | Image | Document, ...]:
+    return message.content if isinstance(message.content, str) else tuple(_blocks(message.content))
+
+
+def _use(call: Any, number: int) -> ToolUse:
+    return ToolUse(call["id"] or f"call_{number}", call["name"], dict(call["args"]))
+
+
+def _joined(messages: Iterable[Message]) -> list[Message]:
+    """Neighbours of one role as one message: all results of a reply have to be in the next one."""
+    joined: list[Message] = []
+    for message in messages:
+        if joined and joined[-1].role == message.role:
+            joined[-1] = Message(message.role, (*joined[-1].content, *message.content))
+        else:
+            joined.append(message)
+    return joined
+
+
+# Tools
+
+
+async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> list[StructuredTool]:
+    """The agent's tools for LangChain, or those of them that are named: judged and confined as in the agent.
+
+    They are called asynchronously. Called with a model's `ToolCall` they give a `ToolMessage` with its id; an error
+    is one with the status "error". Raises `UsageError` for a name that no tool has.
+    """
+    tools = (await agent.session()).runtime.calls.tools
+    chosen = tools.clone(only=names)
+    return [_tool(agent, tool.spec()) for tool in chosen if tool.mode == "server"]
+
+
+def _tool(agent: Agent, spec: ToolSpec) -> StructuredTool:
+    async def call(**given: Any) -> tuple[Any, Any]:
+        finished = await agent.call_tool(spec.name, {name: value for name, value in given.items() if value is not None})
+        content = _tool_message(finished.result).content
+        if finished.result.is_error:
+            raise ToolException(str(content))
+        return content, finished.structured
+
+    return StructuredTool(
+        name=spec.name,
+        description=spec.description,
+        args_schema={"title": spec.name, "description": spec.description, "properties": {}, **spec.input_schema},
+        coroutine=call,
+        response_format="content_and_artifact",
+        handle_tool_error=True,
+    )
+
+
+# Models
+
+
+class LangChainProvider:
+    """Implements `Provider` with a chat model of LangChain's: `Agent(provider=LangChainProvider(model))`.
+
+    The length of a reply, its temperature and its effort are set where the chat model is made.
+    """
+
+    name = "langchain"
+
+    def __init__(self, chat: BaseChatModel, *, model: str = "", info: ModelInfo | None = None) -> None:
+        self.model = model or str(getattr(chat, "model_name", "") or getattr(chat, "model", "") or type(chat).__name__)
+        self.info = info or ModelInfo(self.model, self.name, is_known=False)
+        self._chat = chat
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+        chat: Any = (
+            self._chat.bind_tools([_openai_tool(spec) for spec in request.tools]) if request.tools else self._chat
+        )
+        whole: AIMessageChunk | None = None
+        try:
+            async with aclosing(chat.astream(to_langchain(request.messages, system=request.system))) as chunks:
+                async for chunk in chunks:
+                    whole = chunk if whole is None else whole + chunk
+                    if chunk.text:
+                        yield TextDelta(str(chunk.text))
+        except (asyncio.CancelledError, GeneratorExit):
+            raise
+        except Exception as error:
+            raise _provider_error(error) from error
+        if whole is None:
+            raise ServerError(f"{self.model} gave no answer.")
+        yield _done(whole, self.model)
+
+    async def count_tokens(self, request: Request) -> TokenCount:
+        size = len(request.system) + len(msgspec.json.encode((request.messages, request.tools)))
+        return TokenCount(int(size / _BYTES_PER_TOKEN), exact=False)
+
+    async def health_check(self) -> Health:
+        return Health(True, f"{self.model}, through LangChain")
+
+    async def aclose(self) -> None: ...
+
+
+def _openai_tool(spec: ToolSpec) -> dict[str, Any]:
+    parameters = {"properties": {}, **spec.input_schema}
+    return {
+        "type": "function",
+        "function": {"name": spec.name, "description": spec.description, "parameters": parameters},
+    }
+
+
+def _done(whole: AIMessageChunk, model: str) -> Done:
+    calls = [_use(call, number) for number, call in enumerate(whole.tool_calls)]
+    calls += [
+        ToolUse(call["id"] or f"invalid_{number}", call["name"] or "", {}, unparsed=call["args"] or "")
+        for number, call in enumerate(whole.invalid_tool_calls)
+    ]
+    text = str(whole.text)
+    blocks: tuple[Block, ...] = (*((Text(text),) if text else ()), *calls)
+    told = whole.response_metadata
+    is_cut = (told.get("finish_reason") or told.get("stop_reason")) in _CUT
+    reason: StopReason = "max_tokens" if is_cut else "tool_use" if calls else "end_turn"
+    return Done(Message("assistant", blocks), reason, _usage(whole), model)
+
+
+def _usage(whole: AIMessageChunk) -> Usage:
+    """LangChain counts cached tokens as part of the input."""
+    used: Any = whole.usage_metadata or {}
+    details = used.get("input_token_details", {})
+    read, written = details.get("cache_read") or 0, details.get("cache_creation") or 0
+    return Usage(
+        max(0, used.get("input_tokens", 0) - read - written),
+        used.get("output_tokens", 0),
+        written,
+        read,
+        reasoning_tokens=used.get("output_token_details", {}).get("reasoning") or 0,
+    )
+
+
+def _provider_error(error: Exception) -> ProviderError:
+    if isinstance(error, ProviderError):
+        return error
+    if isinstance(error, TimeoutError):
+        return Timeout(f"The model did not answer in time: {error}")
+    status = getattr(error, "status_code", None)
+    kind = (
+        _ERRORS.get(status, ServerError if isinstance(status, int) and status >= 500 else ProviderError)
+        if status
+        else ProviderError
+    )
+    return kind(f"{type(error).__name__}: {error}", status=status if isinstance(status, int) else None)
