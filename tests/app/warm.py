@@ -21,7 +21,9 @@ from importlib import import_module
 from pathlib import Path
 
 # Modules that no run without a terminal imports, or that are programs of their own.
-LEFT_OUT = ("agentcli.frontends.terminal", "agentcli.cli.interactive", "agentcli.cli.terminal_opener")
+LEFT_OUT = (
+    "agentcli.frontends.terminal", "agentcli.cli.interactive", "agentcli.cli.terminal_opener", "agentcli.langchain",
+)  # fmt: skip
 
 
 def run(
