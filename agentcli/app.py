@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, cast
 
 from msgspec import Struct, structs
 
@@ -41,12 +41,13 @@ from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import is_stored
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider, Request
+from agentcli.llm.provider import Provider, Request, Warmable
 from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.paths import from_home, home_of, project_root
 from agentcli.setup.agents import Agents
 from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
+from agentcli.setup.client_files import ClientFiles
 from agentcli.setup.context import make_memory, watch_context
 from agentcli.setup.hooks import Hooks
 from agentcli.setup.limits import session_budgets, turn_limits
@@ -73,8 +74,8 @@ if TYPE_CHECKING:
 class Extras(Struct, frozen=True):
     """What a caller adds to the configuration. `system_prompt` replaces the system text; `bare` reads no AGENTS.md.
 
-    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. The others are as
-    in `Agent`.
+    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. `client_files`
+    makes those of a session by its id. The others are as in `Agent`.
     """
 
     system_prompt: str | None = None
@@ -89,13 +90,7 @@ class Extras(Struct, frozen=True):
     resolve: Resolve | None = None
     context_policy: ContextPolicy | None = None
     context_transform: ContextTransform = unchanged
-
-
-@runtime_checkable
-class Warmable(Protocol):
-    """A provider that gains from a request ahead of the first one."""
-
-    async def warm(self, request: Request) -> None: ...
+    client_files: Callable[[str], ClientFiles] | None = None
 
 
 class Builder:
@@ -150,7 +145,8 @@ class Builder:
         log, entries = await open_log(choice, self.store, self._data, self.config.cwd)
         rules = self.rules()
         await asyncio.to_thread(self._finish_interrupted)
-        workspace = self._workspace(log.session_id, rules)
+        files = self._extras.client_files(log.session_id) if self._extras.client_files else None
+        workspace = self._workspace(log.session_id, rules, files=files)
         state = rebuilt(
             AgentState(
                 model or await self.models.default(),
@@ -169,7 +165,7 @@ class Builder:
         nested = self.opening.nested()
         watch = self._watch(state, workspace, nested)
         calls = self.session_calls(registry, workspace)
-        calls.services.checkpoints = self._checkpoints(log.session_id, workspace)
+        calls.services.checkpoints = self._checkpoints(log.session_id, workspace, files)
         session = Session(state, self._runtime(calls, log, watch, nested), can_ask=self._can_ask)
         watch.paid = session.paid
         await self._begin_hooks(session, source="resume" if entries else "startup")
@@ -250,9 +246,10 @@ class Builder:
         made: Subagents = children.subagents()
         return made
 
-    def _checkpoints(self, session_id: str, workspace: Workspace) -> Checkpoints | None:
+    def _checkpoints(self, session_id: str, workspace: Workspace, files: ClientFiles | None) -> Checkpoints | None:
         roots = partial(getattr, workspace.sandbox, "roots")
-        return make_checkpoints(self.config, session_id, roots, is_lasting=self.store.is_lasting)
+        made = make_checkpoints(self.config, session_id, roots, is_lasting=self.store.is_lasting)
+        return files.checkpoints(made) if files and made else made
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
         return watch_context(
@@ -309,7 +306,9 @@ class Builder:
             case _:
                 return True
 
-    def _workspace(self, session_id: str, rules: Rules, *, profile: Profile | None = None) -> Workspace:
+    def _workspace(
+        self, session_id: str, rules: Rules, *, profile: Profile | None = None, files: ClientFiles | None = None
+    ) -> Workspace:
         config = self.config
         check_lists(config)
         added = [config.cwd / from_home(name) for name in config.settings.permissions.additional_directories]
@@ -328,7 +327,7 @@ class Builder:
         def make() -> Sandbox:
             setup, folders = import_module("agentcli.setup.sandbox"), (config.cwd, *added)
             made: Sandbox = setup.make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile)
-            return made
+            return files.sandbox(made) if files else made
 
         lazy = LazySandbox(make)
         sandbox, data = cast("Sandbox", lazy), self._data.of_session(session_id)

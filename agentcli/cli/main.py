@@ -39,10 +39,11 @@ COMMANDS = {
     "config": "show the settings, trust this project's",
     "permissions": "explain what would happen to a command",
     "local": "install, check and serve the embedded model",
+    "acp": "serve an editor over the Agent Client Protocol",
     "doctor": "check this installation",
 }
 # Not there yet, but never a prompt: "undo" is not to be answered by a model and billed.
-PLANNED = frozenset("acp eval mcp replay serve".split())
+PLANNED = frozenset("eval mcp replay serve".split())
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:

@@ -119,6 +119,23 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
     return made
 
 
+# What makes no sense where others open the sessions, and decide what is printed.
+_OF_ONE_RUN = frozenset(
+    "--print --output-format --input-format --include-partial-messages --continue --resume --fork-session --take-over "
+    "--session-id --name --no-session --fail-on-denial --require-evidence --cd --plain --version".split()
+)
+
+
+def server_parser(prog: str, description: str) -> argparse.ArgumentParser:
+    """The flags of a program that serves sessions: those that are about any session."""
+    made = _Parser(prog=prog, description=description, allow_abbrev=False)
+    for names, how in FLAGS:
+        if names[-1] not in _OF_ONE_RUN:
+            made.add_argument(*names, **how)
+    made.set_defaults(input_format="text")
+    return made
+
+
 # The settings that flags set, and the flags.
 FLAG_OF = {
     "provider.model": "--model",

@@ -46,6 +46,7 @@ def test_files_named_in_the_documents_exist() -> None:
         "docs/skills.md",
         "docs/subagents.md",
         "docs/hooks.md",
+        "docs/acp.md",
         "benchmarks/README.md",
     ):
         text = (ROOT / page).read_text("utf-8")
