@@ -70,24 +70,45 @@ missing_packages() {
     esac
 }
 
-# Installs them as root; else names the command and goes on without, as most works all the same.
+# Installs them as root, or by sudo if that is wanted; else names the command and goes on without, as most works.
 add_packages() {
     wanted=$(missing_packages)
     [ -n "$wanted" ] || return 0
-    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
-        say "Installing these system packages:$wanted"
-        apt-get update -qq >/dev/null 2>&1 || true # an old list may do
-        # shellcheck disable=SC2086
-        if DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $wanted >/dev/null 2>&1; then return 0; fi
-        say "They could not be installed; to do so by hand:  apt-get install$wanted"
-    elif command -v apt-get >/dev/null 2>&1; then
-        say "These system packages are missing; to install them:  sudo apt-get install$wanted"
-    else
+    if ! command -v apt-get >/dev/null 2>&1; then
         say "These system packages are missing, as Debian names them; install what your system calls them:$wanted"
+    elif [ "$(id -u)" = 0 ]; then
+        say "Installing these system packages:$wanted"
+        if install_packages; then return 0; fi
+        say "They could not be installed; to do so by hand:  apt-get install$wanted"
+    elif accepts "These system packages are missing:$wanted. Install them with sudo apt-get?"; then
+        if install_packages sudo; then return 0; fi
+        say "They could not be installed; to do so by hand:  sudo apt-get install$wanted"
+    else
+        say "These system packages are missing; to install them:  sudo apt-get install$wanted"
     fi
     case $wanted in
-        *bubblewrap*) say "Without bubblewrap commands are held by Landlock, which is weaker: agentcli doctor says how." ;;
+        *bubblewrap*)
+            say "Without bubblewrap Landlock holds commands, which is weaker: no host can be opened to them, they share"
+            say "/tmp, those that write can read secret files (you are asked first), git hooks are put back only"
+            say "afterwards, and nothing is tried first: commands ask before they run. Without Landlock every one asks."
+            ;;
     esac
+    case $wanted in
+        *git*) say "Without git: no commits, no /diff and /review, and nobody is told what commands did to a repository." ;;
+    esac
+}
+
+install_packages() { # sudo, or nothing
+    ${1:+"$1"} apt-get update -qq >/dev/null 2>&1 || true # an old list may do
+    # shellcheck disable=SC2086
+    ${1:+"$1"} env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $wanted >/dev/null 2>&1
+}
+
+accepts() { # question
+    if ! [ -t 0 ] || ! command -v sudo >/dev/null 2>&1; then return 1; fi
+    printf '%s [y/N] ' "$1"
+    read -r answer
+    case $answer in [yY]*) ;; *) return 1 ;; esac
 }
 
 make_venv() { # folder
@@ -140,6 +161,7 @@ case $verb in
     install)
         install_program
         say "Start with:  agentcli demo   (a tour without a key), then  agentcli  in a project."
+        say "agentcli doctor  says what could be better here;  agentcli completion --help  how your shell completes it."
         ;;
     try)
         extras=${extras:+$extras,}local

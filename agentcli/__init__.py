@@ -37,16 +37,23 @@ if TYPE_CHECKING:
         UsageReported,
     )
     from agentcli.agent.hooks import CallHooks, HookAnswer, NoHooks, TurnHooks
+    from agentcli.agent.interfaces import ConversationStore, Locks, SessionLog, SessionStore
     from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
+    from agentcli.conversation.schema import readable_from
     from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
+    from agentcli.infra.sessions.memory import MemorySessions
+    from agentcli.infra.sessions.sqlite import SqliteSessions
     from agentcli.library import Agent, AgentFailed
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
-    from agentcli.llm.provider import ToolSpec
+    from agentcli.llm.provider import Provider, ToolSpec
     from agentcli.llm.tokens.registry import TokenEncoder, encoders
+    from agentcli.reply_forms import to_anthropic_message, to_chat_completion
     from agentcli.skills.activation import Activation, SkillRegistry
     from agentcli.skills.skill import Skill, read_skill
     from agentcli.token_counts import count_conversation_tokens, count_message_tokens, count_tokens, get_model_info
+    from agentcli.tools.mcp.client import MCPClient, RemoteResult, RemoteTool
     from agentcli.tools.own_tools import tool
+    from agentcli.tools.sandbox import Sandbox
     from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 
 # The module of each name.
@@ -54,10 +61,17 @@ _HOMES = {
     name: module
     for module, names in {
         "agentcli.library": "Agent AgentFailed",
+        "agentcli.reply_forms": "to_anthropic_message to_chat_completion",
+        "agentcli.agent.interfaces": "ConversationStore Locks SessionLog SessionStore",
+        "agentcli.conversation.schema": "readable_from",
+        "agentcli.infra.sessions.memory": "MemorySessions",
+        "agentcli.infra.sessions.sqlite": "SqliteSessions",
+        "agentcli.tools.mcp.client": "MCPClient RemoteResult RemoteTool",
+        "agentcli.tools.sandbox": "Sandbox",
         "agentcli.agent.context.transform": "create_context_transform",
         "agentcli.tools.own_tools": "tool",
         "agentcli.tools.tool": "Tool ToolContext ToolOutput",
-        "agentcli.llm.provider": "ToolSpec",
+        "agentcli.llm.provider": "Provider ToolSpec",
         "agentcli.llm.messages": "CacheControl Document Image Message Text",
         "agentcli.llm.tokens.registry": "TokenEncoder encoders",
         "agentcli.skills.activation": "Activation SkillRegistry",
@@ -78,14 +92,17 @@ _HOMES = {
 
 __all__ = [
     "Activation", "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "ApprovalSettled", "Approve",
-    "CacheControl", "CallHooks", "ClientResult", "ClientToolRequested", "Compaction", "ConfigError", "Document",
-    "Done", "EntryStored", "Event", "HookAnswer", "HookRan", "Image", "Interrupt", "Message", "ModeChanged",
-    "NoHooks", "Notice", "OutputDelta", "Prompt", "ProviderSwitched", "QueueChanged", "Retry", "SetEffort", "SetMode",
-    "SetModel", "Skill", "SkillRegistry", "Steer", "Steered", "StorageError", "SubagentEnded", "SubagentStarted",
-    "Text", "TextDelta", "ThinkingDelta", "TokenEncoder", "Tool", "ToolContext", "ToolError", "ToolFinished",
-    "ToolOutput", "ToolSpec", "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageCollector",
-    "UsageError", "UsageReported", "UserError", "__version__", "count_conversation_tokens", "count_message_tokens",
-    "count_tokens", "create_context_transform", "encoders", "events", "get_model_info", "ops", "read_skill", "tool",
+    "CacheControl", "CallHooks", "ClientResult", "ClientToolRequested", "Compaction", "ConfigError",
+    "ConversationStore", "Document", "Done", "EntryStored", "Event", "HookAnswer", "HookRan", "Image", "Interrupt",
+    "Locks", "MCPClient", "MemorySessions", "Message", "ModeChanged", "NoHooks", "Notice", "OutputDelta", "Prompt",
+    "Provider", "ProviderSwitched", "QueueChanged", "RemoteResult", "RemoteTool", "Retry", "Sandbox", "SessionLog",
+    "SessionStore", "SetEffort", "SetMode", "SetModel", "Skill", "SkillRegistry", "SqliteSessions", "Steer",
+    "Steered", "StorageError", "SubagentEnded", "SubagentStarted", "Text", "TextDelta", "ThinkingDelta",
+    "TokenEncoder", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolSpec", "ToolStarted",
+    "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageCollector", "UsageError", "UsageReported",
+    "UserError", "__version__", "count_conversation_tokens", "count_message_tokens", "count_tokens",
+    "create_context_transform", "encoders", "events", "get_model_info", "ops", "read_skill", "readable_from",
+    "to_anthropic_message", "to_chat_completion", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker is to know the names above, and no others

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct, structs
 
@@ -66,16 +67,19 @@ from agentcli.tools.web.access import WebAccess
 from agentcli.tools.web.lazy import LazyWeb
 
 if TYPE_CHECKING:
+    from agentcli.agent.mcp.servers import Servers
     from agentcli.agent.subagents.running import Subagents
     from agentcli.safety.secrets.masking import Masker
+    from agentcli.tools.mcp.client import MCPClient
     from agentcli.tools.web.searching import SearchProvider
 
 
 class Extras(Struct, frozen=True):
     """What a caller adds to the configuration. `system_prompt` replaces the system text; `bare` reads no AGENTS.md.
 
-    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. `client_files`
-    makes those of a session by its id. The others are as in `Agent`.
+    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. `mcp_config` is a
+    file of MCP servers, the only ones with `is_strict_mcp`, and `mcp_servers` are further ones in its form.
+    `client_files` makes those of a session by its id. The others are as in `Agent`.
     """
 
     system_prompt: str | None = None
@@ -90,6 +94,12 @@ class Extras(Struct, frozen=True):
     resolve: Resolve | None = None
     context_policy: ContextPolicy | None = None
     context_transform: ContextTransform = unchanged
+    sandbox: Sandbox | None = None
+    skill_folders: tuple[Path, ...] = ()
+    mcp_config: str = ""
+    mcp_servers: Mapping[str, Any] = {}
+    is_strict_mcp: bool = False
+    mcp_clients: tuple[MCPClient, ...] = ()
     client_files: Callable[[str], ClientFiles] | None = None
 
 
@@ -114,7 +124,7 @@ class Builder:
         self.store = store
         self.models = Models(config, on_wait=on_notice)
         self._extras = extras
-        self.skills = Skills(config, is_bare=extras.bare, tell=on_notice)
+        self.skills = Skills(config, is_bare=extras.bare, tell=on_notice, added=extras.skill_folders)
         self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice)
         self.agents = Agents(config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
@@ -125,6 +135,7 @@ class Builder:
             is_bare=extras.bare,
             skills=self.skills.listing,
             agents=self.agents.listing,
+            tell=on_notice,
         )
         self._can_ask = can_ask or is_interactive
         self._is_interactive = is_interactive
@@ -141,7 +152,7 @@ class Builder:
     async def build_session(self, choice: SessionChoice = NEW, *, model: str = "") -> Session:
         """A session ready for its first prompt. Raises `UserError`."""
         settings = self.config.settings
-        registry = self._tools.offered(self._on_notice)
+        registry = self._with_servers(self._tools.offered(self._on_notice))
         log, entries = await open_log(choice, self.store, self._data, self.config.cwd)
         rules = self.rules()
         await asyncio.to_thread(self._finish_interrupted)
@@ -170,6 +181,7 @@ class Builder:
         watch.paid = session.paid
         await self._begin_hooks(session, source="resume" if entries else "startup")
         self._offer(session, entries)
+        self._attach_servers(session)
         if (checkpoints := calls.services.checkpoints) and has_interrupted(self.config, log.session_id):
             try:
                 await account_for_interrupted(checkpoints, entries, session.append)
@@ -200,6 +212,33 @@ class Builder:
             nested,
             self._count_texts,
         )
+
+    @cached_property
+    def servers(self) -> Servers | None:
+        """The MCP servers that are configured; None without one, and then nothing of them is imported."""
+        extras, settings = self._extras, self.config.settings
+        may_have = not extras.bare and settings.mcp.enabled and bool(settings.mcp_servers or self.config.uses_project)
+        if not (may_have or extras.mcp_config or extras.mcp_servers or extras.mcp_clients):
+            return None
+        mcp = import_module("agentcli.setup.mcp")
+        is_strict = extras.is_strict_mcp or not may_have
+        specs = mcp.server_specs(
+            self.config, self._on_notice, file=extras.mcp_config, added=extras.mcp_servers, is_strict=is_strict
+        )
+        made: Servers | None = mcp.make_servers(self.config, specs, extras.mcp_clients, self._on_notice)
+        return made
+
+    def _with_servers(self, tools: ToolRegistry) -> ToolRegistry:
+        return tools if self.servers is None else ToolRegistry((*tools, *self.servers.tools()))
+
+    def _attach_servers(self, session: Session) -> None:
+        """Let a session use the MCP servers; where it stays open they are connected now, else when one is called."""
+        if (servers := self.servers) is None:
+            return
+        session.runtime.calls.servers = servers
+        servers.tell = lambda text: session.publish(Notice(text))
+        if self._can_ask:
+            servers.start()
 
     def _offer(self, session: Session, entries: Sequence[Entry]) -> None:
         """Let the session have skills and subagents, each made when one is used, or was active before."""
@@ -286,8 +325,8 @@ class Builder:
         return SessionCalls(services, registry)
 
     def tool_registry(self) -> ToolRegistry:
-        """All tools, or those the settings name. Raises `ConfigError` for a name that no tool has."""
-        return self._tools.named()
+        """All tools that are known, or those the settings name. Raises `ConfigError` for a name that no tool has."""
+        return self._with_servers(self._tools.named())
 
     @property
     def _has_memory(self) -> bool:
@@ -325,6 +364,8 @@ class Builder:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
         def make() -> Sandbox:
+            if self._extras.sandbox is not None:
+                return self._extras.sandbox
             setup, folders = import_module("agentcli.setup.sandbox"), (config.cwd, *added)
             made: Sandbox = setup.make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile)
             return files.sandbox(made) if files else made
@@ -369,9 +410,10 @@ class Builder:
         return configured_rules(
             self.config,
             self._grants,
-            list(self._tools.every),
+            list(self._with_servers(self._tools.every)),
             on_notice=self._on_notice,
             brings_tools=self._extras.brings_tools,
+            servers=[server.prefix for server in self.servers or ()],
         )
 
     async def warm_up(self, session: Session) -> None:
@@ -393,6 +435,8 @@ class Builder:
         await (self.models.aclose() if for_good else self.models.disconnect())
         await self.store.close()
         await self.agents.aclose()
+        if self.__dict__.get("servers") is not None:
+            await self.__dict__["servers"].aclose(for_good=for_good)
         with suppress(OSError):  # a full disk is told where something is to be kept
             await asyncio.to_thread(self._data.clean_when_due)
         self._data.close()

@@ -38,7 +38,16 @@ RETRYABLE_KINDS: frozenset[ToolErrorKind] = frozenset(("timeout", "rate_limit", 
 
 
 class AgentcliError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose.
+
+    `is_retryable`: the same may work a little later. `is_permanent`: it will not before something is changed.
+    """
+
+    is_retryable: bool = False
+
+    @property
+    def is_permanent(self) -> bool:
+        return not self.is_retryable
 
 
 class UserError(AgentcliError):
@@ -129,10 +138,7 @@ class ToolError(AgentcliError):
         self.partial = partial
         self.retry_count = 0
         self.last_error = ""
-
-    @property
-    def is_retryable(self) -> bool:
-        return self.kind in RETRYABLE_KINDS
+        self.is_retryable = kind in RETRYABLE_KINDS
 
     @property
     def told(self) -> str:

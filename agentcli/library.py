@@ -5,36 +5,44 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from agentcli.agent.events import ApprovalRequested, Done, Event, TurnFailed
+from msgspec.structs import replace
+
+from agentcli.agent.events import ApprovalRequested, Done, Event, ToolFinished, TurnFailed
 from agentcli.agent.hooks import CallHooks, TurnHooks
-from agentcli.agent.interfaces import Locks
+from agentcli.agent.interfaces import ConversationStore, Locks, SessionStore
 from agentcli.agent.ops import Approve, Interrupt, Prompt
 from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, unchanged
 from agentcli.agent.session import Session
 from agentcli.app import Builder, Extras
 from agentcli.config import load_config
-from agentcli.conversation.mentions import with_attachments
-from agentcli.errors import AgentcliError, UsageError
+from agentcli.conversation.mentions import attached_file, with_attachments
+from agentcli.errors import AgentcliError, NoSession, UsageError
 from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.llm.provider import ToolSpec
+from agentcli.llm.messages import Block, ToolUse
+from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.paths import current_folder, find_paths
 from agentcli.setup.session_choice import SessionChoice
 from agentcli.tools.own_tools import tool
-from agentcli.tools.tool import Tool
+from agentcli.tools.sandbox import Sandbox
+from agentcli.tools.tool import Tool, Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting.metrics import UsageCollector
+    from agentcli.tools.mcp.client import MCPClient
     from agentcli.tools.web.searching import SearchProvider
 
 Decide = Callable[[ApprovalRequested], Awaitable[bool | str]]
+MOST_KEYS = 1_000  # of calls that are made once; the oldest are forgotten
 PATIENCE_S = 1.0  # with a stream that nobody reads, while another prompt waits for it
 
 log = logging.getLogger("agentcli")
@@ -64,10 +72,16 @@ class Agent:
     also those of other programs. `resolve` chooses the provider before each request, `context_policy` may compact the
     conversation before it in place of the built-in one, `context_transform` changes the messages of that one request.
 
-    `usage` is given what the conversation takes; several agents may share one.
+    `usage` is given what the conversation takes; several agents may share one. `provider` answers in place of the
+    configured ones, `sandbox` holds files and commands in place of the machine's own, `skills` are further folders of
+    skills, `mcp_clients` connections to MCP servers (others are configured in `settings`: `{"mcp_servers": {…}}`).
 
-    The conversation lives as long as the agent and is not stored. Warnings go to the logger `agentcli`. Raises
-    `UserError` for a wrong model, setting or tool.
+    Unless it is stored, the conversation lives as long as the agent. `store` keeps sessions, entry by entry, as the
+    command line does: with `session_id` that one goes on, or begins. `conversation_store` keeps conversations as a
+    whole, by a `conversation_id` of yours, which suits a web handler that makes an agent for each request. Both belong
+    to `user_id`, and one of somebody else's is refused.
+
+    Warnings go to the logger `agentcli`. Raises `UserError` for a wrong model, setting or tool.
     """
 
     def __init__(
@@ -88,7 +102,18 @@ class Agent:
         context_policy: ContextPolicy | None = None,
         context_transform: ContextTransform = unchanged,
         usage: UsageCollector | None = None,
+        provider: Provider | None = None,
+        sandbox: Sandbox | None = None,
+        skills: Sequence[str | Path] = (),
+        mcp_clients: Sequence[MCPClient] = (),
+        store: SessionStore | None = None,
+        session_id: str = "",
+        conversation_store: ConversationStore | None = None,
+        conversation_id: str = "",
+        user_id: str = "",
     ) -> None:
+        if conversation_store is not None and (store is not None or not conversation_id):
+            raise UsageError("A conversation_store goes with a conversation_id, and takes the place of a store.")
         flags = {**(settings or {})}
         flags["permissions"] = {"mode": permission_mode, **flags.get("permissions", {})}
         paths = find_paths(os.environ.get("AGENTCLI_HOME"))
@@ -105,31 +130,90 @@ class Agent:
             resolve=resolve,
             context_policy=context_policy,
             context_transform=context_transform,
+            sandbox=sandbox,
+            skill_folders=tuple(_folder(folder) for folder in skills),
+            mcp_clients=tuple(mcp_clients),
         )
+        self._memory = MemorySessions()
         self._builder = Builder(
-            config, store=MemorySessions(), extras=extras, can_ask=approve is not None, on_notice=log.warning
+            config, store=store or self._memory, extras=extras, can_ask=approve is not None, on_notice=log.warning
         )
+        if provider is not None:
+            model = self._builder.models.bring(provider)
         for notice in config.notices:
             log.warning(notice)
         self._model = model
         self._approve = approve
         self._usage = usage
         self._session: Session | None = None
-        self._choice = SessionChoice()
+        self._choice = SessionChoice(new_id=session_id or None, user_id=user_id)
+        self._conversations = conversation_store
+        self._conversation_id = conversation_id
+        self._user_id = user_id
         self._turns = _Turns()
+        self._keyed: dict[str, tuple[ToolUse, asyncio.Task[ToolFinished]]] = {}
 
     async def session(self) -> Session:
         """The session itself, for operations and events. Raises `UserError`."""
         async with self._turns.beginning:
             if self._session is None:
-                self._session = await self._builder.build_session(self._choice, model=self._model)
+                choice = await self._to_open()
+                self._session = await self._builder.build_session(choice, model=self._model)
                 if self._usage is not None:
                     self._session.runtime.collect = self._usage.add
             return self._session
 
-    async def run(self, prompt: str) -> Done:
-        """Answer a prompt. Raises `AgentFailed`; what was said stays part of the conversation."""
-        async with aclosing(self.stream(prompt)) as events:
+    async def _to_open(self) -> SessionChoice:
+        """The conversation to go on with, or to begin. Raises `UserError`."""
+        choice, stored = self._choice, self._builder.store
+        if self._conversations is not None:
+            choice = replace(choice, new_id=self._conversation_id)
+            if (data := await self._conversations.load(self._conversation_id)) is not None:
+                entries = import_module("agentcli.conversation.portable").unpacked(data)
+                cwd = self._builder.config.cwd
+                self._memory.hold(self._conversation_id, entries, cwd=cwd, user_id=self._user_id)
+        if choice.how == "new" and choice.new_id:
+            try:
+                info, _ = await stored.load(choice.new_id)
+            except NoSession:
+                return choice
+            if info.user_id != self._user_id:
+                raise UsageError(
+                    f"The session {choice.new_id} is not one of {self._user_id or 'nobody in particular'}."
+                )
+            return SessionChoice("id", info.id)
+        return choice
+
+    async def _keep(self) -> None:
+        """Save the conversation where it is kept as a whole. Raises `StorageError`."""
+        if self._conversations is not None and self._session is not None:
+            entries = self._session.snapshot().conversation.entries
+            data = import_module("agentcli.conversation.portable").packed(entries)
+            await self._conversations.save(self._conversation_id, data)
+
+    async def reset(self) -> None:
+        """Begin a new conversation with the next prompt; one in a `conversation_store` is forgotten."""
+        if self._session is not None:
+            await self._session.close()
+            self._session, self._turns = None, _Turns()
+        if self._conversations is not None:
+            await self._conversations.reset(self._conversation_id)
+            self._memory = self._builder.store = MemorySessions()
+        else:
+            self._choice = SessionChoice(user_id=self._user_id)
+
+    async def run(
+        self,
+        content: str | Sequence[Block],
+        *,
+        attachments: Sequence[str | Path | Block] = (),
+        tools: Sequence[ToolSpec] = (),
+    ) -> Done:
+        """Answer a prompt. Raises `AgentFailed`; what was said stays part of the conversation.
+
+        The arguments are those of `stream`.
+        """
+        async with aclosing(self.stream(content, attachments=attachments, tools=tools)) as events:
             async for event in events:
                 if isinstance(event, TurnFailed):
                     raise AgentFailed(event)
@@ -137,19 +221,27 @@ class Agent:
                     return event
         raise AssertionError("a turn ends in Done or TurnFailed")
 
-    async def stream(self, prompt: str, *, tools: Sequence[ToolSpec] = ()) -> AsyncGenerator[Event, None]:
+    async def stream(
+        self,
+        content: str | Sequence[Block],
+        *,
+        attachments: Sequence[str | Path | Block] = (),
+        tools: Sequence[ToolSpec] = (),
+    ) -> AsyncGenerator[Event, None]:
         """The events of answering a prompt, ending with `Done` or `TurnFailed`; to stop listening interrupts it.
 
-        `tools` are the caller's own, from now on: each of their calls comes in a `ClientToolRequested`, and the turn
-        waits until a `ClientResult` was submitted to the session. A prompt given meanwhile waits for the end of this
-        one; beside a stream that nobody reads any more it raises `UsageError`.
+        `content` is the text, in which `@path` names files of the workspace, or blocks. `attachments` are further
+        files, wherever they lie (paths from `cwd` on), or blocks: images, PDFs, text. `tools` are the caller's own,
+        from now on: each of their calls comes in a `ClientToolRequested`, and the turn waits until a `ClientResult` was
+        submitted to the session. A prompt given meanwhile waits for the end of this one; beside a stream that nobody
+        reads any more it raises `UsageError`.
         """
         session = await self.session()
-        workspace = session.snapshot().workspace
+        blocks = await asyncio.to_thread(_blocks_of, content, attachments, session.snapshot().workspace)
         last: Done | TurnFailed | None = None
         async with self._turns.one(), aclosing(session.subscribe()) as events:
             with self._turns.marked():
-                session.submit(Prompt(with_attachments(prompt, workspace, bare_names=False), tools=tuple(tools)))
+                session.submit(Prompt(blocks, tools=tuple(tools)))
             try:
                 async for event in events:
                     if isinstance(event, Done | TurnFailed):
@@ -163,10 +255,57 @@ class Agent:
                 if last is None:
                     session.submit(Interrupt())
                     await session.idle()
+                await self._keep()
         if last is not None:  # behind the turn: whoever has this needs nothing more
             yield last
 
-    def run_sync(self, prompt: str) -> Done:
+    async def call_tool(
+        self,
+        name: str,
+        input: dict[str, Any],
+        *,
+        idempotency_key: str = "",
+        timeout_s: float | None = None,
+        caller_id: str = "",
+    ) -> ToolFinished:
+        """Call a tool without a model; the result says what went wrong (`error`), and nothing is raised for that.
+
+        The call is judged like one of the model's: `approve` is asked where the permission mode would ask. With an
+        `idempotency_key` a call is made once: later ones of that key get its result, and wait for it while it runs.
+        `caller_id` names the caller to hooks and in the log. Raises `UsageError` for a key of another call.
+        """
+        use = ToolUse(f"call_{secrets.token_hex(8)}", name, input)
+        if not idempotency_key:
+            return await self._called(use, caller_id, timeout_s)
+        if idempotency_key not in self._keyed:
+            while len(self._keyed) >= MOST_KEYS:
+                del self._keyed[next(iter(self._keyed))]
+            self._keyed[idempotency_key] = use, asyncio.create_task(self._called(use, caller_id, timeout_s))
+        first, task = self._keyed[idempotency_key]
+        if (first.name, first.input) != (name, input):
+            raise UsageError(f"The idempotency key {idempotency_key!r} belongs to another call, of {first.name}.")
+        return await asyncio.shield(task)
+
+    async def _called(self, use: ToolUse, caller_id: str, timeout_s: float | None) -> ToolFinished:
+        session = await self.session()
+        answering = asyncio.create_task(self._answer(session, session.subscribe()))
+        try:
+            made: ToolFinished = await import_module("agentcli.agent.calls.direct").call_directly(
+                session, use, caller_id=caller_id, timeout_s=timeout_s
+            )
+            return made
+        finally:
+            answering.cancel()
+            await asyncio.wait((answering,))
+
+    async def _answer(self, session: Session, events: AsyncGenerator[Event, None]) -> None:
+        """Put the questions of calls to the caller, but for those of a turn, which its stream does."""
+        async with aclosing(events):
+            async for event in events:
+                if isinstance(event, ApprovalRequested) and self._approve is not None and not session.is_busy:
+                    session.submit(_answered(event.id, await self._approve(event)))
+
+    def run_sync(self, content: str | Sequence[Block], *, attachments: Sequence[str | Path | Block] = ()) -> Done:
         """`run` for callers without an event loop. Nothing stays open; the next prompt goes on with the conversation.
 
         Raises `UsageError` within an event loop, such as a notebook's: `await agent.run(prompt)` there.
@@ -177,7 +316,7 @@ class Agent:
 
         async def once() -> Done:
             try:
-                return await self.run(prompt)
+                return await self.run(content, attachments=attachments)
             finally:  # a session and its locks belong to the event loop they were made in
                 session, self._session, self._turns = self._session, None, _Turns()
                 if session is not None:
@@ -200,6 +339,17 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _blocks_of(
+    content: str | Sequence[Block], attachments: Sequence[str | Path | Block], workspace: Workspace
+) -> tuple[Block, ...]:
+    """A prompt with what comes with it. Raises `UsageError` for a file that cannot be attached."""
+    blocks = with_attachments(content, workspace, bare_names=False) if isinstance(content, str) else tuple(content)
+    more: list[Block] = []
+    for one in attachments:
+        more += attached_file(workspace.cwd / one, workspace) if isinstance(one, str | Path) else (one,)
+    return (*blocks, *more)
 
 
 def _folder(cwd: str | Path) -> Path:

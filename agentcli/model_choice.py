@@ -120,7 +120,14 @@ class Models:
         self._config = config
         self._on_wait = on_wait
         self._pool = ProviderPool()
+        self._brought: dict[str, Provider] = {}
         check_settings(config)
+
+    def bring(self, provider: Provider) -> str:
+        """Have a caller's own provider; gives the name it can be chosen by."""
+        name = f"{provider.name}/{provider.model}"
+        self._brought[name] = provider
+        return name
 
     async def default(self) -> str:
         """The configured model, else the first found. Raises `UsageError` that names the ways to get one."""
@@ -224,6 +231,9 @@ class Models:
 
     def info(self, name: str) -> ModelInfo:
         """What is known of `provider/model`. Raises `UsageError`."""
+        own: ModelInfo | None = getattr(self._brought.get(name), "info", None)
+        if own is not None:
+            return own
         provider, model = split_name(name)
         if provider == "local":
             return self._local_info(model)
@@ -251,6 +261,8 @@ class Models:
 
     def provider(self, name: str) -> Provider:
         """The provider of `provider/model`. Raises `UsageError` or `ConfigError`."""
+        if name in self._brought:
+            return self._brought[name]
         provider, model = split_name(name)
         return self._pool.get(provider, model) or self._pool.add(provider, model, self._make(provider, model))
 

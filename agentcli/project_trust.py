@@ -15,6 +15,7 @@ from agentcli.paths import Paths, folder_text, markdown_files, project_root
 from agentcli.small_files import is_file, replace_file
 
 HOOKS_FILE = ".agentcli/hooks.json"
+MCP_FILE = ".mcp.json"
 COMMAND_FOLDERS = (".claude/commands", ".agentcli/commands")  # the last counts most
 SKILL_FOLDERS = (".agentcli/skills", ".agents/skills", ".claude/skills")  # the first counts most
 AGENT_FOLDERS = (".agentcli/agents", ".claude/agents")
@@ -23,9 +24,10 @@ _SKILL_FILE = "SKILL.md"
 
 
 def project_files(cwd: Path) -> list[Path]:
-    """What of a project is used only when it is trusted: its settings, hooks, slash commands, skills and agents.
+    """What of a project is used only when it is trusted.
 
-    A skill is named by its SKILL.md; what else is in its folder is trusted with it.
+    These are its settings, hooks, MCP servers, slash commands, skills and agents. A skill is named by its SKILL.md;
+    what else is in its folder is trusted with it.
     """
     return [file for folder in project_folders(cwd) for file in _files_of(folder, project_root(cwd))]
 
@@ -73,6 +75,11 @@ def _is_brought(place: Path, folder: Path, root: Path) -> bool:
     """Whether a folder is the project's: there, within it, and not one of the person's own."""
     is_own = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
     return not is_own and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
+
+
+def is_brought_file(file: Path, root: Path) -> bool:
+    """True for a file of the project's, and not of the person's home."""
+    return not _is_home(root) and is_file(file)
 
 
 def _is_home(folder: Path) -> bool:
@@ -124,6 +131,8 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
         own = root / ".agentcli"
         names = (own / "config.toml", own / "config.local.toml", root / HOOKS_FILE)
         found += [file for file in names if is_file(file)]
+        if is_brought_file(root / MCP_FILE, root):
+            found.append(root / MCP_FILE)
         found += (file for place in command_places(root) for file in markdown_files(place))
     for name in SKILL_FOLDERS:
         if _is_brought(folder / name, folder, root):

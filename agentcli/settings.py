@@ -98,6 +98,18 @@ class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     models: dict[str, ModelName] = {}
 
 
+class MCPSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """MCP servers, which are named in `mcp_servers`. Their tools take `share` of the window at most.
+
+    A window of more than 200,000 tokens counts as that. `call_timeout_s` bounds a call of a server that has no
+    `timeout` of its own.
+    """
+
+    enabled: bool = True
+    share: Annotated[float, Meta(gt=0, le=0.5)] = 0.02
+    call_timeout_s: Annotated[float, Meta(gt=0, le=_A_DAY)] = 300.0
+
+
 class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Long results are kept in files: `max_age_hours` from when they were made, `max_size_gb` of them together.
 
@@ -219,7 +231,10 @@ class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """All groups. `models` holds rows like those of models.toml, by provider and id, `hooks` commands by event."""
+    """All groups. `models` holds rows like those of models.toml, by provider and id, `hooks` commands by event.
+
+    `mcp_servers` holds MCP servers by name, with the keys of `.mcp.json`.
+    """
 
     provider: ProviderSettings = ProviderSettings()
     providers: dict[str, ServerSettings] = {}
@@ -230,6 +245,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     tools: ToolSettings = ToolSettings()
     skills: SkillSettings = SkillSettings()
     agents: AgentSettings = AgentSettings()
+    mcp: MCPSettings = MCPSettings()
     data: DataSettings = DataSettings()
     checkpoints: CheckpointSettings = CheckpointSettings()
     evidence: EvidenceSettings = EvidenceSettings()
@@ -243,3 +259,4 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     local: LocalSettings = LocalSettings()
     models: dict[str, dict[str, dict[str, Any]]] = {}
     hooks: dict[str, Any] = {}
+    mcp_servers: dict[str, Any] = {}

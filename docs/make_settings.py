@@ -22,6 +22,28 @@ project's files may not set {not_from_projects}.
 A wrong value is an error that names its source (a flag, a variable, or a file and line) and its key, and lists the values there
 are. A variable of that form that is no setting is a warning; an empty one counts as unset.
 
+## From other tools
+
+`agentcli config import` takes over what you told Claude Code (`~/.claude/settings.json`, `~/.claude.json`) and Codex
+(`~/.codex/config.toml`, `~/.codex/AGENTS.md`): rules of permission, hooks, the model, how much may be done unasked, servers. With
+`--project` it reads the project's `.claude/settings.json` and `.codex/config.toml` into `.agentcli/config.toml`, and
+`.claude/settings.local.json` into `.agentcli/config.local.toml`; both count after `agentcli config trust`. `agentcli config import
+codex` reads that one alone.
+
+It shows what it would write, and what it leaves out with the reason, and asks; `--yes` writes without asking, and without a terminal
+and without `--yes` nothing is written. What is set already stays as it is, comments included; lists of rules, folders and hooks are
+added to. Keys and tokens are never copied: `agentcli login` keeps them. Modes that ask for nothing (`bypassPermissions`,
+`danger-full-access`) are not taken over.
+
+| Codex | here |
+|---|---|
+| `approval_policy = "untrusted"` | `permissions.mode = "default"` |
+| `"on-request"`, `"on-failure"` | `"auto"`: asks for nothing that stays inside the sandbox |
+| `sandbox_mode` | `sandbox.profile` |
+| `model_providers.NAME` | `providers.NAME`, if it speaks Chat Completions |
+
+## All settings
+
 This page is written by `python docs/make_settings.py`; a test compares it with the program.
 """
 

@@ -167,6 +167,25 @@ class SessionStore(Protocol):
     async def close(self) -> None: ...
 
 
+class ConversationStore(Protocol):
+    """Keeps whole conversations for a caller, by ids of theirs. Each method raises `StorageError`.
+
+    The bytes are JSON in a form of agentcli's own; `readable_from` tells which versions of it can be read.
+    """
+
+    async def load(self, conversation_id: str) -> bytes | None:
+        """The conversation as it was saved last; None if there is none."""
+        ...
+
+    async def save(self, conversation_id: str, data: bytes) -> None:
+        """Replace the conversation as a whole."""
+        ...
+
+    async def reset(self, conversation_id: str) -> None:
+        """Forget the conversation; nothing happens if there is none."""
+        ...
+
+
 class Locks(Protocol):
     """Keeps apart calls that change one file, in this process and in others."""
 

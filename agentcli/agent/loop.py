@@ -153,6 +153,7 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
     try:
         try:
             await heed_prompt(turn)
+            await attend_servers(turn)
             reason = await _rounds(turn)
         finally:
             if (skills := turn.runtime.calls.skills) is not None:
@@ -162,6 +163,13 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
         return await _failure(turn, error)
     done = _done(turn, reason)
     return replace(done, claims=await claims_of(done.text, turn)) if reason == "end_turn" else done
+
+
+async def attend_servers(turn: Turn) -> None:
+    """Have the tools of MCP servers before the first request, and the resources that the prompt names."""
+    if (servers := turn.runtime.calls.servers) is not None:
+        await servers.join(turn.runtime.calls)
+        await servers.attach_named(turn)
 
 
 async def _rounds(turn: Turn) -> DoneReason:

@@ -275,6 +275,8 @@ class Session:
             self.append(made)
             compacted(self.state, self.publish, made)
             await fire(self.runtime.calls, "PostCompact", subject="manual", trigger="manual")
+            if self.runtime.calls.servers is not None:
+                self.runtime.calls.servers.refresh(self.runtime.calls)
         return made
 
     def paid(

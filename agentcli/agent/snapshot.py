@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
@@ -22,6 +22,7 @@ class SessionSnapshot(Struct, frozen=True):
 
     `mode_before_plan` is the mode that plan mode was switched on from. `usage` and `cost_usd` (None: a price is
     unknown) are of the session so far, `by_model` the same by `provider/model`. `conversation` is only read.
+    `mcp_servers` are names with a status each.
     """
 
     id: str
@@ -38,6 +39,7 @@ class SessionSnapshot(Struct, frozen=True):
     max_budget_usd: float | None
     max_turns: int
     is_busy: bool
+    mcp_servers: list[dict[str, Any]] = []
 
     @property
     def running_jobs(self) -> int:
@@ -77,4 +79,5 @@ def snapshot_of(session: Session) -> SessionSnapshot:
         state.budgets.limit("session", "usd"),
         runtime.limits.max_turns,
         session.is_busy,
+        runtime.calls.servers.listing() if runtime.calls.servers is not None else [],
     )

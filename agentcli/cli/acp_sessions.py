@@ -52,7 +52,9 @@ class AcpSessions:
         config = await asyncio.to_thread(load_for, self._options, wanted.cwd, wanted.folders)
         for notice in config.notices:
             warn(notice)
-        extras = extras_from(self._options)
+        extras = replace(
+            extras_from(self._options), mcp_servers={server.name: server.entry for server in wanted.servers}
+        )
         if client.can.has_files:
             extras = replace(extras, client_files=partial(ClientFiles, client, wanted.cwd))
         builder = Builder(config, store=self._store, extras=extras, can_ask=True, goes_on=True, on_notice=warn)

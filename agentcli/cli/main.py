@@ -23,7 +23,7 @@ from agentcli.paths import current_folder
 if TYPE_CHECKING:
     from agentcli.config import Config
 
-# Each is a module of cli/ with a typer app (40 ms to import), loaded when it is called.
+# Each is a module of cli/ with a typer `app` (40 ms to import) or with `FLAGS`, loaded when it is called.
 COMMANDS = {
     "demo": "the tour with a scripted model: no key, no network",
     "sessions": "list, search, fork, remove, redact and check stored sessions",
@@ -32,18 +32,20 @@ COMMANDS = {
     "redo": "do again what was taken back",
     "skills": "skills: list, show, validate, new",
     "hooks": "hooks: list them, try one",
+    "mcp": "MCP servers: add, list, remove, log in; be one",
     "blame": "which call of which session wrote each line of a file",
     "usage": "what the stored sessions used and cost",
     "models": "list the models that are known",
     "login": "try a provider's key and keep it",
-    "config": "show the settings, trust this project's",
+    "config": "show the settings, trust this project's, import those of other tools",
     "permissions": "explain what would happen to a command",
     "local": "install, check and serve the embedded model",
     "acp": "serve an editor over the Agent Client Protocol",
-    "doctor": "check this installation",
+    "doctor": "find what is wrong with this installation",
+    "completion": "print the script that completes agentcli in your shell",
 }
 # Not there yet, but never a prompt: "undo" is not to be answered by a model and billed.
-PLANNED = frozenset("eval mcp replay serve".split())
+PLANNED = frozenset("eval replay serve".split())
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
@@ -79,6 +81,10 @@ def _run(arguments: list[str], ending: Ending) -> int:
         if arguments and arguments[0] in COMMANDS:
             ending.restore_signals()
             return _run_command(arguments)
+        if arguments and arguments[0] == "__complete":  # what a shell's script asks
+            from agentcli.cli.completion.words import print_words
+
+            return print_words(*arguments[1:2])
         options = _options(arguments)
         if options.version:
             from agentcli import __version__

@@ -147,6 +147,8 @@ def extras_from(options: argparse.Namespace) -> Extras:
         text_or_file(options, "append-system-prompt") or "",
         options.bare,
         brings_tools=options.input_format == "stream-json",
+        mcp_config=options.mcp_config or "",
+        is_strict_mcp=options.strict_mcp_config,
     )
 
 

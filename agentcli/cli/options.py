@@ -18,9 +18,10 @@ def _text(argument: str) -> str:
     return os.fsencode(argument).decode("utf-8", errors="replace")
 
 
+Flags = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 # flags -> what argparse needs. Help texts are sentences a newcomer understands.
-FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+FLAGS: Flags = (
     (("-p", "--print"), {"action": "store_true", "help": "answer once and exit; text on stdin joins the prompt"}),
     (("--output-format",), {"choices": ("text", "json", "stream-json"), "default": "text", "help": "what -p prints"}),
     (("--input-format",), {"choices": ("text", "stream-json"), "default": "text", "help": "what stdin holds"}),
@@ -89,6 +90,8 @@ FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         {"action": "append", "default": [], "metavar": "DIR", "help": "a further folder of the workspace"},
     ),
     (("-C", "--cd"), {"metavar": "DIR", "help": "work in this directory"}),
+    (("--mcp-config",), {"metavar": "FILE", "help": "MCP servers, in the form of .mcp.json"}),
+    (("--strict-mcp-config",), {"action": "store_true", "help": "only the servers of --mcp-config"}),
     (("--settings",), {"metavar": "FILE", "help": "settings (TOML or JSON) over those of the files"}),
     (("--trust",), {"action": "store_true", "help": "use this project's own settings"}),
     (("--bare",), {"action": "store_true", "help": "read no instruction files"}),
@@ -126,12 +129,14 @@ _OF_ONE_RUN = frozenset(
 )
 
 
-def server_parser(prog: str, description: str) -> argparse.ArgumentParser:
-    """The flags of a program that serves sessions: those that are about any session."""
+SERVER_FLAGS = tuple(row for row in FLAGS if row[0][-1] not in _OF_ONE_RUN)  # those that are about any session
+
+
+def server_parser(prog: str, description: str, flags: Flags) -> argparse.ArgumentParser:
+    """Read the flags of a program that serves sessions."""
     made = _Parser(prog=prog, description=description, allow_abbrev=False)
-    for names, how in FLAGS:
-        if names[-1] not in _OF_ONE_RUN:
-            made.add_argument(*names, **how)
+    for names, how in flags:
+        made.add_argument(*names, **how)
     made.set_defaults(input_format="text")
     return made
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from agentcli.agent.commands.agents import add_agent_commands
 from agentcli.agent.commands.command import Commands
+from agentcli.agent.commands.mcp import add_mcp_commands
 from agentcli.agent.commands.skills import add_skill_commands
 from agentcli.agent.commands.user_commands import add_user_commands
 from agentcli.app import Builder
@@ -16,5 +17,6 @@ def add_own_commands(commands: Commands, config: Config, builder: Builder, tell:
     """Agentcli's own commands keep their names; `tell` hears of what cannot be used."""
     add_user_commands(commands, config.command_folders, tell)
     add_skill_commands(commands, builder.skills.catalog)
+    add_mcp_commands(commands, builder.servers)
     if config.settings.agents.enabled:
         add_agent_commands(commands, builder.agents.definitions)

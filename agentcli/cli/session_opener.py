@@ -80,9 +80,10 @@ class ConfiguredOpener:
             files = "".join(f"# {file}\n" for file in self._config.files)
             keys = "".join(f"# {line}\n" for line in key_lines(self._config))
             return files + keys + (to_toml(self._config.settings).rstrip() or "# Every setting has its default.")
-        from agentcli.cli.subcommands.doctor import checks, row  # typer: 50 ms that only this needs
+        from agentcli.cli.doctor.checks import examine, lines  # typer: 50 ms that only this needs
+        from agentcli.cli.doctor.finding import Subject
 
-        return "\n".join(row(name, mark, text) for name, mark, text in checks(self._config))
+        return "\n".join(lines(list(examine(Subject(self._config)))))
 
 
 def _in_columns(info: ModelInfo, *, has_key: bool) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from agentcli.errors import ToolError
+from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import Block, Text
 from agentcli.tools.builtin.arguments import FileRead
 from agentcli.tools.builtin.file_read import read_file
@@ -45,6 +45,17 @@ def with_attachments(
         with suppress(ToolError, OSError):  # a name that is too long is an OSError
             blocks += _attached(name, workspace)
     return tuple(blocks)
+
+
+def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
+    """A file that a caller attaches, wherever it lies: an image, a PDF or text. Raises `UsageError`."""
+    try:
+        output = read_file(FileRead(str(path)), path, workspace)
+    except (ToolError, OSError) as error:
+        raise UsageError(f"{path} cannot be attached: {error}") from error
+    if isinstance(output.content, str):
+        return (Text(f'{_ATTACHED[0]}"{path.name}">\n{output.content}\n</file>'),)
+    return output.content or ()
 
 
 def _attached(name: str, workspace: Workspace) -> Sequence[Block]:

@@ -39,6 +39,11 @@ def _each_event_is_a_kind(body: dict[str, Any]) -> dict[str, Any]:
 STEPS: dict[int, Step] = {1: _results_name_their_call, 2: _each_event_is_a_kind}
 
 
+def readable_from(version: int) -> bool:
+    """True if conversations that an agentcli of that schema version stored can be read by this one."""
+    return version == SCHEMA_VERSION or version in STEPS
+
+
 def brought_up(body: dict[str, Any], version: int) -> dict[str, Any]:
     """A stored body in today's form. Raises `ValueError` for a version that no step leads on from."""
     while version != SCHEMA_VERSION:

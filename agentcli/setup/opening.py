@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
 from msgspec import structs
@@ -18,13 +19,16 @@ from agentcli.conversation.instructions import Instructions, find_instructions, 
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
 from agentcli.llm.messages import without_surrogates
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import ToolSpec
 from agentcli.paths import home_of, project_root
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.remembered import Memory
+from agentcli.tools.tool import Tool
 
 MOST_INDEX = 2_048  # bytes of the list of memory files
 _WORDS_OF_KIND = 2
+_USUAL_WINDOW = 200_000  # tokens; tools of MCP servers take no larger a share of a larger one, as each request pays
 
 Kind = tuple[str, tuple[str, ...]]
 
@@ -44,6 +48,7 @@ class Opening:
         is_bare: bool,
         skills: Callable[[int], str],
         agents: Callable[[], str],
+        tell: Callable[[str], None] = lambda text: None,
     ) -> None:
         self._config = config
         self._system = system
@@ -51,23 +56,41 @@ class Opening:
         self.is_bare = is_bare
         self._skills = skills
         self._agents = agents
+        self._tell = tell
         self._made: dict[tuple[bool, int, ToolRegistry], Prefix] = {}
 
     def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
         """The fixed beginning of requests to a kind of model."""
         kind = (info.small, info.window, tools)
         if (prefix := self._made.get(kind)) is None:
-            specs = tools.specs()
+            own, remote = _apart(tools)
+            specs = tuple(tool.spec() for tool in own)
             if info.small and not self._config.settings.tools.only:
-                own = [tool.spec() for tool in tools if tool.source == "builtin"]
-                specs = (*small_specs(own), *(tool.spec() for tool in tools if tool.source != "builtin"))
+                builtin = [tool.spec() for tool in own if tool.source == "builtin"]
+                specs = (*small_specs(builtin), *(tool.spec() for tool in own if tool.source != "builtin"))
             names = {spec.name for spec in specs}
             agents = self._agents() if "create_subagent" in names else ""
             skills = self._skills(info.window) if "skill" in names else ""
-            append = "\n\n".join(part for part in (self._append, agents, skills) if part)
+            stubs, note = self._fitted(remote, info.window)
+            append = "\n\n".join(part for part in (self._append, agents, skills, note) if part)
             text = system_prompt(small=info.small, replace=self._system, append=append)
-            prefix = self._made[kind] = Prefix(text, specs)
+            prefix = self._made[kind] = Prefix(text, (*specs, *stubs))
         return prefix
+
+    def _fitted(self, tools: Sequence[Tool], window: int) -> tuple[tuple[ToolSpec, ...], str]:
+        """The tools of MCP servers as far as their share of the window allows, and what the model is told of stubs."""
+        if not tools:
+            return (), ""
+        whole = tuple(tool.spec() for tool in tools)
+        share = self._config.settings.mcp.share
+        stubs = import_module("agentcli.tools.mcp.stubs")
+        shown: tuple[ToolSpec, ...] = stubs.fitted(whole, int(min(window, _USUAL_WINDOW) * share))
+        if left_out := [spec.name for spec in whole[len(shown) :]]:
+            self._tell(
+                f"{len(left_out)} tools of MCP servers are not shown to the model, as all take more than "
+                f"{share:.0%} of its window (mcp.share): {', '.join(left_out[:5])} …"
+            )
+        return shown, stubs.NOTE if shown != whole else ""
 
     def for_agent(self, prompt: str) -> Opening:
         """That of a subagent, which is told what it is for."""
@@ -79,6 +102,7 @@ class Opening:
             is_bare=self.is_bare,
             skills=self._skills,
             agents=self._agents,
+            tell=self._tell,
         )
 
     def instructions(self) -> Instructions:
@@ -112,6 +136,11 @@ class Opening:
             notes.append(_index_note(index))
         # Names of folders and files can be bytes that are no UTF-8, which neither the log nor a request holds.
         return [structs.replace(note, content=without_surrogates(note.content)) for note in notes]
+
+
+def _apart(tools: ToolRegistry) -> tuple[list[Tool], list[Tool]]:
+    """The tools without those of MCP servers, and these."""
+    return [tool for tool in tools if not tool.server], [tool for tool in tools if tool.server]
 
 
 def untold(notes: Sequence[User], state: AgentState) -> list[User]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from agentcli.agent.permissions.rule_checks import check_rule
 from agentcli.agent.permissions.rules import Rule, Rules, Verb, parse_rule
@@ -13,12 +13,18 @@ from agentcli.tools.tool import Tool
 
 
 def configured_rules(
-    config: Config, grants: FileGrants, tools: Sequence[Tool], *, on_notice: Callable[[str], None], brings_tools: bool
+    config: Config,
+    grants: FileGrants,
+    tools: Sequence[Tool],
+    *,
+    on_notice: Callable[[str], None],
+    brings_tools: bool,
+    servers: Collection[str] = (),
 ) -> Rules:
     """Raises `ConfigError` for a rule that can never hold.
 
     What may be a mistake, and a grant that makes no sense, is told by `on_notice`. With `brings_tools` a rule may name
-    tools under any name.
+    tools under any name; `servers` begin the names of tools that may not be known yet.
     """
     permissions = config.settings.permissions
     rules = Rules()
@@ -33,7 +39,8 @@ def configured_rules(
                 warning = check_rule(rule, verb, tools, written=text, under_any_name=brings_tools)
             except UsageError as error:
                 raise config.error(str(error), key, item=text) from error
-            if warning:
+            of_server = any(f"{rule.tool}__".startswith(prefix) for prefix in servers)
+            if warning and not of_server:
                 on_notice(str(config.error(warning, key, item=text)))
             rules.of(verb).append(rule)
     for verb, rule in _kept(grants, tools, on_notice):

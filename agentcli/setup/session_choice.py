@@ -17,7 +17,7 @@ from agentcli.infra.data_files import DataFolder
 class SessionChoice(Struct, frozen=True):
     """Which conversation to open: a new one, the newest of this directory, or one by id; `fork` continues a copy.
 
-    With `take_over` a program that has it open is asked to end.
+    With `take_over` a program that has it open is asked to end. A new one is `user_id`'s, where that is given.
     """
 
     how: Literal["new", "newest", "id"] = "new"
@@ -26,6 +26,7 @@ class SessionChoice(Struct, frozen=True):
     new_id: str | None = None
     name: str = ""
     take_over: bool = False
+    user_id: str = ""
 
 
 NEW = SessionChoice()
@@ -36,7 +37,7 @@ async def open_log(
 ) -> tuple[SessionLog, list[Entry]]:
     """The log and its entries; a fork shares the data files of its source. Raises `UserError`."""
     if choice.how == "new":
-        return await store.create(cwd=cwd, session_id=choice.new_id, name=choice.name), []
+        return await store.create(cwd=cwd, session_id=choice.new_id, name=choice.name, user_id=choice.user_id), []
     id = choice.id
     if choice.how == "newest":
         newest = await store.list(cwd=cwd, limit=1)

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 _MOST_TOLD = 3
 
 
-def places(config: Config, *, with_untrusted: bool = False) -> list[Place]:
-    """Where skills are looked for, that which counts most first."""
+def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> list[Place]:
+    """Where skills are looked for, that which counts most first: a caller's `added` folders, then the usual ones."""
     home, root = home_of(config.environment), project_root(config.cwd)
     found = [Place(folder, "project", root) for folder in skill_places(config.cwd)]
     if not (config.uses_project or with_untrusted):
         found = []
     users = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")
     found += [Place(folder, "user") for folder in users if folder.is_dir()]
-    return [*found, Place(bundled_folder(), "bundled")]
+    return [*(Place(folder, "user") for folder in added), *found, Place(bundled_folder(), "bundled")]
 
 
 def bundled_folder() -> Path:
@@ -45,16 +45,23 @@ def bundled_folder() -> Path:
 class Skills:
     """The skills of one configuration, looked for when they are asked for. `tell` hears of those that are left out."""
 
-    def __init__(self, config: Config, *, is_bare: bool, tell: Callable[[str], None]) -> None:
+    def __init__(
+        self, config: Config, *, is_bare: bool, tell: Callable[[str], None], added: Sequence[Path] = ()
+    ) -> None:
         self._config = config
+        self._added = added
         self._is_off = is_bare or not config.settings.skills.enabled
         self._tell = tell
+
+    @cached_property
+    def _places(self) -> list[Place]:
+        return places(self._config, added=self._added)
 
     @cached_property
     def catalog(self) -> Catalog:
         if self._is_off:
             return Catalog()
-        catalog = find_skills(places(self._config), self._config.paths.cache / "skills")
+        catalog = find_skills(self._places, self._config.paths.cache / "skills")
         for told in _told(catalog):
             self._tell(told)
         off = self._config.settings.skills.off
@@ -64,7 +71,7 @@ class Skills:
     def offered(self) -> Sequence[Skill]:
         """Those that the model may activate, in the order in which they are told."""
         settings = self._config.settings.skills
-        if self._is_off or not (settings.bundled or len(places(self._config)) > 1):
+        if self._is_off or not (settings.bundled or len(self._places) > 1):
             return ()
         return [skill for skill in self.catalog if skill.for_model and (settings.bundled or skill.source != "bundled")]
 

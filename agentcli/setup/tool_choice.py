@@ -35,11 +35,12 @@ class ToolChoice:
         only = settings.only
         for key, names in (("tools.only", only), ("tools.output_levels", settings.output_levels)):
             for name in names:
-                if name not in tools and name != "none" and not (key != "tools.only" and name.startswith("mcp__")):
+                if name not in tools and name != "none" and not name.startswith("mcp__"):
                     known = [tool.name for tool in tools]
                     message = f"No tool {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}."
                     raise self._config.error(message, key, item=name if key == "tools.only" else "")
-        return tools.clone(only=[name for name in only if name != "none"] if only else None)
+        named = [name for name in only if name != "none" and not name.startswith("mcp__")]
+        return tools.clone(only=named if only else None)
 
     def offered(self, on_notice: Callable[[str], None]) -> ToolRegistry:
         """Those of them that can work here: without a provider a search could only fail."""

@@ -32,6 +32,9 @@ ToolMode = Literal["server", "client", "session"]
 # what nobody here knows, "agent" lets another agent make calls, each of which is judged.
 Effect = Literal["none", "read", "edit", "command", "web", "foreign", "agent"]
 
+# Puts a question to the person, with answers to choose from; gives None where they do not answer.
+Ask = Callable[[str, Sequence[str]], Awaitable[str | None]]
+
 Content = str | tuple[Text | Image | Document, ...]
 
 
@@ -179,7 +182,7 @@ class ToolContext:
 
     `level` is how detailed the result is to be. Once `detach` is set, a command the call waits for goes on as a
     background job. `judged` is where the paths of the call led when it was judged, None where nobody judged it. With
-    `only_reads` a command is held to reading.
+    `only_reads` a command is held to reading. `ask` is None where nobody can be asked.
     """
 
     workspace: Workspace
@@ -190,6 +193,7 @@ class ToolContext:
     judged: frozenset[Path] | None = None
     only_reads: bool = False
     publish: Callable[[Any], None] = lambda event: None
+    ask: Ask | None = None
 
     def readable(self, path: str) -> Path:
         """The real path of what to read. Raises `ToolError`, also when it is not the one that was judged."""
@@ -248,7 +252,8 @@ class Tool:
     `file_arguments` name the arguments that are files it changes: calls on one file queue up. `is_idempotent` says that
     running it twice is running it once. `level` overrides the output level of the settings. `show` formats the
     structured result where `run` gives no content. A `client` tool is run by whoever registered it, not here; `schema`
-    is for arguments that no struct describes.
+    is for arguments that no struct describes. A tool that `is_described_when_called` may have been shown to the model
+    as a stub: wrong arguments are answered with its description and schema.
     """
 
     name: str
@@ -269,6 +274,13 @@ class Tool:
     show: Callable[[Any, OutputLevel], str] | None = None
     mode: ToolMode = "server"
     schema: dict[str, Any] | None = None
+    is_described_when_called: bool = False
+
+    @property
+    def server(self) -> str:
+        """The MCP server it belongs to; empty for any other tool."""
+        kind, _, server = self.source.partition(":")
+        return server if kind == "mcp" else ""
 
     @property
     def may_overlap(self) -> bool:
@@ -297,6 +309,13 @@ class Tool:
         given = {name: value for name, value in msgspec.to_builtins(arguments).items() if value is not None}
         return msgspec.json.format(msgspec.json.encode(given)).decode()
 
+    @property
+    def _explained(self) -> str:
+        """The schema, for a model that may have seen only a stub."""
+        if not self.is_described_when_called:
+            return ""
+        return f"\n{self.description}\nIts arguments, as a JSON Schema: {msgspec.json.encode(self.schema).decode()}"
+
     def spec(self) -> ToolSpec:
         return ToolSpec(self.name, self.description, self.schema or schema_of(self.arguments))
 
@@ -306,7 +325,11 @@ class Tool:
         Raises `ToolError` (invalid_parameters) naming the field and what was expected.
         """
         if self.schema is not None:
-            return _checked(self.name, input, self.schema)
+            if problem := _problem(input, self.schema, is_closed=self.is_described_when_called):
+                raise ToolError(
+                    f"Wrong arguments for {self.name}: {problem}.{self._explained}", kind="invalid_parameters"
+                )
+            return input
         try:
             takes_null = {
                 field.encode_name
@@ -336,22 +359,33 @@ _JSON_TYPES: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def _checked(tool: str, input: dict[str, Any], schema: dict[str, Any]) -> dict[str, Any]:
-    """Arguments against a foreign schema: what must be there, and the plain types; its owner checks the rest."""
+def _problem(input: dict[str, Any], schema: dict[str, Any], *, is_closed: bool) -> str:
+    """The first argument that a foreign schema does not allow, by names and plain types; its owner checks the rest.
+
+    With `is_closed` a name that is not in the schema is a problem, unless it allows others.
+    """
     properties = schema.get("properties", {})
     for name in schema.get("required", ()):
         if name not in input:
-            wanted = properties.get(name, {}).get("type", "a value")
-            raise ToolError(f"Wrong arguments for {tool}: {name} is missing ({wanted}).", kind="invalid_parameters")
+            return f"{name} is missing ({_type_in(properties, name) or 'a value'})"
     for name, value in input.items():
-        wanted = properties.get(name, {}).get("type")
-        if not isinstance(wanted, str) or wanted not in _JSON_TYPES or value is None:
+        if is_closed and name not in properties and properties and name != "output_level":
+            if not schema.get("additionalProperties") and "patternProperties" not in schema:
+                return f"there is no {name}"
+            continue
+        wanted = _type_in(properties, name)
+        if wanted not in _JSON_TYPES or value is None:
             continue
         if not isinstance(value, _JSON_TYPES[wanted]) or (isinstance(value, bool) and wanted != "boolean"):
-            raise ToolError(
-                f"Wrong arguments for {tool}: {name} has to be of type {wanted}.", kind="invalid_parameters"
-            )
-    return input
+            return f"{name} has to be of type {wanted}"
+    return ""
+
+
+def _type_in(properties: dict[str, Any], name: str) -> str:
+    """The one type that a schema gives a property; empty where it gives none, or several."""
+    found = properties.get(name)
+    wanted = found.get("type") if isinstance(found, dict) else None
+    return wanted if isinstance(wanted, str) else ""
 
 
 def schema_of(arguments: type[msgspec.Struct]) -> dict[str, Any]:

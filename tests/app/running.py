@@ -19,7 +19,14 @@ from tests.app import warm
 
 PATIENCE_S = 60.0  # for what never comes; a loaded machine may take long
 # The interpreter heeds these as it starts. Coverage begins there too.
-INTERPRETER_S = {"PYTHONPATH", "PYTHONIOENCODING", "LC_ALL", "COVERAGE_PROCESS_START", "COVERAGE_PROCESS_CONFIG"}
+INTERPRETER_S = {
+    "PYTHONPATH",
+    "PYTHONPYCACHEPREFIX",
+    "PYTHONIOENCODING",
+    "LC_ALL",
+    "COVERAGE_PROCESS_START",
+    "COVERAGE_PROCESS_CONFIG",
+}
 
 
 @dataclass(frozen=True)
@@ -148,12 +155,16 @@ class Running:
 
     def wait_for(self, found: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The first JSON line for which `found` holds."""
+        return dict(json.loads(self.wait_for_line(lambda line: found(json.loads(line)))))
+
+    def wait_for_line(self, found: Callable[[str], bool]) -> str:
+        """The first line for which `found` holds."""
         deadline = time.monotonic() + PATIENCE_S
         with self._news:
             while True:
-                for line in map(json.loads, self._out):
+                for line in self._out:
                     if found(line):
-                        return dict(line)
+                        return line
                 if not self._news.wait(deadline - time.monotonic()):
                     raise AssertionError(f"the line did not come: {self._out} {self._err}")
 

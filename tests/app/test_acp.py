@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -748,14 +749,33 @@ def test_output_of_a_running_command_is_told(open_editor: Open) -> None:
     assert editor.calls[0]["rawOutput"]["exit_code"] == 3
 
 
+def first_choice(params: dict[str, Any]) -> dict[str, Any]:
+    """Takes the first choice of a form, and writes where there is none."""
+    choice = params["requestedSchema"]["properties"].get("choice")
+    return {"action": "accept", "content": {"choice": choice["enum"][0]} if choice else {"words": "Monday"}}
+
+
 @slow
-def test_mcp_servers_of_the_editor_are_named_as_unused(place: Place) -> None:
-    servers = [{"name": "files", "command": "/bin/x", "args": [], "env": [{"name": "A", "value": "b"}]}]
-    servers.append({"type": "http", "name": "web", "url": "https://example.com", "headers": []})  # type: ignore[dict-item]
-    with bare(place) as editor:
-        editor.introduce()
+def test_mcp_servers_of_the_editor_are_used(place: Place) -> None:
+    server = str(Path(__file__).parents[1] / "mcp_server.py")
+    servers: list[dict[str, Any]] = [
+        {"name": "test", "command": sys.executable, "args": ["-I", server], "env": [{"name": "TOKEN", "value": "b"}]},
+        {"type": "http", "name": "gone", "url": "http://127.0.0.1:9/mcp", "headers": []},
+    ]
+    script = place.script({"tool_calls": [call("mcp__test__env"), call("mcp__test__book")]}, ECHO)
+    with Editor(place.process("acp", "-m", script, stdin=True)) as editor:
+        answer = editor.introduce(**FORMS)
+        assert answer["agentCapabilities"]["mcpCapabilities"] == {"http": True, "sse": True}
         editor.session = editor.request("session/new", cwd=str(place.folder), mcpServers=servers)["sessionId"]
-        assert "files, web" in editor.wait_for_update("agent_message_chunk")["content"]["text"]
+        editor.answers["session/request_permission"] = choosing("allow_once")
+        editor.answers["elicitation/create"] = first_choice
+        editor.prompt("go")
+        env, book = editor.calls
+        assert "TOKEN" in env["content"][0]["content"]["text"]
+        assert "Monday" in book["content"][0]["content"]["text"]
+        assert editor.asked("elicitation/create")["params"]["toolCallId"] == book["toolCallId"]
+        assert "No tools of the MCP server gone" in editor.text()
+        assert editor.ended().code == 0
 
 
 # Files of the editor

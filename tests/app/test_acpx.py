@@ -22,13 +22,14 @@ WRITE = {"tool_calls": [call("file_write", path="made", content="x\n")]}
 
 
 @pytest.fixture(scope="session")
-def modules() -> Path:
-    return npm.installed(("acpx@0.19.1", *npm.NODE))
+def programs() -> Path:
+    """The folder with `acpx` and a `node` that is new enough for it."""
+    return npm.installed("acpx@0.19.1")
 
 
-def acpx(modules: Path, place: Place, script: str, *arguments: str) -> subprocess.Popen[str]:
+def acpx(programs: Path, place: Place, script: str, *arguments: str) -> subprocess.Popen[str]:
     agent = shlex.join([sys.executable, "-m", "agentcli", "acp", "-m", script])
-    command = [npm.node(modules), str(modules / "acpx/dist/cli.js"), "--agent", agent, "--cwd", str(place.folder)]
+    command = [str(programs / "node"), str(programs / "acpx"), "--agent", agent, "--cwd", str(place.folder)]
     environment = {**place.environment, "HOME": str(place.folder.parent)}
     return subprocess.Popen(
         [*command, "--format", "json", *arguments],
@@ -72,10 +73,10 @@ def stop_reason(messages: list[dict[str, Any]]) -> str:
     return str(found[0])
 
 
-def test_a_transcript_of_one_prompt(modules: Path, place: Place) -> None:
+def test_a_transcript_of_one_prompt(programs: Path, place: Place) -> None:
     (place.folder / "a.py").write_text('print("hi")\n')
     script = place.script({"text": "I look.", "tool_calls": [call("file_read", path="a.py")]}, {"text": "It says hi."})
-    process = acpx(modules, place, script, "--approve-all", "exec", "what does a.py say?")
+    process = acpx(programs, place, script, "--approve-all", "exec", "what does a.py say?")
     messages = ran(process)
     assert process.returncode == 0
     asked = [one["method"] for one in messages if "method" in one and not one["method"].startswith("fs/")]
@@ -100,15 +101,15 @@ def test_a_transcript_of_one_prompt(modules: Path, place: Place) -> None:
 
 
 @pytest.mark.parametrize(("flag", "is_made"), [("--approve-all", True), ("--deny-all", False)])
-def test_its_answers_to_permission_requests_count(modules: Path, place: Place, flag: str, is_made: bool) -> None:
-    messages = ran(acpx(modules, place, place.script(WRITE, {"text": "{{last_result}}"}), flag, "exec", "write"))
+def test_its_answers_to_permission_requests_count(programs: Path, place: Place, flag: str, is_made: bool) -> None:
+    messages = ran(acpx(programs, place, place.script(WRITE, {"text": "{{last_result}}"}), flag, "exec", "write"))
     assert "session/request_permission" in [one.get("method") for one in messages]
     assert stop_reason(messages) == "end_turn"
     assert (place.folder / "made").exists() is is_made
 
 
-def test_its_interrupt_cancels_the_prompt(modules: Path, place: Place) -> None:
-    process = acpx(modules, place, place.script(SLOW), "--approve-all", "exec", "go")
+def test_its_interrupt_cancels_the_prompt(programs: Path, place: Place) -> None:
+    process = acpx(programs, place, place.script(SLOW), "--approve-all", "exec", "go")
     assert process.stdout is not None
     lines = []
     while not lines or "agent_message_chunk" not in lines[-1]:

@@ -4,19 +4,28 @@ import importlib.util
 import re
 from pathlib import Path
 
+import pytest
+
+from agentcli.cli.doctor.checks import ROOMS
 from agentcli.cli.main import COMMANDS
 from agentcli.cli.options import FLAGS, parser
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_settings_page_is_what_the_settings_are() -> None:
-    spec = importlib.util.spec_from_file_location("make_settings", ROOT / "docs/make_settings.py")
+@pytest.mark.parametrize("page", ["settings", "library"])
+def test_a_page_that_is_written_by_a_script_is_what_the_program_is(page: str) -> None:
+    spec = importlib.util.spec_from_file_location(f"make_{page}", ROOT / f"docs/make_{page}.py")
     assert spec is not None
     assert spec.loader is not None
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
-    assert (ROOT / "docs/settings.md").read_text("utf-8") == script.page()
+    assert (ROOT / f"docs/{page}.md").read_text("utf-8") == script.page()
+
+
+def test_the_page_on_doctor_names_every_check() -> None:
+    text = (ROOT / "docs/doctor.md").read_text("utf-8")
+    assert [name for room in ROOMS for name in room if f"`{name}`" not in text] == []
 
 
 def test_every_flag_in_the_readme_exists() -> None:
@@ -47,6 +56,10 @@ def test_files_named_in_the_documents_exist() -> None:
         "docs/subagents.md",
         "docs/hooks.md",
         "docs/acp.md",
+        "docs/mcp.md",
+        "docs/library.md",
+        "examples/README.md",
+        "docs/doctor.md",
         "benchmarks/README.md",
     ):
         text = (ROOT / page).read_text("utf-8")

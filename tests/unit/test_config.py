@@ -30,6 +30,7 @@ from agentcli.settings import (
     EvidenceSettings,
     LimitSettings,
     LocalSettings,
+    MCPSettings,
     MemorySettings,
     ObservabilitySettings,
     PermissionSettings,
@@ -54,6 +55,7 @@ GROUPS: dict[str, type[msgspec.Struct]] = {
     "tools": ToolSettings,
     "skills": SkillSettings,
     "agents": AgentSettings,
+    "mcp": MCPSettings,
     "data": DataSettings,
     "checkpoints": CheckpointSettings,
     "evidence": EvidenceSettings,
@@ -91,7 +93,8 @@ def load(paths: Paths, project: Path, environment: dict[str, str] | None = None,
 
 
 def test_every_group_of_settings_is_known_to_these_tests() -> None:
-    assert set(GROUPS) | {"providers", "models", "hooks"} == {field.name for field in msgspec.structs.fields(Settings)}
+    tables = {"providers", "models", "hooks", "mcp_servers"}
+    assert set(GROUPS) | tables == {field.name for field in msgspec.structs.fields(Settings)}
 
 
 # Saved and loaded it is equal.
@@ -229,6 +232,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("skills.share", 0.6, "<= 0.5"),
     ("skills.off", "pdf", "Expected `array`"),
     ("agents.enabled", "x", "Expected `bool`"),
+    ("mcp.enabled", "x", "Expected `bool`"),
+    ("mcp.share", 0.6, "<= 0.5"),
+    ("mcp.call_timeout_s", 0, "> 0"),
     ("agents.max_turns", 0, ">= 1"),
     ("agents.models", "x", "Expected `object`"),
     ("data.max_age_hours", 0, "> 0.0"),
@@ -497,6 +503,9 @@ OTHER: dict[str, Any] = {
     "skills.off": ("pdf",),
     "skills.share": 0.01,
     "agents.enabled": False,
+    "mcp.enabled": False,
+    "mcp.share": 0.1,
+    "mcp.call_timeout_s": 12.5,
     "agents.max_turns": 5,
     "agents.models": {"explore": "anthropic/claude-haiku-5-5"},
     "data.max_age_hours": 12.5,

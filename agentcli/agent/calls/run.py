@@ -9,11 +9,12 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 from msgspec import Struct
 
+from agentcli.agent.calls.asking import asking
 from agentcli.agent.calls.observe import observed
 from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.calls.recording import recorded
@@ -31,7 +32,7 @@ from agentcli.agent.permissions.judge import judge
 from agentcli.conversation.entries import CallDenied, Result, reminder
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Text
-from agentcli.tools.tool import Tool, ToolContext, Workspace
+from agentcli.tools.tool import OutputLevel, Tool, ToolContext, Workspace
 from agentcli.tools.tool import ToolOutput as Output
 
 LARGEST_ARGUMENTS = 10 * 1024 * 1024  # bytes
@@ -113,12 +114,22 @@ async def parse_call(call: Call) -> Parsed:
     heeded = await _heed_hooks(call, record)
     if heeded.input is not None:
         arguments = tool.parse(heeded.input)
-    asked = getattr(arguments, "output_level", None)
+    asked = _asked_level(tool, arguments)
     services, share = session.services, turn.state.window_share
     level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
     call.report.level = level
     context = ToolContext(services.workspace, use.id, call.report.show, level=level, publish=turn.emit)
     return Parsed(record, tool, arguments, context, heeded)
+
+
+def _asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
+    """The output level that a call asks for; one of an MCP server may have an argument of that name for itself."""
+    if not isinstance(arguments, dict):
+        asked: OutputLevel | None = getattr(arguments, "output_level", None)
+        return asked
+    level = arguments.get("output_level")
+    is_own = "output_level" in (tool.schema or {}).get("properties", {})
+    return level if level in get_args(OutputLevel) and tool.server and not is_own else None
 
 
 async def _heed_hooks(call: Call, record: CallRecord) -> HookAnswer:
@@ -196,7 +207,13 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> Output:
                 paths = (str(session.workspace.real_path(name)) for name in names[:MOST_LOCKED])
                 return session.services.locks.held(tuple(sorted(paths)), timeout_s=LOCK_PATIENCE_S)
 
-            context = replace(parsed.context, detach=sign, judged=permitted.judged, only_reads=permitted.only_reads)
+            context = replace(
+                parsed.context,
+                detach=sign,
+                judged=permitted.judged,
+                only_reads=permitted.only_reads,
+                ask=asking(call) if tool.server else None,
+            )
 
             async def run() -> Output:
                 if permitted.trial is not None:

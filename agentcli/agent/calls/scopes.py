@@ -32,6 +32,7 @@ from agentcli.tools.summary import call_title
 from agentcli.tools.tool import Workspace
 
 if TYPE_CHECKING:
+    from agentcli.agent.mcp.servers import Servers
     from agentcli.agent.skills import SessionSkills
     from agentcli.agent.subagents.running import Subagents
 
@@ -126,8 +127,8 @@ class SessionCalls:
     """What the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
 
     `agent_id` names the agent whose calls these are. The tasks in `recording` store what calls
-    did to files, some once their jobs have ended. `skills` and `agents` are None until one is used. Of a subagent,
-    `made_by` is the call that made it: what it does to files is that call's doing.
+    did to files, some once their jobs have ended. `skills` and `agents` are None until one is used, `servers` where no
+    MCP server is configured. Of a subagent, `made_by` is the call that made it: what it does to files is that call's.
     """
 
     services: CallServices
@@ -144,6 +145,8 @@ class SessionCalls:
     make_agents: Callable[[], Subagents] | None = None
     agents: Subagents | None = None
     made_by: Call | None = None
+    servers: Servers | None = None
+    has_joined_servers: bool = False
     _detaching: set[asyncio.Event] = field(default_factory=set)
 
     @property

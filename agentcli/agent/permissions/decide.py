@@ -208,7 +208,8 @@ def _decide_foreign(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
         return Verdict("deny", "plan mode reads only: describe the change instead of making it")
     if granting := _first(rule for rule in rules.allow if not rule.pattern and rule.names(name)):
         return Verdict("allow", f"the rule {granting} allows it")
-    return _asks(mode, f"what {name} does is not known here")
+    told = f"a tool of the MCP server {judged.tool.server}" if judged.tool.server else name
+    return _asks(mode, f"what {told} does is not known here")
 
 
 def _decide_kind(judged: Judged, mode: Mode, rules: Rules) -> Verdict:

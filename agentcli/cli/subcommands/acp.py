@@ -9,7 +9,7 @@ import sys
 
 from agentcli.cli.acp_sessions import AcpSessions, load_for
 from agentcli.cli.log_file import set_up_logging
-from agentcli.cli.options import server_parser, unshared_stdin
+from agentcli.cli.options import SERVER_FLAGS, server_parser, unshared_stdin
 from agentcli.cli.output import tell, warn
 from agentcli.config import Config
 from agentcli.errors import UsageError
@@ -18,13 +18,12 @@ from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.model_choice import Models
 from agentcli.paths import current_folder
 
+FLAGS = (*SERVER_FLAGS, (("--login",), {"action": "store_true", "help": "keep a provider's key, and end"}))
 _ABOUT = "Serve an editor over the Agent Client Protocol. The editor starts this program: docs/acp.md has its settings."
 
 
 def run(arguments: list[str]) -> int:
-    flags = server_parser("agentcli acp", _ABOUT)
-    flags.add_argument("--login", action="store_true", help="keep a provider's key, and end")
-    options = flags.parse_args(arguments)
+    options = server_parser("agentcli acp", _ABOUT, FLAGS).parse_args(arguments)
     config = load_for(options, current_folder())
     if options.login:
         return _log_in(config)

@@ -1,19 +1,30 @@
-"""`agentcli config`: the settings in force, where they come from, and trust in a project's own."""
+"""`agentcli config`: shows settings and where they come from, trusts a project's, imports those of other tools."""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
+import tomli_w
+import typer
 
 from agentcli.app import Builder
+from agentcli.cli.importing.draft import Draft
+from agentcli.cli.importing.sources import TOOLS, drafts
 from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
+from agentcli.cli.stored_settings import Merged, merged, write_settings
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
 from agentcli.config import to_toml
+from agentcli.errors import UsageError
 from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.paths import current_folder
+from agentcli.near_names import did_you_mean
+from agentcli.paths import current_folder, project_root
 from agentcli.project_trust import project_files, trust_project
+from agentcli.setup.mcp import server_specs
 
 app = make_app("Look at the settings.")
 
@@ -76,5 +87,59 @@ def trust() -> None:
     if not files:
         tell("This project has no settings of its own (.agentcli/config.toml).")
         return
+    for spec in server_specs(msgspec.structs.replace(config, uses_project=True), tell):
+        if spec.scope == "project":
+            tell(f"The MCP server {spec.name} runs or reaches: {spec.target}")
     trust_project(config.paths, current_folder())
     tell("Trusted as they are now: " + ", ".join(str(file) for file in files))
+
+
+@app.command("import")
+def import_settings(
+    tool: Annotated[str, typer.Argument(help=f"One of {', '.join(TOOLS)}; without it both.")] = "",
+    project: Annotated[bool, typer.Option("--project", help="This project's settings, not yours.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Write it without asking.")] = False,
+) -> None:
+    """Take over the settings of Claude Code and Codex: shows what it would write, and what is left out, and asks."""
+    if tool and tool not in TOOLS:
+        raise UsageError(f"{tool!r} is not known{did_you_mean(tool, TOOLS)}; there is {', '.join(TOOLS)}.")
+    config = configuration()
+    plans = [
+        (draft, merged(draft.target, draft.values))
+        for draft in drafts(config, (tool,) if tool else TOOLS, is_project=project)
+    ]
+    for draft, plan in plans:
+        _show(draft, plan)
+    if not any(plan.added or draft.copies for draft, plan in plans):
+        tell("There is nothing to take over.")
+    elif not (yes or sys.stdin.isatty()):
+        tell("Nothing was written: agentcli config import --yes writes it.")
+    elif yes or typer.confirm("Write this?"):
+        for draft, plan in plans:
+            _write(draft, plan)
+
+
+def _show(draft: Draft, plan: Merged) -> None:
+    if plan.added:
+        tell(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
+    for target, text in draft.copies.items():
+        tell(f"# {target}: {len(text.splitlines())} lines of instructions\n")
+    left_out = [*draft.left_out, *(f"{key}: {draft.target} sets it already, and that stays." for key in plan.stays)]
+    if left_out:
+        tell("Left out:\n" + "\n".join(f"  {line}" for line in left_out) + "\n")
+
+
+def _write(draft: Draft, plan: Merged) -> None:
+    """Raises `UserError`."""
+    if draft.is_project and not _is_within(draft.target, project_root(current_folder())):
+        raise UsageError(f"{draft.target} leads out of this project: nothing was written there.")
+    if plan.added:
+        write_settings(draft.target, plan.text, mode=0o644 if draft.is_project else 0o600)
+        tell(f"Written: {draft.target}" + " (counts after agentcli config trust)" * draft.is_project)
+    for target, text in draft.copies.items():
+        write_settings(target, text, mode=0o600)
+        tell(f"Written: {target}")
+
+
+def _is_within(file: Path, root: Path) -> bool:
+    return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(root))

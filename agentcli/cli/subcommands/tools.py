@@ -93,6 +93,9 @@ async def _run_calls(single: Call | None, mode: Mode) -> int:
         calls.services.mask.keeps_structured = ("file_read",)  # the raw text
     calls.services.gives_all = True
     calls.history.ends_loops = False  # a script may ask the same as often as it likes
+    if (servers := builder.servers) is not None:
+        calls.servers = servers
+        await servers.join(calls)
     bench = Bench(calls, AgentState("", mode, rules=rules))
     answering = asyncio.ensure_future(_answer_calls(single, bench))
 

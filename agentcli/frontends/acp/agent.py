@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,6 @@ from agentcli.frontends.acp.messages import (
     ClientCapabilities,
     Initialize,
     ListSessions,
-    McpServer,
     Message,
     NewSession,
     OfSession,
@@ -58,7 +57,7 @@ _LOGIN = {
 _CAPABILITIES = {
     "loadSession": True,
     "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
-    "mcpCapabilities": {"http": False, "sse": False},
+    "mcpCapabilities": {"http": True, "sse": True},
     "sessionCapabilities": {"list": {}, "resume": {}, "close": {}, "delete": {}, "additionalDirectories": {}},
 }
 
@@ -152,15 +151,15 @@ class Agent:
 
     async def _new(self, given: NewSession) -> dict[str, Any]:
         session = await self._opened(given)
-        return _introduced(session, given) | {"sessionId": session.id}
+        return _introduced(session) | {"sessionId": session.id}
 
     async def _load(self, given: StoredSession) -> dict[str, Any]:
         session = await self._opened(given, given.session_id)
         await session.replay()
-        return _introduced(session, given)
+        return _introduced(session)
 
     async def _resume(self, given: StoredSession) -> dict[str, Any]:
-        return _introduced(await self._opened(given, given.session_id), given)
+        return _introduced(await self._opened(given, given.session_id))
 
     async def _opened(self, given: NewSession, id: str = "") -> ClientSession:
         """Open a session; one that is already open here is closed first. Raises `UserError` and `RpcError`."""
@@ -239,22 +238,10 @@ class Agent:
         return {"configOptions": session.state()["configOptions"]}
 
 
-def _introduced(session: ClientSession, given: NewSession) -> dict[str, Any]:
-    """Return the state of a session that was just opened, and send what else there is to say after the answer."""
-
-    def introduce() -> None:
-        session.introduce()
-        tell_unused_servers(session, given.mcp_servers or ())
-
-    asyncio.get_running_loop().call_soon(introduce)
+def _introduced(session: ClientSession) -> dict[str, Any]:
+    """Return the state of a session that was just opened, and have its commands sent after the answer."""
+    asyncio.get_running_loop().call_soon(session.introduce)
     return session.state()
-
-
-def tell_unused_servers(session: ClientSession, servers: Sequence[McpServer]) -> None:
-    """Say that the MCP servers of the client are not used."""
-    if servers:
-        names = ", ".join(server.name for server in servers)
-        session.tell_notice(f"MCP servers that your editor passes on are not used yet: {names}.")
 
 
 def _told(error: UserError) -> RpcError:

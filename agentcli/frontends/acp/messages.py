@@ -68,6 +68,14 @@ class McpServer(Message, frozen=True):
     url: str = ""
     headers: tuple[NamedValue, ...] = ()
 
+    @property
+    def entry(self) -> dict[str, Any]:
+        """The server as a file of MCP servers has it."""
+        env, headers = ({one.name: one.value for one in named} for named in (self.env, self.headers))
+        if self.type == "stdio":
+            return {"command": self.command, "args": list(self.args), "env": env}
+        return {"type": self.type, "url": self.url, "headers": headers}
+
 
 class NewSession(Message, frozen=True):
     cwd: str

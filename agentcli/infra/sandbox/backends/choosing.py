@@ -54,7 +54,7 @@ def choose_confinement(
 def _probe_bubblewrap(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
     program = next((program for program in programs if program.is_file()), None)
     if program is None:
-        raise OSError(f"not installed (`{_how_to_install()}`)")
+        raise OSError(f"not installed (`{how_to_install()}`)")
     message = ""
     for namespaces in ("all but user", "all") if os.getuid() == 0 else ("all",):
         confinement = Bubblewrap(program, namespaces, hidden=tmp / "hidden")
@@ -74,7 +74,8 @@ _INSTALLERS = {
 }
 
 
-def _how_to_install() -> str:
+def how_to_install() -> str:
+    """The command that installs bubblewrap here."""
     how = next((how for program, how in _INSTALLERS.items() if shutil.which(program)), _INSTALLERS["apt-get"])
     return how if os.getuid() == 0 else f"sudo {how}"
 

@@ -1,0 +1,52 @@
+"""Makes a call that a program asks for: judged, asked about, confined and recorded like one of the model's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+
+from agentcli.agent.calls.run import run_call
+from agentcli.agent.calls.scopes import Call, TurnCalls
+from agentcli.agent.events import CallError, Event, ToolFinished
+from agentcli.agent.session import Session
+from agentcli.conversation.entries import Body
+from agentcli.conversation.file_changes import FilesChanged
+from agentcli.llm.messages import ToolResult, ToolUse
+
+
+async def call_directly(
+    session: Session, use: ToolUse, *, caller_id: str = "", timeout_s: float | None = None
+) -> ToolFinished:
+    """The end of the call, whatever it came to. No model reads the result, and the conversation does not hold it.
+
+    `caller_id` names the caller where the call is recorded. One that takes longer than `timeout_s` is ended.
+    """
+    if session.runtime.calls.servers is not None:
+        await session.runtime.calls.servers.join(session.runtime.calls)
+    calls = replace(session.runtime.calls, agent_id=caller_id or session.runtime.calls.agent_id)
+    ended: list[ToolFinished] = []
+
+    def hear(event: Event) -> None:
+        session.publish(event)
+        if isinstance(event, ToolFinished):
+            ended.append(event)
+
+    def store(body: Body) -> Awaitable[object]:
+        """Only what undo and blame have to know: other entries belong to calls of the model's."""
+        if isinstance(body, FilesChanged):
+            return session.append(body)
+        stored = asyncio.get_running_loop().create_future()
+        stored.set_result(None)
+        return stored
+
+    turn = TurnCalls(calls, session.state, hear, store, budgets=session.state.budgets)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await run_call(Call(use, turn))
+    except TimeoutError:
+        message = f"{use.name} did not end within {timeout_s:g} s and was stopped."
+        error = CallError("timeout", "timeout", message, use.id)
+        result = ToolResult(use.id, f"timeout: {message}", is_error=True)
+        return ToolFinished(use.id, use.name, result, (timeout_s or 0) * 1000, error=error)
+    return ended[-1]

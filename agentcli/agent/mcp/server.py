@@ -1,0 +1,288 @@
+"""Looks after one MCP server: connects when needed, restarts it a few times, and holds it to what was approved."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Literal, Protocol
+
+from agentcli.errors import StorageError, ToolError, UsageError
+from agentcli.llm.messages import Text
+from agentcli.tools.mcp.client import MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec
+from agentcli.tools.mcp.names import tool_name
+from agentcli.tools.tool import Ask, ToolContext
+
+CONNECT_PATIENCE_S = 30.0  # npx and uvx may have to download a server first
+MOST_RESTARTS = 3
+RESTARTS_WITHIN_S = 600.0
+MOST_INSTRUCTIONS = 2_000  # characters of what a server tells the model about itself
+
+Status = Literal["idle", "connecting", "connected", "failed", "needs-auth", "changed"]
+
+_USE, _REFUSE = "Use it as it is now", "Do not use it"
+
+
+class NeedsLogin(ToolError):
+    """The server wants the person to log in first."""
+
+
+class Connect(Protocol):
+    """Connects to a server."""
+
+    async def __call__(self, spec: ServerSpec, heed: Heed) -> MCPClient:
+        """Raises `ToolError`, and `NeedsLogin`."""
+        ...
+
+
+class Heed(Protocol):
+    """Hears of a connection from the side of the server."""
+
+    def lost(self, why: str) -> None:
+        """The connection is gone, `why` in a sentence."""
+        ...
+
+    def offer_changed(self) -> None:
+        """The server has announced other tools or prompts."""
+        ...
+
+
+class Pins(Protocol):
+    """Keeps what servers offered when they were last approved."""
+
+    def load(self, spec: ServerSpec) -> Offer | None: ...
+
+    def save(self, spec: ServerSpec, offer: Offer) -> None:
+        """Raises `StorageError`."""
+        ...
+
+
+class Server:
+    """One server. `pinned` is what models are shown of it; `now` is what it said last, None before it has.
+
+    `tell` gets sentences for the person, `updated` is called when `pinned` becomes another.
+    """
+
+    def __init__(
+        self,
+        spec: ServerSpec,
+        connect: Connect,
+        pins: Pins,
+        *,
+        tell: Callable[[str], None],
+        updated: Callable[[], None],
+    ) -> None:
+        self.spec = spec
+        self.pinned = pins.load(spec)
+        self.now: Offer | None = None
+        self.problem = ""
+        self._connect = connect
+        self._pins = pins
+        self._tell = tell
+        self._updated = updated
+        self._client: MCPClient | None = None
+        self._connecting: asyncio.Task[MCPClient] | None = None
+        self._looking: asyncio.Task[None] | None = None
+        self._starts: deque[float] = deque(maxlen=MOST_RESTARTS + 1)
+        self._needs_login = False
+        self._is_introduced = False
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def prefix(self) -> str:
+        """How the names of its tools begin."""
+        return tool_name(self.name, "")
+
+    @property
+    def status(self) -> Status:
+        if self._connecting is not None:
+            return "connecting"
+        if self._needs_login:
+            return "needs-auth"
+        if self._client is None:
+            return "failed" if self.problem else "idle"
+        return "changed" if self.is_changed else "connected"
+
+    @property
+    def is_changed(self) -> bool:
+        """True if a project's server offers something else than what was approved."""
+        return self.now is not None and self.pinned is not None and self.now.fingerprint != self.pinned.fingerprint
+
+    async def client(self) -> MCPClient:
+        """The connection, made now if there is none. Raises `ToolError` that says why there can be none."""
+        if self._client is not None:
+            return self._client
+        if self._connecting is None:
+            self._check_restarts()
+            self._connecting = asyncio.create_task(self._connected())
+        return await asyncio.shield(self._connecting)
+
+    def _check_restarts(self) -> None:
+        now = time.monotonic()
+        if len(self._starts) > MOST_RESTARTS and now - self._starts[0] < RESTARTS_WITHIN_S:
+            raise ToolError(
+                f"The MCP server {self.name} ended again and again and is not started any more: {self.problem} "
+                f"`/mcp restart {self.name}` tries once more.",
+                kind="dependency_error",
+            )
+        self._starts.append(now)
+
+    async def _connected(self) -> MCPClient:
+        try:
+            async with asyncio.timeout(CONNECT_PATIENCE_S):
+                client = await self._connect(self.spec, self)
+                try:
+                    await self._take_offer(client)
+                except BaseException:
+                    await client.close()
+                    raise
+        except NeedsLogin as error:
+            self._needs_login, self.problem = True, str(error)
+            raise
+        except ToolError as error:
+            self.problem = str(error)
+            raise
+        except TimeoutError as error:
+            self.problem = f"The MCP server {self.name} did not answer within {CONNECT_PATIENCE_S:.0f} s."
+            raise ToolError(self.problem, kind="dependency_error") from error
+        else:
+            self._client, self.problem, self._needs_login = client, "", False
+            return client
+        finally:
+            self._connecting = None
+
+    async def _take_offer(self, client: MCPClient) -> None:
+        """Ask what the server offers; approve it where nobody has to be asked."""
+        if isinstance(client, OffersPrompts):
+            self.now = await client.offer()
+        else:
+            self.now = Offer(tuple(await client.list_tools()))
+        if self.pinned is None or (self.is_changed and self.spec.scope != "project"):
+            self.approve()
+        elif self.is_changed:
+            self._tell(
+                f"The MCP server {self.name} of this project offers something else than what you approved "
+                f"({self.changes()}). Its changed tools are asked about; `/mcp approve {self.name}` approves all of it."
+            )
+
+    def changes(self) -> str:
+        """The names of tools that are new, gone or changed, in words."""
+        before = {tool.name: tool for tool in self.pinned.tools} if self.pinned else {}
+        after = {tool.name: tool for tool in self.now.tools} if self.now else {}
+        told = {
+            "new": [name for name in after if name not in before],
+            "gone": [name for name in before if name not in after],
+            "changed": [name for name in after if name in before and after[name] != before[name]],
+        }
+        words = [f"{what}: {', '.join(names)}" for what, names in told.items() if names]
+        return "; ".join(words) or "its prompts or its instructions"
+
+    def approve(self) -> None:
+        """Use what the server offers now. Raises `UsageError` before it was connected."""
+        if self.now is None:
+            raise UsageError(f"The MCP server {self.name} was not reached yet: there is nothing to approve.")
+        self.pinned = self.now
+        try:
+            self._pins.save(self.spec, self.now)
+        except StorageError as error:
+            self._tell(str(error))
+        self._updated()
+
+    # Implements Heed
+
+    def lost(self, why: str) -> None:
+        self._client, self.problem = None, why
+
+    def offer_changed(self) -> None:
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_again())
+
+    async def _look_again(self) -> None:
+        if (client := self._client) is not None:
+            with suppress(ToolError):  # a connection that is lost is told by `lost`
+                await self._take_offer(client)
+
+    # Calls
+
+    async def call(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
+        """Raises `ToolError`."""
+        client = await self.client()
+        await self._check_approved(tool, context.ask)
+        deadline = asyncio.timeout(self.spec.timeout_s)
+        try:
+            async with deadline:
+                ask = context.ask and _outside(deadline, self.name, context.ask)
+                result = await client.call_tool(
+                    tool.name, input, progress=lambda line: context.emit(f"{line}\n"), ask=ask
+                )
+        except TimeoutError as error:
+            raise ToolError(
+                f"{tool.name} did not end within {self.spec.timeout_s:g} s; {self.name} was told to stop it.",
+                kind="timeout",
+            ) from error
+        return self._introduced(result)
+
+    async def _check_approved(self, tool: RemoteTool, ask: Ask | None) -> None:
+        """Ask about a tool that is not what was approved. Raises `ToolError` if it is not to be used."""
+        now = {one.name: one for one in self.now.tools} if self.now else {}
+        if tool.name not in now:
+            raise ToolError(f"The MCP server {self.name} has no tool {tool.name} any more.", kind="not_found")
+        if now[tool.name] == tool or self.spec.scope != "project" or not self.is_changed:
+            return
+        question = (
+            f"{tool.name} of the project's MCP server {self.name} is not what you approved. It says now: "
+            f"{now[tool.name].description}"
+        )
+        if ask is None or await ask(question, (_USE, _REFUSE)) != _USE:
+            raise ToolError(
+                f"{tool.name} was changed since the person approved it, and may not be used before they approve it.",
+                kind="permission_denied",
+            )
+        self.approve()
+
+    def _introduced(self, result: RemoteResult) -> RemoteResult:
+        """The first result of a session, with what the server says of itself."""
+        from_server = self.now.instructions.strip() if self.now else ""
+        if self._is_introduced or not from_server or result.is_error:
+            return result
+        self._is_introduced = True
+        note = Text(f"[The MCP server {self.name} says of itself: {from_server[:MOST_INSTRUCTIONS]}]")
+        return RemoteResult((*result.content, note), result.structured)
+
+    async def restart(self) -> None:
+        """Connect anew, however often that failed before. Raises `ToolError`."""
+        await self.aclose()
+        self._starts.clear()
+        self.problem, self._needs_login = "", False
+        await self.client()
+
+    async def aclose(self, *, for_good: bool = True) -> None:
+        """Disconnect; a caller's own client is closed only `for_good`."""
+        for task in (self._connecting, self._looking):
+            if task is not None:
+                task.cancel()
+                with suppress(asyncio.CancelledError, ToolError):
+                    await task
+        client, self._client = self._client, None
+        if client is not None and (for_good or self.spec.scope != "caller"):
+            await client.close()
+
+
+def _outside(deadline: asyncio.Timeout, server: str, ask: Ask) -> Ask:
+    """`ask`, with the server named, and a deadline that stands still until there is an answer."""
+
+    async def asked(question: str, options: Sequence[str]) -> str | None:
+        loop, when = asyncio.get_running_loop(), deadline.when()
+        since = loop.time()
+        deadline.reschedule(None)
+        try:
+            return await ask(f"{server} asks: {question}", options)
+        finally:
+            deadline.reschedule(None if when is None else when + loop.time() - since)
+
+    return asked

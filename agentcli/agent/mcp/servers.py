@@ -1,0 +1,183 @@
+"""Holds the MCP servers of a program: starts them behind the prompt, and adds their tools to sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from agentcli.agent.calls.scopes import SessionCalls
+from agentcli.agent.mcp.mentions import attach_named
+from agentcli.agent.mcp.server import Connect, Heed, Pins, Server
+from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.turn_log import Turn
+from agentcli.errors import ToolError, UsageError
+from agentcli.llm.provider import ToolSpec
+from agentcli.near_names import did_you_mean
+from agentcli.tools.mcp.adapter import remote_tools
+from agentcli.tools.mcp.client import MCPClient, Offer, OffersPrompts, Parts, RemotePrompt, ServerSpec
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import Tool
+
+UNTOLD_PATIENCE_S = 1.0
+FIRST_PATIENCE_S = 5.0  # how long the first request waits for servers whose tools are not known yet
+
+
+class Servers:
+    """The servers of one program, by name; `clients` are a caller's own. `only` names the tools that count.
+
+    What models see of a server is fixed for a conversation: what changes counts from the next one or the next
+    compaction on, so that the beginning of requests stays the same.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[ServerSpec],
+        connect: Connect,
+        pins: Pins,
+        *,
+        clients: Sequence[MCPClient] = (),
+        only: Sequence[str] = (),
+    ) -> None:
+        self.tell: Callable[[str], None] = lambda text: None
+        self.on_prompts: Callable[[], None] = lambda: None
+        self._only = [Rule(name) for name in only]
+        made = partial(Server, tell=self._say, updated=self._heed_update)
+        self._servers = {spec.name: made(spec, connect, pins) for spec in specs}
+        for client in clients:
+            spec = ServerSpec(client.name, scope="caller")
+            self._servers[client.name] = made(spec, partial(_given, client), _NoPins())
+        self._starting: set[asyncio.Task[None]] = set()
+        self._has_news = False
+
+    def __iter__(self) -> Iterator[Server]:
+        return iter(self._servers.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._servers
+
+    def get(self, name: str) -> Server:
+        """Raises `UsageError` that lists what there is."""
+        if name not in self._servers:
+            known = ", ".join(self._servers) or "none"
+            raise UsageError(f"There is no MCP server {name!r}{did_you_mean(name, self._servers)}; there is {known}.")
+        return self._servers[name]
+
+    def start(self) -> None:
+        """Begin to connect to all of them, and return at once."""
+        for server in self:
+            task = asyncio.create_task(_started(server))
+            self._starting.add(task)
+            task.add_done_callback(self._starting.discard)
+
+    async def join(self, calls: SessionCalls) -> None:
+        """Let a session that has sent no request yet have the tools, also of servers that were never reached before.
+
+        These are waited for, but not for long. Later calls do nothing.
+        """
+        if calls.has_joined_servers:
+            return
+        calls.has_joined_servers = True
+        new = [asyncio.create_task(_started(server)) for server in self if server.pinned is None and not server.problem]
+        if new:
+            _, late = await asyncio.wait(new, timeout=UNTOLD_PATIENCE_S)
+            if late:
+                names = ", ".join(server.name for server in self if server.status == "connecting")
+                self.tell(f"Waiting up to {FIRST_PATIENCE_S:.0f} s for MCP servers that are new here: {names}")
+                _, late = await asyncio.wait(late, timeout=FIRST_PATIENCE_S - UNTOLD_PATIENCE_S)
+            self._starting |= late
+            for task in late:
+                task.add_done_callback(self._starting.discard)
+            for server in self:
+                if server.pinned is None:
+                    why = server.problem or "It has not answered yet; its tools count from the next conversation on."
+                    self.tell(f"No tools of the MCP server {server.name}: {why}")
+        self.add_tools(calls)
+
+    def add_tools(self, calls: SessionCalls) -> None:
+        """Have a session's tools be its own and those of the servers, as they are now."""
+        self._has_news = False
+        tools = list(self.tools())
+        if _shown(tools) != _shown(tool for tool in calls.tools if tool.server):
+            calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *tools))
+
+    def refresh(self, calls: SessionCalls) -> None:
+        """Use what has changed, now that the beginning of requests changes anyway."""
+        if self._has_news:
+            self.add_tools(calls)
+
+    def tools(self) -> Iterator[Tool]:
+        """Those that are known of all servers."""
+        for server in self:
+            for tool in remote_tools(server.name, server.pinned.tools if server.pinned else (), server.call):
+                if not self._only or any(rule.names(tool.name) for rule in self._only):
+                    yield tool
+
+    def prompts(self) -> Iterator[tuple[Server, RemotePrompt]]:
+        for server in self:
+            for prompt in server.pinned.prompts if server.pinned else ():
+                yield server, prompt
+
+    async def prompt(self, server: Server, prompt: RemotePrompt, arguments: dict[str, str]) -> str:
+        """The text of a prompt. Raises `UsageError`."""
+        try:
+            client = await server.client()
+            assert isinstance(client, OffersPrompts), "only those that have prompts are listed"
+            return await client.get_prompt(prompt.name, arguments)
+        except ToolError as error:
+            raise UsageError(str(error)) from error
+
+    async def read(self, name: str, uri: str) -> Parts:
+        """A resource. Raises `ToolError`."""
+        client = await self._servers[name].client()
+        if not isinstance(client, OffersPrompts):
+            raise ToolError(f"The MCP server {name} has no resources.", kind="not_found")
+        async with asyncio.timeout(self._servers[name].spec.timeout_s):
+            return await client.read_resource(uri)
+
+    async def attach_named(self, turn: Turn) -> None:
+        """Add the resources that a prompt names to it."""
+        await attach_named(turn, self._servers, self.read)
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Each server with its state, for programs."""
+        return [{"name": server.name, "status": server.status} for server in self]
+
+    async def aclose(self, *, for_good: bool = True) -> None:
+        """Disconnect from all; unless `for_good`, a later call connects again."""
+        for task in list(self._starting):
+            task.cancel()
+        await asyncio.gather(*(server.aclose(for_good=for_good) for server in self))
+
+    def _say(self, text: str) -> None:
+        """Tell whoever listens now: another session may have begun since."""
+        self.tell(text)
+
+    def _heed_update(self) -> None:
+        self._has_news = True
+        self.on_prompts()
+
+
+def _shown(tools: Iterable[Tool]) -> list[ToolSpec]:
+    return [tool.spec() for tool in tools]
+
+
+async def _started(server: Server) -> None:
+    with suppress(ToolError):  # its state says what is wrong
+        await server.client()
+
+
+async def _given(client: MCPClient, spec: ServerSpec, heed: Heed) -> MCPClient:
+    return client
+
+
+class _NoPins:
+    """For clients that a caller brings: there is no first time to wait for."""
+
+    def load(self, spec: ServerSpec) -> Offer | None:
+        return None
+
+    def save(self, spec: ServerSpec, offer: Offer) -> None:
+        pass

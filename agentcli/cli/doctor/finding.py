@@ -1,0 +1,95 @@
+"""Describes what a check of the doctor finds, and what it looks at."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from typing import Any, Literal
+
+from msgspec import Struct, structs
+
+from agentcli.app import Builder
+from agentcli.config import Config
+from agentcli.errors import ConfigError
+from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.model_choice import Models
+from agentcli.settings import BudgetSettings, ProviderSettings
+
+Status = Literal["ok", "warning", "problem"]
+_LONGEST_RUN_S = 3.0
+
+
+class Finding(Struct, frozen=True):
+    """One finding; `mend` says what to do about a warning (works less well) or a problem (does not work)."""
+
+    check: str
+    status: Status
+    message: str = ""
+    mend: str = ""
+
+
+Said = tuple[Status, str, str]  # a finding of a check that need not know its own name
+Check = Callable[["Subject"], Iterable[Said]]
+
+
+def ok(message: str) -> Said:
+    return "ok", message, ""
+
+
+def warning(message: str, mend: str) -> Said:
+    return "warning", message, mend
+
+
+def problem(message: str, mend: str) -> Said:
+    return "problem", message, mend
+
+
+class Subject:
+    """An installation. `unread` is why its settings could not be read; `config` holds the defaults then."""
+
+    def __init__(self, config: Config, unread: ConfigError | None = None) -> None:
+        self.config = config
+        self.unread = unread
+
+    @cached_property
+    def models(self) -> Models:
+        """Raises `ConfigError`."""
+        return Models(self.config)
+
+    @cached_property
+    def can_look(self) -> bool:
+        """False where the state folder is closed to us, which one check tells."""
+        try:
+            self.config.paths.sessions.stat()
+        except PermissionError:
+            return False
+        except OSError:  # it is not there yet
+            return True
+        return True
+
+    def builder(self, tell: Callable[[str], None], **changes: Any) -> Builder:
+        """One without the settings of models, so that a mistake in those is found by the check that is for them."""
+        plain = {"provider": ProviderSettings(), "providers": {}, "models": {}, "budgets": BudgetSettings()}
+        settings = structs.replace(self.config.settings, **plain, **changes)
+        return Builder(structs.replace(self.config, settings=settings), store=MemorySessions(), on_notice=tell)
+
+    def program(self, name: str) -> str | None:
+        """Where a program is on the PATH."""
+        return shutil.which(name, path=self.config.environment.get("PATH"))
+
+
+def version_of(program: str) -> str:
+    """The first line of `PROGRAM --version`; empty where it does not run."""
+    try:
+        done = subprocess.run(
+            [program, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=True,
+            timeout=_LONGEST_RUN_S,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace").partition("\n")[0].strip()

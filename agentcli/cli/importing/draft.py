@@ -1,0 +1,118 @@
+"""Collects what an import would set in one file, and why the rest is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from agentcli.agent.command_hooks.specs import TIME_LIMIT_S, read_hooks
+from agentcli.config import NOT_FROM_PROJECTS, problem_in
+from agentcli.infra.sandbox.processes.environment import credentials_in
+from agentcli.safety.secrets.masking import mask
+from agentcli.settings import Settings
+
+NO_SETTING = "agentcli has no such setting"
+HOLDS_KEY = "it holds a key or a token, which belongs in no settings"
+LOGIN = f"{HOLDS_KEY}: keep it with agentcli login, or export it"
+
+
+class Draft:
+    """What is to be set in `target`, nested as in config.toml. `left_out` has a sentence on each other thing.
+
+    `copies` are whole files, by where they go.
+    """
+
+    def __init__(self, target: Path, *, is_project: bool) -> None:
+        self.target = target
+        self.is_project = is_project
+        self.values: dict[str, Any] = {}
+        self.left_out: list[str] = []
+        self.copies: dict[Path, str] = {}
+
+    def leave(self, what: object, why: str) -> None:
+        self.left_out.append(f"{mask(str(what))}: {mask(why)}.")
+
+    def take(self, what: str, value: Any, *path: str) -> None:
+        """Set a setting as `what` says in the other tool, unless something forbids it. A list adds to the one there."""
+        key = ".".join(path)
+        if has_secret(value):
+            self.leave(what, LOGIN)
+        elif self.is_project and (key in NOT_FROM_PROJECTS or path[0] in NOT_FROM_PROJECTS):
+            self.leave(what, f"{key} is not taken from a project: import it without --project")
+        elif found := problem_in(_nested(value, path), Settings):
+            self.leave(what, found[1].rstrip("."))
+        else:
+            *groups, name = path
+            table = self.values
+            for group in groups:
+                table = table.setdefault(group, {})
+            if isinstance(value, list):
+                table[name] = [*(there := table.get(name, [])), *(item for item in value if item not in there)]
+            elif table.setdefault(name, value) != value:
+                self.leave(what, f"{key} is {table[name]!r} already by what was read before")
+
+    def take_hooks(self, table: Any, source: Path) -> None:
+        """Hooks are in the same format there; those that cannot be used are left out."""
+        problems: list[str] = []
+        for spec in read_hooks(table, str(source), problems):
+            hook: dict[str, Any] = {"type": "command", "command": spec.command}
+            hook |= {"if": spec.condition} if spec.condition else {}
+            hook |= {"timeout": spec.timeout_s} if spec.timeout_s != TIME_LIMIT_S else {}
+            group = {"matcher": spec.matcher} if spec.matcher else {}
+            self.take(f"{source}: hooks.{spec.event}: {spec.command}", [group | {"hooks": [hook]}], "hooks", spec.event)
+        self.left_out += map(mask, problems)
+
+    def take_servers(self, servers: Any, source: Path) -> None:
+        """MCP servers, as tables with the keys of `.mcp.json`."""
+        for name, table in server_tables(servers, source, self).items():
+            self.take(f"{source}: the MCP server {name}", table, "mcp_servers", name)
+
+
+def has_secret(value: Any) -> bool:
+    """True if some text in it is, or holds, a key or token."""
+    if isinstance(value, Mapping):
+        return any(
+            has_secret(item) or credentials_in({str(name): str(item)})
+            for name, item in value.items()
+            if not _is_reference(item)
+        )
+    if isinstance(value, list | tuple):
+        return any(map(has_secret, value))
+    return isinstance(value, str) and mask(value) != value
+
+
+def server_tables(servers: Any, source: Path, draft: Draft) -> dict[str, dict[str, Any]]:
+    """Tables of MCP servers with the keys of .mcp.json; a secret in them gives way to `${ITS_NAME}`, and is told."""
+    tables: dict[str, dict[str, Any]] = {}
+    for name, given in servers.items() if isinstance(servers, Mapping) else ():
+        if not isinstance(given, Mapping) or not ("command" in given or "url" in given):
+            draft.leave(f"{source}: the MCP server {name}", "it has neither a command nor a url")
+            continue
+        table = {key: given[key] for key in ("type", "command", "args", "env", "url", "headers") if given.get(key)}
+        for key in ("env", "headers"):
+            table |= {key: _without_secrets(table[key], f"{source}: {name}.{key}", draft)} if key in table else {}
+        tables[name] = table
+        for key in given.keys() - table.keys() - {"env", "headers"}:
+            draft.leave(f"{source}: {name}.{key}", NO_SETTING)
+    return tables
+
+
+def _without_secrets(given: Mapping[str, Any], place: str, draft: Draft) -> dict[str, Any]:
+    kept = dict(given)
+    for name, value in given.items():
+        if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
+            variable = "".join(letter if letter.isalnum() else "_" for letter in name).upper()
+            kept[name] = f"${{{variable}}}"
+            draft.leave(f"{place}.{name}", f"{HOLDS_KEY}: export it as {variable}, which stands in its place")
+    return kept
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, str) and "${" in value
+
+
+def _nested(value: Any, path: Iterable[str]) -> Any:
+    for name in reversed(tuple(path)):
+        value = {name: value}
+    return value

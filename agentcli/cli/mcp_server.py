@@ -1,0 +1,83 @@
+"""Offers agentcli's tools as an MCP server on stdin and stdout: sandboxed, and asked about as in a session."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import mcp_types as types
+import msgspec
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
+
+from agentcli.agent.permissions.modes import parse_mode
+from agentcli.agent.state import AgentState
+from agentcli.app import Builder
+from agentcli.cli.output import warn
+from agentcli.cli.subcommands.tools import Bench, Call
+from agentcli.config import Config
+from agentcli.errors import UsageError
+from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.tools.tool import Tool
+from agentcli.version import __version__
+
+_READ_ONLY = ("none", "read", "web")
+
+
+async def serve_tools(config: Config, mode: str, only: Collection[str]) -> None:
+    """Serve until stdin ends. Raises `UsageError` for a tool that is not there."""
+    builder = Builder(config, store=MemorySessions(), on_notice=warn)
+    rules = builder.rules()
+    workspace = builder.workspace(rules)
+    tools = {tool.name: tool for tool in builder.tool_registry() if tool.mode == "server" and not tool.server}
+    if missing := [name for name in only if name not in tools]:
+        raise UsageError(f"There is no tool {missing[0]!r} to serve; there is {', '.join(tools)}.")
+    offered = {name: tool for name, tool in tools.items() if not only or name in only}
+    calls = builder.session_calls(builder.tool_registry().clone(only=list(offered)), workspace)
+    calls.history.ends_loops = False
+    bench = Bench(calls, AgentState("", parse_mode(mode), rules=rules))
+
+    async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[_described(tool) for tool in offered.values()])
+
+    async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        answer = await bench.answer(Call(params.name, params.arguments or {}))
+        return _result(answer)
+
+    server: Server[Any] = Server("agentcli", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
+    try:
+        async with stdio_server() as (read, write):
+            await server.run(read, write, server.create_initialization_options())
+    finally:
+        await workspace.sandbox.aclose()
+        await builder.aclose()
+
+
+def _described(tool: Tool) -> types.Tool:
+    spec = tool.spec()
+    hints = types.ToolAnnotations(read_only_hint=tool.effect in _READ_ONLY, open_world_hint=tool.effect == "web")
+    return types.Tool(name=spec.name, description=spec.description, input_schema=spec.input_schema, annotations=hints)
+
+
+def _result(answer: dict[str, Any]) -> types.CallToolResult:
+    content = answer["content"]
+    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    structured = answer["structured"] if isinstance(answer["structured"], dict) else None
+    return types.CallToolResult(
+        content=[_block(block) for block in blocks],
+        structured_content=msgspec.to_builtins(structured, enc_hook=str),
+        is_error=answer["is_error"],
+    )
+
+
+def _block(block: dict[str, Any]) -> types.ContentBlock:
+    match block:
+        case {"type": "text", "text": text}:
+            return types.TextContent(type="text", text=text)
+        case {"type": "image", "source": {"media_type": media_type, "data": data}}:
+            return types.ImageContent(type="image", data=data, mime_type=media_type)
+        case {"source": {"media_type": media_type, "data": data}}:
+            blob = types.BlobResourceContents(uri="file:///document", mime_type=media_type, blob=data)
+            return types.EmbeddedResource(type="resource", resource=blob)
+        case _:
+            return types.TextContent(type="text", text=str(block))

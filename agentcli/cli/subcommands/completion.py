@@ -1,0 +1,33 @@
+"""`agentcli completion`: prints the script with which a shell completes agentcli."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from agentcli.cli.completion.script import SHELLS, script
+from agentcli.cli.subcommands.shared import make_app, run_app
+from agentcli.errors import UsageError
+from agentcli.near_names import did_you_mean
+
+app = make_app("Print a script that completes agentcli in your shell.", needs_command=False)
+
+
+def run(arguments: list[str]) -> int:
+    return run_app(app, "completion", arguments)
+
+
+@app.command()
+def completion(shell: Annotated[str, typer.Argument(help=f"One of {', '.join(SHELLS)}.")]) -> None:
+    """Commands, flags with their values, sessions, models and skills. To install it:
+
+    bash: agentcli completion bash >~/.local/share/bash-completion/completions/agentcli
+
+    zsh: agentcli completion zsh >"${fpath[1]}/_agentcli"
+
+    fish: agentcli completion fish >~/.config/fish/completions/agentcli.fish
+    """
+    if shell not in SHELLS:
+        raise UsageError(f"No script for {shell!r}{did_you_mean(shell, SHELLS)}; there is {', '.join(SHELLS)}.")
+    print(script(shell), end="")

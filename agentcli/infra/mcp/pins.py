@@ -1,0 +1,41 @@
+"""Keeps what MCP servers offered when they were last approved, a file each in the state folder."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from agentcli.errors import StorageError
+from agentcli.small_files import replace_file
+from agentcli.tools.mcp.client import Offer, ServerSpec
+from agentcli.tools.mcp.names import plain
+
+
+class FilePins:
+    """Implements `Pins`. A project's server is pinned for that project, others for all folders."""
+
+    def __init__(self, folder: Path, project: Path) -> None:
+        self._folder = folder
+        self._project = project
+
+    def load(self, spec: ServerSpec) -> Offer | None:
+        """None also for a file that cannot be read: the server is then met as for the first time."""
+        try:
+            return msgspec.json.decode(self._file(spec).read_bytes(), type=Offer)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def save(self, spec: ServerSpec, offer: Offer) -> None:
+        file = self._file(spec)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_file(file, msgspec.json.encode(offer))
+        except OSError as error:
+            raise StorageError(f"What the MCP server {spec.name} offers could not be kept: {error}.") from error
+
+    def _file(self, spec: ServerSpec) -> Path:
+        where = str(self._project) if spec.scope in ("project", "local") else ""
+        digest = hashlib.sha256(f"{spec.fingerprint} {where}".encode()).hexdigest()
+        return self._folder / f"{plain(spec.name)[:40]}-{digest[:16]}.json"

@@ -1,0 +1,214 @@
+"""Reads which MCP servers are configured, and how each is started; the SDK is loaded when one is connected."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agentcli.config import Config
+from agentcli.errors import ConfigError, ToolError
+from agentcli.paths import project_root
+from agentcli.project_trust import MCP_FILE, is_brought_file
+from agentcli.small_files import read_small_file
+from agentcli.tools.mcp.client import Scope, ServerSpec
+
+if TYPE_CHECKING:
+    from agentcli.agent.mcp.server import Heed
+    from agentcli.agent.mcp.servers import Servers
+    from agentcli.tools.mcp.client import MCPClient
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_TYPES = {"": "", "stdio": "stdio", "http": "http", "streamable-http": "http", "sse": "sse"}
+LOCAL_FILE = ".agentcli/config.local.toml"
+EXTRA = "MCP servers need the extra mcp: ./install.sh --extras mcp, or pip install 'agentcli[mcp]'."
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A server as `.mcp.json` and settings have it; other keys are passed over."""
+
+    type: str = ""
+    command: str | list[str] = ""
+    args: list[str] = []
+    env: dict[str, str] = {}
+    url: str = ""
+    headers: dict[str, str] = {}
+    timeout: float | None = None  # milliseconds, for one call
+    oauth: dict[str, Any] = {}
+    disabled: bool = False
+
+
+def server_specs(
+    config: Config,
+    tell: Callable[[str], None],
+    *,
+    file: str = "",
+    added: Mapping[str, Any] = {},
+    is_strict: bool = False,
+) -> list[ServerSpec]:
+    """The servers that count here; `tell` hears what is wrong.
+
+    Those that a client has `added` come first, then those of a `file`, then local, project and user ones. With
+    `is_strict` only the first two. Raises `ConfigError` for a file that cannot be read.
+    """
+    sources: list[tuple[Mapping[str, Any], Scope, str]] = [(added, "flag", "the client")] if added else []
+    if file:
+        sources.append((servers_in(Path(file).expanduser()), "flag", file))
+    if not is_strict:
+        sources += _settings(config)
+    found: dict[str, ServerSpec | None] = {}
+    for servers, scope, source in sources:
+        for name, entry in servers.items():
+            if name not in found:
+                found[name] = _spec(config, name, entry, scope, source, tell)
+    return [spec for spec in found.values() if spec is not None]
+
+
+def _settings(config: Config) -> list[tuple[Mapping[str, Any], Scope, str]]:
+    """The tables of the settings and of the project's file, that which counts most first."""
+    root = project_root(config.cwd)
+    user, local = str(config.paths.user_config), str(root / LOCAL_FILE)
+    tables: list[tuple[Mapping[str, Any], Scope, str]] = []
+    for layer in reversed(config.layers):
+        if servers := layer.values.get("mcp_servers"):
+            of_project = Path(layer.source).is_relative_to(root / ".agentcli")
+            scope: Scope = "local" if layer.source == local else "project" if of_project else "user"
+            tables.append((servers, scope, layer.source))
+    if config.uses_project and is_brought_file(root / MCP_FILE, root):
+        users = [table for table in tables if table[2] == user]
+        others = [table for table in tables if table[2] != user]
+        tables = [*others, (servers_in(root / MCP_FILE), "project", str(root / MCP_FILE)), *users]
+    return tables
+
+
+def servers_in(file: Path) -> Mapping[str, Any]:
+    """The servers of a file in the form of `.mcp.json`. Raises `ConfigError`."""
+    try:
+        held = msgspec.json.decode(read_small_file(file), type=dict[str, Any])
+        servers = held.get("mcpServers", {})
+        if not isinstance(servers, dict):
+            raise ConfigError("mcpServers is no object.", file=str(file))
+        return servers
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
+
+
+def _spec(
+    config: Config, name: str, entry: Any, scope: Scope, source: str, tell: Callable[[str], None]
+) -> ServerSpec | None:
+    """None for a server that is off, or cannot be read, which is told."""
+    try:
+        given = msgspec.convert(entry, _Entry)
+    except msgspec.ValidationError as error:
+        tell(f"{source}: the MCP server {name} is not used: {error}.")
+        return None
+    kind = _TYPES.get(given.type)
+    problem = (
+        f"there is no type {given.type!r}, but stdio, http and sse" if kind is None
+        else "it has neither a command nor a url" if not (given.command or given.url)
+        else ""
+    )  # fmt: skip
+    if problem or given.disabled:
+        tell(f"{source}: the MCP server {name} is not used: {problem}.") if problem else None
+        return None
+    command, *arguments = [given.command] if isinstance(given.command, str) else given.command
+    timeout_s = given.timeout / 1000 if given.timeout else config.settings.mcp.call_timeout_s
+    return ServerSpec(
+        name,
+        kind or ("http" if given.url else "stdio"),  # type: ignore[arg-type]
+        command,
+        (*arguments, *given.args),
+        given.env,
+        given.url,
+        given.headers,
+        timeout_s,
+        given.oauth,
+        scope,
+        source,
+    )
+
+
+def expanded(text: str, environment: Mapping[str, str]) -> str:
+    """`${VAR}` and `${VAR:-default}` replaced. Raises `ToolError` that names a variable that is not set."""
+
+    def value(found: re.Match[str]) -> str:
+        name, default = found[1], found[2]
+        if name in environment:
+            return environment[name]
+        if default is None:
+            raise ToolError(f"{name} is not set in the environment, and the server needs it.", kind="dependency_error")
+        return str(default)
+
+    return _VARIABLE.sub(value, text)
+
+
+def texts_of(spec: ServerSpec) -> tuple[str, ...]:
+    """Everything of a server in which variables are expanded, its command first."""
+    return (spec.command, *spec.args, *spec.env.values(), spec.url, *spec.headers.values())
+
+
+class Connecting:
+    """Implements `Connect` for the servers of one configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    async def __call__(self, spec: ServerSpec, heed: Heed) -> MCPClient:
+        environment = self._config.environment
+        root = project_root(self._config.cwd)
+        sdk = await asyncio.to_thread(load_sdk)
+        if spec.type == "stdio":
+            made: MCPClient = await sdk.connect_stdio(spec, self._launch(spec, root), heed, self._config.cwd)
+            return made
+        url = expanded(spec.url, environment)
+        headers = {name: expanded(value, environment) for name, value in spec.headers.items()}
+        oauth = import_module("agentcli.infra.mcp.oauth")
+        logins = oauth.KeptLogins(self._config.kept_keys)
+        login = await asyncio.to_thread(logins.load, url)
+        auth = None if "authorization" in map(str.lower, headers) else oauth.kept_auth(logins, url, login)
+        reached: MCPClient = await sdk.connect_http(spec, url, headers, heed, self._config.cwd, auth=auth)
+        return reached
+
+    def _launch(self, spec: ServerSpec, root: Path) -> Any:
+        environment = self._config.environment
+        stdio = import_module("agentcli.infra.mcp.stdio")
+        own = import_module("agentcli.infra.sandbox.processes.environment").command_environment(environment, "")
+        own |= {"AGENTCLI_PROJECT_DIR": str(root), "CLAUDE_PROJECT_DIR": str(root)}
+        own |= {name: expanded(value, environment) for name, value in spec.env.items()}
+        argv = tuple(expanded(part, environment | own) for part in (spec.command, *spec.args))
+        return stdio.Launch(argv, own, self._config.cwd)
+
+
+def load_sdk() -> Any:
+    """The module that uses the SDK; takes 0.6 s, without the collector a fifth less. Raises `ToolError`."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return import_module("agentcli.infra.mcp.sdk_client")
+    except ImportError as error:
+        raise ToolError(f"{EXTRA} ({error})", kind="dependency_error") from error
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def make_servers(
+    config: Config, specs: Sequence[ServerSpec], clients: Sequence[MCPClient], tell: Callable[[str], None]
+) -> Servers | None:
+    """None where no server is configured: nothing of this is imported then."""
+    if not specs and not clients:
+        return None
+    servers = import_module("agentcli.agent.mcp.servers")
+    pins = import_module("agentcli.infra.mcp.pins").FilePins(config.paths.state / "mcp", project_root(config.cwd))
+    only = [name for name in config.settings.tools.only if name.startswith("mcp__")]
+    if config.settings.tools.only and not only:
+        return None
+    made: Servers = servers.Servers(specs, Connecting(config), pins, clients=clients, only=only)
+    made.tell = tell
+    return made

@@ -1,0 +1,124 @@
+"""Defines how agentcli sees an MCP server: its settings, tools and results, and the client that reaches it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import msgspec
+from msgspec import Struct
+
+from agentcli.llm.messages import Document, Image, Text
+from agentcli.tools.tool import Ask
+
+Scope = Literal["project", "local", "user", "flag", "caller"]
+
+
+class ServerSpec(Struct, frozen=True):
+    """A configured server. `env`, `headers` and the like are as written: `${VAR}` is expanded when it is started.
+
+    `timeout_s` bounds one call, without the time the person takes to answer. `oauth` may have a `clientId`, with
+    `clientSecret` and `callbackPort`, where the server knows agentcli already, or a `clientMetadataUrl`. `source` is
+    the file it comes from.
+    """
+
+    name: str
+    type: Literal["stdio", "http", "sse"] = "stdio"
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+    url: str = ""
+    headers: dict[str, str] = {}
+    timeout_s: float = 300.0
+    oauth: dict[str, Any] = {}
+    scope: Scope = "user"
+    source: str = ""
+
+    @property
+    def target(self) -> str:
+        """The command line or the address, for people."""
+        return self.url or " ".join((self.command, *self.args))
+
+    @property
+    def fingerprint(self) -> str:
+        """Tells one way to start a server from another; hexadecimal."""
+        parts = (self.name, self.type, self.command, self.args, sorted(self.env.items()), self.url)
+        return hashlib.sha256(msgspec.json.encode((*parts, sorted(self.headers.items())))).hexdigest()
+
+
+class RemoteTool(Struct, frozen=True):
+    """A tool of a server. `schema` is the JSON Schema of its arguments, whatever the server says."""
+
+    name: str
+    description: str = ""
+    schema: dict[str, Any] = {}
+
+
+class RemotePrompt(Struct, frozen=True):
+    """A prompt that a server offers; `arguments` are names, each with True if it has to be given."""
+
+    name: str
+    description: str = ""
+    arguments: tuple[tuple[str, bool], ...] = ()
+
+
+class Offer(Struct, frozen=True):
+    """Everything a server offers, in its own order. `instructions` is what it tells the model about itself."""
+
+    tools: tuple[RemoteTool, ...] = ()
+    prompts: tuple[RemotePrompt, ...] = ()
+    instructions: str = ""
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with any name, description or schema that a model reads; hexadecimal."""
+        return hashlib.sha256(msgspec.json.encode(self, order="sorted")).hexdigest()
+
+
+Parts = tuple[Text | Image | Document, ...]
+
+
+class RemoteResult(Struct, frozen=True):
+    """The result of a call. `structured` is any JSON value."""
+
+    content: Parts = ()
+    structured: Any = None
+    is_error: bool = False
+
+
+class MCPClient(Protocol):
+    """A connection to one server. Bring another one with `Agent(mcp_clients=[…])`.
+
+    Calls may overlap. Each method raises `ToolError`: kind `resource_error` if the connection is lost, `timeout`,
+    `invalid_parameters` if the server refuses the arguments, else `execution_error`.
+    """
+
+    @property
+    def name(self) -> str:
+        """The server's name, as in `mcp__NAME__tool`."""
+        ...
+
+    async def list_tools(self) -> Sequence[RemoteTool]: ...
+
+    async def call_tool(
+        self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None
+    ) -> RemoteResult:
+        """`progress` is told lines while the call runs; `ask` puts the server's questions to the person.
+
+        A cancelled call is cancelled on the server too.
+        """
+        ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class OffersPrompts(Protocol):
+    """A client whose server may have prompts and resources."""
+
+    async def offer(self) -> Offer: ...
+
+    async def get_prompt(self, name: str, arguments: dict[str, str]) -> str: ...
+
+    async def read_resource(self, uri: str) -> Parts: ...

@@ -1,0 +1,119 @@
+"""Writes docs/library.md from the docstrings of what `agentcli` exports: python docs/make_library.py."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import agentcli
+
+HEAD = """# The library
+
+```python
+from agentcli import Agent, tool
+```
+
+Everything below comes from the package `agentcli`, is typed, and passes `mypy --strict`. It works within a running event loop (a
+notebook, a web server), and any number of agents live side by side. `examples/` holds whole programs.
+
+This page is written from the docstrings by `python docs/make_library.py`; a test compares it with the program.
+"""
+
+GROUPS = {
+    "Agents": ("Agent", "AgentFailed"),
+    "Tools": ("tool", "Tool", "ToolContext", "ToolOutput", "ToolSpec"),
+    "Stores": ("ConversationStore", "SessionStore", "MemorySessions", "SqliteSessions", "readable_from"),
+    "Seams": ("Provider", "Sandbox", "MCPClient", "RemoteTool", "RemoteResult", "Locks", "TurnHooks", "CallHooks"),
+    "Events": (
+        "TextDelta", "ThinkingDelta", "ToolStarted", "OutputDelta", "ToolFinished", "ApprovalRequested", "ClientToolRequested",
+        "UsageReported", "Compaction", "ProviderSwitched", "Retry", "Notice", "SubagentStarted", "SubagentEnded", "HookRan",
+        "EntryStored", "Done", "TurnFailed",
+    ),
+    "Operations, for `(await agent.session()).submit`": (
+        "Prompt", "Steer", "Interrupt", "Approve", "ClientResult", "SetModel", "SetMode", "SetEffort",
+    ),
+    "Counting and forms": (
+        "count_tokens", "count_message_tokens", "count_conversation_tokens", "get_model_info", "to_chat_completion",
+        "to_anthropic_message", "UsageCollector",
+    ),
+    "Skills": ("Skill", "read_skill", "SkillRegistry", "Activation"),
+    "Errors": ("AgentcliError", "UserError", "UsageError", "ConfigError", "StorageError", "ToolError"),
+}  # fmt: skip
+
+
+def page() -> str:
+    parts = [HEAD]
+    for group, names in GROUPS.items():
+        parts.append(f"## {group}\n")
+        parts += [_described(name, getattr(agentcli, name)) for name in names]
+    return "\n".join(parts)
+
+
+def _described(name: str, thing: Any) -> str:
+    lines = [f"### {name}\n"]
+    if inspect.isclass(thing):
+        if fields := _fields(thing):
+            lines.append(f"```python\n{name}({', '.join(fields)})\n```\n")
+        elif name == "Agent":
+            lines.append(f"```python\n{_on_lines(_signature(name, thing.__init__))}\n```\n")
+        lines.append(_text(thing))
+        for method, function in vars(thing).items():
+            if not method.startswith("_") and inspect.isfunction(function):
+                lines.append(f"- `{_signature(method, function)}`{_told(function)}")
+    else:
+        lines += [f"```python\n{_signature(name, thing)}\n```\n", _text(thing)]
+    return "\n".join(line for line in lines if line) + "\n"
+
+
+def _fields(thing: type) -> list[str]:
+    if not (isinstance(thing, type) and issubclass(thing, msgspec.Struct)):
+        return []
+    return [field.name for field in msgspec.structs.fields(thing) if field.name != "agent_id"]
+
+
+def _signature(name: str, function: Any) -> str:
+    """The parameters with their types as they stand in the source."""
+    shown = []
+    star = False
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not star:
+            star = True
+            shown.append("*")
+        text = f"{'**' if parameter.kind is parameter.VAR_KEYWORD else ''}{parameter.name}"
+        if parameter.annotation is not parameter.empty:
+            text += f": {parameter.annotation}"
+        if parameter.default is not parameter.empty:
+            default = parameter.default
+            text += f" = {default.__name__ if inspect.isfunction(default) else repr(default)}"
+        shown.append(text)
+    returns = inspect.signature(function).return_annotation
+    arrow = f" -> {returns}" if returns not in (inspect.Signature.empty, "None") else ""
+    prefix = "async " if inspect.iscoroutinefunction(function) else ""
+    return f"{prefix}{name}({', '.join(shown)}){arrow}"
+
+
+def _on_lines(signature: str) -> str:
+    """A long signature, a parameter on each line."""
+    head, _, rest = signature.partition("(")
+    parameters = re.split(r", (?=\w+:|\*)", rest.removesuffix(")"))
+    return "\n".join([f"{head}(", *(f"    {parameter}," for parameter in parameters), ")"])
+
+
+def _text(thing: Any) -> str:
+    """A docstring as Markdown: what is indented in it is code already."""
+    return (inspect.cleandoc(thing.__doc__) if thing.__doc__ else "").strip() + "\n"
+
+
+def _told(function: Any) -> str:
+    text = inspect.getdoc(function) if function.__doc__ else ""
+    return f": {' '.join(text.split())}" if text else ""
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("library.md").write_text(page(), "utf-8")

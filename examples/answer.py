@@ -1,0 +1,10 @@
+"""Asks one question, and tells what the answer cost."""
+
+from scripted import scripted
+
+from agentcli import Agent
+
+MODEL = scripted({"text": "It computes prices with tax."})  # or "anthropic/claude-sonnet-5-5"
+
+done = Agent(MODEL).run_sync("What does this project do?")
+print(done.text, f"({done.usage.output_tokens} tokens, ${done.cost_usd})")

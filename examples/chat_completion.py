@@ -1,0 +1,10 @@
+"""Answers in the form of OpenAI's Chat Completions, as a proxy in front of an agent would."""
+
+import json
+
+from scripted import scripted
+
+from agentcli import Agent, to_chat_completion
+
+done = Agent(scripted({"text": "Four."})).run_sync("What is 2 + 2?")
+print(json.dumps(to_chat_completion(done, model="my-agent")["choices"], indent=2))

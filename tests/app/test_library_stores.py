@@ -1,0 +1,280 @@
+"""The library in other programs: stores, web handlers, tools without a model, providers and servers of one's own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcli import Agent, MemorySessions, RemoteResult, RemoteTool, SqliteSessions, Text, readable_from
+from agentcli.agent.events import ApprovalRequested
+from agentcli.conversation.schema import SCHEMA_VERSION
+from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError
+from agentcli.llm.errors import AuthError, RateLimit
+from agentcli.llm.messages import Message, Usage
+from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount
+from agentcli.reply_forms import to_anthropic_message, to_chat_completion
+from tests.app.running import call
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:9")
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+class Recorder:
+    """A provider that keeps what it is asked, and says how often that was."""
+
+    name = "own"
+    model = "recorder"
+
+    def __init__(self, *calls: dict[str, Any]) -> None:
+        self.requests: list[Request] = []
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+        self.requests.append(request)
+        said = f"answer {len(self.requests)}"
+        yield TextDelta(said)
+        yield Done(Message("assistant", (Text(said),)), "end_turn", Usage(output_tokens=2), self.model)
+
+    async def count_tokens(self, request: Request) -> TokenCount:
+        return TokenCount(1, exact=True)
+
+    async def health_check(self) -> Health:
+        return Health(True, "here")
+
+    async def aclose(self) -> None: ...
+
+    def heard(self) -> str:
+        return " ".join(
+            block.text for message in self.requests[-1].messages for block in message.content if isinstance(block, Text)
+        )
+
+
+class Kept:
+    """Implements `ConversationStore`."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+
+    async def load(self, conversation_id: str) -> bytes | None:
+        return self.kept.get(conversation_id)
+
+    async def save(self, conversation_id: str, data: bytes) -> None:
+        self.kept[conversation_id] = data
+
+    async def reset(self, conversation_id: str) -> None:
+        self.kept.pop(conversation_id, None)
+
+
+async def test_a_conversation_is_built_for_one_request_and_dropped(work: Path) -> None:
+    store, provider = Kept(), Recorder()
+
+    async def request(user: str, text: str) -> str:
+        async with Agent(
+            provider=provider, cwd=work, conversation_store=store, conversation_id=user, user_id=user
+        ) as agent:
+            return (await agent.run(text)).text
+
+    await request("ann", "My name is Ann.")
+    await request("bob", "And mine is Bob.")
+    assert "Ann" not in provider.heard()
+    await request("ann", "Who am I?")
+    assert "My name is Ann." in provider.heard()
+    assert "answer 1" in provider.heard()
+    assert "Bob" not in provider.heard()
+
+
+async def test_a_conversation_can_be_forgotten(work: Path) -> None:
+    store, provider = Kept(), Recorder()
+    async with Agent(provider=provider, cwd=work, conversation_store=store, conversation_id="one") as agent:
+        await agent.run("Remember the plum.")
+        await agent.reset()
+        assert store.kept == {}
+        await agent.run("What was it?")
+        assert "plum" not in provider.heard()
+
+
+async def test_what_is_no_conversation_is_an_error_that_says_so(work: Path) -> None:
+    store = Kept()
+    store.kept["one"] = b"{}"
+    async with Agent(provider=Recorder(), cwd=work, conversation_store=store, conversation_id="one") as agent:
+        with pytest.raises(StorageError, match="cannot be read"):
+            await agent.run("hello")
+    with pytest.raises(UsageError, match="conversation_id"):
+        Agent(provider=Recorder(), conversation_store=store)
+
+
+@pytest.mark.parametrize("make", [lambda folder: MemorySessions(), lambda folder: SqliteSessions(folder / "own.db")])
+async def test_a_session_of_a_store_goes_on_and_is_its_user_s(
+    make: Callable[[Path], Any], work: Path, tmp_path: Path
+) -> None:
+    store, provider = make(tmp_path), Recorder()
+    id = "01900000-0000-7000-8000-000000000001"
+    for text in ("first", "second"):
+        async with Agent(provider=provider, cwd=work, store=store, session_id=id, user_id="ann") as agent:
+            await agent.run(text)
+    assert "first" in provider.heard()
+    assert [info.user_id for info in await store.list(user_id="ann")] == ["ann"]
+    async with Agent(provider=provider, cwd=work, store=store, session_id=id, user_id="eve") as agent:
+        with pytest.raises(UsageError, match="is not one of eve"):
+            await agent.run("what did they say?")
+    await store.close()
+
+
+async def test_a_call_without_a_model_is_judged_and_made_once(work: Path) -> None:
+    asked: list[str] = []
+
+    async def decide(question: ApprovalRequested) -> bool:
+        asked.append(question.title)
+        return "yes.txt" in question.title
+
+    write = {"path": "yes.txt", "content": "x"}
+    async with Agent(provider=Recorder(), cwd=work, approve=decide) as agent:
+        made = await asyncio.gather(*(agent.call_tool("file_write", write, idempotency_key="k") for _ in range(3)))
+        assert (work / "yes.txt").read_text() == "x"
+        assert len(asked) == 1
+        assert {one.id for one in made} == {made[0].id}
+        assert made[0].error is None
+        refused = await agent.call_tool("file_write", {"path": "no.txt", "content": "x"}, caller_id="shop")
+        assert refused.error is not None
+        assert refused.error.kind == "permission_denied"
+        with pytest.raises(UsageError, match="belongs to another call"):
+            await agent.call_tool("file_write", {"path": "other.txt", "content": ""}, idempotency_key="k")
+        wrong = await agent.call_tool("file_raed", {})
+        assert wrong.error is not None
+        assert wrong.error.kind == "not_found"
+
+
+async def test_a_call_without_a_model_that_takes_too_long_is_ended(work: Path) -> None:
+    async with Agent(provider=Recorder(), cwd=work, permission_mode="bypassPermissions") as agent:
+        late = await agent.call_tool("bash", {"command": "sleep 30"}, timeout_s=0.3)
+        assert late.error is not None
+        assert late.error.kind == "timeout"
+
+
+async def test_files_are_attached_wherever_they_lie(work: Path, tmp_path: Path) -> None:
+    (tmp_path / "far.txt").write_text("from far away")
+    (work / "near.txt").write_text("from nearby")
+    provider = Recorder()
+    async with Agent(provider=provider, cwd=work) as agent:
+        await agent.run("Look.", attachments=[tmp_path / "far.txt", "near.txt", Text("and a note")])
+        assert all(text in provider.heard() for text in ("from far away", "from nearby", "and a note"))
+        with pytest.raises(UsageError, match="cannot be attached"):
+            await agent.run("Look.", attachments=[tmp_path / "nothing.txt"])
+
+
+class Calculator:
+    """Implements `MCPClient` without a server."""
+
+    name = "calc"
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    async def list_tools(self) -> Sequence[RemoteTool]:
+        schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+        return [RemoteTool("double", "Doubles a number.", schema)]
+
+    async def call_tool(self, name: str, input: dict[str, Any], *, progress: Any, ask: Any) -> RemoteResult:
+        if input["n"] < 0:
+            raise ToolError("Only numbers from 0 on.", kind="invalid_parameters")
+        progress("half way")
+        return RemoteResult((Text(str(2 * input["n"])),), {"n": 2 * input["n"]})
+
+    async def close(self) -> None:
+        self.closed += 1
+
+
+async def test_a_connection_to_a_server_of_one_s_own_is_used_and_closed(work: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.jsonl"
+    script.write_text(
+        "".join(
+            json.dumps(one) + "\n"
+            for one in ({"tool_calls": [call("mcp__calc__double", n=21)]}, {"text": "{{last_result}}"})
+        )
+    )
+    client = Calculator()
+    async with Agent(
+        f"scripted/{script}", cwd=work, mcp_clients=[client], permission_mode="bypassPermissions"
+    ) as agent:
+        assert (await agent.run("double it")).text == "42"
+        wrong = await agent.call_tool("mcp__calc__double", {"n": -1})
+        assert wrong.error is not None
+        assert "The arguments, as a JSON Schema" in str(wrong.result.content)
+    assert client.closed == 1
+
+
+async def test_skills_of_a_caller_s_folder_are_offered(work: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "skills/greet"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text("---\nname: greet\ndescription: Greets people of all kinds.\n---\nSay hello.\n")
+    provider = Recorder()
+    async with Agent(provider=provider, cwd=work, skills=[tmp_path / "skills"]) as agent:
+        await agent.run("hello")
+    assert "Greets people of all kinds." in provider.requests[0].system
+
+
+def test_versions_that_can_be_read_are_told_from_a_table() -> None:
+    assert [readable_from(version) for version in range(SCHEMA_VERSION + 2)] == [False, True, True, True, False]
+
+
+def test_errors_know_whether_trying_again_may_help() -> None:
+    assert RateLimit("slow down").is_retryable
+    assert not RateLimit("slow down").is_permanent
+    assert AuthError("who are you?").is_permanent
+    assert ToolError("late", kind="timeout").is_retryable
+    assert UsageError("wrong").is_permanent
+    assert issubclass(UsageError, AgentcliError)
+
+
+@pytest.mark.oracle
+async def test_the_forms_of_answers_are_what_the_vendors_sdks_read(work: Path) -> None:
+    from anthropic.types import Message as AnthropicMessage
+    from openai.types.chat import ChatCompletion
+
+    async with Agent(provider=Recorder(), cwd=work) as agent:
+        done = await agent.run("hello")
+    completion = ChatCompletion.model_validate(to_chat_completion(done, model="own"), strict=True)
+    assert completion.choices[0].message.content == "answer 1"
+    assert completion.usage is not None
+    assert completion.usage.completion_tokens == 2
+    message = AnthropicMessage.model_validate(to_anthropic_message(done, model="own"), strict=True)
+    assert message.content[0].text == "answer 1"  # type: ignore[union-attr]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
+def test_the_examples_run(example: Path, tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, example], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout or example.stem == "scripted"
+    assert not ran.stderr
+
+
+@pytest.mark.slow
+def test_the_examples_pass_a_strict_type_checker() -> None:
+    files = sorted((ROOT / "examples").glob("*.py"))
+    ran = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file", "/dev/null", *files],
+        cwd=ROOT / "examples", capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout

@@ -1,0 +1,49 @@
+"""MCP servers of other tools as tables with the keys of .mcp.json, without the secrets in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentcli.cli.importing.codex import as_in_mcp_json
+from agentcli.cli.importing.draft import Draft, server_tables
+
+TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+def test_secrets_give_way_to_their_variables() -> None:
+    draft = Draft(Path("config.toml"), is_project=False)
+    servers = {
+        "github": {
+            "type": "stdio",
+            "command": "npx",
+            "args": ["-y", "server"],
+            "env": {"GITHUB_TOKEN": TOKEN, "LEVEL": "2", "OTHER": "${OTHER}"},
+        },
+        "docs": {
+            "type": "http",
+            "url": "https://docs.example.org",
+            "headers": {"Authorization": "Bearer abc", "X": "1"},
+        },
+        "odd": {"timeout": 3},
+    }
+    tables = server_tables(servers, Path("settings.json"), draft)
+    assert tables == {
+        "github": {**servers["github"], "env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}", "LEVEL": "2", "OTHER": "${OTHER}"}},
+        "docs": {**servers["docs"], "headers": {"Authorization": "${AUTHORIZATION}", "X": "1"}},
+    }
+    assert len(draft.left_out) == 3
+    assert TOKEN not in "".join(draft.left_out)
+
+
+def test_the_field_names_of_codex_become_those_of_mcp_json() -> None:
+    given = {
+        "docs": {"url": "https://d.example.org", "http_headers": {"X": "1"}, "bearer_token_env_var": "DOCS_TOKEN"},
+        "here": {"command": "server", "startup_timeout_sec": 3},
+    }
+    draft = Draft(Path("config.toml"), is_project=False)
+    tables = server_tables(as_in_mcp_json(given), Path("config.toml"), draft)
+    assert tables == {
+        "docs": {"url": "https://d.example.org", "headers": {"X": "1", "Authorization": "Bearer ${DOCS_TOKEN}"}},
+        "here": {"command": "server"},
+    }
+    assert draft.left_out == ["config.toml: here.startup_timeout_sec: agentcli has no such setting."]
