@@ -67,6 +67,7 @@ from agentcli.tools.web.access import WebAccess
 from agentcli.tools.web.lazy import LazyWeb
 
 if TYPE_CHECKING:
+    from agentcli.agent.answer_schema import AnswerSchema
     from agentcli.agent.mcp.servers import Servers
     from agentcli.agent.subagents.running import Subagents
     from agentcli.safety.secrets.masking import Masker
@@ -96,6 +97,7 @@ class Extras(Struct, frozen=True):
     context_transform: ContextTransform = unchanged
     sandbox: Sandbox | None = None
     skill_folders: tuple[Path, ...] = ()
+    answer_schema: AnswerSchema | None = None
     mcp_config: str = ""
     mcp_servers: Mapping[str, Any] = {}
     is_strict_mcp: bool = False
@@ -211,6 +213,7 @@ class Builder:
             watch,
             nested,
             self._count_texts,
+            answer_schema=extras.answer_schema,
         )
 
     @cached_property

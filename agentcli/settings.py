@@ -177,9 +177,13 @@ class WebSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
 
 class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`max_turns` counts requests of one prompt. Unset: 100 in the terminal, which asks then, and 25 elsewhere."""
+    """`max_turns` counts requests of one prompt. Unset: 100 in the terminal, which asks then, and 25 elsewhere.
+
+    A run without a terminal in which nothing has happened for `idle_s` seconds ends with exit code 1.
+    """
 
     max_turns: Positive | None = None
+    idle_s: Annotated[float, Meta(gt=0, le=_A_DAY)] = 600.0
     max_budget_usd: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
 
 

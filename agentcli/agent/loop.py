@@ -140,10 +140,10 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
     """
     try:
         end = await _answered(turn)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as cancelled:
         answer_open_calls(turn, INTERRUPTED)
         await settled_in_any_case(turn)
-        turn.emit(_done(turn, "interrupted"))
+        turn.emit(_given_up(turn, str(cancelled.args[0])) if any(cancelled.args) else _done(turn, "interrupted"))
         raise
     turn.emit(end)
     return end
@@ -154,6 +154,8 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
         try:
             await heed_prompt(turn)
             await attend_servers(turn)
+            if turn.runtime.answer_schema is not None:
+                turn.state.notes.append(reminder(turn.runtime.answer_schema.request))
             reason = await _rounds(turn)
         finally:
             if (skills := turn.runtime.calls.skills) is not None:
@@ -213,9 +215,24 @@ async def _rounds(turn: Turn) -> DoneReason:
         steered = add_steering(turn)
         reported = await add_reports(turn, waits=not calls and not steered)
         has_more = calls or steered or reported or continue_reply(turn, reply) or await settle_plan(turn)
+        has_more = has_more or asks_again(turn)
         if not has_more and not await heed_stop(turn):
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
     return "max_turns"
+
+
+def asks_again(turn: Turn) -> bool:
+    """Whether an answer that does not fit the schema that is asked for is to be given once more."""
+    schema = turn.runtime.answer_schema
+    problem = (
+        schema.problem("".join(turn.answer)) if schema is not None and turn.tries_to_fit < schema.most_tries else ""
+    )
+    if schema is None or not problem:
+        return False
+    turn.tries_to_fit += 1
+    turn.answer.clear()
+    add(turn, reminder(schema.again(problem)))
+    return True
 
 
 async def _refusal(turn: Turn, reply: llm.Done) -> tuple[DoneReason, str] | None:
@@ -398,6 +415,11 @@ _ADVICE: dict[type[Exception], str] = {
     ContextOverflow: "Shorten the prompt, begin a new conversation, or use a model with a larger window.",
     BillingError: "Top up the account, or use another provider with -m or /model.",
 }
+
+
+def _given_up(turn: Turn, why: str) -> TurnFailed:
+    """The end of a turn that was interrupted for a reason of the program's own."""
+    return TurnFailed(why, True, "GivenUp", turn.round, turn.usage, turn.cost_usd, tuple(turn.calls.denials))
 
 
 def _done(turn: Turn, reason: DoneReason) -> Done:

@@ -49,10 +49,12 @@ class GoOn(Struct, frozen=True, tag="go_on"):
 
 
 class Interrupt(Struct, frozen=True, tag="interrupt"):
-    """End the turn and the person's own commands now; what was said is kept.
+    """End the turn and the person's own commands now; what was said is kept. With a `reason` the turn has failed.
 
     Follow-ups stay queued. Steering that had not reached the model yet starts a turn of its own.
     """
+
+    reason: str = ""
 
 
 class Approve(Struct, frozen=True, tag="approve"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct, to_builtins
 
@@ -11,6 +11,9 @@ from agentcli.agent.events import Done, Event, TurnEnded, TurnFailed, TurnStarte
 from agentcli.agent.result_object import result_object, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.claim import Claim
+
+if TYPE_CHECKING:
+    from agentcli.agent.answer_schema import AnswerSchema
 
 INTERRUPTED_EXIT = 130
 EXIT_CODES = {
@@ -24,6 +27,7 @@ EXIT_CODES = {
 }
 DENIED_EXIT = 56
 UNPROVEN_EXIT = 57
+MISFIT_EXIT = 55
 _SUBTYPES = {
     "max_turns": "error_max_turns",
     "max_budget": "error_max_budget_usd",
@@ -34,10 +38,25 @@ _REASONS = {"LoopError": "loop"}  # why a turn failed, where that has a name of 
 
 
 class Demands(Struct, frozen=True):
-    """What a run is to end with a code of its own for: a denied call (56), a claim that is not verified (57)."""
+    """What a run is to end with a code of its own for: a denied call (56), an answer that does not
+    fit a schema (55), a claim that is not verified (57).
+    """
 
     no_denials: bool = False
     evidence: bool = False
+    schema: AnswerSchema | None = None
+
+    def value(self, end: Done | TurnFailed) -> Any:
+        """The value that an answer gives; None without a schema, or where it does not fit."""
+        if self.schema is None or isinstance(end, TurnFailed) or self.schema.problem(end.text):
+            return None
+        return self.schema.value(end.text)
+
+    def misfit(self, end: Done | TurnFailed) -> str:
+        """Why an answer does not fit the schema; empty where it does, or where there is no answer."""
+        if self.schema is None or isinstance(end, TurnFailed) or end.reason not in ("end_turn", "max_tokens"):
+            return ""
+        return self.schema.problem(end.text)
 
     def lack_evidence(self, end: Done | TurnFailed) -> bool:
         return self.evidence and bool(unproven(end))
@@ -83,7 +102,9 @@ class ResultBuilder:
             reason = _REASONS.get(end.error_type, end.error_type or "error")
         else:
             subtype, text, reason = _SUBTYPES.get(end.reason, "success"), end.text, end.reason
-            if demands.no_denials and denials and subtype == "success":
+            if demands.misfit(end):
+                subtype, reason = "error_schema", "schema_not_met"
+            elif demands.no_denials and denials and subtype == "success":
                 subtype, reason = "error_permission", "permission_denied"
             elif demands.lack_evidence(end) and subtype == "success":
                 subtype, reason = "error_evidence", "evidence_missing"
@@ -98,6 +119,7 @@ class ResultBuilder:
                 model: {**usage_object(usage), "cost_usd": cost} for model, (usage, cost) in by_model.items()
             },
             "permission_denials": denials,
+            "structured_output": demands.value(end),
             "claims": [] if isinstance(end, TurnFailed) else to_builtins(end.claims),
         }
 
@@ -119,6 +141,8 @@ def exit_code(end: Done | TurnFailed, demands: Demands) -> int:
     if isinstance(end, TurnFailed):
         return 1
     code = EXIT_CODES[end.reason]
+    if code == 0 and demands.misfit(end):
+        return MISFIT_EXIT
     if code == 0 and demands.no_denials and end.denials:
         return DENIED_EXIT
     return UNPROVEN_EXIT if code == 0 and demands.lack_evidence(end) else code

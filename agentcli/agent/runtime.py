@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -23,6 +23,9 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Effort, Provider, ToolSpec
 from agentcli.llm.retry import RetryPolicy
 from agentcli.tools.registry import ToolRegistry
+
+if TYPE_CHECKING:
+    from agentcli.agent.answer_schema import AnswerSchema
 
 Resolve = Callable[[AgentState], Awaitable[tuple[Provider, ModelInfo]]]
 ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
@@ -94,7 +97,8 @@ class Runtime:
     is told how full it is. An answer that breaks off is continued unasked up to `most_breaks` times a turn.
     `context_policy` may compact the conversation before a request, `compactor` when a request was too long or the
     person asks; `context_transform` may change the messages of one request. `nested` finds instruction files of
-    folders that calls go to, `count_texts` counts for /context, `collect` gets each new entry.
+    folders that calls go to, `count_texts` counts for /context, `collect` gets each new entry. An
+    answer has to fit the `answer_schema`.
     """
 
     resolve: Resolve
@@ -115,6 +119,7 @@ class Runtime:
     nested: NestedInstructions | None = None
     count_texts: CountTexts = estimated
     collect: Callable[[str, Entry], object] = lambda session_id, entry: None
+    answer_schema: AnswerSchema | None = None
 
     @property
     def changes_messages(self) -> bool:

@@ -148,10 +148,12 @@ class Session:
             case GoOn():
                 if not self.is_busy and (turn := cut_turn(state, self.runtime, self.publish)) is not None:
                     self._start(turn)
-            case Interrupt():
+            case Interrupt(reason):
                 for task in (self._turn, *self._commands):
                     if task is not None:
-                        self._loop.call_soon(task.cancel)  # not before it has begun: its end would not be told
+                        self._loop.call_soon(
+                            task.cancel, reason or None
+                        )  # not before it has begun: its end would not be told
             case Approve(id):
                 asked = self._questions.requests.get(id)
                 if self._questions.answer(op):

@@ -49,7 +49,8 @@ class Turn:
     broke off in its text, and no other has come since. `has_overflowed`: a request was too long, and the conversation
     was compacted for it. `is_refused`: the provider takes the newest request in no form. `dearer_model` is the one that
     a cheaper one has just replaced. `left` are calls of an earlier reply that are still to run. `stops` counts how
-    often hooks let it go on; a prompt may be `is_refused_by_hook`. `pending` are entries being stored, oldest first; of
+    often hooks let it go on, `tries_to_fit` how often an answer did not fit a schema; a prompt may be
+    `is_refused_by_hook`. `pending` are entries being stored, oldest first; of
     `entry_ids` the first `accepted` were in a request that was answered.
     """
 
@@ -74,6 +75,7 @@ class Turn:
     left: tuple[ToolUse, ...] = ()
     stops: int = 0
     is_refused_by_hook: bool = False
+    tries_to_fit: int = 0
     pending: list[asyncio.Task[None]] = field(default_factory=list)
     prompt_ids: list[str] = field(default_factory=list)
     entry_ids: list[str] = field(default_factory=list)

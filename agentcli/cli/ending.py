@@ -96,6 +96,12 @@ class Ending:
                     os.write(1, line)
         os._exit(128 + number)
 
+    def leave_stuck(self, why: str) -> None:
+        """End the process although something in it does not end; what was said is stored."""
+        warn(why)
+        self._write("error_during_execution", why, "GivenUp")
+        os._exit(1)
+
     @staticmethod
     def restore_signals() -> None:
         """Give signals their usual meaning again, for what heeds them itself."""

@@ -170,6 +170,8 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
             from agentcli.cli.one_shot import answer_once
 
             return _run_async(lambda: answer_once(config, options, _prompt(options), ending))
+        if options.json_schema is not None:
+            raise UsageError("--json-schema is about the answer of a run that ends: add -p.")
         from agentcli.cli.interactive import open_terminal
 
         ending.restore_signals()

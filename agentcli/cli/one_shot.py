@@ -6,7 +6,11 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Callable
-from typing import Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from msgspec.structs import replace
 
 from agentcli.agent.commands.command import Commands
 from agentcli.agent.interfaces import SessionStore
@@ -19,6 +23,7 @@ from agentcli.cli.session_opener import ConfiguredOpener
 from agentcli.config import Config
 from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
+from agentcli.frontends.idle import end_when_idle
 from agentcli.frontends.screenless import Given, ScreenlessHost
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
@@ -27,12 +32,17 @@ from agentcli.model_choice import NoModel
 from agentcli.paths import project_root
 from agentcli.setup.session_choice import SessionChoice
 
+if TYPE_CHECKING:
+    from agentcli.agent.answer_schema import AnswerSchema
+
 
 async def answer_once(config: Config, options: argparse.Namespace, prompt: str, ending: Ending) -> int:
     """Answer and give the exit code. Raises `UserError` for what is wrong before the first request."""
     takes_stream = options.input_format == "stream-json"
     _check(options, takes_stream=takes_stream)
     choice, extras = session_choice(options), extras_from(options)
+    if options.json_schema is not None:
+        extras = replace(extras, answer_schema=_answer_schema(options.json_schema))
     ending.session_id = choice.new_id or choice.id
     builder = Builder(
         config,
@@ -63,10 +73,14 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
             host.interrupt()
 
         with interrupt_on_signals(leave, at_once=ending.leave_at_once) as received:
+            watching = asyncio.create_task(
+                end_when_idle(lambda: host.session, config.settings.limits.idle_s, ending.leave_stuck)
+            )
             try:
-                code = await _answered(host, given, options, leaving)
+                code = await _answered(host, given, options, leaving, extras.answer_schema)
                 ending.has_answered = True
             finally:
+                watching.cancel()
                 jobs = ended_jobs(running_jobs(host.session))
                 await host.session.close()
                 if jobs:
@@ -94,9 +108,15 @@ async def _init_without_model(config: Config, words: list[str]) -> int:
     return 0
 
 
-async def _answered(host: ScreenlessHost, given: Given, options: argparse.Namespace, leaving: asyncio.Event) -> int:
+async def _answered(
+    host: ScreenlessHost,
+    given: Given,
+    options: argparse.Namespace,
+    leaving: asyncio.Event,
+    schema: AnswerSchema | None,
+) -> int:
     """Let the front end that was asked for answer; gives its exit code."""
-    demands = Demands(options.fail_on_denial, options.require_evidence)
+    demands = Demands(options.fail_on_denial, options.require_evidence, schema)
     match options.output_format:
         case "stream-json":
             from agentcli.frontends.json_stream.dialogue import run_json_stream
@@ -125,6 +145,19 @@ async def _answered(host: ScreenlessHost, given: Given, options: argparse.Namesp
                 verbose=options.verbose,
                 demands=demands,
             )
+
+
+def _answer_schema(given: str) -> AnswerSchema:
+    """The schema of `--json-schema`, which is a file or the JSON itself. Raises `UsageError`."""
+    from agentcli.agent.answer_schema import AnswerSchema  # jsonschema: 60 ms
+
+    try:
+        text = given if given.lstrip().startswith("{") else Path(given).read_text("utf-8")
+        return AnswerSchema(msgspec.json.decode(text, type=dict[str, Any]))
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"Could not read {given}: {error}.") from error
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"--json-schema is no JSON object ({error}).") from error
 
 
 def _commands(config: Config, builder: Builder) -> Commands:

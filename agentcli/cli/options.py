@@ -79,6 +79,10 @@ FLAGS: Flags = (
         {"action": "store_true", "help": "exit with 57 when the log does not verify what the answer claims"},
     ),
     (
+        ("--json-schema",),
+        {"metavar": "FILE|JSON", "help": "the answer has to fit this JSON Schema (exit with 55 when it does not)"},
+    ),
+    (
         ("--system-prompt",),
         {"type": _text, "metavar": "TEXT", "help": "use this system text instead of the built-in one"},
     ),

@@ -76,14 +76,22 @@ async def print_answer(
                 return exit_code(event, demands)
             case Done():
                 line_end = "\n" if event.text or live else ""
-                print("" if live else event.text, end=line_end, file=out, flush=True)
+                print("" if live else _plain_answer(event, demands), end=line_end, file=out, flush=True)
                 _explain(event, session, log)
+                if why := demands.misfit(event):
+                    _say(log, f"The answer does not fit the schema: {why}")
                 if demands.evidence:
                     _tell_unproven(event, log)
                 return exit_code(event, demands)
             case _:
                 pass
     raise AssertionError("a subscription does not end by itself")
+
+
+def _plain_answer(done: Done, demands: Demands) -> str:
+    """The answer as a pipe wants it: where a schema was asked for, the JSON value and nothing around it."""
+    value = demands.value(done)
+    return done.text if value is None else to_json_line(value).decode().strip()
 
 
 def _told_of_subagent(event: Event, *, is_verbose: bool) -> str:

@@ -149,6 +149,7 @@ class ChildSessions:
             compactor=watch,
             nested=nested,
             collect=lambda session_id, entry: None,
+            answer_schema=None,
         )
 
     async def _log(self, given: CreateSubagent, run: AgentRun) -> tuple[Any, list[Any]]:

@@ -12,7 +12,7 @@ from agentcli.agent.commands.command import SKILLS
 from agentcli.agent.events import Done, Event, Notice, TakenOver, TurnFailed
 from agentcli.agent.permissions.approvals import check_offered
 from agentcli.agent.permissions.modes import parse_mode
-from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, UNPROVEN_EXIT, Demands, exit_code
+from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, MISFIT_EXIT, UNPROVEN_EXIT, Demands, exit_code
 from agentcli.agent.session import Session
 from agentcli.errors import UserError
 from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
@@ -77,7 +77,7 @@ class Dialogue:
         self._demands = demands
         self._code = 0
         self._has_refused = self._has_taken = False
-        self._was_denied = self._lacked_evidence = False
+        self._was_denied = self._lacked_evidence = self._did_not_fit = False
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue()
         self._has_client = True
         self._leaving = leaving
@@ -118,6 +118,8 @@ class Dialogue:
                 task.cancel()
         if self._leaving.is_set():
             return INTERRUPTED_EXIT
+        if not self._code and self._did_not_fit:
+            return MISFIT_EXIT
         if not self._code and self._demands.no_denials and self._was_denied:
             return DENIED_EXIT
         return UNPROVEN_EXIT if not self._code and self._lacked_evidence else self._code
@@ -151,6 +153,7 @@ class Dialogue:
             if isinstance(event, Done | TurnFailed):
                 self._code = exit_code(event, self._demands)
                 self._was_denied = self._was_denied or bool(event.denials)
+                self._did_not_fit = self._did_not_fit or bool(self._demands.misfit(event))
                 self._lacked_evidence = self._lacked_evidence or self._demands.lack_evidence(event)
                 # Nobody is there to say whether what waits after an interrupt still counts.
                 self._session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())

@@ -1,0 +1,107 @@
+"""Answers that scripts can rely on: they fit a schema, or the exit code says that they do not; a run always ends."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.app.running import Place, Ran, call
+
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}
+
+
+def asked(place: Place, *replies: dict[str, Any], flags: tuple[str, ...] = ("--output-format", "json")) -> Ran:
+    return place.run("-p", "2 + 2", "-m", place.script(*replies), "--json-schema", json.dumps(SCHEMA), *flags)
+
+
+def test_an_answer_that_fits_is_given_as_a_value(place: Place) -> None:
+    ran = asked(place, {"text": '{"n": 4}'})
+    assert (ran.code, ran.result["subtype"], ran.result["structured_output"]) == (0, "success", {"n": 4})
+    shown = place.run("sessions", "show", ran.result["session_id"], "--json").out
+    assert "has to fit this JSON Schema" in shown
+
+
+def test_one_that_does_not_fit_is_asked_for_again_with_what_is_wrong(place: Place) -> None:
+    ran = asked(place, {"text": "Four."}, {"text": '```json\n{"n": "four"}\n```'}, {"text": '```json\n{"n": 4}\n```'})
+    assert (ran.code, ran.result["structured_output"], ran.result["num_turns"]) == (0, {"n": 4}, 3)
+    shown = place.run("sessions", "show", ran.result["session_id"], "--json").out
+    assert "$.n: 'four' is not of type 'integer'" in shown
+    assert "it is no JSON" in shown
+
+
+def test_calls_come_before_the_answer_and_are_not_held_to_the_schema(place: Place) -> None:
+    ran = asked(place, {"text": "Let me see.", "tool_calls": [call("think", thought="hm")]}, {"text": '{"n": 4}'})
+    assert ran.result["structured_output"] == {"n": 4}
+    assert ran.result["num_turns"] == 2
+
+
+def test_after_two_more_tries_it_is_an_error_of_its_own(place: Place) -> None:
+    ran = asked(place, *[{"text": '{"m": 4}'}] * 4)
+    assert ran.code == 55
+    assert (ran.result["subtype"], ran.result["is_error"]) == ("error_schema", True)
+    assert (ran.result["structured_output"], ran.result["num_turns"]) == (None, 3)
+    text = asked(place, *[{"text": "no"}] * 4, flags=())
+    assert text.code == 55
+    assert "does not fit the schema" in text.err
+    stream = asked(place, *[{"text": "no"}] * 4, flags=("--output-format", "stream-json"))
+    assert stream.code == 55
+
+
+def test_a_pipe_gets_the_value_and_nothing_around_it(place: Place) -> None:
+    assert asked(place, {"text": 'Here:\n```json\n{"n": 4}\n```'}, flags=()).out == '{"n":4}\n'
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ('{"type": "objct"}', "is no JSON Schema"),
+        ("[1]", "Could not read"),
+        ('{"type"', "is no JSON object"),
+        ("absent.json", "Could not read absent.json"),
+    ],
+)
+def test_a_schema_that_is_none_is_told_before_any_request(place: Place, given: str, said: str) -> None:
+    ran = place.run("-p", "go", "-m", place.script({"text": "x"}), "--json-schema", given)
+    assert (ran.code, said in ran.err) == (2, True), ran.err
+
+
+def test_a_schema_can_be_a_file(place: Place) -> None:
+    (place.folder / "schema.json").write_text(json.dumps(SCHEMA))
+    ran = place.run("-p", "go", "-m", place.script({"text": '{"n": 4}'}), "--json-schema", "schema.json")
+    assert (ran.code, ran.out) == (0, '{"n":4}\n')
+
+
+@pytest.mark.parametrize("format", ["text", "json", "stream-json"])
+def test_a_run_in_which_nothing_happens_ends(place: Place, format: str) -> None:
+    since = time.monotonic()
+    script = place.script({"text": "late", "delay_ms": 60_000})
+    ran = place.run("-p", "go", "-m", script, "--output-format", format, env={"AGENTCLI_LIMITS_IDLE_S": "0.5"})
+    assert time.monotonic() - since < 20
+    assert ran.code == 1
+    if format == "text":
+        assert "Nothing has happened for 0.5 s" in ran.err
+    else:
+        assert ran.result["subtype"] == "error_during_execution"
+        assert "limits.idle_s" in ran.result["result"]
+        assert len([line for line in ran.lines if line["type"] == "result"]) == 1
+
+
+def test_a_run_in_which_something_happens_goes_on(place: Place) -> None:
+    words = {"text": "one two three four five six", "delay_ms": 150, "chunk": 4}
+    ran = place.run("-p", "go", "-m", place.script(words), env={"AGENTCLI_LIMITS_IDLE_S": "0.6"})
+    assert (ran.code, ran.out) == (0, "one two three four five six\n")
+
+
+def test_the_time_in_which_a_person_is_asked_does_not_count(place: Place) -> None:
+    script = place.script({"tool_calls": [call("ask_user", question="Which?")]}, {"text": "so: {{last_result}}"})
+    flags = ("--input-format", "stream-json", "--output-format", "stream-json")
+    with place.start("-m", script, *flags, env={"AGENTCLI_LIMITS_IDLE_S": "0.3"}, stdin=True) as running:
+        running.say("go")
+        question = running.wait_for_type("system", "question")
+        time.sleep(1)
+        running.control("answer", id=question["id"], text="this one")
+        assert running.wait_for_type("result")["subtype"] == "success"
+        running.ended()
