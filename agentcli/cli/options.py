@@ -129,7 +129,7 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
 # What makes no sense where others open the sessions, and decide what is printed.
 _OF_ONE_RUN = frozenset(
     "--print --output-format --input-format --include-partial-messages --continue --resume --fork-session --take-over "
-    "--session-id --name --no-session --fail-on-denial --require-evidence --cd --plain --version".split()
+    "--session-id --name --no-session --json-schema --fail-on-denial --require-evidence --cd --plain --version".split()
 )
 
 
