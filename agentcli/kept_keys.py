@@ -33,6 +33,7 @@ class KeptKeys:
         self._file = file
         self._typed: dict[str, str] = {}
         self._read: dict[str, str] = {}
+        self._seen: set[str] = set()
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -41,7 +42,11 @@ class KeptKeys:
             in_file = [kept.key for kept in self._index().values() if kept.key]
         except ConfigError:  # told where a key is asked for
             in_file = []
-        return *self._typed.values(), *self._read.values(), *in_file
+        return *self._typed.values(), *self._read.values(), *self._seen, *in_file
+
+    def see(self, key: str) -> None:
+        """Keep a key out of sight that comes from elsewhere and is not kept here."""
+        self._seen.add(key)
 
     def place(self, variable: str) -> str:
         """Where a key is, in words; empty for one that is nowhere. Raises `ConfigError` for a file others can read."""

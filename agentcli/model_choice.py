@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -14,9 +15,10 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agentcli.config import Config, problem_in
-from agentcli.errors import ConfigError, NoKey, UsageError
+from agentcli.errors import UsageError
 from agentcli.kept_keys import KeptKeys
-from agentcli.llm.models import ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
+from agentcli.key_helper import split_command
+from agentcli.llm.models import REGIONAL, ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
 from agentcli.llm.provider import Health, Provider
 from agentcli.llm.providers.catalog import (
     PROVIDERS,
@@ -26,9 +28,11 @@ from agentcli.llm.providers.catalog import (
     provider_module,
     provider_names,
 )
-from agentcli.llm.server_address import is_address, is_header_name, ollama_address
+from agentcli.llm.server_address import is_header_name, ollama_address
 from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home
+from agentcli.provider_keys import ProviderKeys
+from agentcli.provider_making import ProviderMaker, no_provider
 from agentcli.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -39,15 +43,20 @@ KEYED_MODELS = (  # the environment variable of a key, and the model it stands f
     ("ANTHROPIC_AUTH_TOKEN", "anthropic/claude-sonnet-5-5"),
     ("OPENAI_API_KEY", "openai/gpt-6.1-sol"),
     ("DEEPSEEK_API_KEY", "deepseek/deepseek-v4-pro"),
+    ("GEMINI_API_KEY", "gemini/gemini-3.8-flash"),
 )
+# What is asked about where only the provider is known. These names are the clouds' own.
+_USUAL = {
+    "bedrock": "bedrock/global.anthropic.claude-sonnet-5-5",
+    "vertex": "vertex/claude-sonnet-5-5",
+    "foundry": "foundry/claude-sonnet-5-5",
+}
 EMBEDDED = "local/qwen2.5-coder-1.5b-instruct-q4_k_m"
 KEY_TEST_S = 15.0
 PROBE_S = 0.3  # how long a server on this machine may take to show that it is there
 
-NO_ADDRESS = "this is no address of a server: write it as http://HOST:PORT/PATH (or https)."
-
 NO_MODEL = """No model is set up. Three ways to get one:
-  a key             agentcli login, or export ANTHROPIC_API_KEY=… (or OPENAI_API_KEY, DEEPSEEK_API_KEY)
+  a key             agentcli login, or export ANTHROPIC_API_KEY=… (or OPENAI_API_KEY, GEMINI_API_KEY, DEEPSEEK_API_KEY)
   an own server     start Ollama or LM Studio with a model, or name any with -m ollama/MODEL
   the built-in one  agentcli local install (about 1.2 GB, runs on this machine)
 To see the program at work without a model: agentcli demo"""
@@ -65,13 +74,10 @@ def check_settings(config: Config) -> None:
         if not server.base_url and name not in provider_names():
             known = ", ".join(provider_names())
             raise config.error(f"base_url is missing{did_you_mean(name, provider_names())}; without it: {known}.", key)
-        if bad := next((header for header in server.headers if not is_header_name(header)), ""):
-            raise config.error(f"{bad!r} is not the name of a header: write one such as X-Title.", f"{key}.headers")
-        if server.quirks:
-            _check_quirks(name, server, config)
+        _check_server(name, server, config)
     for name, rows in settings.models.items():
         if name not in provider_names() and name not in settings.providers:
-            raise config.error(_no_provider(name, config), f"models.{name}")
+            raise config.error(no_provider(name, config), f"models.{name}")
         for model, row in rows.items():
             _check_row(row, f"models.{name}.{model}", config)
     chosen = settings.provider
@@ -82,11 +88,20 @@ def check_settings(config: Config) -> None:
     ):
         name = model.partition("/")[0]
         if name and name not in PROVIDERS and name not in settings.providers and name not in provider_names():
-            raise config.error(_no_provider(name, config), key)
+            raise config.error(no_provider(name, config), key)
 
 
-def _check_quirks(name: str, server: ServerSettings, config: Config) -> None:
-    key = f"providers.{name}.quirks"
+def _check_server(name: str, server: ServerSettings, config: Config) -> None:
+    key = f"providers.{name}"
+    carried = [(header, "headers") for header in server.headers]
+    carried += [(server.key_header, "key_header")] if server.key_header else []
+    if bad := next(((header, at) for header, at in carried if not is_header_name(header)), None):
+        raise config.error(f"{bad[0]!r} is not the name of a header: write one such as X-Title.", f"{key}.{bad[1]}")
+    if command := server.api_key_helper:
+        split_command(command, lambda message: config.error(message, f"{key}.api_key_helper"))
+    if not server.quirks:
+        return
+    key = f"{key}.quirks"
     if name in PROVIDERS:
         raise config.error(f"{name} takes none: they are for servers that speak Chat Completions.", key)
     if found := problem_in(server.quirks, provider_module("openai_compat").Quirks, key):
@@ -105,22 +120,15 @@ def _check_row(row: dict[str, Any], key: str, config: Config) -> None:
         raise config.error(found[1], found[0])
 
 
-def _no_provider(name: str, config: Config) -> str:
-    known = list(dict.fromkeys((*provider_names(), *config.settings.providers)))
-    return (
-        f"No provider {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}. For another OpenAI-compatible "
-        f"server set [providers.{name}] base_url in {config.paths.user_config}."
-    )
-
-
 class Models:
     """Makes providers for `provider/model` names, one for each name, and knows what each model can do."""
 
     def __init__(self, config: Config, *, on_wait: Callable[[str], None] | None = None) -> None:
         self._config = config
-        self._on_wait = on_wait
         self._pool = ProviderPool()
         self._brought: dict[str, Provider] = {}
+        self.keys = ProviderKeys(config)
+        self._maker = ProviderMaker(config, self.keys, on_wait=on_wait, local_path=self.local_path)
         check_settings(config)
 
     def bring(self, provider: Provider) -> str:
@@ -134,8 +142,14 @@ class Models:
         settings, environment = self._config.settings, self._config.environment
         if settings.provider.model:
             return settings.provider.model
-        places = (environment.get, self._config.kept_keys.place)
-        if keyed := next((model for place in places for variable, model in KEYED_MODELS if place(variable)), ""):
+        helped = [name for name, server in settings.providers.items() if server.api_key_helper]
+        kept = self._config.kept_keys
+        keyed_models = chain(
+            (model for variable, model in KEYED_MODELS if environment.get(variable)),
+            (model for _, model in KEYED_MODELS if model.partition("/")[0] in helped),
+            (model for variable, model in KEYED_MODELS if kept.place(variable)),
+        )
+        if keyed := next(keyed_models, ""):
             named = environment.get("ANTHROPIC_MODEL")
             return f"anthropic/{named}" if named and keyed.startswith("anthropic/") else keyed
         if running := await self.running():
@@ -159,47 +173,43 @@ class Models:
             names += [f"{provider}/{model}" for model in models if isinstance(model, str) and model]
         return names
 
+    async def reach(self, running: Collection[str]) -> dict[str, str]:
+        """How each provider can be asked now, in words: by which key, or that its server runs. Empty: it cannot.
+
+        `running` are models of servers on this machine. Nobody is asked but servers without keys.
+        """
+        names = [name for name in (*provider_names(), *self._config.settings.providers) if name != "scripted"]
+        running = {name.partition("/")[0] for name in running}
+        found: dict[str, str] = {}
+        for name in dict.fromkeys(names):
+            if name == "local":
+                found[name] = "installed" if find_spec("xllamacpp") and self.embedded_path().is_file() else ""
+            elif place := self.keys.place(name):
+                found[name] = f"key {place}"
+            elif self.keys.variables(name) or name in running:
+                found[name] = "running" if name in running else self.keys.sign_in(name)
+            else:
+                found[name] = self.keys.sign_in(name) or await self._server(name)
+        return found
+
+    async def _server(self, name: str) -> str:
+        """What there is to say of a server that needs no key; only plain HTTP is asked."""
+        server = self._config.settings.providers.get(name)
+        address = (server.base_url if server else "") or preset_rows().get(name, {}).get("base_url", "")
+        if not address.startswith("http://"):
+            return "needs no key" if address else ""
+        return "running" if await _listed(address, f"{urlsplit(address).path}/models") is not None else ""
+
     # Keys
-
-    def takers_of_keys(self) -> list[str]:
-        """Every provider that takes a key, the settings' own included."""
-        names = dict.fromkeys(("anthropic", *preset_rows(), *self._config.settings.providers))
-        return [name for name in names if self.key_variables(name)]
-
-    def key_variables(self, provider: str) -> tuple[str, ...]:
-        """Where a provider's key is looked for, the usual variable first; empty for one that needs none."""
-        server = self._config.settings.providers.get(provider, ServerSettings())
-        if provider == "anthropic":
-            return server.api_key_env or "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"
-        if provider in PROVIDERS:
-            return ()
-        row = preset_rows().get(provider, {})
-        variable = server.api_key_env or row.get("key_env", "")
-        takes_one = bool(variable) if server.needs_key is None else server.needs_key
-        return (variable,) if variable and takes_one else ()
-
-    def place_of_key(self, provider: str) -> str:
-        """Where a provider's key comes from, in words; empty where there is none. Raises `ConfigError`."""
-        places = (self._config.place_of_key(variable) for variable in self.key_variables(provider))
-        return next(filter(None, places), "")
-
-    def has_key(self, provider: str) -> bool:
-        """True also for one that needs none."""
-        try:
-            return not self.key_variables(provider) or bool(self.place_of_key(provider))
-        except ConfigError:  # told where the key is asked for
-            return False
 
     def require_key(self, name: str) -> None:
         """Raises `NoKey` where `provider/model` could only fail for want of one."""
-        provider, _ = split_name(name)
-        if (variables := self.key_variables(provider)) and not self.place_of_key(provider):
-            raise NoKey(provider, variables[0])
+        self.keys.require(split_name(name)[0])
 
     async def try_key(self, provider: str, key: str) -> Health:
         """What the provider says of a key; `ok` when it takes it. Costs no tokens."""
         keys = KeptKeys()
-        keys.hold(self.key_variables(provider)[0], key)
+        keys.hold(self.keys.variables(provider)[0], key)
         models = Models(msgspec.structs.replace(self._config, kept_keys=keys))
         try:
             async with asyncio.timeout(KEY_TEST_S):
@@ -215,6 +225,7 @@ class Models:
     def usual_model(self, provider: str) -> str:
         """The model that answers when only the provider is known, or an empty string."""
         usual = [model for _, model in KEYED_MODELS if model.startswith(f"{provider}/")]
+        usual += [model for name, model in _USUAL.items() if name == provider]
         known = [f"{info.provider}/{info.id}" for info in self.table() if info.provider == provider]
         return next(iter([*usual, *known]), "")
 
@@ -226,8 +237,8 @@ class Models:
         """Import what a model's provider needs, and read its key; safe in a thread. Raises `UserError`."""
         provider, _ = split_name(name)
         provider_class(provider if provider in PROVIDERS else "openai_compat")
-        for variable in self.key_variables(provider)[:1]:
-            self._config.key(variable)
+        if self.keys.helper(provider) is None:
+            self.keys.key(provider)
 
     def info(self, name: str) -> ModelInfo:
         """What is known of `provider/model`. Raises `UsageError`."""
@@ -240,7 +251,13 @@ class Models:
         if provider == "scripted":
             found = self.table().find(provider, model)
             return msgspec.structs.replace(found, takes_images=True, prices=found.prices or Prices())
-        return self.table().find(provider, model)
+        found = self.table().find(provider, model)
+        is_regional = provider == "vertex" and self._config.environment.get("CLOUD_ML_REGION") != "global"
+        return (
+            msgspec.structs.replace(found, prices=found.prices.times(REGIONAL))
+            if is_regional and found.prices
+            else found
+        )
 
     def table(self) -> ModelTable:
         """The bundled rows with the user's on top."""
@@ -264,82 +281,7 @@ class Models:
         if name in self._brought:
             return self._brought[name]
         provider, model = split_name(name)
-        return self._pool.get(provider, model) or self._pool.add(provider, model, self._make(provider, model))
-
-    def _make(self, provider: str, model: str) -> Provider:
-        settings, environment = self._config.settings, self._config.environment
-        info = self.info(f"{provider}/{model}")
-        server = settings.providers.get(provider, ServerSettings())
-        timeout = settings.provider.read_timeout
-        match provider:
-            case "anthropic":
-                key_name = self.key_variables(provider)[0]
-                typed = self._config.kept_keys.typed(key_name)
-                token = "" if typed else environment.get("ANTHROPIC_AUTH_TOKEN", "")
-                made = provider_class("anthropic")(
-                    info,
-                    base_url=self._address(server, provider, "ANTHROPIC_BASE_URL") or "https://api.anthropic.com",
-                    api_key=environment.get(key_name, "") if token else self._config.key(key_name),
-                    auth_token=token,
-                    headers=server.headers,
-                    read_timeout=timeout,
-                    **(
-                        {"api_version": settings.provider.anthropic_version}
-                        if settings.provider.anthropic_version
-                        else {}
-                    ),
-                )
-            case "ollama":
-                made = provider_class("ollama")(
-                    info,
-                    base_url=self._address(server, provider, "OLLAMA_HOST"),
-                    num_ctx=settings.tokens.ollama_num_ctx,
-                    read_timeout=timeout,
-                )
-            case "local":
-                if self._on_wait is not None:
-                    self._on_wait(f"{model} is a small model on this machine: expect mistakes.")
-                start = provider_module("local").server_starter(
-                    model_path=self.local_path(model),
-                    state_folder=self._config.paths.state / "local",
-                    context=settings.local.context,
-                    linger_s=settings.local.linger,
-                    on_wait=self._on_wait,
-                )
-                made = provider_class("local")(info, start=start, read_timeout=timeout)
-            case "scripted":
-                script = provider_module("scripted").read_script(self._config.cwd / from_home(model))
-                made = provider_class("scripted")(script, info=info, keeps=16)
-            case _:
-                made = self._compatible(provider, info, server)
-        checked: Provider = made
-        return checked
-
-    def _compatible(self, provider: str, info: ModelInfo, server: ServerSettings) -> Provider:
-        presets = provider_module("openai_compat").presets()
-        if provider not in presets and not server.base_url:
-            raise UsageError(_no_provider(provider, self._config))
-        preset = _with_settings(presets.get(provider), server)
-        key = self._config.key(preset.key_env) if preset.key_env else ""
-        made: Provider = provider_class("openai_compat")(
-            info,
-            preset=preset,
-            base_url=self._address(server, provider, "OPENAI_BASE_URL" if provider == "openai" else ""),
-            api_key=key,
-            headers=server.headers,
-            read_timeout=self._config.settings.provider.read_timeout,
-        )
-        return made
-
-    def _address(self, server: ServerSettings, provider: str, variable: str) -> str:
-        """Where a provider's server is, as set or as its variable says. Raises `ConfigError` for no address."""
-        if server.base_url and not is_address(server.base_url):
-            raise self._config.error(NO_ADDRESS, f"providers.{provider}.base_url")
-        given = server.base_url or self._config.environment.get(variable, "").strip()
-        address = ollama_address(given) if provider == "ollama" else given
-        if address and not is_address(address):
-            raise ConfigError(NO_ADDRESS, key=variable)
-        return address
+        return self._pool.get(provider, model) or self._pool.add(provider, model, self._maker.make(self.info(name)))
 
     def embedded_path(self) -> Path:
         return self._config.paths.models / "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
@@ -363,17 +305,6 @@ def split_name(name: str) -> tuple[str, str]:
     if not slash or not provider or not model:
         raise UsageError(f"{name!r} is not a model: write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5.")
     return provider, model
-
-
-def _with_settings(preset: Any, server: ServerSettings) -> Any:
-    """A preset with the settings of `[providers.NAME]` over it."""
-    row: dict[str, Any] = msgspec.to_builtins(preset) if preset else {"base_url": server.base_url, "needs_key": False}
-    row["quirks"] = {**row.get("quirks", {}), **server.quirks}
-    if server.api_key_env:
-        row |= {"key_env": server.api_key_env, "needs_key": True}
-    if server.needs_key is not None:
-        row["needs_key"] = server.needs_key
-    return msgspec.convert(row, provider_module("openai_compat").Preset)
 
 
 async def _listed(address: str, path: str) -> Any:

@@ -19,19 +19,28 @@ Url = Annotated[str, Meta(pattern=URL_PATTERN)]
 
 
 class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`model` is `provider/model`; empty means the first that is found. `read_timeout` is seconds of silence."""
+    """`model` is `provider/model`; empty means the first that is found. `read_timeout` is seconds of silence.
+
+    `transport` is what carries requests to Anthropic: our own HTTP client, or Anthropic's SDK.
+    """
 
     model: ModelName = ""
     fallback_model: ModelName = ""
     read_timeout: Annotated[float, Meta(gt=0, le=_A_DAY)] = 600.0
     anthropic_version: str = ""
+    transport: Literal["http", "sdk"] = "http"
 
 
 class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A server that speaks Chat Completions, or a bundled provider's other address. `quirks`: see docs/providers.md."""
+    """A server that speaks Chat Completions, or a bundled provider's other address. `quirks`: see docs/providers.md.
+
+    `api_key_helper` is a command that prints the key, `key_header` the header that carries it.
+    """
 
     base_url: Url = ""
     api_key_env: EnvName = ""
+    api_key_helper: str = ""
+    key_header: str = ""
     needs_key: bool | None = None
     headers: dict[str, str] = {}
     quirks: dict[str, Any] = {}

@@ -74,11 +74,12 @@ def page() -> str:
         if group.name == "terminal":
             parts += [_table("terminal.keys", KeySettings), THEMES]
     parts.append(
-        "## [providers.NAME]\n\n`base_url`, `api_key_env`, `needs_key`, `headers`, `quirks`: see [providers.md](providers.md).\n"
+        "## [providers.NAME]\n\n`base_url`, `api_key_env`, `api_key_helper`, `key_header`, `needs_key`, `headers`, `quirks`: see "
+        "[providers.md](providers.md).\n"
     )
     parts.append(
         '## [models.PROVIDER."ID"]\n\nRows like those of `agentcli/llm/models.toml`: `window`, `max_output`, `prices`, '
-        "`thinking`, `takes_effort`, `takes_temperature`, `takes_images`, `small`, `token_factor`.\n"
+        "`thinking`, `takes_effort`, `takes_temperature`, `takes_images`, `small`, `token_factor`, `api`.\n"
     )
     return "\n".join(parts)
 

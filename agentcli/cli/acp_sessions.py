@@ -117,5 +117,5 @@ async def _usable(models: Models) -> tuple[tuple[str, str], ...]:
 def _with_key(models: Models) -> list[tuple[str, str]]:
     infos = list(models.table())
     providers = {info.provider for info in infos}
-    keyed = {name for name in providers if models.key_variables(name) and models.has_key(name)}
+    keyed = {name for name in providers if models.keys.variables(name) and models.keys.has(name)}
     return [(f"{info.provider}/{info.id}", f"{info.window:,} tokens") for info in infos if info.provider in keyed]

@@ -14,8 +14,8 @@ SEARCH_KEY = "TAVILY_API_KEY"
 def key_lines(config: Config) -> list[str]:
     """Where each key that is there comes from; none of them is shown. Raises `ConfigError`."""
     models = Models(config)
-    variables = [name for provider in models.takers_of_keys() for name in models.key_variables(provider)]
-    places = {name: config.place_of_key(name) for name in [*variables, SEARCH_KEY]}
+    places = {name: place for provider in models.keys.takers() for name, place in models.keys.places(provider)}
+    places[SEARCH_KEY] = config.place_of_key(SEARCH_KEY)
     return [f"{name} {place}" for name, place in places.items() if place]
 
 

@@ -59,7 +59,7 @@ class ConfiguredOpener:
         """The models of the table, those with a key first."""
         models = self._builder.models
         infos = list(models.table())
-        has_key = {name: models.has_key(name) for name in {info.provider for info in infos}}
+        has_key = {name: models.keys.has(name) for name in {info.provider for info in infos}}
         infos.sort(key=lambda info: not has_key[info.provider])
         return [(f"{info.provider}/{info.id}", _in_columns(info, has_key=has_key[info.provider])) for info in infos]
 

@@ -191,7 +191,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def _log_in(self, terminal: TerminalActions, provider: str) -> Login | None:
         """Ask for a key until one works or is to be used all the same. None when the person leaves."""
         models = self._builder.models
-        takers = models.takers_of_keys()
+        takers = models.keys.takers()
         if not provider:
             chosen = await terminal.choose("A key for", [(name, self._about_key(name)) for name in takers])
             if chosen is None:
@@ -208,7 +208,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def _about_key(self, provider: str) -> str:
         models = self._builder.models
-        return f"{models.key_variables(provider)[0]} {models.place_of_key(provider)}".strip()
+        return f"{models.keys.variables(provider)[0]} {models.keys.place(provider)}".strip()
 
     async def _is_used_all_the_same(self, terminal: TerminalActions, provider: str, said: str) -> bool:
         self.tell(f"The key was tried: {said}")
@@ -217,7 +217,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     async def _use_key(self, terminal: TerminalActions, provider: str, key: str, health: Health) -> Login:
         """Use a key from now on; the person says for how long."""
-        variable = self._builder.models.key_variables(provider)[0]
+        variable = self._builder.models.keys.variables(provider)[0]
         ways = [("Keep it", "in the keyring, else in a file only you can read"), ("For this session", "")]
         is_kept = await terminal.choose(f"{health.detail}." if health.ok else f"The key for {provider}", ways) == 0
         self._config.kept_keys.hold(variable, key)
@@ -231,7 +231,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     def forget_key(self, provider: str) -> str:
         models = self._builder.models
-        said = forget_key(self._config, provider, models.key_variables(provider))
+        said = forget_key(self._config, provider, models.keys.variables(provider))
         models.forget(provider)
         return said
 

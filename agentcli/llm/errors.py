@@ -101,8 +101,10 @@ _OVERFLOW = re.compile(
     re.IGNORECASE,
 )
 _NOT_TAKEN = re.compile(r"image input|does not support images|mmproj|jinja|chat template", re.IGNORECASE)
+_KEY_WRONG = re.compile(r"API key not valid|API_KEY_INVALID")  # Gemini, with a 400
 _MODEL_MISSING = re.compile(
-    r"model.{0,80}(not found|does not exist|not exist|unknown)|model_not_found|no such model|not a valid model",
+    r"model.{0,80}(not found|does not exist|not exist|unknown)|model_not_found|no such model|not a valid model"
+    r"|model identifier is invalid|deployment.{0,80}does not exist",  # Bedrock; Azure and Foundry
     re.IGNORECASE,
 )
 
@@ -135,6 +137,8 @@ def _kind_for_status(status: int, message: str, code: str) -> type[ProviderError
     match status:
         case 401 | 403:
             return AuthError
+        case 400 if _KEY_WRONG.search(said):
+            return AuthError
         case 402:
             return BillingError
         case 429:
@@ -143,7 +147,7 @@ def _kind_for_status(status: int, message: str, code: str) -> type[ProviderError
             return Overloaded
         case 408 | 504:
             return Timeout
-        case 409:
+        case 409 | 424:  # 424: Bedrock, of a model that failed
             return ServerError
         case 400 if code == "tool_use_failed":  # Groq: the model wrote a broken call; the next try may be right
             return ServerError

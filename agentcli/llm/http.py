@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from agentcli.llm.connection import Connections, Response, host_header
@@ -22,13 +22,31 @@ from agentcli.llm.errors import (
 from agentcli.llm.event_streams import LONGEST_LINE, Parser, ServerSentEvent
 from agentcli.llm.json_text import decode_json, encode_json
 from agentcli.llm.proxies import Proxy, basic, proxy_for
-from agentcli.llm.refusals import error_in_body, error_in_json, error_told, retry_after_seconds
+from agentcli.llm.refusals import Mask, error_in_body, error_in_json, error_told, retry_after_seconds
 from agentcli.llm.server_address import is_address, is_header_name, origin_of
 from agentcli.version import __version__
 
 MAX_ERROR_BODY = 64 * 1024  # bytes of a refusal that are read for its message
 LONGEST_DRAIN_S = 0.25
 MOST_REDIRECTS = 5
+
+
+class Answer(Protocol):
+    """A response, its body not yet read; names of headers are in lower case.
+
+    `masked` takes the keys of its request out of a text.
+    """
+
+    masked: Mask
+    method: str
+    url: SplitResult
+    status: int
+    reason: str
+    headers: dict[str, str]
+
+    def pieces(self) -> AsyncGenerator[bytes, None]:
+        """The decompressed body as it arrives. Raises `ProviderError`."""
+        ...
 
 
 class HttpClient:
@@ -40,9 +58,9 @@ class HttpClient:
 
     def __init__(self, base_url: str, headers: Mapping[str, str], *, read_timeout: float = 600.0) -> None:
         self.base_url = base_url.rstrip("/")
-        self.shown_url = _shown(self.base_url)
+        self.shown_url = shown(self.base_url)
         self._headers = {name.lower(): value for name, value in headers.items()}
-        self._secrets = _secrets_in(self._headers, self.base_url)
+        self._masked = mask_of(self._headers, self.base_url)
         self._proxy = proxy_for(self.base_url)
         self._connections = Connections(self.shown_url, self._proxy, read_timeout=read_timeout)
 
@@ -86,42 +104,48 @@ class HttpClient:
                 sent = _request_headers(url, self._proxy, content if method == "POST" else None)
                 sent |= self._headers | headers | _login_in(url)
                 async with self._connections.answered(method, url, sent, content) as response:
-                    if (target := _redirect_of(response)) is None:
+                    if (target := redirect_of(response)) is None:
                         response.masked = self._masked
                         if response.status >= 400:
-                            raise_for_refusal(response, await _read_start(response))
+                            raise_for_refusal(response, await read_start(response))
                         is_answered = True
                         yield response
                         return
                 url = target
             raise BadRequest(
-                f"{self.shown_url} redirects in a loop; the last address was {_place(url)}. Is the base_url right?"
+                f"{self.shown_url} redirects in a loop; the last address was {place_of(url)}. Is the base_url right?"
             )
         except ProviderError as error:
-            error.is_answered |= is_answered and isinstance(error, ConnectionFailed | Timeout)
-            error.args = (self._masked(str(error)),)
-            if isinstance(error, BadRequest):
-                error.sent = body or {}
+            note_request(error, self._masked, body, is_answered=is_answered)
             raise
 
     def _url(self, path: str) -> SplitResult:
         """The address of a request. Raises `BadRequest` or `AuthError` for what cannot be sent."""
-        if not is_address(self.base_url) or not _is_writable(self.base_url):
-            raise BadRequest(f"{self.shown_url!r} is not an http(s) address: set the provider's base_url.")
-        for name, value in self._headers.items():
-            if not is_header_name(name):
-                raise BadRequest(f"{name!r} is not the name of a header: set the provider's headers.")
-            if not (value.isascii() and value.isprintable()):
-                raise AuthError(f"{name} holds a character that no header can carry: copy the key again.")
-        return urlsplit(self.base_url + path)
-
-    def _masked(self, text: str) -> str:
-        for secret in self._secrets:
-            text = text.replace(secret, "[masked]")
-        return text
+        check_sendable(self.base_url, self._headers)
+        address, mark, query = self.base_url.partition("?")  # Azure's has its version there
+        return urlsplit(f"{address.rstrip('/')}{path}{mark}{query}")
 
     async def aclose(self) -> None:
         await self._connections.aclose()
+
+
+def check_sendable(address: str, headers: Mapping[str, str]) -> None:
+    """Raises `BadRequest` or `AuthError` for an address or a header that cannot be sent."""
+    if not is_address(address) or not _is_writable(address):
+        raise BadRequest(f"{shown(address)!r} is not an http(s) address: set the provider's base_url.")
+    for name, value in headers.items():
+        if not is_header_name(name):
+            raise BadRequest(f"{name!r} is not the name of a header: set the provider's headers.")
+        if not (value.isascii() and value.isprintable()):
+            raise AuthError(f"{name} holds a character that no header can carry: copy the key again.")
+
+
+def note_request(error: ProviderError, masked: Mask, body: dict[str, Any] | None, *, is_answered: bool) -> None:
+    """Take the keys out of an error's words, and note whether the request was answered and what it said."""
+    error.is_answered |= is_answered and isinstance(error, ConnectionFailed | Timeout)
+    error.args = (masked(str(error)),)
+    if isinstance(error, BadRequest):
+        error.sent = body or {}
 
 
 def _request_headers(url: SplitResult, proxy: Proxy | None, content: bytes | None) -> dict[str, str]:
@@ -153,14 +177,14 @@ def _is_writable(address: str) -> bool:
     return address.isprintable() and not any(character in host for character in ' <>"^`{|}\\%')
 
 
-def _redirect_of(response: Response) -> SplitResult | None:
+def redirect_of(response: Answer) -> SplitResult | None:
     """Where on its own host a response leads, None when it leads nowhere. Raises `BadRequest` for another place."""
     if not 300 <= response.status < 400:
         return None
     written = response.headers.get("location", "")
     target = redirect_target(response.url, written)
     if target is None:
-        place = _place(response.url)
+        place = place_of(response.url)
         raise BadRequest(f"{place} answered with a redirect to nowhere: is the base_url right?", status=response.status)
     if response.status == 303 and response.method != "GET":
         why = "for a GET, which would lose the request"
@@ -169,7 +193,7 @@ def _redirect_of(response: Response) -> SplitResult | None:
     else:
         why = "where the key is not sent"
     raise BadRequest(
-        f"{_place(response.url)} redirects to {_place(target)}, {why}. "
+        f"{place_of(response.url)} redirects to {place_of(target)}, {why}. "
         "If that is the right place, set the base_url to it.",
         status=response.status,
     )
@@ -195,12 +219,12 @@ def is_same_place(here: SplitResult, target: SplitResult) -> bool:
     return origin_of(target) in (origin_of(here), origin_of(here._replace(scheme="https")))
 
 
-def _place(url: SplitResult) -> str:
+def place_of(url: SplitResult) -> str:
     """An address to be shown, without what may be secret in it."""
     return url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
-def _shown(address: str) -> str:
+def shown(address: str) -> str:
     """An address as it was written, without what may be secret in it; it need not be a valid one."""
     bare = re.split(r"[?#]", address, maxsplit=1)[0]
     return re.sub(r"^(\w+://)?[^/]*@", lambda found: found[1] or "", bare)
@@ -210,16 +234,23 @@ _SECRET_NAMES = ("auth", "key", "token", "secret", "pass", "cookie", "credential
 SHORTEST_SECRET = 4  # a shorter one stands in many words by chance
 
 
-def _secrets_in(headers: Mapping[str, str], address: str) -> list[str]:
-    """What no error may show: keys, with and without their scheme, and the password in the address. Longest first."""
+def mask_of(headers: Mapping[str, str], address: str) -> Mask:
+    """Takes a request's keys out of a text, with and without their scheme, and the password in its address."""
     values = [value.strip() for name, value in headers.items() if any(word in name for word in _SECRET_NAMES)]
     found = {*values, *(value.rpartition(" ")[2] for value in values)}
     if login := re.match(r"(?:\w+://)?[^/]*?:([^/]*)@", address.partition("?")[0]):
         found |= {login[1], unquote(login[1])}
-    return sorted((secret for secret in found if len(secret) >= SHORTEST_SECRET), key=len, reverse=True)
+    secrets = sorted((secret for secret in found if len(secret) >= SHORTEST_SECRET), key=len, reverse=True)
+
+    def masked(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, "[masked]")
+        return text
+
+    return masked
 
 
-async def _read_start(response: Response, most: int = MAX_ERROR_BODY) -> bytes:
+async def read_start(response: Answer, most: int = MAX_ERROR_BODY) -> bytes:
     start = bytearray()
     async for piece in response.pieces():
         start += piece
@@ -228,27 +259,27 @@ async def _read_start(response: Response, most: int = MAX_ERROR_BODY) -> bytes:
     return bytes(start)
 
 
-def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
+def raise_for_refusal(response: Answer, body: bytes) -> NoReturn:
     message, code = error_in_body(body, response.masked)
     if response.status == 404:  # the address may be what was not found
-        message = f"{message.rstrip('. ') or 'Not found'}, asked at {_place(response.url)}"
+        message = f"{message.rstrip('. ') or 'Not found'}, asked at {place_of(response.url)}"
     wish = response.headers.get("x-should-retry")
     raise error_for_status(
         response.status,
         message,
         code=code,
-        otherwise=f"HTTP {response.status} {response.reason} from {_place(response.url)}",
+        otherwise=f"HTTP {response.status} {response.reason} from {place_of(response.url)}",
         retry_after=retry_after_seconds(response.headers),
         should_retry={"true": True, "false": False}.get(wish or ""),
     )
 
 
-def not_a_reply(response: Response, start: bytes) -> ServerError:
+def not_a_reply(response: Answer, start: bytes) -> ServerError:
     """The error for a good status with a body that is no API reply (a portal's page, a proxy's note)."""
     kind = response.headers.get("content-type", "no content type")
     text = response.masked(start.decode(errors="replace"))
     error = ServerError(
-        f"{_place(response.url)} answered with {kind}, and not as a model's server does: is the base_url right? "
+        f"{place_of(response.url)} answered with {kind}, and not as a model's server does: is the base_url right? "
         f"It begins: {text[:120]!r}"
     )
     error.is_retryable = False
@@ -256,7 +287,7 @@ def not_a_reply(response: Response, start: bytes) -> ServerError:
 
 
 async def parsed_chunks(
-    response: Response, parser: Parser, *, content_type: str, whole: str = ""
+    response: Answer, parser: Parser, *, content_type: str, whole: str = ""
 ) -> AsyncGenerator[list[Any], None]:
     """The response's body through `parser`, one list of items for each piece that arrived.
 
@@ -264,7 +295,7 @@ async def parsed_chunks(
     Raises `ServerError` when the body is not of `content_type` (JSON errors are read, pages are named).
     """
     if content_type not in response.headers.get("content-type", content_type).lower():
-        start = await _read_start(response, LONGEST_LINE if whole else MAX_ERROR_BODY)
+        start = await read_start(response, LONGEST_LINE if whole else MAX_ERROR_BODY)
         try:
             told = decode_json(start)
         except ValueError:

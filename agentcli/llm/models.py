@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -17,6 +18,10 @@ Positive = Annotated[int, Meta(ge=1)]
 Usd = Annotated[float, Meta(ge=0, le=1_000_000)]
 UNKNOWN_WINDOW = 128_000
 UNKNOWN_MAX_OUTPUT = 8_192
+REGIONAL, GOVERNMENT = (
+    1.1,
+    1.2,
+)  # what clouds charge for an endpoint that stays in a region (their price lists, 2026-11)
 
 
 class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -46,6 +51,12 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
             + usage.cache_read_input_tokens * read
         ) / 1_000_000
 
+    def times(self, factor: float) -> Prices:
+        """The same prices with a surcharge."""
+        rates = ("input", "output", "cache_write", "cache_write_1h", "cache_read")
+        dearer = {name: rate * factor for name in rates if (rate := getattr(self, name)) is not None}
+        return msgspec.structs.replace(self, **dearer, higher=self.higher and self.higher.times(factor))
+
     def dearest(self, prompt_tokens: int) -> tuple[float, float]:
         """USD per token of such a prompt, billed in the dearest way there is for it, and of its reply."""
         band = self.higher if self.higher and self.above is not None and prompt_tokens > self.above else self
@@ -57,7 +68,8 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
 
     `thinking` is how its API is asked to reason: "adaptive" and "budget" are Anthropic's two forms, "effort" a
     reasoning-effort field, "toggle" an on/off field. `token_factor` scales the estimate of its tokens. `sends_back`:
-    the replies whose unsigned thinking goes back to it, which its provider knows.
+    the replies whose unsigned thinking goes back to it, which its provider knows. `api` is what it is asked by where
+    its provider has more than one; empty is the provider's usual one.
     """
 
     id: str
@@ -75,6 +87,7 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
     aliases: tuple[str, ...] = ()
     is_known: bool = True  # False for a model that no table names
     sends_back: Literal["all", "calls", "none"] = "all"
+    api: Literal["", "chat", "responses"] = ""
 
     @property
     def name(self) -> str:
@@ -85,6 +98,14 @@ class ModelInfo(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_
         if usage.cost_usd is not None:
             return usage.cost_usd
         return None if self.prices is None else self.prices.cost(usage)
+
+
+# Who made the models that a cloud serves, and how their names stand in the cloud's own:
+# us.anthropic.claude-haiku-4-5-20251001-v1:0 (Bedrock), claude-haiku-4-5@20251001 (Vertex).
+_MAKERS = {"bedrock": "anthropic", "vertex": "anthropic", "foundry": "anthropic", "azure": "openai"}
+_NAME_IN_CLOUD = re.compile(
+    r"(?:(?P<place>(?!anthropic)[a-z-]+)\.)?(?:anthropic\.)?(?P<name>[\w.-]+?)(?:-v\d+(?::\d+)?|@\w+)?"
+)
 
 
 class ModelTable:
@@ -98,9 +119,26 @@ class ModelTable:
         return iter(self._rows.values())
 
     def find(self, provider: str, model: str) -> ModelInfo:
-        """The row for a model, or what is safe to assume of one that no row names."""
+        """The row for a model, or what is safe to assume of one that no row names.
+
+        A cloud's model is known by the row of whoever made it, where its name tells.
+        """
         id = model if (provider, model) in self._rows else self._aliases.get((provider, model), model)
-        return self._rows.get((provider, id)) or ModelInfo(model, provider, is_known=False)
+        return (
+            self._rows.get((provider, id))
+            or self._served(provider, model)
+            or ModelInfo(model, provider, is_known=False)
+        )
+
+    def _served(self, cloud: str, model: str) -> ModelInfo | None:
+        if (maker := _MAKERS.get(cloud)) is None or (name := _NAME_IN_CLOUD.fullmatch(model)) is None:
+            return None
+        made = self.find(maker, name["name"])
+        if not made.is_known:
+            return None
+        surcharge = {None: 1.0, "global": 1.0, "us-gov": GOVERNMENT}.get(name["place"], REGIONAL)
+        prices = made.prices and made.prices.times(surcharge)
+        return msgspec.structs.replace(made, id=model, provider=cloud, prices=prices, aliases=())
 
     def with_rows(self, rows: list[ModelInfo]) -> ModelTable:
         return ModelTable([*self._rows.values(), *rows])

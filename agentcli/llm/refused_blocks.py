@@ -44,7 +44,8 @@ _ABOUT_OTHERS = re.compile(  # an account, a model, a length: some services answ
 )
 _ADDRESS = re.compile(r"https?://\S+")
 _PLACE = re.compile(r"messages\W+(\d+)\W+content\W+(\d+)(?:\W+tool_result)?(?:\W+content\W+(\d+))?")
-_A_THOUGHT = re.compile(r"^$|'thinking'|'redacted_thinking'|'reasoning_")  # in a body's messages
+_A_THOUGHT = re.compile(r"^$|'thinking'|'redacted_thinking'|'reasoning_|'encrypted_content'")  # in a body's messages
+_REASONING = frozenset(("reasoning_details", "encrypted_content"))  # in a provider's own block
 _NO_THINKING = r"not support.{0,40}thinking|thinking.{0,40}not support"
 # Fields of a body that it can do without, and how a refusal names them.
 _FIELDS = {
@@ -53,6 +54,8 @@ _FIELDS = {
         "stream_options": "",
         "temperature": "",
         "reasoning_effort": r"\b(reasoning_)?effort\b",
+        "reasoning": r"\breasoning[. ](effort|summar)|['\"`]reasoning['\"`]",
+        "include": r"encrypted content is not supported",
         "output_config": r"\boutput_config\b|\beffort\b",
         "enable_thinking": "",
         "chat_template_kwargs": "",
@@ -103,7 +106,9 @@ def ways(request: Request, error: ProviderError) -> list[Way]:
     said = _said(error)
     new = request.messages[request.earlier_messages :]
     blocks = [block for message in request.messages for block in message.content]
-    held = str(error.sent.get("messages", ""))  # without what the wire format left out; empty where nobody knows
+    held = str(
+        error.sent.get("messages") or error.sent.get("input", "")
+    )  # without what the wire format left out; empty where nobody knows
     thoughts = [_key(block) for block in blocks if _is_thought(block)] if _A_THOUGHT.search(held) else []
     media = [key for key in map(_key, media_in(request.messages)) if key in held or not held]
     pictures = [
@@ -196,7 +201,7 @@ def _told(block: Block, keys: Collection[str]) -> Block:
 
 def _is_thought(block: Block) -> bool:
     return isinstance(block, Thinking | RedactedThinking) or (
-        isinstance(block, Opaque) and "reasoning_details" in block.data
+        isinstance(block, Opaque) and not _REASONING.isdisjoint(block.data)
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.running import Place
-from tests.conformance.replies import chat_reply
+from tests.conformance.replies import chat_chunk, chat_reply, chat_sse
 from tests.conformance.servers import LoopbackServer, Received, Reply, chat_server, json_reply
 
 pytestmark = pytest.mark.slow  # each test starts the program
@@ -194,3 +194,109 @@ def test_doctor_names_three_ways_to_a_model_and_config_has_no_empty_headings(pla
     )
     assert place.run("config", "show").out == shown
     assert place.run("-m", place.script(), "-p", "/config").out.endswith(shown)
+
+
+# A command that has the key
+
+
+def helped(place: Place, command: str, provider: str = "openai") -> None:
+    place.home.mkdir(exist_ok=True)
+    (place.home / "config.toml").write_text(f"[providers.{provider}]\napi_key_helper = {json.dumps(command)}\n")
+
+
+def program(place: Place, text: str) -> Path:
+    file = place.home.parent / "print key.sh"
+    file.write_text(f"#!/bin/sh\n{text}\n")
+    file.chmod(0o755)
+    return file
+
+
+def test_a_command_gives_the_key(place: Place) -> None:
+    file = program(place, f'echo x >>"$0.runs"; [ "$1" = "a b;c" ] && echo "  {KEY}  "')
+    helped(place, f"'{file}' 'a b;c'")
+    call = {"id": "c1", "type": "function", "index": 0, "function": {"name": "file_list", "arguments": "{}"}}
+    asks = Reply(chat_sse([chat_chunk({"tool_calls": [call]}), chat_chunk({}, "tool_calls")]))
+    with chat_server([asks, chat_reply("Hi.")], models=listed) as server:
+        assert place.run(*ASK, env=at(server)).out == "Hi.\n"
+        assert [r.headers["authorization"] for r in server.requests] == [f"Bearer {KEY}"] * 2
+        assert Path(f"{file}.runs").read_text() == "x\n"  # once for both
+        assert place.run("models", "check", "openai/test-model", env=at(server)).code == 0
+        assert place.run("models", "default").out.startswith("openai/")
+    for command in (("login",), ("doctor",)):
+        assert "from providers.openai.api_key_helper" in place.run(*command).out
+    log = place.home / "state/logs/agentcli.log"
+    assert not log.exists() or KEY not in log.read_text()
+
+
+def test_a_key_in_the_environment_wins_over_a_command(place: Place) -> None:
+    helped(place, "false")
+    with chat_server([chat_reply("Hi.")]) as server:
+        assert place.run(*ASK, env={**at(server), "OPENAI_API_KEY": "sk-given"}).out == "Hi.\n"
+        assert server.requests[0].headers["authorization"] == "Bearer sk-given"
+
+
+def test_a_command_runs_again_when_its_key_is_refused(place: Place) -> None:
+    file = program(place, 'echo x >>"$0.runs"; echo "sk-number-$(wc -l <"$0.runs" | tr -d " ")"')
+    helped(place, f"'{file}'")
+    refused = json_reply({"error": {"message": "Incorrect API key"}}, 401)
+    with chat_server([refused, chat_reply("Hi.")]) as server:
+        assert place.run(*ASK, env=at(server)).out == "Hi.\n"
+        keys = [r.headers["authorization"] for r in server.requests]
+        assert keys == ["Bearer sk-number-1", "Bearer sk-number-2"]
+
+
+def test_a_key_that_is_the_same_again_is_not_tried_again(place: Place) -> None:
+    helped(place, "echo sk-wrong-and-long")
+    refused = json_reply({"error": {"message": "Incorrect API key: sk-wrong-and-long"}}, 401)
+    with chat_server([refused] * 3) as server:
+        ran = place.run(*ASK, env=at(server))
+        assert ran.code == 1
+        assert "Incorrect API key: [masked]" in ran.err
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        ("exit-with 3", "could not be started (No such file or directory)"),
+        ("sh -c 'echo sk-told-to-nobody; exit 3'", "ended with exit code 3: run it by hand"),
+        ("true", "printed no key"),
+        ("printf 'sk-a\\nsk-b'", "a character that no header can carry"),
+    ],
+)
+def test_a_command_that_fails_is_an_error_that_says_how(place: Place, command: str, told: str) -> None:
+    helped(place, command)
+    with chat_server() as server:
+        ran = place.run(*ASK, env=at(server))
+        assert server.requests == []
+    assert ran.code == 1
+    assert told in ran.err
+    assert "sk-" not in ran.err
+
+
+def test_a_command_that_cannot_be_read_is_an_error_of_the_settings(place: Place) -> None:
+    helped(place, "echo 'open")
+    ran = place.run(*ASK)
+    assert ran.code == 2
+    assert "config.toml, line 2: providers.openai.api_key_helper: this is no command" in ran.err
+
+
+def test_a_project_has_no_command_run(place: Place) -> None:
+    (place.folder / ".agentcli").mkdir()
+    (place.folder / ".agentcli/config.toml").write_text('[providers.openai]\napi_key_helper = "touch ran"\n')
+    ran = place.run(*ASK, "--trust")
+    assert "[providers] is not taken from a project" in ran.err
+    assert not (place.folder / "ran").exists()
+
+
+def test_a_command_s_key_is_masked_like_any_other_secret(place: Place) -> None:
+    helped(place, "echo not-of-a-known-form-17")
+    arguments = json.dumps({"command": "echo it is not-of-a-known-form-17"})
+    call = {"id": "c1", "type": "function", "index": 0, "function": {"name": "bash", "arguments": arguments}}
+    asks = Reply(chat_sse([chat_chunk({"tool_calls": [call]}), chat_chunk({}, "tool_calls")]))
+    with chat_server([asks, chat_reply("Hi.")]) as server:
+        ran = place.run(*ASK, "--permission-mode", "bypassPermissions", env=at(server))
+        assert ran.out == "Hi.\n"
+        (result,) = [m["content"] for m in server.requests[1].json["messages"] if m["role"] == "tool"]
+    assert "it is" in result
+    assert "not-of-a-known-form-17" not in result

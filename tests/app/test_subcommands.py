@@ -4,6 +4,9 @@ import contextlib
 import json
 import os
 import signal
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -263,6 +266,52 @@ def test_the_mode_auto_is_explained_as_a_session_here_would_take_it(program: Pro
     explained = json.loads(program("permissions", "explain", "touch x", "--permission-mode", "auto", "--json").out)
     run = program("tools", "run", "bash", '{"command": "touch x"}', "--permission-mode", "auto")
     assert explained["verdict"] == ("ask" if json.loads(run.out)["is_error"] else "allow")
+
+
+@contextlib.contextmanager
+def serving(pages: dict[str, Any]) -> Iterator[str]:
+    """A server that ends each answer with its connection, as those for models do when they are asked so."""
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path in pages else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(pages.get(self.path, {})).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+
+
+def test_models_are_listed_with_how_they_can_be_asked(program: Program) -> None:
+    pages = {"/api/tags": {"models": [{"name": "qwen3:8b"}]}, "/v1/models": {"data": []}}
+    with serving(pages) as address:
+        program.home.mkdir(exist_ok=True)
+        (program.home / "config.toml").write_text(
+            f'[providers.work]\nbase_url = "{address}/v1"\n[providers.deepseek]\napi_key_helper = "false"\n'
+            '[providers.far]\nbase_url = "https://far.test/v1"\n[providers.far2]\n'
+            'base_url = "https://far.test/v1"\napi_key_helper = "false"\n'
+        )
+        env = {"OPENAI_API_KEY": "sk-secret", "AWS_PROFILE": "mine", "OLLAMA_HOST": address}
+        ran = program.run("models", "list", "--check", "--json", env=env)
+        shown = program.run("models", "list", "--check", env=env).out
+    reach = {(row["provider"], row["id"]): row["reach"] for row in json.loads(ran.out)}
+    assert reach["openai", "gpt-5.5"] == "key in the environment"
+    assert reach["deepseek", "deepseek-v4-pro"] == "key from providers.deepseek.api_key_helper"
+    assert reach["anthropic", "claude-opus-5-5"] == ""
+    assert reach["ollama", "qwen3:8b"] == reach["work", ""] == "running"
+    assert reach["bedrock", ""] == "AWS_PROFILE in the environment"
+    assert reach["far", ""] == "needs no key"
+    assert reach["far2", ""] == "key from providers.far2.api_key_helper"
+    assert ("groq", "") not in reach
+    assert "ollama/qwen3:8b" in shown
+    assert "sk-secret" not in shown + ran.out
 
 
 def test_models_are_listed_with_windows_and_prices(program: Program) -> None:

@@ -21,16 +21,18 @@ from agentcli.llm.providers.local import LocalProvider
 from agentcli.llm.providers.ollama import OllamaProvider
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, presets
 from agentcli.llm.providers.scripted import ScriptedProvider
-from tests.conformance.replies import Said, anthropic_reply, chat_reply, ollama_reply
+from tests.conformance.replies import Said, anthropic_reply, chat_reply, ollama_reply, responses_reply
 from tests.conformance.servers import (
     Answer,
     Cut,
     LoopbackServer,
+    Received,
     Reply,
     anthropic_server,
     chat_server,
     json_reply,
     ollama_server,
+    responses_server,
     whole,
 )
 
@@ -49,8 +51,9 @@ class Backend:
     """One provider over one protocol."""
 
     id: str
-    has_stop_reason_for_length = True
+    protocol: str
     caches = True
+    counts_exactly = False
     overflow: Reply
     missing_model: Reply
     broken_event: bytes
@@ -67,6 +70,11 @@ class Backend:
 
     def provider(self, url: str, **options: Any) -> Provider:
         raise NotImplementedError
+
+    def asked(self, received: Received) -> dict[str, Any]:
+        """What a request asks for, also what its address says."""
+        body: dict[str, Any] = received.json
+        return body
 
     def key_sent(self, headers: dict[str, str]) -> str:
         return headers.get("authorization", "").removeprefix("Bearer ")
@@ -96,7 +104,8 @@ class Backend:
 
 
 class AnthropicBackend(Backend):
-    id = "anthropic"
+    id = protocol = "anthropic"
+    counts_exactly = True
     info = bundled_models().find("anthropic", "claude-sonnet-5-5")
     broken_event = b'event: content_block_delta\ndata: {"type":"content_block_delta","index":0,"delta":{"type":"tex\n\n'
 
@@ -143,6 +152,7 @@ def _blocks(body: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:
 class ChatBackend(Backend):
     """A server that speaks Chat Completions; `preset` names its row in presets.toml."""
 
+    protocol = "chat"
     broken_event = b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","choices":[{"delta":{"content":"x\n\n'
 
     def __init__(
@@ -183,8 +193,46 @@ def chat_error(status: int, message: str, type: str, code: str | int | None = No
     return json_reply({"error": {"message": message, "type": type, "param": None, "code": code}}, status, **headers)
 
 
+class AzureBackend(ChatBackend):
+    """Azure OpenAI: the key has a header of its own."""
+
+    def key_sent(self, headers: dict[str, str]) -> str:
+        return headers.get("api-key", "")
+
+
+class ResponsesBackend(ChatBackend):
+    """OpenAI's other API, for a model that has only that."""
+
+    protocol = "responses"
+    broken_event = b'data: {"type":"response.output_text.delta","output_index":0,"delta":"x\n\n'
+
+    def __init__(self, base: ChatBackend) -> None:
+        super().__init__(base.id, overflow=base.overflow, missing_model=base.missing_model)
+        self.info = msgspec.structs.replace(self.info, api="responses")
+
+    def reply(self, said: Said | str, *, cut: Cut = whole) -> Reply:
+        return responses_reply(said, cut=cut)
+
+    def error_event(self, kind: str, message: str) -> bytes:
+        event = {"type": "error", "code": "server_error", "message": message, "param": None, "sequence_number": 9}
+        return b"event: error\ndata: " + msgspec.json.encode(event) + b"\n\n"
+
+    def serving(self, script: Iterable[Answer], health: Answer | None) -> AbstractContextManager[LoopbackServer]:
+        return responses_server(script, models=health)
+
+    def calls_in(self, body: dict[str, Any]) -> list[tuple[str, Any]]:
+        calls = [item for item in body["input"] if item["type"] == "function_call"]
+        return [(call["name"], msgspec.json.decode(call["arguments"])) for call in calls]
+
+    def results_in(self, body: dict[str, Any]) -> list[tuple[str, str]]:
+        return [(item["call_id"], item["output"]) for item in body["input"] if item["type"] == "function_call_output"]
+
+    def __repr__(self) -> str:
+        return f"{self.id}-responses"
+
+
 class OllamaBackend(Backend):
-    id = "ollama"
+    id = protocol = "ollama"
     caches = False
     info = ModelInfo("qwen3:8b", "ollama", max_output=8_192)
     broken_event = b'{"model":"qwen3:8b","message":{"role":"assistant","content":"x\n'
@@ -226,7 +274,7 @@ class OllamaBackend(Backend):
 class ScriptedBackend(Backend):
     """No server: the script is the network."""
 
-    id = "scripted"
+    id = protocol = "scripted"
     caches = False
 
     @asynccontextmanager
@@ -334,6 +382,50 @@ CHAT_BACKENDS = [
 ]
 
 
+CHAT_BACKENDS += [
+    ChatBackend(
+        "gemini",
+        overflow=json_reply(
+            [
+                {
+                    "error": {
+                        "code": 400,
+                        "message": "The input token count (1100000) exceeds the maximum number of tokens allowed "
+                        "(1048576).",
+                        "status": "INVALID_ARGUMENT",
+                    }
+                }
+            ],
+            400,
+        ),
+        missing_model=json_reply(
+            [
+                {
+                    "error": {
+                        "code": 404,
+                        "message": "models/test-model is not found for API version v1main, or is not supported for "
+                        "generateContent.",
+                        "status": "NOT_FOUND",
+                    }
+                }
+            ],
+            404,
+        ),
+    ),
+    AzureBackend(
+        "azure",
+        overflow=CHAT_BACKENDS[0].overflow,
+        missing_model=chat_error(
+            404,
+            "The API deployment for this resource does not exist. If you created the deployment within the last 5 "
+            "minutes, please wait a moment and try again.",
+            "",
+            "DeploymentNotFound",
+        ),
+    ),
+]
+
+
 class _Started:
     """A model server that runs already."""
 
@@ -376,6 +468,6 @@ class LocalBackend(ChatBackend):
 
 
 CHAT_BACKENDS.append(LocalBackend())
-OVER_HTTP: list[Backend] = [AnthropicBackend(), *CHAT_BACKENDS, OllamaBackend()]
-ONE_EACH: list[Backend] = [OVER_HTTP[0], CHAT_BACKENDS[0], OVER_HTTP[-1]]  # one for each protocol
+OVER_HTTP: list[Backend] = [AnthropicBackend(), *CHAT_BACKENDS, ResponsesBackend(CHAT_BACKENDS[0]), OllamaBackend()]
+ONE_EACH: list[Backend] = [OVER_HTTP[0], CHAT_BACKENDS[0], *OVER_HTTP[-2:]]  # one for each protocol
 ALL: list[Backend] = [*OVER_HTTP, ScriptedBackend()]

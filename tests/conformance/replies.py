@@ -184,6 +184,86 @@ def chat_reply(said: Said | str, *, cut: Cut = whole, reasoning_field: str = "re
     return Reply(chat_sse(chat_chunks(said, reasoning_field=reasoning_field)), content_type=SSE, cut=cut)
 
 
+# Responses
+
+
+def responses_events(said: Said, *, model: str = "test-model") -> list[dict[str, Any]]:
+    """Reasoning, text and calls, each an output item with its events."""
+    items: list[dict[str, Any]] = []
+    events: list[dict[str, Any]] = [_response_event("created", model, "in_progress")]
+
+    def item(start: dict[str, Any], deltas: list[dict[str, Any]], end: dict[str, Any]) -> None:
+        place = {"output_index": len(items), "item_id": start["id"]}
+        events.append({"type": "response.output_item.added", "output_index": len(items), "item": start})
+        events.extend(place | delta for delta in deltas)
+        items.append(start | end)
+        events.append({"type": "response.output_item.done", "output_index": len(items) - 1, "item": items[-1]})
+
+    if said.thinking:
+        kind = "response.reasoning_summary_text"
+        deltas = [{"type": f"{kind}.delta", "summary_index": 0, "delta": part} for part in _parts(said.thinking)]
+        part = {"type": "summary_text", "text": said.thinking}
+        whole = {"summary": [part], "encrypted_content": "gAAAAABo"}
+        added = {"type": "response.reasoning_summary_part.added", "summary_index": 0, "part": part | {"text": ""}}
+        item({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gA"}, [added, *deltas], whole)
+    if said.text:
+        more = {"type": "response.output_text.delta", "content_index": 0, "logprobs": []}
+        deltas = [more | {"delta": part} for part in _parts(said.text)]
+        part = {"type": "output_text", "text": said.text, "annotations": []}
+        added = {"type": "response.content_part.added", "content_index": 0, "part": part | {"text": ""}}
+        end = {"type": "response.output_text.done", "content_index": 0, "text": said.text, "logprobs": []}
+        start = {"type": "message", "id": "msg_1", "role": "assistant", "status": "in_progress", "content": []}
+        item(start, [added, *deltas, end], {"status": "incomplete" if said.is_cut else "completed", "content": [part]})
+    for number, call in enumerate(said.calls):
+        kind = "response.function_call_arguments"
+        start = {"type": "function_call", "id": f"fc_{number}", "call_id": call.id, "name": call.name, "arguments": ""}
+        deltas = [{"type": f"{kind}.delta", "delta": part} for part in _parts(_json(call.input))]
+        end = {"type": f"{kind}.done", "arguments": _json(call.input)}
+        item(start | {"status": "in_progress"}, [*deltas, end], {"status": "completed", "arguments": _json(call.input)})
+    usage = {
+        "input_tokens": said.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": said.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": said.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": 7 if said.thinking else 0},
+        "total_tokens": said.prompt_tokens + said.output_tokens,
+    }
+    kind, reason = ("incomplete", {"reason": "max_output_tokens"}) if said.is_cut else ("completed", None)
+    end = {"output": items, "usage": usage, "incomplete_details": reason}
+    return [*events, _response_event(kind, model, kind, **end)]
+
+
+def _response_event(kind: str, model: str, status: str, **more: Any) -> dict[str, Any]:
+    response = {
+        "id": "resp_67ccd2bed1ec8190",
+        "object": "response",
+        "created_at": 1_760_000_000,
+        "status": status,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": None,
+        "metadata": {},
+        "model": model,
+        "output": [],
+        "parallel_tool_calls": True,
+        "store": False,
+        "temperature": 1.0,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": 1.0,
+    }
+    return {"type": f"response.{kind}", "response": response | more}
+
+
+def responses_sse(events: Iterable[dict[str, Any]]) -> bytes:
+    numbered = (event | {"sequence_number": number} for number, event in enumerate(events))
+    return "".join(f"event: {event['type']}\ndata: {_json(event)}\n\n" for event in numbered).encode()
+
+
+def responses_reply(said: Said | str, *, cut: Cut = whole) -> Reply:
+    said = Said(said) if isinstance(said, str) else said
+    return Reply(responses_sse(responses_events(said)), content_type=SSE, cut=cut)
+
+
 # Ollama
 
 

@@ -25,7 +25,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from tests.conformance.wire_rules import refusals_of_anthropic, refusals_of_chat, refusals_of_local, refusals_of_ollama
+from tests.conformance.wire_rules import (
+    refusals_of_anthropic,
+    refusals_of_chat,
+    refusals_of_local,
+    refusals_of_ollama,
+    refusals_of_responses,
+)
 
 Cut = Callable[[bytes], list[bytes]]
 
@@ -366,6 +372,19 @@ def chat_server(
     with running(
         LoopbackServer(script, chat_path="/chat/completions", routes=routes, rules=rules, base="/v1")
     ) as server:
+        yield server
+
+
+@contextmanager
+def responses_server(script: Iterable[Answer] = (), *, models: Answer | None = None) -> Iterator[LoopbackServer]:
+    """`/v1/responses` and `/v1/models`. Its `url` ends with `/v1`."""
+    listed = [{"id": "test-model", "object": "model", "created": 1_760_000_000, "owned_by": "loopback"}]
+    routes = {"GET /models": models or json_reply({"object": "list", "data": listed})}
+
+    def rules(received: Received) -> list[str]:
+        return refusals_of_responses(received.json)
+
+    with running(LoopbackServer(script, chat_path="/responses", routes=routes, rules=rules, base="/v1")) as server:
         yield server
 
 

@@ -13,6 +13,7 @@ from agentcli.llm.messages import (
     Document,
     Image,
     Message,
+    Opaque,
     RedactedThinking,
     Text,
     Thinking,
@@ -20,9 +21,17 @@ from agentcli.llm.messages import (
     ToolUse,
 )
 from agentcli.llm.provider import Done, Request
-from tests.conformance.backends import CHAT_BACKENDS, KEY, AnthropicBackend, Backend, OllamaBackend
+from tests.conformance.backends import (
+    CHAT_BACKENDS,
+    KEY,
+    AnthropicBackend,
+    Backend,
+    OllamaBackend,
+    ResponsesBackend,
+)
+from tests.conformance.cloud_backends import SdkBackend
 from tests.conformance.reading import asking, hear
-from tests.conformance.replies import Call, Said, anthropic_reply, chat_reply, ollama_reply
+from tests.conformance.replies import Call, Said, anthropic_reply, chat_reply, ollama_reply, responses_reply
 from tests.conformance.servers import (
     NDJSON,
     SSE,
@@ -34,6 +43,7 @@ from tests.conformance.servers import (
     ollama_server,
     pieces_of,
     recorded,
+    responses_server,
     whole,
 )
 
@@ -210,6 +220,12 @@ def test_the_anthropic_sdk_sends_the_api_version_that_we_send() -> None:
     assert [mine[name] for name in same] == [theirs[name] for name in same]
 
 
+@pytest.mark.parametrize("name", ["anthropic_tools.sse", "anthropic_refusal.sse"])
+def test_a_recorded_stream_means_the_same_whatever_carries_it(name: str) -> None:
+    reply = Reply(recorded(name), content_type=SSE, cut=pieces_of(11))
+    assert ours(SdkBackend(), reply) == ours(AnthropicBackend(), reply)
+
+
 # OpenAI
 
 
@@ -263,6 +279,81 @@ def test_the_openai_sdk_s_types_know_every_field_we_send() -> None:
     assert body["reasoning_effort"] == "high"
     assert body["messages"][0]["role"] == "developer"
     assert as_known(TypeAdapter(CompletionCreateParamsStreaming), body) == body
+
+
+# OpenAI's Responses
+
+RESPONSES = ResponsesBackend(CHAT_BACKENDS[0])
+
+
+def read_by_responses(reply: Reply) -> Any:
+    import openai
+
+    with responses_server([reply]) as server:
+        client = openai.OpenAI(api_key=KEY, base_url=server.url, max_retries=0)
+        asked: Any = {"model": "test-model", "input": [{"type": "message", "role": "user", "content": "Hello"}]}
+        server.rules = lambda received: []  # this request is the oracle's own
+        *_, last = client.responses.create(**asked, stream=True)
+        return last.response
+
+
+def assert_same_as_responses(done: Done, theirs: Any) -> None:
+    calls = [(c.call_id, c.name, json.loads(c.arguments)) for c in theirs.output if c.type == "function_call"]
+    assert [(use.id, use.name, use.input) for use in done.message.tool_uses] == calls
+    said = [part for item in theirs.output if item.type == "message" for part in item.content]
+    assert done.message.text == "".join(part.text if part.type == "output_text" else part.refusal for part in said)
+    reasoning = [item for item in theirs.output if item.type == "reasoning"]
+    assert [block.thinking for block in done.message.content if isinstance(block, Thinking)] == [
+        "\n\n".join(part.text for part in item.summary) for item in reasoning if item.summary
+    ]
+    kept = [block.data for block in done.message.content if isinstance(block, Opaque) and "id" in block.data]
+    assert [item["encrypted_content"] for item in kept] == [item.encrypted_content for item in reasoning]
+    assert done.usage.prompt_tokens == theirs.usage.input_tokens
+    assert done.usage.cache_read_input_tokens == theirs.usage.input_tokens_details.cached_tokens
+    assert done.usage.output_tokens == theirs.usage.output_tokens
+    assert done.usage.reasoning_tokens == theirs.usage.output_tokens_details.reasoning_tokens
+    assert done.model == theirs.model
+    reasons = {None: "tool_use" if calls else "end_turn", "max_output_tokens": "max_tokens"}
+    details = theirs.incomplete_details
+    has_refused = any(part.type == "refusal" for part in said)
+    assert done.stop_reason == ("refusal" if has_refused else reasons[details.reason if details else None])
+
+
+@cuts
+@pytest.mark.parametrize("name", ["responses_tools.sse", "responses_refusal.sse"])
+def test_a_recorded_stream_means_the_same_to_the_openai_sdk_s_responses(name: str, cut: Cut) -> None:
+    reply = Reply(recorded(name), content_type=SSE, cut=cut)
+    assert_same_as_responses(ours(RESPONSES, reply), read_by_responses(reply))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        Said("Hi."),
+        Said("Yes.", "Because 🎉"),
+        Said("", "", CALLS),
+        Said("Half", is_cut=True),
+        Said("Both", "Hm", CALLS),
+    ],
+    ids=["text", "thinking", "calls", "cut", "all"],
+)
+def test_a_reply_means_the_same_to_the_openai_sdk_s_responses(said: Said) -> None:
+    reply = responses_reply(said)
+    assert_same_as_responses(ours(RESPONSES, reply), read_by_responses(reply))
+
+
+def test_the_openai_sdk_s_types_know_every_field_we_send_to_responses() -> None:
+    from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
+    from pydantic import TypeAdapter
+
+    item = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+    asked = rich_conversation()
+    reply = asked.messages[1]
+    kept = (Opaque("openai/responses", item), Opaque("openai/responses", {"phase": "commentary"}))
+    messages = (asked.messages[0], Message("assistant", (*kept, *reply.content)), *asked.messages[2:])
+    body = body_sent(RESPONSES, asking(*messages, max_tokens=4_000, effort="high"))
+    assert [item["type"] for item in body["input"]][1:3] == ["reasoning", "message"]
+    assert as_known(TypeAdapter(ResponseCreateParamsStreaming), body) == body
 
 
 # Ollama

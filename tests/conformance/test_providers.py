@@ -23,7 +23,7 @@ from agentcli.llm.errors import (
     ServerError,
     Timeout,
 )
-from agentcli.llm.messages import Message, Text, Thinking, ToolResult
+from agentcli.llm.messages import Message, Opaque, Text, Thinking, ToolResult
 from agentcli.llm.provider import (
     Done,
     TextDelta,
@@ -33,7 +33,8 @@ from agentcli.llm.provider import (
     complete,
 )
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, presets
-from tests.conformance.backends import ALL, CHAT_BACKENDS, KEY, ONE_EACH, OVER_HTTP, Backend, ScriptedBackend
+from tests.conformance.backends import CHAT_BACKENDS, KEY, ONE_EACH, Backend, ScriptedBackend
+from tests.conformance.cloud_backends import AWS_ENVIRONMENT, EVERY_HTTP, OVER_SDK
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import Call, Said
 from tests.conformance.servers import (
@@ -53,14 +54,20 @@ from tests.conformance.servers import (
     with_crlf,
 )
 
-over_all = pytest.mark.parametrize("backend", ALL, ids=repr)
-over_http = pytest.mark.parametrize("backend", OVER_HTTP, ids=repr)
-with_keys = pytest.mark.parametrize("backend", [b for b in OVER_HTTP if b.id != "ollama"], ids=repr)
-one_each = pytest.mark.parametrize("backend", ONE_EACH, ids=repr)
+over_all = pytest.mark.parametrize("backend", [*EVERY_HTTP, ScriptedBackend()], ids=repr)
+over_http = pytest.mark.parametrize("backend", EVERY_HTTP, ids=repr)
+with_keys = pytest.mark.parametrize("backend", [b for b in EVERY_HTTP if b.protocol != "ollama"], ids=repr)
+one_each = pytest.mark.parametrize("backend", [*ONE_EACH, *OVER_SDK[:2]], ids=repr)
 
 HARD_TEXT = 'Zażółć 🎉 世界 👩‍👩‍👧‍👦 é\u2028line\u0085end \U0010ffff <b>&\\" \t done'
 READ = Call("toolu_01A09q90qw90lq917835lq9", "read_file", {"path": "src/główny.py"})
 LIST = Call("toolu_02B19r91rx91mr928946mr0", "list_files", {})
+
+
+@pytest.fixture(autouse=True)
+def _aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in AWS_ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
 
 
 # What a reply becomes
@@ -73,7 +80,7 @@ async def test_text_arrives_in_deltas_and_whole_in_done(backend: Backend) -> Non
     assert heard.text == heard.done.message.text == "The parser drops the last line of the file."
     assert heard.done.message == Message("assistant", (Text("The parser drops the last line of the file."),))
     assert heard.done.stop_reason == "end_turn"
-    assert heard.done.model == stage.provider.model or backend.id in ("anthropic", "ollama")
+    assert heard.done.model == stage.provider.model or backend.protocol in ("anthropic", "ollama")
 
 
 @over_all
@@ -97,7 +104,7 @@ async def test_thinking_stays_apart_from_text(backend: Backend) -> None:
     first, *rest = heard.done.message.content
     assert isinstance(first, Thinking)
     assert first.thinking == "The file has 12 lines, so yes."
-    assert rest == [Text("Yes.")]
+    assert [block for block in rest if not isinstance(block, Opaque)] == [Text("Yes.")]
 
 
 @over_all
@@ -143,7 +150,7 @@ async def test_a_result_goes_back_beside_its_call(backend: Backend) -> None:
         assert (await hear(stage.provider, follow_up)).text == "It is a parser."
     body = stage.server.requests[1].json
     assert backend.calls_in(body) == [("read_file", READ.input), ("list_files", {})]
-    keys = [use.name if backend.id == "ollama" else use.id for use in reply.tool_uses]
+    keys = [use.name if backend.protocol == "ollama" else use.id for use in reply.tool_uses]
     assert backend.results_in(body) == list(zip(keys, ["result of read_file", "result of list_files"], strict=True))
 
 
@@ -151,7 +158,7 @@ async def test_a_result_goes_back_beside_its_call(backend: Backend) -> None:
 async def test_the_request_names_model_tools_and_conversation(backend: Backend) -> None:
     async with backend.playing("Hi.") as stage:
         await hear(stage.provider, asking("How are you?", system="Be brief.", max_tokens=777))
-    body = stage.server.requests[0].json
+    body = backend.asked(stage.server.requests[0])
     assert body["model"] == stage.provider.model
     assert body["stream"] is True
     assert [tool.get("name") or tool["function"]["name"] for tool in body["tools"]] == ["read_file", "list_files"]
@@ -159,7 +166,7 @@ async def test_the_request_names_model_tools_and_conversation(backend: Backend) 
     assert "Be brief." in written
     assert "How are you?" in written
     assert "777" in written
-    assert backend.key_sent(stage.server.requests[0].headers) == ("" if backend.id == "ollama" else KEY)
+    assert backend.key_sent(stage.server.requests[0].headers) == ("" if backend.protocol == "ollama" else KEY)
 
 
 @over_http
@@ -249,7 +256,12 @@ async def test_a_server_that_never_ends_a_whole_reply_is_not_waited_for(backend:
 @over_http
 async def test_a_cut_stream_never_yields_half_a_call(backend: Backend) -> None:
     reply = backend.reply(Said("Let me look.", "Hm.", (READ, replace(READ, id="toolu_9", input={"path": "b.py"}))))
-    end_marks = (b"event: message_stop", b'data: {"id":"chatcmpl-BkX2s7aqzsvX","object":"chat.completion.chunk"', b"\n")
+    end_marks = (
+        b"event: message_stop",
+        b"event: response.completed",
+        b'data: {"id":"chatcmpl-BkX2s7aqzsvX","object":"chat.completion.chunk"',
+        b"\n",
+    )
     last = max(reply.body.rstrip().rfind(mark) for mark in end_marks)
     places = [*range(0, last, max(1, last // 24)), last]
     async with backend.playing(*(reply.but(breaks_after=place) for place in places)) as stage:
@@ -267,7 +279,8 @@ async def test_a_cut_stream_never_yields_half_a_call(backend: Backend) -> None:
             assert not heard.of(Done)
 
 
-@with_keys  # Ollama's calls arrive whole
+# Ollama's calls arrive whole; the Responses API says of each whether it did (tests/unit/llm/test_responses_wire.py).
+@pytest.mark.parametrize("backend", [b for b in EVERY_HTTP if b.protocol in ("anthropic", "chat")], ids=repr)
 async def test_a_reply_cut_by_length_inside_a_call_loses_that_call_only(backend: Backend) -> None:
     body = backend.reply(Said("Reading.", calls=(READ, replace(READ, id="toolu_9"))), cut=whole).body
     body = body.replace(b'"stop_reason":"tool_use"', b'"stop_reason":"max_tokens"')
@@ -301,7 +314,11 @@ async def test_an_empty_body_is_a_failure_and_not_an_empty_reply(backend: Backen
 @over_http
 async def test_a_broken_event_is_a_server_error_with_the_text_before_it(backend: Backend) -> None:
     reply = backend.reply("All is well.")
-    at = reply.body.rindex(b"\n", 0, len(reply.body) // 2) + 1 if backend.id == "ollama" else _event_end(reply.body)
+    at = (
+        reply.body.rindex(b"\n", 0, len(reply.body) // 2) + 1
+        if backend.protocol == "ollama"
+        else _event_end(reply.body)
+    )
     for cut in (whole, byte_by_byte):
         broken = reply.but(body=reply.body[:at] + backend.broken_event + reply.body[at:], cut=cut)
         async with backend.playing(broken) as stage:
@@ -319,14 +336,19 @@ def _event_end(body: bytes) -> int:
 @over_http
 async def test_an_event_of_a_foreign_shape_is_a_server_error(backend: Backend) -> None:
     reply = backend.reply("Hi.")
-    foreign = {
-        "anthropic": b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":7}}\n\n',
-        "ollama": b'{"message":["x"],"done":false}\n',
-    }.get(backend.id, b'data: {"choices":["x"]}\n\n')
-    at = reply.body.index(
-        b"\n" if backend.id == "ollama" else b"event: content_block_stop" if backend.id == "anthropic" else b"data: ["
-    )
-    at += 1 if backend.id == "ollama" else 0
+    foreign, before = {
+        "anthropic": (
+            b'data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":7}}\n\n',
+            b"event: content_block_stop",
+        ),
+        "responses": (
+            b'data: {"type":"response.output_text.delta","output_index":0,"delta":7}\n\n',
+            b"event: response.output_item.done",
+        ),
+        "ollama": (b'{"message":["x"],"done":false}\n', b"\n"),
+        "chat": (b'data: {"choices":["x"]}\n\n', b"data: ["),
+    }[backend.protocol]
+    at = reply.body.index(before) + (1 if backend.protocol == "ollama" else 0)
     async with backend.playing(reply.but(body=reply.body[:at] + foreign + reply.body[at:])) as stage:
         error = (await hear(stage.provider)).error
     assert isinstance(error, ServerError)
@@ -608,11 +630,11 @@ async def test_a_longer_prompt_counts_more_tokens(backend: Backend) -> None:
         short = await stage.provider.count_tokens(asking("Hello"))
         long = await stage.provider.count_tokens(asking("Hello " * 500))
     assert short.tokens > 0
-    assert short.exact == (backend.id == "anthropic")
+    assert short.exact == backend.counts_exactly
     assert long.tokens > short.tokens or short.exact
 
 
-@pytest.mark.parametrize("backend", [b for b in OVER_HTTP if b.id in ("anthropic", "openai", "deepseek")], ids=repr)
+@pytest.mark.parametrize("backend", [b for b in EVERY_HTTP if b.id in ("anthropic", "openai", "deepseek")], ids=repr)
 async def test_a_missing_key_is_told_before_anything_is_sent(backend: Backend) -> None:
     async with backend.playing("Hi.", api_key="") as stage:
         heard = await hear(stage.provider)
@@ -635,7 +657,7 @@ async def test_every_preset_makes_a_provider_that_is_named_after_it(name: str) -
     (backend,) = [b for b in CHAT_BACKENDS if b.id == name]
     provider = OpenAICompatProvider(backend.info, preset=presets()[name], api_key=KEY)
     assert provider.name == name
-    assert presets()[name].base_url.startswith("http")
+    assert presets()[name].base_url.startswith("http") or name == "azure"  # each resource of which has its own
 
 
 async def test_a_listed_server_without_the_model_is_not_healthy() -> None:
@@ -644,3 +666,33 @@ async def test_a_listed_server_without_the_model_is_not_healthy() -> None:
         health = await stage.provider.health_check()
     assert not health.ok
     assert "llama-3, qwen" in health.detail
+
+
+async def test_gemini_lists_its_models_with_their_folder_and_refuses_keys_in_its_own_way() -> None:
+    (backend,) = [b for b in CHAT_BACKENDS if b.id == "gemini"]
+    async with backend.playing(health=json_reply({"data": [{"id": "models/test-model"}]})) as stage:
+        health = await stage.provider.health_check()
+    assert health.ok
+    assert health.models == ("test-model",)
+    refused = json_reply([{"error": {"code": 400, "message": "API key not valid. Please pass a valid API key."}}], 400)
+    async with backend.playing(refused, health=refused) as stage:
+        assert isinstance((await hear(stage.provider)).error, AuthError)
+        assert not (await stage.provider.health_check()).ok
+
+
+async def test_a_deployment_of_azure_need_not_be_in_its_list() -> None:
+    (backend,) = [b for b in CHAT_BACKENDS if b.id == "azure"]
+    for answer in (json_reply({"data": [{"id": "gpt-5"}]}), json_reply({"error": {"code": "404"}}, 404)):
+        async with backend.playing(health=answer) as stage:
+            assert (await stage.provider.health_check()).ok
+    async with backend.playing(health=json_reply({"error": {"code": "401"}}, 401)) as stage:
+        assert not (await stage.provider.health_check()).ok
+
+
+async def test_a_query_in_an_address_goes_along_with_every_request() -> None:
+    (backend,) = [b for b in CHAT_BACKENDS if b.id == "azure"]
+    async with backend.playing("Hi.") as stage:
+        stage.server._chat_path += "?api-version=2025-01-01"
+        provider = backend.provider(f"{stage.server.url}/?api-version=2025-01-01")
+        assert (await hear(provider)).text == "Hi."
+        await provider.aclose()

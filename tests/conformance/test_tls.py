@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import ssl
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -14,6 +14,8 @@ import pytest
 
 from agentcli.llm.errors import ConnectionFailed
 from agentcli.llm.http import HttpClient
+from agentcli.llm.messages_api import Carrier
+from agentcli.llm.sdk_client import SdkClient, Service
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 
@@ -86,9 +88,16 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
     writer.close()
 
 
-async def asked(url: str) -> None:
+CARRIERS: dict[str, Callable[[str], Carrier]] = {
+    "own": lambda url: HttpClient(url, {}, read_timeout=5),
+    "sdk": lambda url: SdkClient(Service("anthropic", url, api_key="key"), read_timeout=5),
+}
+carriers = pytest.mark.parametrize("carrier", CARRIERS)
+
+
+async def asked(url: str, carrier: str = "own") -> None:
     """Two requests that are longer than any buffer, and their answers."""
-    client = HttpClient(url, {}, read_timeout=5)
+    client = CARRIERS[carrier](url)
     try:
         for _ in range(2):
             assert len((await client.post_json("/x", {"text": "y" * 500_000}))["text"]) == 300_000
@@ -96,19 +105,21 @@ async def asked(url: str) -> None:
         await client.aclose()
 
 
+@carriers
 async def test_a_certificate_that_is_trusted_serves_both_requests_on_one_connection(
-    certificate: Path, monkeypatch: pytest.MonkeyPatch
+    certificate: Path, monkeypatch: pytest.MonkeyPatch, carrier: str
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     async with Network(certificate).serving() as network:
-        await asked(f"https://127.0.0.1:{network.port}")
+        await asked(f"https://127.0.0.1:{network.port}", carrier)
         assert network.connections == 1
 
 
-async def test_a_certificate_that_nobody_trusts_is_refused(certificate: Path) -> None:
+@carriers
+async def test_a_certificate_that_nobody_trusts_is_refused(certificate: Path, carrier: str) -> None:
     async with Network(certificate).serving() as network:
         with pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED"):
-            await asked(f"https://127.0.0.1:{network.port}")
+            await asked(f"https://127.0.0.1:{network.port}", carrier)
 
 
 async def test_ssl_cert_dir_takes_the_place_of_what_the_system_trusts(
@@ -123,16 +134,29 @@ async def test_ssl_cert_dir_takes_the_place_of_what_the_system_trusts(
         await asked(f"https://127.0.0.1:{network.port}")
 
 
+@carriers
 @pytest.mark.parametrize("scheme", ["http", "https"])
 async def test_a_proxy_s_tunnel_carries_tls_to_the_server(
-    certificate: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+    certificate: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, carrier: str
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     async with Network(certificate).serving(secure_proxy=scheme == "https") as network:
         monkeypatch.setenv("HTTPS_PROXY", f"{scheme}://me:pw@127.0.0.1:{network.proxy_port}")
-        await asked("https://model.test")
+        await asked("https://model.test", carrier)
         (tunnel,) = network.tunnels
         assert tunnel.startswith(b"CONNECT model.test:443 HTTP/1.1\r\n")
-        assert b"proxy-authorization: Basic bWU6cHc=\r\n" in tunnel
+        assert b"proxy-authorization: basic bwu6chc=\r\n" in tunnel.lower()
         with pytest.raises(ConnectionFailed, match="Hostname mismatch"):
-            await asked("https://other.test")
+            await asked("https://other.test", carrier)
+
+
+@carriers
+async def test_no_proxy_names_hosts_that_are_reached_directly(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch, carrier: str
+) -> None:
+    async with Network(certificate).serving() as network:
+        monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{network.proxy_port}")
+        monkeypatch.setenv("NO_PROXY", "10.0.0.0/8,.test")
+        with pytest.raises(ConnectionFailed, match=r"Could not connect to https://model\.test"):
+            await asked("https://model.test", carrier)
+        assert network.tunnels == []

@@ -30,7 +30,7 @@ from agentcli.llm.provider import Request
 from agentcli.llm.providers.local import QUIRKS
 from agentcli.llm.providers.openai_compat import presets
 from agentcli.llm.transcript import doctor, is_valid
-from agentcli.llm.wire import anthropic_request, ollama, openai_request
+from agentcli.llm.wire import anthropic_request, ollama, openai_request, responses_request
 from tests.conformance.reading import LIST_FILES, READ_FILE
 from tests.conformance.wire_rules import (
     Body,
@@ -41,9 +41,10 @@ from tests.conformance.wire_rules import (
     refusals_of_chat,
     refusals_of_local,
     refusals_of_ollama,
+    refusals_of_responses,
 )
 
-WIRES = ("anthropic", "openai", "ollama", "local")
+WIRES = ("anthropic", "openai", "responses", "ollama", "local")
 IDS = ("toolu_01A", "call_0", "call_0", "functions.bash:0", "x" * 60, "ąę", "9chars_id", "")
 NAMES = ("read_file", "list_files", "functions.read_file", "", "git status", "x" * 80, "ścieżka")
 TEXTS = ("Fine.", "", " \n\t", "zażółć 🎉", "Error: no", "<think>hm</think>", "\x00\x1b[2J", "{}")
@@ -101,7 +102,8 @@ def result(rng: random.Random, id: str) -> ToolResult:
 def reply(rng: random.Random) -> list[Block]:
     """What one of the providers says: thinking in its own form, text, calls."""
     blocks: list[Block] = []
-    match rng.choice(("claude", "claude", "qwen", "openrouter", "paused", "plain")):
+    ends: list[Block] = []
+    match rng.choice(("claude", "claude", "qwen", "openrouter", "gpt", "paused", "plain")):
         case "claude":
             blocks.append(Thinking(rng.choice(TEXTS), f"Sig{rng.random()}"))
             if rng.random() < 0.2:
@@ -110,6 +112,10 @@ def reply(rng: random.Random) -> list[Block]:
             blocks.append(Thinking("I look."))
         case "openrouter":
             blocks.append(Opaque("openrouter", {"reasoning_details": [{"type": "reasoning.text", "text": "Hm"}]}))
+        case "gpt":
+            kept = {"type": "reasoning", "id": f"rs_{rng.random()}", "summary": [], "encrypted_content": "gAAA"}
+            blocks += [Opaque("openai/responses", kept), Opaque("openai/responses", {"phase": "commentary"})]
+            ends = [Opaque("openai/responses", kept | {"id": "rs_last"})] if rng.random() < 0.3 else []
         case "paused":
             call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "x"}}
             found = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": []}
@@ -122,7 +128,7 @@ def reply(rng: random.Random) -> list[Block]:
         name = "read_file" if rng.random() < 0.6 else rng.choice(NAMES)
         id = f"toolu_{rng.random()}".replace(".", "") if rng.random() < 0.6 else rng.choice(IDS)
         blocks.append(ToolUse(id, name, {"path": "ü"}, unparsed=rng.choice(("", '{"path": '))))
-    return blocks
+    return [*blocks, *ends]
 
 
 def transcript(seed: int) -> tuple[Message, ...]:
@@ -189,6 +195,10 @@ def refusals(wire: str, messages: tuple[Message, ...], seed: int) -> list[str]:
         body: Body = as_received(openai_request.to_body(request, model, quirks, name))
         fields = frozenset({"reasoning_content"} if quirks.echo_reasoning else {"reasoning_details"})
         return refusals_of_chat(body, vision=sees, files=quirks.documents, fields=fields)
+    if wire == "responses":
+        model = replace(model, thinking="effort", takes_images=True)
+        body = responses_request.to_body(request, model, presets()["openai"].quirks, "openai")
+        return refusals_of_responses(as_received(body))
     if wire == "ollama":
         body = ollama.to_body(request, replace(model, thinking="none"), num_ctx=4_096, keep_alive="5m")
         return refusals_of_ollama(as_received(body), vision=sees, thinks=False)

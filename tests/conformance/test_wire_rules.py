@@ -8,11 +8,21 @@ from typing import Any
 
 import pytest
 
-from agentcli.llm.messages import Base64Source, Image, Message, Text, Thinking, ToolResult, ToolUse, user_message
+from agentcli.llm.messages import (
+    Base64Source,
+    Image,
+    Message,
+    Opaque,
+    Text,
+    Thinking,
+    ToolResult,
+    ToolUse,
+    user_message,
+)
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
 from agentcli.llm.providers.local import QUIRKS
-from agentcli.llm.wire import anthropic_request, ollama, openai_request
+from agentcli.llm.wire import anthropic_request, ollama, openai_request, responses_request
 from tests.conformance.reading import LIST_FILES, READ_FILE
 from tests.conformance.wire_rules import (
     Body,
@@ -22,6 +32,7 @@ from tests.conformance.wire_rules import (
     refusals_of_chat,
     refusals_of_local,
     refusals_of_ollama,
+    refusals_of_responses,
 )
 
 MESSAGES = (
@@ -30,6 +41,7 @@ MESSAGES = (
         "assistant",
         (
             Thinking("I look.", "EqoB"),
+            Opaque("openai/responses", {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gA"}),
             Text("I look."),
             ToolUse("toolu_1", "read_file", {"path": "a"}),
             ToolUse("toolu_2", "list_files", {}),
@@ -90,16 +102,40 @@ OLLAMA: dict[str, Break] = {
     "window": lambda b: b["options"].update(num_ctx=0),
     "assistant last": lambda b: b["messages"].append({"role": "assistant", "content": "x"}),
 }
+RESPONSES: dict[str, Break] = {
+    "no result": lambda b: b["input"].pop(5),
+    "orphan": lambda b: b["input"].pop(3),
+    "same ids": lambda b: b["input"][4].update(call_id="toolu_1"),
+    "reasoning alone": lambda b: b["input"].insert(4, b["input"].pop(1)),
+    "reasoning last": lambda b: b["input"].append(b["input"][1]),
+    "not encrypted": lambda b: b["input"][1].pop("encrypted_content"),
+    "kept": lambda b: b.update(store=True),
+    "chat field": lambda b: b.update(max_tokens=9),
+    "chat tool": lambda b: b["tools"][0].update(function={}),
+    "bad name": lambda b: b["input"][3].update(name="a.b"),
+    "bad id": lambda b: b["input"][3].update(call_id="x" * 65),
+    "empty": lambda b: b["input"][0].update(content=[]),
+    "parts": lambda b: b["input"][0]["content"][0].update(type="text"),
+    "says nothing": lambda b: b["input"][2].update(content=" "),
+    "unknown item": lambda b: b["input"].append({"type": "item_reference", "id": "rs_1"}),
+}
 LOCAL: dict[str, Break] = CHAT | {
     "two users": lambda b: b["messages"].append({"role": "user", "content": "x"}),
     "parts": lambda b: b["messages"][1].update(content=[{"type": "text", "text": "x"}]),
 }
 
 
+CASES = {"anthropic": ANTHROPIC, "chat": CHAT, "responses": RESPONSES, "ollama": OLLAMA, "local": LOCAL}
+
+
 def bodies() -> dict[str, tuple[Body, Callable[..., list[str]]]]:
     return {
         "anthropic": (anthropic_request.to_body(ASKED, MODEL), refusals_of_anthropic),
         "chat": (openai_request.to_body(ASKED, MODEL, openai_request.Quirks(), "openai"), refusals_of_chat),
+        "responses": (
+            responses_request.to_body(ASKED, MODEL, openai_request.Quirks(), "openai"),
+            refusals_of_responses,
+        ),
         "ollama": (ollama.to_body(ASKED, MODEL, num_ctx=4_096, keep_alive="5m"), refusals_of_ollama),
         "local": (openai_request.to_body(ASKED, MODEL, QUIRKS, "local"), refusals_of_local),
     }
@@ -113,16 +149,11 @@ def test_an_ordinary_conversation_is_taken(wire: str) -> None:
 
 @pytest.mark.parametrize(
     ("wire", "how"),
-    [
-        (wire, how)
-        for wire, cases in {"anthropic": ANTHROPIC, "chat": CHAT, "ollama": OLLAMA, "local": LOCAL}.items()
-        for how in cases
-    ],
+    [(wire, how) for wire, cases in CASES.items() for how in cases],
 )
 def test_one_thing_wrong_is_refused(wire: str, how: str) -> None:
     body, refusals = bodies()[wire]
-    cases = {"anthropic": ANTHROPIC, "chat": CHAT, "ollama": OLLAMA, "local": LOCAL}[wire]
-    assert refusals(broken(body, cases[how]))
+    assert refusals(broken(body, CASES[wire][how]))
 
 
 IMAGES = [

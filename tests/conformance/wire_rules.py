@@ -368,7 +368,7 @@ def _chat_assistant(where: str, message: Body, calls: Any) -> Iterator[str]:
         yield f"{where}.tool_calls: empty array"
         return
     for call in calls or ():
-        if set(call) != {"id", "type", "function"} or call["type"] != "function":
+        if set(call) - {"extra_content"} != {"id", "type", "function"} or call["type"] != "function":
             yield f"{where}.tool_calls: {sorted(call)}"
         if not CHAT_ID.fullmatch(call["id"]):
             yield f"{where}.tool_calls.id: {call['id']!r}: string too long. Expected a maximum length of 40"
@@ -408,6 +408,107 @@ def _chat_content(where: str, content: Any, vision: bool, files: bool) -> Iterat
                     yield f"{where}: The file could not be read"
             case _:
                 yield f"{where}.content: {part}"
+
+
+# OpenAI's Responses
+
+_ITEM_FIELDS = {
+    "message": {"type", "role", "content", "phase"},
+    "reasoning": {"type", "id", "summary", "content", "encrypted_content"},
+    "function_call": {"type", "call_id", "name", "arguments"},
+    "function_call_output": {"type", "call_id", "output"},
+}
+
+
+def refusals_of_responses(body: Body) -> list[str]:
+    return list(_responses(body))
+
+
+def _responses(body: Body) -> Iterator[str]:
+    if not isinstance(body.get("model"), str) or not body["model"]:
+        yield "Missing required parameter: 'model'."
+    if body.get("store") is not False or "reasoning.encrypted_content" not in body.get("include", ()):
+        yield "the conversation would be kept, or its reasoning lost"
+    if body.get("max_output_tokens", 16) < 16:
+        yield "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16."
+    if unknown := body.keys() & {"messages", "max_tokens", "max_completion_tokens", "reasoning_effort"}:
+        yield f"Unknown parameter: {unknown}"
+    yield from _responses_tools(body.get("tools", []))
+    items = body.get("input")
+    if not isinstance(items, list) or not items:
+        yield "Invalid 'input': empty array."
+        return
+    open_calls: list[str] = []
+    ids: set[str] = set()
+    for number, item in enumerate(items):
+        where, kind = f"input[{number}]", item.get("type")
+        if kind not in _ITEM_FIELDS:
+            yield f"Invalid value: {kind!r}. Supported values are {', '.join(_ITEM_FIELDS)}."
+            continue
+        if extra := item.keys() - _ITEM_FIELDS[kind]:
+            yield f"Unknown parameter: '{where}.{extra}'."
+        match kind:
+            case "message":
+                yield from _responses_message(where, item)
+            case "reasoning":
+                following = items[number + 1] if number + 1 < len(items) else {"type": "nothing"}
+                own = following["type"] in ("reasoning", "function_call") or following.get("role") == "assistant"
+                if not own:
+                    yield f"Item '{item['id']}' of type 'reasoning' was provided without its required following item."
+                if not item.get("encrypted_content") or "summary" not in item:
+                    yield f"{where}: Item '{item['id']}' not found. Items are not persisted when `store` is false."
+            case "function_call":
+                if item["call_id"] in ids or not re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", item["call_id"]):
+                    yield f"Invalid '{where}.call_id': {item['call_id']!r}"
+                if not NAME.fullmatch(item["name"]) or not isinstance(json.loads(item["arguments"]), dict):
+                    yield f"Invalid '{where}.name': {item['name']!r}"
+                ids.add(item["call_id"])
+                open_calls.append(item["call_id"])
+            case _:
+                if item["call_id"] not in open_calls:
+                    yield f"No tool call found for function call output with call_id {item['call_id']}."
+                else:
+                    open_calls.remove(item["call_id"])
+                output = item["output"]
+                yield from () if isinstance(output, str) else _responses_parts(f"{where}.output", output)
+    if open_calls:
+        yield f"No tool output found for function call {open_calls}."
+
+
+def _responses_tools(tools: list[Body]) -> Iterator[str]:
+    for tool in tools:
+        if set(tool) != {"type", "name", "description", "parameters", "strict"} or tool["type"] != "function":
+            yield f"Missing required parameter: 'tools[0].name': {sorted(tool)}"
+        elif not NAME.fullmatch(tool["name"]) or tool["parameters"].get("type") != "object":
+            yield f"Invalid schema for function {tool['name']!r}"
+
+
+def _responses_message(where: str, item: Body) -> Iterator[str]:
+    content = item["content"]
+    if item["role"] == "assistant":
+        if not isinstance(content, str) or not content.strip():
+            yield f"{where}.content: a reply is text"
+    elif item["role"] != "user" or not isinstance(content, list) or not content:
+        yield f"Invalid '{where}': {item['role']}"
+    else:
+        yield from _responses_parts(f"{where}.content", content)
+
+
+def _responses_parts(where: str, parts: list[Body]) -> Iterator[str]:
+    for part in parts:
+        match part:
+            case {"type": "input_text", "text": str(text)} if text.strip():
+                pass
+            case {"type": "input_image", "detail": "auto", "image_url": str(url)}:
+                head, _, data = url.partition(";base64,")
+                facts = image_facts(data)
+                if facts is None or head.removeprefix("data:") != facts[0] or facts[0] not in IMAGE_TYPES:
+                    yield f"{where}: The image data you provided does not represent a valid image."
+            case {"type": "input_file", "filename": str(), "file_data": str(url)}:
+                if not url.startswith("data:application/pdf;base64,") or not _is_pdf(url.partition(",")[2]):
+                    yield f"{where}: The file could not be read"
+            case _:
+                yield f"Invalid value: {where}: {part}"
 
 
 # llama.cpp's server with a model that sees nothing: the embedded model, and most of those people run at home
@@ -495,4 +596,5 @@ VALIDATORS: dict[str, Callable[..., list[str]]] = {
     "openai": refusals_of_chat,
     "ollama": refusals_of_ollama,
     "local": refusals_of_local,
+    "responses": refusals_of_responses,
 }

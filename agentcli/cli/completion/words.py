@@ -56,7 +56,7 @@ def _skills(config: Config) -> Iterable[Row]:
 
 
 def _providers(config: Config) -> Iterable[Row]:
-    return [(name, "") for name in import_module("agentcli.model_choice").Models(config).takers_of_keys()]
+    return [(name, "") for name in import_module("agentcli.model_choice").Models(config).keys.takers()]
 
 
 def _nothing(config: Config) -> Iterable[Row]:

@@ -54,7 +54,7 @@ def model(subject: Subject) -> Iterator[Said]:
             f"{name} is in no table{did_you_mean(known.id, others)}: its window and price are guesses.",
             "Correct its name (agentcli models list), or describe it in [models] of the settings.",
         )
-    if (second := subject.config.settings.provider.fallback_model) and not models.has_key(split_name(second)[0]):
+    if (second := subject.config.settings.provider.fallback_model) and not models.keys.has(split_name(second)[0]):
         yield warning(f"{second}, which is to answer in its place, has no key.", "agentcli login, or name another one.")
     yield ok(name)
 
@@ -63,7 +63,7 @@ def key_texts(subject: Subject) -> Iterator[Said]:
     """Keys that were copied together with what stood around them."""
     try:
         variables = [
-            name for provider in subject.models.takers_of_keys() for name in subject.models.key_variables(provider)
+            name for provider in subject.models.keys.takers() for name in subject.models.keys.variables(provider)
         ]
     except ConfigError:  # told with the model
         variables = []
@@ -90,7 +90,7 @@ async def _ask_servers(subject: Subject) -> list[Said]:
         return []
     used += filter(None, [subject.config.settings.provider.fallback_model])
     set_up = [name for name, server in subject.config.settings.providers.items() if server.base_url]
-    spare = [name for name in set_up if name not in {split_name(name)[0] for name in used} and models.has_key(name)]
+    spare = [name for name in set_up if name not in {split_name(name)[0] for name in used} and models.keys.has(name)]
     asked = [name for name in used if _is_asked(subject, split_name(name)[0])]
     asked += [models.usual_model(name) or f"{name}/any" for name in spare]
     try:
@@ -102,7 +102,7 @@ async def _ask_servers(subject: Subject) -> list[Said]:
 
 def _is_asked(subject: Subject, provider: str) -> bool:
     is_set = bool(_address(subject, provider))
-    return provider in _HERE or (is_set and subject.models.has_key(provider))
+    return provider in _HERE or (is_set and subject.models.keys.has(provider))
 
 
 def _address(subject: Subject, provider: str) -> str:
@@ -117,7 +117,7 @@ async def _ask(subject: Subject, name: str, *, is_used: bool) -> list[Said]:
     found: list[Said] = []
     address, place = _address(subject, provider), f"providers.{provider}.base_url"
     host = urlsplit(address).hostname or ""
-    if address.startswith("http://") and not is_loopback(host) and subject.models.key_variables(provider):
+    if address.startswith("http://") and not is_loopback(host) and subject.models.keys.variables(provider):
         found.append(warning(f"The key of {provider} goes to {host} unencrypted.", f"Write https:// in {place}."))
     try:
         made = subject.models.provider(name)

@@ -55,7 +55,7 @@ def _log_in(config: Config) -> int:
     """Ask whose key it is, and then for the key."""
     from agentcli.cli.subcommands import login  # typer: 40 ms
 
-    takers = Models(config).takers_of_keys()
+    takers = Models(config).keys.takers()
     tell(f"Providers that take a key: {', '.join(takers)}.")
     try:
         provider = input("The provider: ").strip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from getpass import getpass
 from typing import Annotated
 
@@ -13,7 +12,6 @@ from agentcli.cli.keys import SEARCH_KEY, forget_key, store_key
 from agentcli.cli.output import tell
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.cli.tables import print_table
-from agentcli.config import Config
 from agentcli.errors import UsageError, UserError
 from agentcli.model_choice import Models
 from agentcli.near_names import did_you_mean
@@ -39,14 +37,15 @@ def login(
     """The key is typed unseen, or read from stdin; the provider is asked whether it takes it, which costs nothing."""
     config = configuration()
     models = Models(config)
-    variables = {name: models.key_variables(name) for name in models.takers_of_keys()} | SEARCH
+    variables = {name: models.keys.variables(name) for name in models.keys.takers()} | SEARCH
     if provider and provider not in variables:
         known = ", ".join(variables)
         raise UsageError(f"{provider!r} takes no key{did_you_mean(provider, variables)}; those that do: {known}.")
     if not provider:
         if remove:
             raise UsageError("Say whose key: agentcli login --remove PROVIDER.")
-        rows = [(name, names[0], _place(config, names)) for name, names in variables.items()]
+        rows = [(name, names[0], models.keys.place(name)) for name, names in variables.items() if name not in SEARCH]
+        rows += [(name, names[0], config.place_of_key(names[0])) for name, names in SEARCH.items()]
         if json:
             print_json([dict(zip(("provider", "variable", "place"), row, strict=True)) for row in rows])
         else:
@@ -58,10 +57,6 @@ def login(
         if not untried and provider not in SEARCH:
             tell(_tried(models, provider, key))
         tell(store_key(config, provider, variables[provider][0], key))
-
-
-def _place(config: Config, variables: Sequence[str]) -> str:
-    return next(filter(None, (config.place_of_key(variable) for variable in variables)), "")
 
 
 def _typed(provider: str) -> str:

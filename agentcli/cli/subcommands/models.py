@@ -11,6 +11,7 @@ from agentcli.cli.output import tell
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.cli.tables import print_table
 from agentcli.errors import UsageError
+from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health
 from agentcli.llm.tokens.registry import ModelFacts
 from agentcli.model_choice import Models
@@ -24,15 +25,36 @@ def run(arguments: list[str]) -> int:
 
 
 @app.command("list")
-def list_models(json: AsJson = False) -> None:
+def list_models(
+    check: Annotated[
+        bool, typer.Option("--check", help="Say which can be asked now: a key, or a running server.")
+    ] = False,
+    json: AsJson = False,
+) -> None:
     """Every model of the table: window, longest reply, prices (USD per million tokens), how its tokens are counted."""
     models = Models(configuration())
-    facts = list(map(models.encoders.facts, models.table()))
+    infos: list[ModelInfo] = list(models.table())
+    reach: dict[str, str] = {}
+    if check:
+        running, reach = wait_for(_reached(models))
+        infos += [models.info(name) for name in running]
+    facts = list(map(models.encoders.facts, infos))
+    others = [name for name, how in reach.items() if how and name not in {info.provider for info in infos}]
     if json:
-        print_json([msgspec.to_builtins(model) for model in facts])
+        told = [msgspec.to_builtins(model) for model in facts] + [{"provider": name, "id": ""} for name in others]
+        print_json([model | {"reach": reach[model["provider"]]} for model in told] if check else told)
         return
-    print_table(HEADINGS, list(map(_row, facts)), numeric={"window", "reply", "margin"})
+    rows = list(map(_row, facts)) + [(f"{name}/…", *[""] * (len(HEADINGS) - 1)) for name in others]
+    if check:
+        rows = [(*row, reach[row[0].partition("/")[0]] or "no") for row in rows]
+    print_table((*HEADINGS, "reach") if check else HEADINGS, rows, numeric={"window", "reply", "margin"})
     tell("\nAny other model works too, as PROVIDER/MODEL; its window and price are then guesses.")
+
+
+async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
+    """The models of servers that run on this machine, and how each provider can be asked."""
+    running = await models.running()
+    return running, await models.reach(running)
 
 
 @app.command()

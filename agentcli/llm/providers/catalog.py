@@ -18,6 +18,9 @@ PROVIDERS = {
     "ollama": "agentcli.llm.providers.ollama:OllamaProvider",
     "local": "agentcli.llm.providers.local:LocalProvider",
     "scripted": "agentcli.llm.providers.scripted:ScriptedProvider",
+    "bedrock": "agentcli.llm.providers.clouds:CloudProvider",
+    "vertex": "agentcli.llm.providers.clouds:CloudProvider",
+    "foundry": "agentcli.llm.providers.clouds:CloudProvider",
 }
 
 
@@ -43,7 +46,7 @@ def preset_rows() -> dict[str, dict[str, Any]]:
 
 def provider_names() -> tuple[str, ...]:
     """Every name that needs no settings: the providers', and those of the bundled servers."""
-    return ("anthropic", "ollama", "local", "scripted", *preset_rows())
+    return (*(name for name in PROVIDERS if name != "openai_compat"), *preset_rows())
 
 
 class ProviderPool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from functools import cache
+from importlib import import_module
 
 import msgspec
 
@@ -24,11 +25,14 @@ NOT_FOUND = 404
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A server: its address, the environment variable of its key, and its quirks.
 
-    `key_path` is what only a key opens, where the list of models needs none.
+    `key_path` is what only a key opens, where the list of models needs none. `key_header` carries the key; in
+    `authorization` it is a bearer token. `lists_models`: a model that is not in its list does not exist.
     """
 
-    base_url: str
+    base_url: str = ""
     key_env: str = ""
+    key_header: str = "authorization"
+    lists_models: bool = True
     needs_key: bool = True
     key_path: str = ""
     quirks: Quirks = Quirks()
@@ -58,7 +62,9 @@ class OpenAICompatProvider:
         self._key_env, self._key_path = preset.key_env, preset.key_path
         sent = dict(headers or {})
         if api_key:
-            sent["authorization"] = f"Bearer {api_key}"
+            is_bearer = preset.key_header.lower() == "authorization"
+            sent[preset.key_header] = f"Bearer {api_key}" if is_bearer else api_key
+        self._lists_models = preset.lists_models
         self._http = HttpClient(base_url or preset.base_url, sent, read_timeout=read_timeout)
 
     @property
@@ -75,7 +81,10 @@ class OpenAICompatProvider:
 
     def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self._require_key()
-        return stream_chat(self._http, request, info=self.info, provider=self.name, quirks=self._quirks)
+        stream = stream_chat
+        if (self.info.api or self._quirks.api) == "responses":  # few are asked so; its modules cost each start a little
+            stream = import_module("agentcli.llm.responses_api").stream_response
+        return stream(self._http, request, info=self.info, provider=self.name, quirks=self._quirks)
 
     async def count_tokens(self, request: Request) -> TokenCount:
         return estimate(request, self.info)
@@ -86,11 +95,13 @@ class OpenAICompatProvider:
             await self._show_key()
             listed = await self._http.get_json("/models")
         except ProviderError as error:
+            if error.status == NOT_FOUND and not self._lists_models:  # an address for one deployment has no list
+                return Health(True, f"{self.name} answers; whether it takes the key a request will tell")
             return Health(False, with_wait(str(error), error))
         rows = listed.get("data") if isinstance(listed, dict) else listed
         found = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-        ids = tuple(map(str, found))
-        if ids and self.model not in ids:
+        ids = tuple(str(id).removeprefix("models/") for id in found)  # so Gemini calls them
+        if ids and self.model not in ids and self._lists_models:
             return Health(False, f"{self.name} has no model {self.model!r}; there is {', '.join(ids[:8])}", ids)
         return Health(True, f"{self.model} answers", ids)
 

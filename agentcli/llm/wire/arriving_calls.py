@@ -23,8 +23,8 @@ class ArrivingCalls:
     def __len__(self) -> int:
         return len(self._calls)
 
-    def feed(self, data: dict[str, Any], out: list[StreamEvent]) -> None:
-        """Take one entry of `tool_calls`."""
+    def feed(self, data: dict[str, Any], out: list[StreamEvent]) -> str:
+        """Take one entry of `tool_calls`; gives the id of its call."""
         function = data.get("function") or {}
         name = text_in(function.get("name"))
         arguments = function.get("arguments")
@@ -37,6 +37,7 @@ class ArrivingCalls:
             call.announce(out)
             call.parts.append(arguments)
             out.append(ToolCallDelta(call.id, arguments))
+        return call.id
 
     def _slot(self, index: int | None, id: str, name: str, arguments: str) -> _Call:
         """The call an entry belongs to."""

@@ -36,7 +36,7 @@ from agentcli.llm.wire.arguments import calls_in_text
 from agentcli.llm.wire.arriving_calls import ArrivingCalls
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import count_in, text_in
-from agentcli.llm.wire.openai_request import Quirks
+from agentcli.llm.wire.openai_request import EXTRAS, Quirks
 from agentcli.llm.wire.think_tags import ThinkTags
 
 
@@ -65,6 +65,7 @@ class ReplyReader:
         self._tags = ThinkTags()
         self._details: list[dict[str, Any]] = []
         self._calls = ArrivingCalls(ids)
+        self._extras: dict[str, Any] = {}
         self._finish_reason = ""
         self._refused = False
         self._usage = Usage()
@@ -86,7 +87,9 @@ class ReplyReader:
                 self._refused = True
                 self._content(refusal, out)
             for call in delta.get("tool_calls") or ():
-                self._calls.feed(call, out)
+                id = self._calls.feed(call, out)
+                if self._quirks.extra_content and (extra := call.get(EXTRAS)):
+                    self._extras[id] = extra
             if (legacy := delta.get("function_call")) and not delta.get("tool_calls"):
                 self._calls.feed({"function": legacy}, out)
             if reason := choice.get("finish_reason"):
@@ -158,6 +161,8 @@ class ReplyReader:
             blocks.append(Thinking(thought))
         if self._details:
             blocks.append(Opaque(self._provider, {"reasoning_details": self._details}))
+        if self._extras:
+            blocks.append(Opaque(self._provider, {EXTRAS: self._extras}))
         if text := "".join(self._text):
             blocks.append(Text(text))
         return blocks

@@ -31,13 +31,16 @@ from agentcli.llm.provider import (
 from agentcli.llm.transcript import in_turn
 from agentcli.llm.wire.call_ids import plain_id, plain_name
 
+EXTRAS = "extra_content"  # of a call, by its id where a reply keeps them
+
 
 class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """How one server differs from the reference. Every field can be set for a server in the configuration.
 
     `echo_reasoning`: earlier reasoning goes back as `reasoning_content` in turns with calls, even when empty.
     `read_text_calls`: calls written as plain text are taken as calls. `fixed_ids`: call ids of nine letters or digits.
-    `images`: so many in one request at most. `documents`: PDFs are taken.
+    `images`: so many in one request at most. `documents`: PDFs are taken. `extra_content`: what the first call of a
+    reply carries where it is not from this server, whose own keep what it gave them. `api`: which of OpenAI's.
     """
 
     system_role: Literal["system", "developer"] = "system"
@@ -59,6 +62,8 @@ class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     documents: bool = False
     store: bool | None = None
     extra_body: dict[str, Any] = {}
+    extra_content: dict[str, Any] = {}
+    api: Literal["chat", "responses"] = "chat"
 
 
 def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
@@ -149,10 +154,20 @@ def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any
         ]
         if quirks.echo_reasoning:
             wire["reasoning_content"] = _own_thinking(message)
+    own: dict[str, Any] = {}
     for block in message.content:
         if isinstance(block, Opaque) and block.provider == provider:
-            wire |= block.data
+            own |= block.data.get(EXTRAS, {})
+            wire |= {name: value for name, value in block.data.items() if name != EXTRAS}
+    if quirks.extra_content:
+        _add_extras(wire.get("tool_calls", []), message, own, quirks)
     return wire
+
+
+def _add_extras(calls: list[dict[str, Any]], message: Message, own: dict[str, Any], quirks: Quirks) -> None:
+    for number, (call, use) in enumerate(zip(calls, message.tool_uses, strict=True)):
+        if extra := own.get(use.id) or (quirks.extra_content if number == 0 else None):
+            call[EXTRAS] = extra
 
 
 def _own_thinking(message: Message) -> str:

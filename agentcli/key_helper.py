@@ -1,0 +1,100 @@
+"""Gets a provider's key from a command of the person's, and keeps it for five minutes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from agentcli.errors import ConfigError
+
+LONGEST_RUN_S = 10.0
+KEPT_S = 300.0
+LARGEST = 64 * 1024  # bytes of output; a pipe holds no more while nobody reads
+
+
+class KeyHelper:
+    """The key that `command` prints. It runs in `folder`, without a shell and without a terminal.
+
+    `error` makes an error about the setting of a sentence, which never shows what was printed. `on_key` is told each
+    new key, for keeping it out of sight.
+    """
+
+    def __init__(
+        self, command: str, *, folder: Path, error: Callable[[str], ConfigError], on_key: Callable[[str], None]
+    ) -> None:
+        self._command, self._folder, self._error, self._on_key = command, folder, error, on_key
+        self._asking = asyncio.Lock()
+        self._key, self._until = "", 0.0
+
+    async def key(self) -> str:
+        """Raises `ConfigError`."""
+        async with self._asking:
+            if time.monotonic() >= self._until:
+                self._key = await self._asked()
+                self._until = time.monotonic() + KEPT_S
+                self._on_key(self._key)
+            return self._key
+
+    def forget(self) -> None:
+        """The key was refused: have the command run again for the next request."""
+        self._until = 0.0
+
+    async def _asked(self) -> str:
+        read_end, write_end = os.pipe()
+        try:
+            code = await self._run(write_end)
+            printed = _waiting_in(read_end)
+        finally:
+            os.close(read_end)
+            os.close(write_end)
+        if code != 0:
+            raise self._error(f"the command ended with exit code {code}: run it by hand to see why.")
+        if not (key := printed.decode(errors="replace").strip()):
+            raise self._error("the command printed no key.")
+        return key
+
+    async def _run(self, output: int) -> int:
+        """The exit code. The command ends with its time or with whoever waits for it."""
+        words = split_command(self._command, self._error)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *words,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=asyncio.subprocess.DEVNULL,
+                cwd=self._folder,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise self._error(f"the command could not be started ({error.strerror}).") from error
+        try:
+            async with asyncio.timeout(LONGEST_RUN_S):
+                return await process.wait()
+        except TimeoutError as error:
+            raise self._error(f"the command did not end within {LONGEST_RUN_S:g} s.") from error
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _waiting_in(pipe: int) -> bytes:
+    """What was written by now; a program that the command left behind may hold the other end open."""
+    os.set_blocking(pipe, False)
+    try:
+        return os.read(pipe, LARGEST)
+    except BlockingIOError:
+        return b""
+
+
+def split_command(command: str, error: Callable[[str], ConfigError]) -> list[str]:
+    """Its words, as a shell would part them. Raises the `error`."""
+    try:
+        program, *arguments = shlex.split(command)
+    except ValueError as wrong:
+        raise error(f"this is no command ({wrong}).") from wrong
+    return [os.path.expanduser(program), *arguments]  # noqa: PTH111 - a bare name must stay one

@@ -1,0 +1,226 @@
+"""The stream that OpenAI's Responses API answers with, as our events.
+
+Facts: the types of the openai SDK 3.54, read 2026-11.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agentcli.llm.errors import ConnectionFailed, ProviderError, error_for_status
+from agentcli.llm.messages import Block, Message, Opaque, StopReason, Text, Thinking, ToolUse, Usage
+from agentcli.llm.provider import (
+    Done,
+    StreamEvent,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallEnded,
+    ToolCallStarted,
+    UsageUpdate,
+)
+from agentcli.llm.refusals import error_told
+from agentcli.llm.wire.arguments import parse_arguments
+from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.deltas import count_in, text_in
+from agentcli.llm.wire.responses_request import opaque_name
+
+_STATUS = {"rate_limit_exceeded": 429, "insufficient_quota": 429, "vector_store_timeout": 504, "server_error": 500}
+_OF_THE_REQUEST = ("context_length", "invalid_", "image_", "unsupported_", "empty_", "failed_to_download")
+_KEPT = ("type", "id", "summary", "content", "encrypted_content")  # of a reasoning item
+
+
+class _Item:
+    """An output item that is still arriving."""
+
+    def __init__(self, start: dict[str, Any], id: str = "") -> None:
+        self.start = start
+        self.kind = text_in(start.get("type"))
+        self.id = id
+        self.parts: list[str] = []
+        self.is_whole = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+
+class ReplyReader:
+    """Builds a reply from the stream's events; unknown ones are passed over."""
+
+    def __init__(self, model: str, provider: str, *, ids: CallIds) -> None:
+        self.model = model
+        self.is_finished = False
+        self.is_closed = False
+        self._own = opaque_name(provider)
+        self._ids = ids
+        self._items: dict[Any, _Item] = {}
+        self._refused = False
+        self._reason = ""
+        self._usage = Usage()
+
+    def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+        """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
+        if event.get("object") == "response":  # a server that does not stream
+            event = {"type": f"response.{event.get('status') or 'completed'}", "response": event}
+        match text_in(event.get("type")):
+            case "response.output_text.delta":
+                self._said(event, out)
+            case "response.refusal.delta":
+                self._refused = True
+                self._said(event, out)
+            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+                self._thought(event, text_in(event.get("delta")), out)
+            case "response.reasoning_summary_part.added":
+                is_first = not self._item(event, "reasoning", out).parts
+                self._thought(event, "" if is_first else "\n\n", out)
+            case "response.function_call_arguments.delta":
+                self._called(self._item(event, "function_call", out), text_in(event.get("delta")), out)
+            case "response.output_item.added":
+                self._begin(event.get("output_index"), event.get("item") or {}, out)
+            case "response.output_item.done":
+                self._end(event.get("output_index"), event.get("item") or {}, out)
+            case "response.created" | "response.in_progress":
+                self.model = text_in((event.get("response") or {}).get("model")) or self.model
+            case "response.completed" | "response.incomplete":
+                self._finish(event.get("response") or {}, out)
+            case "response.failed" | "response.cancelled":
+                raise _failure((event.get("response") or {}).get("error"))
+            case "error":
+                raise _failure(event.get("error") or event)
+            case "" if event.get("error"):
+                raise error_told(event)
+            case _:
+                pass
+
+    def _begin(self, index: Any, start: dict[str, Any], out: list[StreamEvent]) -> _Item:
+        is_call = start.get("type") == "function_call"
+        item = self._items[index] = _Item(start, self._ids.take(text_in(start.get("call_id"))) if is_call else "")
+        if is_call:
+            out.append(ToolCallStarted(item.id, text_in(start.get("name"))))
+            self._called(item, text_in(start.get("arguments")), out)
+        return item
+
+    def _item(self, event: dict[str, Any], kind: str, out: list[StreamEvent]) -> _Item:
+        index = event.get("output_index")
+        return self._items.get(index) or self._begin(index, {"type": kind}, out)
+
+    def _said(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+        if text := text_in(event.get("delta")):
+            self._item(event, "message", out).parts.append(text)
+            out.append(TextDelta(text))
+
+    def _thought(self, event: dict[str, Any], text: str, out: list[StreamEvent]) -> None:
+        if text:
+            self._item(event, "reasoning", out).parts.append(text)
+            out.append(ThinkingDelta(text))
+
+    def _called(self, item: _Item, arguments: str, out: list[StreamEvent]) -> None:
+        if arguments:
+            item.parts.append(arguments)
+            out.append(ToolCallDelta(item.id, arguments))
+
+    def _end(self, index: Any, whole: dict[str, Any], out: list[StreamEvent]) -> None:
+        """An item as it is in the end; what of it did not come in deltas is told now."""
+        item = self._items.get(index) or self._begin(index, whole | {"arguments": ""}, out)
+        item.start |= whole
+        item.is_whole = whole.get("status") != "incomplete"
+        if item.kind == "function_call":
+            if not item.parts:
+                self._called(item, text_in(whole.get("arguments")), out)
+            out.append(ToolCallEnded(item.id))
+        elif not item.parts:
+            self._told_at_once(item, whole, out)
+
+    def _told_at_once(self, item: _Item, whole: dict[str, Any], out: list[StreamEvent]) -> None:
+        make = ThinkingDelta if item.kind == "reasoning" else TextDelta
+        for part in (whole.get("summary") or whole.get("content") or ()) if item.kind else ():
+            self._refused |= part.get("type") == "refusal"
+            if text := text_in(part.get("text") or part.get("refusal")):
+                item.parts.append(text)
+                out.append(make(text))
+
+    def _finish(self, response: dict[str, Any], out: list[StreamEvent]) -> None:
+        self.model = text_in(response.get("model")) or self.model
+        self._reason = text_in((response.get("incomplete_details") or {}).get("reason"))
+        for index, whole in enumerate(() if self._items else response.get("output") or ()):
+            self._end(index, whole, out)
+        if isinstance(usage := response.get("usage"), dict):
+            self._usage = usage_from_wire(usage)
+            out.append(UsageUpdate(self._usage))
+        self.is_finished = self.is_closed = True
+
+    def done(self, out: list[StreamEvent]) -> Done:
+        """The whole reply, after the stream's end. Raises `ConnectionFailed` when it ended before the reply did."""
+        if not self.is_finished:
+            raise ConnectionFailed("The stream ended before the reply did (no response.completed).")
+        message = self._message()
+        lost = sum(item.kind == "function_call" for item in self._items.values()) > len(message.tool_uses)
+        known = ("", "max_output_tokens", "content_filter")
+        note = "" if self._reason in known else f"unknown reason {self._reason!r}"
+        return Done(message, self._stop_reason(message), self._usage, self.model, lost, note)
+
+    def _stop_reason(self, message: Message) -> StopReason:
+        match self._reason:
+            case "max_output_tokens":
+                return "max_tokens"
+            case "content_filter":
+                return "refusal"
+            case _ if message.tool_uses:
+                return "tool_use"
+            case _:
+                return "refusal" if self._refused else "end_turn"
+
+    def _message(self) -> Message:
+        return Message("assistant", tuple(block for item in self._items.values() for block in self._blocks(item)))
+
+    def _blocks(self, item: _Item) -> list[Block]:
+        """What is kept of an item: reasoning as text and as it goes back, a message with its phase, a whole call."""
+        blocks: list[Block] = []
+        match item.kind:
+            case "reasoning":
+                if item.parts:
+                    blocks.append(Thinking(item.text))
+                if item.is_whole and item.start.get("encrypted_content"):
+                    kept = {name: item.start[name] for name in _KEPT if item.start.get(name) is not None}
+                    blocks.append(Opaque(self._own, kept))
+            case "message" if item.parts:
+                if phase := item.start.get("phase"):
+                    blocks.append(Opaque(self._own, {"phase": phase}))
+                blocks.append(Text(item.text))
+            case "function_call" if item.is_whole:
+                name = text_in(item.start.get("name"))
+                given = parse_arguments(item.text, was_cut=bool(self._reason))
+                if given is not None:
+                    blocks.append(ToolUse(item.id, name, given))
+                elif not self._reason:
+                    blocks.append(ToolUse(item.id, name, {}, unparsed=item.text))
+            case _:
+                pass
+        return blocks
+
+    def partial(self) -> Message:
+        """What a broken stream leaves: the text, and calls that had ended."""
+        kept = (block for block in self._message().content if isinstance(block, Text | ToolUse))
+        return Message("assistant", tuple(kept))
+
+
+def usage_from_wire(usage: dict[str, Any]) -> Usage:
+    """Cached tokens are part of the input here, and apart in ours."""
+    details, output = usage.get("input_tokens_details") or {}, usage.get("output_tokens_details") or {}
+    cached, written = count_in(details.get("cached_tokens")), count_in(details.get("cache_write_tokens"))
+    return Usage(
+        input_tokens=max(0, count_in(usage.get("input_tokens")) - cached - written),
+        output_tokens=count_in(usage.get("output_tokens")),
+        cache_creation_input_tokens=written,
+        cache_read_input_tokens=cached,
+        reasoning_tokens=count_in(output.get("reasoning_tokens")),
+    )
+
+
+def _failure(error: Any) -> ProviderError:
+    """The error that a reply ended with; its code stands for the status that a refusal would have had."""
+    error = error if isinstance(error, dict) else {}
+    code, message = text_in(error.get("code") or error.get("type")), text_in(error.get("message"))
+    status = _STATUS.get(code) or (400 if code.startswith(_OF_THE_REQUEST) else 500)
+    return error_for_status(status, message, code=code, otherwise="the server failed")

@@ -1,0 +1,197 @@
+"""Makes the provider of a model from the settings, the environment and the person's keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from agentcli.config import Config
+from agentcli.errors import ConfigError, NoKey, UsageError
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Provider
+from agentcli.llm.providers.catalog import provider_class, provider_module, provider_names
+from agentcli.llm.renewed_key import RenewedKeyProvider
+from agentcli.llm.server_address import is_address, ollama_address
+from agentcli.near_names import did_you_mean
+from agentcli.paths import from_home
+from agentcli.provider_keys import ProviderKeys, is_installed
+from agentcli.settings import ServerSettings
+
+NO_ADDRESS = "this is no address of a server: write it as http://HOST:PORT/PATH (or https)."
+_LIBRARIES = {"bedrock": "boto3", "vertex": "google.auth"}  # of the clouds, which the SDK signs with
+
+
+class ProviderMaker:
+    """Makes providers. `on_wait` is told what a person should know while they wait; `local_path` finds a GGUF file."""
+
+    def __init__(
+        self,
+        config: Config,
+        keys: ProviderKeys,
+        *,
+        on_wait: Callable[[str], None] | None,
+        local_path: Callable[[str], Path],
+    ) -> None:
+        self._config, self._keys, self._on_wait, self._local_path = config, keys, on_wait, local_path
+
+    def make(self, info: ModelInfo) -> Provider:
+        """The provider of a model. Raises `UsageError` or `ConfigError`."""
+        if (helper := self._keys.helper(info.provider)) is not None:
+            return RenewedKeyProvider(helper, lambda key: self._make(info, key, ""))
+        return self._make(info, *self._keys.key(info.provider))
+
+    def _make(self, info: ModelInfo, key: str, token: str) -> Provider:
+        provider, settings = info.provider, self._config.settings
+        server = settings.providers.get(provider, ServerSettings())
+        timeout = settings.provider.read_timeout
+        if provider in ("anthropic", "foundry") and server.key_header.lower() == "authorization":
+            key, token = "", key or token
+        made: Provider
+        match provider:
+            case "anthropic":
+                version = settings.provider.anthropic_version
+                made = provider_class("anthropic")(
+                    info,
+                    base_url=self._address(server, provider, "ANTHROPIC_BASE_URL") or "https://api.anthropic.com",
+                    api_key=key,
+                    auth_token=token,
+                    headers=server.headers,
+                    read_timeout=timeout,
+                    uses_sdk=settings.provider.transport == "sdk",
+                    **({"api_version": version} if version else {}),
+                )
+            case "bedrock" | "vertex" | "foundry":
+                made = self._cloud(info, server, key, token)
+            case "ollama":
+                made = provider_class("ollama")(
+                    info,
+                    base_url=self._address(server, provider, "OLLAMA_HOST"),
+                    num_ctx=settings.tokens.ollama_num_ctx,
+                    read_timeout=timeout,
+                )
+            case "local":
+                made = self._local(info)
+            case "scripted":
+                script = provider_module("scripted").read_script(self._config.cwd / from_home(info.id))
+                made = provider_class("scripted")(script, info=info, keeps=16)
+            case _:
+                made = self._compatible(info, server, key)
+        return made
+
+    def _local(self, info: ModelInfo) -> Provider:
+        settings = self._config.settings
+        if self._on_wait is not None:
+            self._on_wait(f"{info.id} is a small model on this machine: expect mistakes.")
+        start = provider_module("local").server_starter(
+            model_path=self._local_path(info.id),
+            state_folder=self._config.paths.state / "local",
+            context=settings.local.context,
+            linger_s=settings.local.linger,
+            on_wait=self._on_wait,
+        )
+        made: Provider = provider_class("local")(info, start=start, read_timeout=settings.provider.read_timeout)
+        return made
+
+    def _cloud(self, info: ModelInfo, server: ServerSettings, key: str, token: str) -> Provider:
+        """Raises `UsageError` where something is missing that the cloud's own tools do not know either."""
+        platform, of = info.provider, self._config.environment.get
+        if (library := _LIBRARIES.get(platform)) and not is_installed(library):
+            raise UsageError(
+                f"{platform} needs the libraries of its cloud: pip install 'agentcli[cloud]' "
+                "(or ./install.sh --extras cloud)."
+            )
+        region = resource = project = ""
+        address = self._address(server, platform, f"ANTHROPIC_{platform.upper()}_BASE_URL")
+        match platform:
+            case "bedrock":
+                region = of("AWS_REGION") or of("AWS_DEFAULT_REGION") or ""
+            case "vertex":
+                region, key, token = of("CLOUD_ML_REGION") or "", "", key or token
+                project = of("ANTHROPIC_VERTEX_PROJECT_ID") or of("GOOGLE_CLOUD_PROJECT") or ""
+                if not region:
+                    raise UsageError("vertex needs a region: set CLOUD_ML_REGION, such as us-east5 or global.")
+                if (token or server.api_key_helper) and not project:
+                    raise UsageError("vertex needs a project: set ANTHROPIC_VERTEX_PROJECT_ID.")
+            case _:
+                if not (key or token or server.api_key_helper or is_installed("azure.identity")):
+                    raise NoKey(platform, "ANTHROPIC_FOUNDRY_API_KEY")
+                resource = of("ANTHROPIC_FOUNDRY_RESOURCE") or ""
+                if not (resource or address):
+                    raise UsageError(
+                        "foundry needs the name of your resource: set ANTHROPIC_FOUNDRY_RESOURCE, or "
+                        "ANTHROPIC_FOUNDRY_BASE_URL."
+                    )
+        service = provider_module(platform).Service(
+            platform, address, key, token, region=region, project=project, resource=resource, headers=server.headers
+        )
+        made: Provider = provider_class(platform)(
+            info, service=service, read_timeout=self._config.settings.provider.read_timeout
+        )
+        return made
+
+    def _compatible(self, info: ModelInfo, server: ServerSettings, key: str) -> Provider:
+        presets, provider = provider_module("openai_compat").presets(), info.provider
+        if provider not in presets and not server.base_url:
+            raise UsageError(no_provider(provider, self._config))
+        address = self._address(server, provider, "OPENAI_BASE_URL" if provider == "openai" else "")
+        if provider == "azure":
+            address = address or self._azure_address(info.id)
+        made: Provider = provider_class("openai_compat")(
+            info,
+            preset=_with_settings(presets.get(provider), server),
+            base_url=address,
+            api_key=key,
+            headers=server.headers,
+            read_timeout=self._config.settings.provider.read_timeout,
+        )
+        return made
+
+    def _azure_address(self, deployment: str) -> str:
+        """Where a resource of Azure OpenAI is; with a dated version of its API, each deployment has its own address."""
+        of = self._config.environment.get
+        resource, version = of("AZURE_RESOURCE_NAME"), of("OPENAI_API_VERSION")
+        address = of("AZURE_OPENAI_ENDPOINT") or (f"https://{resource}.openai.azure.com" if resource else "")
+        if not address:
+            raise UsageError(
+                "azure needs the address of your resource: set AZURE_OPENAI_ENDPOINT, or providers.azure.base_url."
+            )
+        if not is_address(address):
+            raise ConfigError(NO_ADDRESS, key="AZURE_OPENAI_ENDPOINT")
+        base = address.rstrip("/").removesuffix("/openai/v1") + "/openai"
+        return f"{base}/deployments/{quote(deployment)}?api-version={quote(version)}" if version else f"{base}/v1"
+
+    def _address(self, server: ServerSettings, provider: str, variable: str) -> str:
+        """Where a provider's server is, as set or as its variable says. Raises `ConfigError` for no address."""
+        if server.base_url and not is_address(server.base_url):
+            raise self._config.error(NO_ADDRESS, f"providers.{provider}.base_url")
+        given = server.base_url or self._config.environment.get(variable, "").strip()
+        address = ollama_address(given) if provider == "ollama" else given
+        if address and not is_address(address):
+            raise ConfigError(NO_ADDRESS, key=variable)
+        return address
+
+
+def no_provider(name: str, config: Config) -> str:
+    """A sentence on a name that no provider has."""
+    known = list(dict.fromkeys((*provider_names(), *config.settings.providers)))
+    return (
+        f"No provider {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}. For another OpenAI-compatible "
+        f"server set [providers.{name}] base_url in {config.paths.user_config}."
+    )
+
+
+def _with_settings(preset: Any, server: ServerSettings) -> Any:
+    """A preset with the settings of `[providers.NAME]` over it."""
+    row: dict[str, Any] = msgspec.to_builtins(preset) if preset else {"base_url": server.base_url, "needs_key": False}
+    row["quirks"] = {**row.get("quirks", {}), **server.quirks}
+    if server.api_key_env or server.api_key_helper:
+        row |= {"key_env": server.api_key_env or row.get("key_env", ""), "needs_key": True}
+    if server.needs_key is not None:
+        row["needs_key"] = server.needs_key
+    if server.key_header:
+        row["key_header"] = server.key_header
+    return msgspec.convert(row, provider_module("openai_compat").Preset)
