@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import Struct, structs
 
@@ -42,12 +42,13 @@ from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import is_stored
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider, Request
+from agentcli.llm.provider import Provider, Request, Warmable
 from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.paths import from_home, home_of, project_root
 from agentcli.setup.agents import Agents
 from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
+from agentcli.setup.client_files import ClientFiles
 from agentcli.setup.context import make_memory, watch_context
 from agentcli.setup.hooks import Hooks
 from agentcli.setup.limits import session_budgets, turn_limits
@@ -78,7 +79,8 @@ class Extras(Struct, frozen=True):
     """What a caller adds to the configuration. `system_prompt` replaces the system text; `bare` reads no AGENTS.md.
 
     `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. `mcp_config` is a
-    file of MCP servers, the only ones with `is_strict_mcp`. The others are as in `Agent`.
+    file of MCP servers, the only ones with `is_strict_mcp`, and `mcp_servers` are further ones in its form.
+    `client_files` makes those of a session by its id. The others are as in `Agent`.
     """
 
     system_prompt: str | None = None
@@ -97,15 +99,10 @@ class Extras(Struct, frozen=True):
     skill_folders: tuple[Path, ...] = ()
     answer_schema: AnswerSchema | None = None
     mcp_config: str = ""
+    mcp_servers: Mapping[str, Any] = {}
     is_strict_mcp: bool = False
     mcp_clients: tuple[MCPClient, ...] = ()
-
-
-@runtime_checkable
-class Warmable(Protocol):
-    """A provider that gains from a request ahead of the first one."""
-
-    async def warm(self, request: Request) -> None: ...
+    client_files: Callable[[str], ClientFiles] | None = None
 
 
 class Builder:
@@ -161,7 +158,8 @@ class Builder:
         log, entries = await open_log(choice, self.store, self._data, self.config.cwd)
         rules = self.rules()
         await asyncio.to_thread(self._finish_interrupted)
-        workspace = self._workspace(log.session_id, rules)
+        files = self._extras.client_files(log.session_id) if self._extras.client_files else None
+        workspace = self._workspace(log.session_id, rules, files=files)
         state = rebuilt(
             AgentState(
                 model or await self.models.default(),
@@ -180,7 +178,7 @@ class Builder:
         nested = self.opening.nested()
         watch = self._watch(state, workspace, nested)
         calls = self.session_calls(registry, workspace)
-        calls.services.checkpoints = self._checkpoints(log.session_id, workspace)
+        calls.services.checkpoints = self._checkpoints(log.session_id, workspace, files)
         session = Session(state, self._runtime(calls, log, watch, nested), can_ask=self._can_ask)
         watch.paid = session.paid
         await self._begin_hooks(session, source="resume" if entries else "startup")
@@ -223,11 +221,13 @@ class Builder:
         """The MCP servers that are configured; None without one, and then nothing of them is imported."""
         extras, settings = self._extras, self.config.settings
         may_have = not extras.bare and settings.mcp.enabled and bool(settings.mcp_servers or self.config.uses_project)
-        if not (may_have or extras.mcp_config or extras.mcp_clients):
+        if not (may_have or extras.mcp_config or extras.mcp_servers or extras.mcp_clients):
             return None
         mcp = import_module("agentcli.setup.mcp")
         is_strict = extras.is_strict_mcp or not may_have
-        specs = mcp.server_specs(self.config, self._on_notice, file=extras.mcp_config, is_strict=is_strict)
+        specs = mcp.server_specs(
+            self.config, self._on_notice, file=extras.mcp_config, added=extras.mcp_servers, is_strict=is_strict
+        )
         made: Servers | None = mcp.make_servers(self.config, specs, extras.mcp_clients, self._on_notice)
         return made
 
@@ -288,9 +288,10 @@ class Builder:
         made: Subagents = children.subagents()
         return made
 
-    def _checkpoints(self, session_id: str, workspace: Workspace) -> Checkpoints | None:
+    def _checkpoints(self, session_id: str, workspace: Workspace, files: ClientFiles | None) -> Checkpoints | None:
         roots = partial(getattr, workspace.sandbox, "roots")
-        return make_checkpoints(self.config, session_id, roots, is_lasting=self.store.is_lasting)
+        made = make_checkpoints(self.config, session_id, roots, is_lasting=self.store.is_lasting)
+        return files.checkpoints(made) if files and made else made
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
         return watch_context(
@@ -347,7 +348,9 @@ class Builder:
             case _:
                 return True
 
-    def _workspace(self, session_id: str, rules: Rules, *, profile: Profile | None = None) -> Workspace:
+    def _workspace(
+        self, session_id: str, rules: Rules, *, profile: Profile | None = None, files: ClientFiles | None = None
+    ) -> Workspace:
         config = self.config
         check_lists(config)
         added = [config.cwd / from_home(name) for name in config.settings.permissions.additional_directories]
@@ -368,7 +371,7 @@ class Builder:
                 return self._extras.sandbox
             setup, folders = import_module("agentcli.setup.sandbox"), (config.cwd, *added)
             made: Sandbox = setup.make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile)
-            return made
+            return files.sandbox(made) if files else made
 
         lazy = LazySandbox(make)
         sandbox, data = cast("Sandbox", lazy), self._data.of_session(session_id)

@@ -9,11 +9,12 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentcli.cli.ending import Ending
+from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import FLAG_OF, parser, read_stdin, settings_from, stdin_is_piped
 from agentcli.cli.output import LenientError, WatchedOutput, tell, warn
 from agentcli.errors import UsageError
@@ -22,7 +23,7 @@ from agentcli.paths import current_folder
 if TYPE_CHECKING:
     from agentcli.config import Config
 
-# Each is a module of cli/ with a typer app (40 ms to import), loaded when it is called.
+# Each is a module of cli/ with a typer `app` (40 ms to import) or with `FLAGS`, loaded when it is called.
 COMMANDS = {
     "demo": "the tour with a scripted model: no key, no network",
     "sessions": "list, search, fork, remove, redact and check stored sessions",
@@ -39,11 +40,12 @@ COMMANDS = {
     "config": "show the settings, trust this project's, import those of other tools",
     "permissions": "explain what would happen to a command",
     "local": "install, check and serve the embedded model",
+    "acp": "serve an editor over the Agent Client Protocol",
     "doctor": "find what is wrong with this installation",
     "completion": "print the script that completes agentcli in your shell",
 }
 # Not there yet, but never a prompt: "undo" is not to be answered by a model and billed.
-PLANNED = frozenset("acp eval replay serve".split())
+PLANNED = frozenset("eval replay serve".split())
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
@@ -159,7 +161,7 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
         extra_file=Path(options.settings).absolute() if options.settings else None,
         trust=options.trust,
     )
-    _set_up_logging(config.paths.state, config.settings.observability.log_level)
+    set_up_logging(config.paths.state, config.settings.observability.log_level)
     for notice in config.notices:
         warn(notice)
     one_shot = options.print or options.output_format != "text" or not (options.prompt or _is_terminal())
@@ -228,32 +230,3 @@ def _prompt(options: argparse.Namespace) -> str:
 
 def _run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
     return asyncio.run(main())
-
-
-def _set_up_logging(state: Path, level: str) -> None:
-    """Log to a file in the state folder; it is made with the first record, so that a quiet run writes nothing.
-
-    Keys and tokens are masked; what knows them is imported with the first record too.
-    """
-
-    class StateFileHandler(logging.FileHandler):
-        def emit(self, record: logging.LogRecord) -> None:
-            with suppress(OSError):  # a log that cannot be written ends nothing
-                super().emit(record)
-
-        def _open(self) -> Any:
-            Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return super()._open()
-
-    class MaskingFormatter(logging.Formatter):
-        def format(self, record: logging.LogRecord) -> str:
-            from agentcli.infra.sandbox.processes.environment import credentials_in
-            from agentcli.safety.secrets.masking import Masker
-
-            return Masker(credentials_in(os.environ)).mask(super().format(record))
-
-    handler = StateFileHandler(state / "logs" / "agentcli.log", encoding="utf-8", delay=True)
-    handler.setFormatter(MaskingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    root = logging.getLogger()
-    root.addHandler(handler)
-    root.setLevel(level.upper())

@@ -18,9 +18,10 @@ def _text(argument: str) -> str:
     return os.fsencode(argument).decode("utf-8", errors="replace")
 
 
+Flags = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 # flags -> what argparse needs. Help texts are sentences a newcomer understands.
-FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
+FLAGS: Flags = (
     (("-p", "--print"), {"action": "store_true", "help": "answer once and exit; text on stdin joins the prompt"}),
     (("--output-format",), {"choices": ("text", "json", "stream-json"), "default": "text", "help": "what -p prints"}),
     (("--input-format",), {"choices": ("text", "stream-json"), "default": "text", "help": "what stdin holds"}),
@@ -122,6 +123,25 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
     made.add_argument("prompt", nargs="?", type=_text, metavar="PROMPT", help=prompt_help)
     for names, how in FLAGS:
         made.add_argument(*names, **how)
+    return made
+
+
+# What makes no sense where others open the sessions, and decide what is printed.
+_OF_ONE_RUN = frozenset(
+    "--print --output-format --input-format --include-partial-messages --continue --resume --fork-session --take-over "
+    "--session-id --name --no-session --json-schema --fail-on-denial --require-evidence --cd --plain --version".split()
+)
+
+
+SERVER_FLAGS = tuple(row for row in FLAGS if row[0][-1] not in _OF_ONE_RUN)  # those that are about any session
+
+
+def server_parser(prog: str, description: str, flags: Flags) -> argparse.ArgumentParser:
+    """Read the flags of a program that serves sessions."""
+    made = _Parser(prog=prog, description=description, allow_abbrev=False)
+    for names, how in flags:
+        made.add_argument(*names, **how)
+    made.set_defaults(input_format="text")
     return made
 
 

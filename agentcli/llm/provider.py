@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -140,6 +140,13 @@ class Provider(Protocol):
     async def aclose(self) -> None:
         """Give back connections and processes; safe to call twice."""
         ...
+
+
+@runtime_checkable
+class Warmable(Protocol):
+    """A provider that gains from a request ahead of the first one."""
+
+    async def warm(self, request: Request) -> None: ...
 
 
 async def complete(provider: Provider, request: Request) -> Done:

@@ -45,13 +45,19 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def server_specs(
-    config: Config, tell: Callable[[str], None], *, file: str = "", is_strict: bool = False
+    config: Config,
+    tell: Callable[[str], None],
+    *,
+    file: str = "",
+    added: Mapping[str, Any] = {},
+    is_strict: bool = False,
 ) -> list[ServerSpec]:
-    """The servers that count here: of a `file` first, then local, project and user ones; `tell` hears what is wrong.
+    """The servers that count here; `tell` hears what is wrong.
 
-    With `is_strict` only those of the file. Raises `ConfigError` for a file that cannot be read.
+    Those that a client has `added` come first, then those of a `file`, then local, project and user ones. With
+    `is_strict` only the first two. Raises `ConfigError` for a file that cannot be read.
     """
-    sources: list[tuple[Mapping[str, Any], Scope, str]] = []
+    sources: list[tuple[Mapping[str, Any], Scope, str]] = [(added, "flag", "the client")] if added else []
     if file:
         sources.append((servers_in(Path(file).expanduser()), "flag", file))
     if not is_strict:

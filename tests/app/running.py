@@ -102,17 +102,20 @@ class Place:
         return Ran(done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def start(self, *arguments: str, env: Mapping[str, str] | None = None, stdin: bool = False) -> Running:
-        return Running(
-            subprocess.Popen(
-                self._command(arguments),
-                cwd=self.folder,
-                env={**self.environment, **(env or {})},
-                stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                preexec_fn=_hear_hangups,  # noqa: PLW1509  # it takes no lock
-                **self._who(),
-            )
+        return Running(self.process(*arguments, env=env, stdin=stdin))
+
+    def process(
+        self, *arguments: str, env: Mapping[str, str] | None = None, stdin: bool = False
+    ) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command(arguments),
+            cwd=self.folder,
+            env={**self.environment, **(env or {})},
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=_hear_hangups,  # noqa: PLW1509  # it takes no lock
+            **self._who(),
         )
 
     def _who(self) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def test_what_cannot_be_meant_is_refused_with_what_to_do(place: Place, arguments
     refused(ran, ran.code, says)
 
 
-PLANNED = "replay eval serve acp".split()
+PLANNED = "replay eval serve".split()
 
 
 @pytest.mark.parametrize(

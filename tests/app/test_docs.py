@@ -55,6 +55,7 @@ def test_files_named_in_the_documents_exist() -> None:
         "docs/skills.md",
         "docs/subagents.md",
         "docs/hooks.md",
+        "docs/acp.md",
         "docs/mcp.md",
         "docs/library.md",
         "examples/README.md",

@@ -37,6 +37,8 @@ CASES = {
     "agentcli hooks test Pre": ["PreCompact", "PreToolUse"],
     "agentcli config import c": ["claude-code", "codex"],
     "agentcli completion z": ["zsh"],
+    "agentcli acp --log": ["--login"],
+    "agentcli acp --permission-mode by": ["bypassPermissions"],
     "agentcli login open": ["openai", "openrouter"],
     "agentcli blame a": ["a.txt"],
     "agentcli -C fol": ["folder/"],

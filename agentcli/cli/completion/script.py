@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup, TyperOption
 
 from agentcli.cli.main import COMMANDS
-from agentcli.cli.options import FLAGS
+from agentcli.cli.options import FLAGS, Flags
 
 SHELLS = ("bash", "zsh", "fish")
 # What options and arguments take, by their names: files, folders, or a kind of words.py.
@@ -35,14 +35,22 @@ _agentcli_ask() {
 def script(shell: str) -> str:
     """Static but for the words that change, which it asks for with `agentcli __complete KIND`."""
     parser = argparse.ArgumentParser("agentcli")
-    for names, how in FLAGS:
-        _told(parser.add_argument(*names, **how), names[-1].lstrip("-").replace("-", "_"))
+    _add_flags(parser, FLAGS)
     below = parser.add_subparsers()
     for name, help in COMMANDS.items():
-        app: typer.Typer = import_module(f"agentcli.cli.subcommands.{name}").app
-        _fill(below.add_parser(name, help=help, description=help), typer.main.get_command(app), name)
+        module = import_module(f"agentcli.cli.subcommands.{name}")
+        one = below.add_parser(name, help=help, description=help)
+        if hasattr(module, "app"):
+            _fill(one, typer.main.get_command(module.app), name)
+        else:
+            _add_flags(one, module.FLAGS)
     made: str = shtab.complete(parser, shell=shell, preamble=_ZSH if shell == "zsh" else "")
     return made
+
+
+def _add_flags(parser: argparse.ArgumentParser, flags: Flags) -> None:
+    for names, how in flags:
+        _told(parser.add_argument(*names, **how), names[-1].lstrip("-").replace("-", "_"))
 
 
 def _fill(parser: argparse.ArgumentParser, command: Any, group: str) -> None:

@@ -16,6 +16,7 @@ from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, MISFIT_EXIT, UN
 from agentcli.agent.session import Session
 from agentcli.errors import UserError
 from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
+from agentcli.frontends.json_lines import read_lines
 from agentcli.frontends.json_stream.input import (
     Answer,
     Approve,
@@ -32,7 +33,6 @@ from agentcli.frontends.json_stream.input import (
     SetPermissionMode,
     Steer,
     parse_line,
-    read_lines,
 )
 from agentcli.frontends.json_stream.output import JsonOutput
 from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessHost, TypedCommand

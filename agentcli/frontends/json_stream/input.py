@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
-import binascii
-import codecs
 import re
-import threading
-from collections.abc import Sequence
-from contextlib import suppress
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 from msgspec import Struct
 
-from agentcli.llm.json_text import decode_json
+from agentcli.frontends.given_media import check_media
+from agentcli.frontends.json_lines import json_in
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
-
-LONGEST_LINE = 64 * 1024 * 1024  # bytes: twice what the Messages API takes in one request
-DEEPEST = 100  # levels of lists and objects: what is deeper could not be written to the log again
-
-IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-DOCUMENT_TYPES = ("application/pdf",)
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -116,33 +104,11 @@ def parse_line(raw: bytes) -> Line:
     id: str | int | None = None
     data: Any = None
     try:
-        data = _json(raw)
+        data = json_in(raw)
         id = _id(data)
         return Line(raw, _asked(data), id)
     except (ValueError, RecursionError) as error:
         return Line(raw, None, id, f"{str(error).rstrip('.')}. {_expected(data)}")
-
-
-def _json(raw: bytes) -> Any:
-    if len(raw) > LONGEST_LINE:
-        raise ValueError(f"the line is longer than {LONGEST_LINE // 1024**2} MB")
-    try:
-        raw.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"not UTF-8 at byte {error.start}") from error
-    data = decode_json(raw)
-    level = [data]
-    for _ in range(DEEPEST):
-        level = [value for outer in level for value in _values(outer) if isinstance(value, dict | list)]
-    if level:
-        raise ValueError(f"JSON nested deeper than {DEEPEST} levels")
-    return data
-
-
-def _values(outer: Any) -> Sequence[Any]:
-    if isinstance(outer, dict):
-        return list(outer.values())
-    return outer if isinstance(outer, list) else ()
 
 
 def _id(data: Any) -> str | int | None:
@@ -170,12 +136,12 @@ def _asked(data: Any) -> Say | Control:
         case Say(message) | Steer(message):
             if not message.blocks:
                 raise ValueError("the message is empty")
-            _check_media(message.blocks)
+            check_media(message.blocks)
         case ClientTools(tools):
             for tool in tools:
                 _check_tool(tool)
         case ClientResult(_, content) if not isinstance(content, str):
-            _check_media(content)
+            check_media(content)
         case _:
             pass
     return asks
@@ -186,22 +152,6 @@ def _check_tool(tool: ToolSpec) -> None:
         raise ValueError(f"{tool.name[:80]!r} is no name of a tool: 1 to 64 letters, digits, _ and -")
     if tool.input_schema.get("type") != "object":
         raise ValueError(f'the input_schema of {tool.name} has not "type": "object"')
-
-
-def _check_media(blocks: Sequence[Text | Image | Document]) -> None:
-    for block in blocks:
-        if isinstance(block, Text):
-            continue
-        source = block.source
-        kind, known = ("image", IMAGE_TYPES) if isinstance(block, Image) else ("document", DOCUMENT_TYPES)
-        if source.media_type not in known:
-            raise ValueError(f"the media_type of an {kind} is {' or '.join(known)}, not {source.media_type!r}")
-        try:
-            data = base64.b64decode(source.data, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise ValueError(f"the {kind}'s data is not base64 ({error})") from error
-        if not data:
-            raise ValueError(f"the {kind} has no data")
 
 
 def _expected(data: Any) -> str:
@@ -219,23 +169,3 @@ def _expected(data: Any) -> str:
             return f"Expected a subtype, one of {', '.join(CONTROLS)}."
         case _:
             return 'Expected one JSON object a line, with "type":"user" or "type":"control".'
-
-
-def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
-    """Put lines into the queue from a thread, then None: a pipe's readiness cannot be waited for on every platform."""
-    loop = asyncio.get_running_loop()
-
-    def read() -> None:
-        with suppress(RuntimeError):  # the loop has ended, and nobody listens any more
-            with suppress(OSError):  # what cannot be read has ended
-                is_first = True
-                while line := input.readline(LONGEST_LINE + 1):
-                    rest = line
-                    line, is_first = line.removeprefix(codecs.BOM_UTF8) if is_first else line, False
-                    while len(rest) > LONGEST_LINE and not rest.endswith(b"\n"):
-                        rest = input.readline(LONGEST_LINE + 1)
-                    if line.strip():
-                        loop.call_soon_threadsafe(lines.put_nowait, line)
-            loop.call_soon_threadsafe(lines.put_nowait, None)
-
-    threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()

@@ -10,6 +10,7 @@ from agentcli.tools.text.encoding import shown
 
 CONTEXT = 3  # unchanged lines around a change
 _HEAD = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
+_HEAD_LINE = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@.*\n", re.MULTILINE)
 _MOST_COMPARED = 4_000_000  # lines of one text times those of the other; beyond it everything in between has changed
 
 Opcode = tuple[str, int, int, int, int]  # as difflib has them: tag, start and end in the old lines, in the new lines
@@ -91,6 +92,14 @@ def text_before(diff: str, after: str) -> str | None:
         before += lines[position:start] + old
         position = start + len(new)
     return "".join([*before, *lines[position:]])
+
+
+def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
+    """Each hunk of one file's diff: its first new line (from 1 on; 0 where none is left), its old and its new text."""
+    parts = _HEAD_LINE.split(diff)
+    for start, body in zip(parts[1::2], parts[2::2], strict=True):
+        old, new = _sides(lines_of(body))
+        yield int(start), "".join(old), "".join(new)
 
 
 def _sides(rows: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
-from agentcli.tools.text.diff import diff_hunks, unified_diff, with_hunks
+from agentcli.tools.text.diff import diff_hunks, sides_of_hunks, unified_diff, with_hunks
 from agentcli.tools.tool import ToolContext
 from tests.unit.tools.bench import Bench
 
@@ -28,6 +28,14 @@ def narrowed(bench: Bench, name: str, hunks: tuple[int, ...], **given: Any) -> s
         return str((await tool.run(arguments, context)).structured["diff"])
 
     return asyncio.run(run())
+
+
+@given(st.lists(st.sampled_from("abcde"), max_size=3), st.lists(st.sampled_from("abcde"), max_size=3), st.booleans())
+def test_a_hunk_has_the_text_of_before_and_after(old: list[str], new: list[str], is_ended: bool) -> None:
+    before, after = ("\n".join(lines) + "\n" * bool(is_ended and lines) for lines in (old, new))
+    sides = list(sides_of_hunks(unified_diff("a", before, after)))
+    assert [(old, new) for _, old, new in sides] == ([] if before == after else [(before, after)])
+    assert all(line >= (1 if new else 0) for line, _, new in sides)
 
 
 def test_a_diff_is_cut_into_its_hunks() -> None:

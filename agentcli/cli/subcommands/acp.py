@@ -1,0 +1,66 @@
+"""`agentcli acp`: serves an editor over the Agent Client Protocol, on stdin and stdout."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+
+from agentcli.cli.acp_sessions import AcpSessions, load_for
+from agentcli.cli.log_file import set_up_logging
+from agentcli.cli.options import SERVER_FLAGS, server_parser, unshared_stdin
+from agentcli.cli.output import tell, warn
+from agentcli.config import Config
+from agentcli.errors import UsageError
+from agentcli.frontends.acp.agent import Agent
+from agentcli.frontends.signals import interrupt_on_signals
+from agentcli.model_choice import Models
+from agentcli.paths import current_folder
+
+FLAGS = (*SERVER_FLAGS, (("--login",), {"action": "store_true", "help": "keep a provider's key, and end"}))
+_ABOUT = "Serve an editor over the Agent Client Protocol. The editor starts this program: docs/acp.md has its settings."
+
+
+def run(arguments: list[str]) -> int:
+    options = server_parser("agentcli acp", _ABOUT, FLAGS).parse_args(arguments)
+    config = load_for(options, current_folder())
+    if options.login:
+        return _log_in(config)
+    set_up_logging(config.paths.state, config.settings.observability.log_level)
+    if sys.stdin is not None and sys.stdin.isatty():
+        warn("this speaks JSON-RPC with an editor, which starts it itself. Ctrl-D ends it.")
+    return asyncio.run(_serve(options, config, _own_stdout()))
+
+
+def _own_stdout() -> int:
+    """Reserve stdout for messages: anything else that is printed goes to stderr."""
+    sys.stdout.flush()
+    out = os.dup(1)
+    try:
+        os.dup2(2, 1)
+    except OSError:  # there is no stderr
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return out
+
+
+async def _serve(options: argparse.Namespace, config: Config, out: int) -> int:
+    agent = Agent(AcpSessions(options, config), out=out)
+    with interrupt_on_signals(agent.leave) as received:
+        await agent.run(unshared_stdin())
+    return 128 + received["signal"] if received else 0
+
+
+def _log_in(config: Config) -> int:
+    """Ask whose key it is, and then for the key."""
+    from agentcli.cli.subcommands import login  # typer: 40 ms
+
+    takers = Models(config).keys.takers()
+    tell(f"Providers that take a key: {', '.join(takers)}.")
+    try:
+        provider = input("The provider: ").strip()
+    except EOFError:
+        provider = ""
+    if not provider:
+        raise UsageError("No provider was named.")
+    return login.run([provider])

@@ -1,0 +1,282 @@
+"""Answers a client's requests: opens and closes sessions, and passes each session its prompts and settings."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+
+from agentcli.agent.interfaces import SessionInfo
+from agentcli.errors import NoKey, NoSession, SessionInUse, UsageError, UserError
+from agentcli.frontends.acp.client import Client
+from agentcli.frontends.acp.messages import (
+    Authenticate,
+    ClientCapabilities,
+    Initialize,
+    ListSessions,
+    Message,
+    NewSession,
+    OfSession,
+    Prompt,
+    SetMode,
+    SetOption,
+    StoredSession,
+)
+from agentcli.frontends.acp.opening import Sessions, Wanted
+from agentcli.frontends.acp.rpc import (
+    AUTH_REQUIRED,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    METHOD_NOT_FOUND,
+    NOT_FOUND,
+    Connection,
+    RpcError,
+)
+from agentcli.frontends.acp.session import ClientSession
+from agentcli.version import __version__
+
+log = logging.getLogger(__name__)
+
+PROTOCOL_VERSION = 1
+PAGE = 50  # sessions of a list
+
+_LOGIN = {
+    "id": "login",
+    "name": "Keep a provider's key",
+    "description": "Asks for the key in a terminal and keeps it; local models need none.",
+    "type": "terminal",
+    "args": ["--login"],
+}
+_CAPABILITIES = {
+    "loadSession": True,
+    "promptCapabilities": {"image": True, "audio": False, "embeddedContext": True},
+    "mcpCapabilities": {"http": True, "sse": True},
+    "sessionCapabilities": {"list": {}, "resume": {}, "close": {}, "delete": {}, "additionalDirectories": {}},
+}
+
+Method = tuple[type[Message], Callable[[Any], Awaitable[dict[str, Any]]]]
+
+
+class Agent:
+    """One connection with all its sessions. `out` is the descriptor that the client reads from."""
+
+    def __init__(self, sessions: Sessions, *, out: int) -> None:
+        self._sessions = sessions
+        self._connection = Connection(out, handle=self._handle, heed=self._heed)
+        self._client = Client(self._connection)
+        self._open: dict[str, ClientSession] = {}
+        self._opening: set[str] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._is_introduced = self._is_leaving = False
+        self._methods: dict[str, Method] = {
+            "initialize": (Initialize, self._initialize),
+            "authenticate": (Authenticate, self._authenticate),
+            "session/new": (NewSession, self._new),
+            "session/load": (StoredSession, self._load),
+            "session/resume": (StoredSession, self._resume),
+            "session/list": (ListSessions, self._list),
+            "session/close": (OfSession, self._close),
+            "session/delete": (OfSession, self._delete),
+            "session/prompt": (Prompt, self._prompt),
+            "session/set_mode": (SetMode, self._set_mode),
+            "session/set_config_option": (SetOption, self._set_option),
+        }
+
+    async def run(self, input: BinaryIO) -> None:
+        """Serve until the client has gone or `leave` is called; then end what runs, and store everything."""
+        await self._connection.run(input)
+        self._is_leaving = True
+        closing = (*(session.close() for session in self._open.values()), *self._closing)
+        ends = await asyncio.gather(*closing, return_exceptions=True)
+        await self._connection.aclose()
+        await self._sessions.aclose()
+        for failure in filter(None, ends):
+            raise failure
+
+    def leave(self) -> None:
+        self._connection.close()
+
+    async def _handle(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        found = self._methods.get(method)
+        if found is None:
+            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method[:200]}", {"method": method[:200]})
+        if not self._is_introduced and method != "initialize":
+            raise RpcError(INVALID_REQUEST, "Invalid request: initialize comes first.")
+        form, answer = found
+        try:
+            given = msgspec.convert(params, form)
+        except msgspec.ValidationError as error:
+            raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
+        try:
+            return await answer(given)
+        except UserError as error:
+            raise _told(error) from error
+
+    def _heed(self, method: str, params: dict[str, Any]) -> None:
+        if method != "session/cancel":
+            return  # others are for those who know them
+        try:
+            session = self._open.get(msgspec.convert(params, OfSession).session_id)
+        except msgspec.ValidationError as error:
+            log.warning("session/cancel: %s", error)
+            return
+        if session is not None:
+            session.cancel()
+
+    async def _initialize(self, given: Initialize) -> dict[str, Any]:
+        """Only one version is spoken here, so it answers every request."""
+        self._client.can = given.client_capabilities or ClientCapabilities()
+        self._is_introduced = True
+        return {
+            "protocolVersion": PROTOCOL_VERSION,
+            "agentCapabilities": _CAPABILITIES,
+            "agentInfo": {"name": "agentcli", "title": "agentcli", "version": __version__},
+            "authMethods": [_LOGIN] if self._client.can.has_terminal_login else [],
+        }
+
+    async def _authenticate(self, given: Authenticate) -> dict[str, Any]:
+        raise UsageError(
+            f"There is no method {given.method_id[:80]!r} to authenticate by here: keys come from the environment of "
+            "this program, or are kept with `agentcli login PROVIDER` in a terminal."
+        )
+
+    # Sessions
+
+    async def _new(self, given: NewSession) -> dict[str, Any]:
+        session = await self._opened(given)
+        return _introduced(session) | {"sessionId": session.id}
+
+    async def _load(self, given: StoredSession) -> dict[str, Any]:
+        session = await self._opened(given, given.session_id)
+        await session.replay()
+        return _introduced(session)
+
+    async def _resume(self, given: StoredSession) -> dict[str, Any]:
+        return _introduced(await self._opened(given, given.session_id))
+
+    async def _opened(self, given: NewSession, id: str = "") -> ClientSession:
+        """Open a session; one that is already open here is closed first. Raises `UserError` and `RpcError`."""
+        folders = tuple(_folder(name) for name in given.additional_directories or ())
+        wanted = Wanted(_folder(given.cwd), folders, id, given.mcp_servers or ())
+        if id and id in self._opening:
+            raise RpcError(INVALID_REQUEST, f"Session {id[:80]} is being opened.")
+        self._opening.add(id)
+        try:
+            if (before := self._open.pop(id, None)) is not None:
+                await before.close()
+            opened = await self._sessions.open(wanted, self._client)
+            key = opened.session.id
+            session = ClientSession(opened, self._client, on_taken_over=partial(self._given_up, key))
+            if self._is_leaving or (id and key != id):  # a part of an id is none here
+                await session.close()
+                raise NoSession(id)
+        finally:
+            self._opening.discard(id)
+        self._open[key] = session
+        return session
+
+    def _given_up(self, id: str) -> None:
+        """Close a session that another program goes on with."""
+        if (session := self._open.pop(id, None)) is not None:
+            task = asyncio.create_task(session.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def _session(self, id: str) -> ClientSession:
+        """Raises `RpcError`."""
+        if (session := self._open.get(id)) is None:
+            message = f"No session {id[:80]!r} is open here: begin one with session/new, or load it with session/load."
+            raise RpcError(NOT_FOUND, message, {"sessionId": id[:80]})
+        return session
+
+    async def _list(self, given: ListSessions) -> dict[str, Any]:
+        start = 0
+        if given.cursor is not None:
+            if not given.cursor.isdecimal() or len(given.cursor) > 9:
+                raise UsageError(f"{given.cursor[:80]!r} is no cursor of a list that was given here.")
+            start = int(given.cursor)
+        cwd = _absolute(given.cwd) if given.cwd is not None else None
+        found = await self._sessions.list(cwd, start + PAGE + 1)
+        more = {"nextCursor": str(start + PAGE)} if len(found) > start + PAGE else {}
+        return {"sessions": [_listed(info) for info in found[start : start + PAGE]], **more}
+
+    async def _close(self, given: OfSession) -> dict[str, Any]:
+        session = self._session(given.session_id)
+        del self._open[given.session_id]
+        await session.close()
+        return {}
+
+    async def _delete(self, given: OfSession) -> dict[str, Any]:
+        """Move a session to the trash. One that does not exist counts as deleted."""
+        if given.session_id in self._open:
+            await self._close(given)
+        try:
+            await self._sessions.remove(given.session_id)
+        except NoSession:
+            log.debug("there was no session %s to delete", given.session_id[:80])
+        return {}
+
+    async def _prompt(self, given: Prompt) -> dict[str, Any]:
+        return await self._session(given.session_id).prompt(given.prompt)
+
+    async def _set_mode(self, given: SetMode) -> dict[str, Any]:
+        await self._session(given.session_id).set("mode", given.mode_id)
+        return {}
+
+    async def _set_option(self, given: SetOption) -> dict[str, Any]:
+        session = self._session(given.session_id)
+        if not isinstance(given.value, str):
+            raise UsageError(f"The option {given.config_id[:80]!r} takes the name of a value, no boolean.")
+        await session.set(given.config_id, given.value)
+        return {"configOptions": session.state()["configOptions"]}
+
+
+def _introduced(session: ClientSession) -> dict[str, Any]:
+    """Return the state of a session that was just opened, and have its commands sent after the answer."""
+    asyncio.get_running_loop().call_soon(session.introduce)
+    return session.state()
+
+
+def _told(error: UserError) -> RpcError:
+    match error:
+        case NoSession():
+            return RpcError(NOT_FOUND, str(error))
+        case NoKey():
+            return RpcError(AUTH_REQUIRED, str(error))
+        case UsageError():
+            return RpcError(INVALID_PARAMS, str(error))
+        case SessionInUse(session_id=id):
+            return RpcError(INTERNAL_ERROR, f"Session {id} is open in another agentcli: close it there first.")
+        case _:
+            return RpcError(INTERNAL_ERROR, str(error))
+
+
+def _absolute(name: str) -> Path:
+    """Raises `UsageError`."""
+    if not name.startswith("/") or "\0" in name:
+        raise UsageError(f"{name[:200]!r} is no absolute path.")
+    return Path(name)
+
+
+def _folder(name: str) -> Path:
+    """Raises `UsageError`."""
+    folder = _absolute(name)
+    try:
+        if folder.is_dir():
+            return folder
+    except OSError as error:
+        raise UsageError(f"Could not work in {folder}: {error.strerror}.") from error
+    raise UsageError(f"Could not work in {folder}: there is no such folder.")
+
+
+def _listed(info: SessionInfo) -> dict[str, Any]:
+    updated = datetime.fromtimestamp(info.updated, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    title = info.name or info.title
+    return {"sessionId": info.id, "cwd": info.cwd, "updatedAt": updated, **({"title": title} if title else {})}

@@ -1,0 +1,191 @@
+"""Puts a session's questions to the client, as permission requests or forms."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.ops import Approve, Interrupt
+from agentcli.agent.permissions.approvals import NOBODY_LEFT
+from agentcli.agent.session import Session
+from agentcli.frontends.acp.client import Client, Option
+from agentcli.frontends.acp.rpc import RpcError
+from agentcli.frontends.acp.tool_calls import (
+    call_id,
+    fenced,
+    file_diff,
+    kind_of,
+    text_content,
+    told_changes,
+    updated,
+)
+from agentcli.frontends.printable import exposed
+
+log = logging.getLogger(__name__)
+
+Answers = list[tuple[Option, Approve]]
+
+_WAYS = (  # to go on with a plan
+    ("Carry it out", "allow_once", ""),
+    ("Carry it out, accepting edits", "allow_always", "acceptEdits"),
+    ("Carry it out by itself, asking only beyond the project", "allow_always", "auto"),
+)
+_NOT_YET = "Not yet: keep planning"
+_OWN_WORDS = "Or in your own words"
+
+
+class Questions:
+    """Each open question of a session is a request to the client, in a task that ends with it."""
+
+    def __init__(self, client: Client, session: Session) -> None:
+        self._client = client
+        self._session = session
+        self._cwd: Path = session.snapshot().workspace.cwd
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def ask(self, request: ApprovalRequested) -> None:
+        task = self._tasks[request.id] = asyncio.create_task(self._ask(request))
+        task.add_done_callback(lambda _: self._tasks.pop(request.id, None))
+
+    def forget_settled(self) -> None:
+        """Take back what nobody need answer any more."""
+        for id in self._tasks.keys() - self._session.asked.keys():
+            self._tasks[id].cancel()
+
+    async def aclose(self) -> None:
+        for task in self._tasks.values():
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks.values())
+
+    async def _ask(self, request: ApprovalRequested) -> None:
+        nobody = Approve(request.id, False, comment=NOBODY_LEFT)
+        try:
+            match request.kind:
+                case "plan":
+                    answer = await self._about_plan(request)
+                case "ask":
+                    answer = await self._in_words(request)
+                case _:
+                    answer = await self._about_call(request)
+        except RpcError as error:
+            log.warning("the client could not be asked: %s", error)
+            answer = nobody
+        except Exception:  # a bug here must not leave the turn waiting for good
+            log.exception("a question could not be put")
+            answer = nobody
+        self._session.submit(answer if answer is not None else Interrupt())
+
+    # What a call may do
+
+    async def _about_call(self, request: ApprovalRequested) -> Approve | None:
+        """None where the turn was cancelled."""
+        call, answers = self._call(request), _answers(request)
+        answer = await self._chosen(call, answers)
+        if answer is not None and answer.allowed and request.call.name:
+            self._client.update(self._session.id, updated(call["toolCallId"], status="in_progress"))
+        return answer
+
+    async def _chosen(self, call: dict[str, Any], answers: Answers) -> Approve | None:
+        chosen = await self._client.choose(self._session.id, call, [option for option, _ in answers])
+        return next((answer for option, answer in answers if option.id == chosen), None)
+
+    def _call(self, request: ApprovalRequested) -> dict[str, Any]:
+        """The call with all that it would do; nothing in it is invisible."""
+        use = request.call
+        why = " · ".join(exposed(text) for text in (*request.effects, request.reason) if text)
+        call: dict[str, Any] = {
+            "toolCallId": call_id(request.agent_id, use.id),
+            "title": exposed(request.title),
+            "kind": kind_of(use.name),
+            "status": "pending",
+        }
+        content = [text_content(why)] if why else []
+        if request.kind == "keep":
+            for text in request.hunks:
+                content += told_changes(text, self._cwd)
+        elif changes := file_diff(request.preview, self._cwd):
+            content += changes["content"]
+            call["locations"] = changes["locations"]
+        elif request.preview:
+            content.append(text_content(fenced(exposed(request.preview), "sh" if use.name == "bash" else "")))
+        if use.input:
+            call["rawInput"] = use.input
+        return {**call, "content": content}
+
+    # The model's own questions
+
+    async def _in_words(self, request: ApprovalRequested) -> Approve | None:
+        id, session_id, options = request.id, self._session.id, request.options
+        if self._client.can.has_forms:
+            fields, required = _form(options, "Answer")
+            key = call_id(request.agent_id, request.call.id)
+            said = await self._client.fill_in(session_id, request.title, fields, required=required, call_id=key)
+            words = _said(said)
+            return Approve(id, bool(words), comment=words)
+        if not options:
+            return Approve(id, False, comment=NOBODY_LEFT)
+        answers = [
+            (Option(f"answer:{number}", text, "allow_once"), Approve(id, True, comment=text))
+            for number, text in enumerate(options)
+        ]
+        leave = (Option("leave", "None of these", "reject_once"), Approve(id, False))
+        return await self._chosen(self._call(request), [*answers, leave])
+
+    async def _about_plan(self, request: ApprovalRequested) -> Approve | None:
+        id = request.id
+        ways = [
+            (Option(f"way:{number}", label, kind), Approve(id, True, mode=mode))
+            for number, (label, kind, mode) in enumerate(_WAYS)
+        ]
+        not_yet = (Option("not-yet", _NOT_YET, "reject_once"), Approve(id, False))
+        if not self._client.can.has_forms:
+            call = self._call(request) | {"kind": "switch_mode", "content": [text_content(request.preview)]}
+            return await self._chosen(call, [*ways, not_yet])
+        fields, _ = _form([*(option.name for option, _ in ways), _NOT_YET], request.title)
+        fields["words"] |= {"title": "What to change first"}
+        said = await self._client.fill_in(self._session.id, request.title, fields) or {}
+        if isinstance(words := said.get("words"), str) and words.strip():
+            return Approve(id, False, comment=words.strip())
+        return next((answer for option, answer in ways if option.name == said.get("choice")), Approve(id, False))
+
+
+def _form(options: Sequence[str], title: str) -> tuple[dict[str, Any], list[str]]:
+    """The fields of a form, and those that are required: a choice if there is one, and words."""
+    if not options:
+        return {"words": {"type": "string", "title": title}}, ["words"]
+    choice = {"type": "string", "title": title, "enum": list(options)}
+    return {"choice": choice, "words": {"type": "string", "title": _OWN_WORDS}}, []
+
+
+def _said(filled: dict[str, Any] | None) -> str:
+    """The words, else the choice; empty for neither."""
+    given = [(filled or {}).get(name) for name in ("words", "choice")]
+    return next((text.strip() for text in given if isinstance(text, str) and text.strip()), "")
+
+
+def _answers(request: ApprovalRequested) -> Answers:
+    """The options of a question about a call, and the answer that each stands for."""
+    id, is_tried = request.id, request.kind == "keep"
+    answers = [(Option("once", "Keep the changes" if is_tried else "Allow", "allow_once"), Approve(id, True))]
+    if not request.call.name:  # about the turn itself
+        return [*answers, (Option("no", "Stop", "reject_once"), Approve(id, False))]
+    if request.can_try:
+        try_it = Option("try", "Try it on a copy first, then decide", "allow_once")
+        answers.append((try_it, Approve(id, True, "try")))
+    if request.mode:
+        all_edits = Option(f"mode:{request.mode}", "Allow all edits in this session", "allow_always")
+        answers.append((all_edits, Approve(id, True, "session", mode=request.mode)))
+    verb = "Keep, and run directly:" if is_tried else "Allow"
+    for number, rule in enumerate(request.rules):
+        label = Option(f"session:{number}", f"{verb} {exposed(rule)} in this session", "allow_always")
+        answers.append((label, Approve(id, True, "session", rule=rule)))
+    for rule in request.rules[:1]:
+        label = Option("always", f"{verb} {exposed(rule)} in this project, always", "allow_always")
+        answers.append((label, Approve(id, True, "always", rule=rule)))
+    no = "Drop the changes" if is_tried else "Reject"
+    return [*answers, (Option("no", no, "reject_once"), Approve(id, False))]

@@ -1,0 +1,251 @@
+"""Drives one session for a client: prompts in, updates out."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+from agentcli.agent.commands.command import Command
+from agentcli.agent.events import (
+    ApprovalRequested,
+    ApprovalSettled,
+    Done,
+    EntryStored,
+    Event,
+    ModeChanged,
+    OutputDelta,
+    ProviderSwitched,
+    TakenOver,
+    ToolFinished,
+    TurnFailed,
+)
+from agentcli.agent.ops import Prompt, SetModel
+from agentcli.agent.result import INTERRUPTED_EXIT
+from agentcli.conversation.entries import Entry, Paid, User
+from agentcli.conversation.titles import title_of
+from agentcli.frontends.acp.client import Client
+from agentcli.frontends.acp.host import ClientHost
+from agentcli.frontends.acp.live_output import LiveOutput
+from agentcli.frontends.acp.messages import Content
+from agentcli.frontends.acp.opening import Opened
+from agentcli.frontends.acp.options import config_options, modes, setting
+from agentcli.frontends.acp.prompts import given
+from agentcli.frontends.acp.questions import Questions
+from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, RpcError
+from agentcli.frontends.acp.tool_calls import call_id, fenced
+from agentcli.frontends.acp.updates import Updates, notice, replayed
+from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
+from agentcli.frontends.screenless import TypedCommand
+from agentcli.llm.messages import Block
+
+log = logging.getLogger(__name__)
+
+_STOP_REASONS = {"max_tokens": "max_tokens", "max_turns": "max_turn_requests", "interrupted": "cancelled"}
+_NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))
+_CANCELLED = {"stopReason": "cancelled"}
+
+
+class ClientSession:
+    """A session as a client sees it. `on_taken_over` is called when another program goes on with it."""
+
+    def __init__(self, opened: Opened, client: Client, *, on_taken_over: Callable[[], None]) -> None:
+        self._opened = opened
+        self._client = client
+        self._on_taken_over = on_taken_over
+        self._session = session = opened.session
+        self._host = ClientHost(opened.opener, session, opened.commands, client)
+        self._cwd = session.snapshot().workspace.cwd
+        self._updates = Updates(self._cwd, window=opened.window, shows_claims=opened.shows_claims)
+        self._live = LiveOutput(self._tell)
+        self._questions = Questions(client, session)
+        self._turns_told = session.turns_begun
+        self._turn_told = asyncio.Event()
+        self._end: Done | TurnFailed | None = None  # of the newest turn
+        self._is_prompted = self._is_cancelled = self._is_refused = False
+        self._title = title_of(session.snapshot().conversation.path)
+        self._settings = self._settings_now()
+        self._following = asyncio.create_task(self._follow(session.subscribe()))
+
+    @property
+    def id(self) -> str:
+        return self._session.id
+
+    def state(self) -> dict[str, Any]:
+        """Return the modes and config options, in the form of the answer to session/new."""
+        shown = self._session.snapshot()
+        return {"modes": modes(shown), "configOptions": config_options(shown, self._opened.models)}
+
+    async def replay(self) -> None:
+        """Send the whole conversation."""
+        shown = self._session.snapshot()
+        for update in replayed(shown, window=self._opened.window(shown.model)):
+            self._tell(update)
+            await self._client.connection.room()
+
+    def introduce(self) -> None:
+        """Send the list of slash commands."""
+        commands = [_offered(command) for command in self._opened.commands if command.name not in _NOT_OFFERED]
+        self._tell({"sessionUpdate": "available_commands_update", "availableCommands": commands})
+
+    def tell_notice(self, text: str) -> None:
+        self._tell(notice(text))
+
+    # Prompts
+
+    async def prompt(self, content: Sequence[Content]) -> dict[str, Any]:
+        """Answer a prompt, or run the command that it is; gives the answer to session/prompt. Raises `RpcError`."""
+        if self._is_prompted:
+            raise RpcError(INVALID_REQUEST, "A prompt of this session is being answered: session/cancel ends it.")
+        self._is_prompted, self._is_cancelled, self._is_refused = True, False, False
+        try:
+            return await self._answered(content)
+        except asyncio.CancelledError:  # by $/cancel_request
+            self.cancel()
+            await self._all_told()
+            return _CANCELLED
+        finally:
+            self._is_prompted = False
+
+    def cancel(self) -> None:
+        self._is_cancelled = True
+        self._host.interrupt()
+
+    async def _answered(self, content: Sequence[Content]) -> dict[str, Any]:
+        said = given(content, self._cwd)
+        if (typed := self._host.typed(said.text)) is not None:
+            prompt = await self._run(typed, said.more)
+            if prompt is None:
+                return _CANCELLED if self._is_cancelled else {"stopReason": "end_turn"}
+        else:
+            names = " ".join((said.text, *said.links))
+            attach = self._opened.opener.attach
+            blocks = await asyncio.to_thread(attach, said.text, self._session, typed=names)
+            prompt = Prompt((*blocks, *said.more))
+        await self._all_told()  # reports of subagents start turns, too
+        if self._is_cancelled:
+            return _CANCELLED
+        self._updates.said.append(prompt.content)
+        self._session.submit(prompt)
+        await self._all_told()
+        assert self._end is not None, "a turn has been told"
+        return self._answer(self._end)
+
+    async def _run(self, typed: TypedCommand, more: Sequence[Block]) -> Prompt | None:
+        """Run a command and send its output; returns a prompt if the command stands for one."""
+        ended = await self._host.run(typed)
+        self._tell_settings()
+        if ended.prompt is not None:
+            return Prompt((*ended.prompt.content, *more), ended.prompt.model)
+        self._is_cancelled |= ended.exit_code == INTERRUPTED_EXIT
+        if ended.output:
+            is_line = "\n" not in ended.output.strip()
+            self.tell_notice(ended.output if is_line or ended.is_error else fenced(ended.output))
+        return None
+
+    def _answer(self, end: Done | TurnFailed) -> dict[str, Any]:
+        match end:
+            case Done(reason=reason):
+                stopped = _STOP_REASONS.get(reason, "end_turn")
+                return {"stopReason": stopped, "_meta": {"agentcli": {"reason": reason}}}
+            case TurnFailed() if self._is_cancelled:
+                return _CANCELLED
+            case TurnFailed(error) if self._is_refused:
+                self.tell_notice(error)
+                return {"stopReason": "refusal"}
+            case TurnFailed(error, is_retryable, kind):
+                code = AUTH_REQUIRED if kind in ("AuthError", "NoKey") else INTERNAL_ERROR
+                raise RpcError(code, error, {"errorType": kind, "isRetryable": is_retryable})
+
+    async def _all_told(self) -> None:
+        """Wait until the end of every turn has been sent."""
+        while self._session.turns_begun > self._turns_told:
+            self._turn_told.clear()
+            await self._turn_told.wait()
+
+    # Settings
+
+    async def set(self, option: str, value: str) -> None:
+        """Raises `UserError`."""
+        if option == "model":
+            await self._host.check_model(value)
+            self._session.submit(SetModel(value))
+        else:
+            self._session.submit(setting(option, value))
+        self._tell_settings()
+
+    def _settings_now(self) -> tuple[object, ...]:
+        shown = self._session.snapshot()
+        return shown.model, shown.mode, shown.effort
+
+    def _tell_settings(self) -> None:
+        """Send the config options if any has changed, whoever changed it."""
+        if (now := self._settings_now()) != self._settings:
+            self._settings = now
+            self._tell({"sessionUpdate": "config_option_update", "configOptions": self.state()["configOptions"]})
+
+    # Events
+
+    def _tell(self, update: dict[str, Any]) -> None:
+        self._client.update(self.id, update)
+
+    async def _follow(self, events: AsyncGenerator[Event, None]) -> None:
+        async for event in events:
+            try:
+                self._show(event)
+            except Exception:  # a bug in what is shown must not leave the prompt without an answer
+                log.exception("an event could not be told: %r", event)
+            if isinstance(event, Done | TurnFailed) and event.agent_id == "main":
+                self._end = event
+                self._turns_told += 1
+                self._turn_told.set()
+            await self._client.connection.room()
+
+    def _show(self, event: Event) -> None:
+        if isinstance(event, ToolFinished):
+            self._live.ended(call_id(event.agent_id, event.id))
+        for update in self._updates.of(event):
+            self._tell(update)
+        match event:
+            case OutputDelta(id, text):
+                self._live.heard(call_id(event.agent_id, id), text)
+            case ApprovalRequested():
+                self._questions.ask(event)
+            case ApprovalSettled() | ToolFinished() | Done() | TurnFailed():
+                self._questions.forget_settled()
+            case ModeChanged() | ProviderSwitched() if event.agent_id == "main":
+                self._tell_settings()
+            case EntryStored(Entry(body=Paid(reason="refused"))):
+                self._is_refused = True
+            case EntryStored(Entry(body=User())) if not self._title:
+                self._tell_title()
+            case TakenOver():
+                self._on_taken_over()
+            case _:
+                pass
+
+    def _tell_title(self) -> None:
+        if title := title_of(self._session.snapshot().conversation.path):
+            self._title = title
+            self._tell({"sessionUpdate": "session_info_update", "title": title})
+
+    async def close(self) -> None:
+        """Interrupt what runs, which answers the prompt, and store everything."""
+        self.cancel()
+        await self._all_told()
+        if jobs := ended_jobs(running_jobs(self._session)):
+            self.tell_notice(jobs)
+        try:
+            await self._session.close()
+        finally:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+            await self._questions.aclose()
+            self._live.close()
+            await self._opened.aclose()
+
+
+def _offered(command: Command) -> dict[str, Any]:
+    hint = {"input": {"hint": command.argument}} if command.argument else {}
+    return {"name": command.name, "description": command.help, **hint}
