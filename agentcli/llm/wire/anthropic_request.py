@@ -124,7 +124,8 @@ def _keep_to_limits(body: dict[str, Any]) -> None:
     blocks = [*body.get("tools", ()), *body.get("system", ())]
     for block in (block for message in body["messages"] for block in message["content"]):
         parts = block.get("content")  # of a tool's result
-        blocks += (*(parts if isinstance(parts, list) else ()), block)
+        own = (part for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
+        blocks += (*own, block)  # a block that goes back as it came may hold anything
     marked = [block for block in blocks if "cache_control" in block]
     for block in sorted(marked[:-1], key=lambda block: block["cache_control"] is not CACHE):
         if len(marked) <= MOST_BREAKPOINTS:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from agentcli.llm.errors import ProviderError
@@ -87,6 +87,7 @@ def objects(events: list[Any]) -> list[dict[str, Any]]:
 
 
 @quick
+@example([{"type": "content_block_start", "index": 1, "content_block": {"type": None, "content": [None]}}])
 @given(disturbed(anthropic_events(SAID)))
 def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -> None:
     reader = anthropic_reply.ReplyReader("m", ids=CallIds())
