@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
 from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from agentcli.agent.calls.recording import account_for_interrupted
 from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice
-from agentcli.agent.hooks import CallHooks, NoHooks, TurnHooks
-from agentcli.agent.interfaces import Checkpoints, Locks, SessionLog, SessionStore
+from agentcli.agent.hooks import NoHooks
+from agentcli.agent.interfaces import Checkpoints, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import (
-    ContextPolicy,
-    ContextTransform,
-    Resolve,
     Runtime,
-    unchanged,
 )
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
@@ -50,6 +45,7 @@ from agentcli.setup.agents import Agents
 from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
 from agentcli.setup.client_files import ClientFiles
 from agentcli.setup.context import make_memory, watch_context
+from agentcli.setup.extras import Extras
 from agentcli.setup.hooks import Hooks
 from agentcli.setup.limits import session_budgets, turn_limits
 from agentcli.setup.lists import check_lists
@@ -62,47 +58,14 @@ from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import Sandbox
-from agentcli.tools.tool import Tool, Workspace
+from agentcli.tools.tool import Workspace
 from agentcli.tools.web.access import WebAccess
 from agentcli.tools.web.lazy import LazyWeb
 
 if TYPE_CHECKING:
-    from agentcli.agent.answer_schema import AnswerSchema
     from agentcli.agent.mcp.servers import Servers
     from agentcli.agent.subagents.running import Subagents
     from agentcli.safety.secrets.masking import Masker
-    from agentcli.tools.mcp.client import MCPClient
-    from agentcli.tools.web.searching import SearchProvider
-
-
-class Extras(Struct, frozen=True):
-    """What a caller adds to the configuration. `system_prompt` replaces the system text; `bare` reads no AGENTS.md.
-
-    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. `mcp_config` is a
-    file of MCP servers, the only ones with `is_strict_mcp`, and `mcp_servers` are further ones in its form.
-    `client_files` makes those of a session by its id. The others are as in `Agent`.
-    """
-
-    system_prompt: str | None = None
-    append_system_prompt: str = ""
-    bare: bool = False
-    tools: tuple[Tool, ...] = ()
-    hooks: TurnHooks | None = None
-    brings_tools: bool = False
-    search: SearchProvider | None = None
-    call_hooks: tuple[CallHooks, ...] = ()
-    locks: Locks | None = None
-    resolve: Resolve | None = None
-    context_policy: ContextPolicy | None = None
-    context_transform: ContextTransform = unchanged
-    sandbox: Sandbox | None = None
-    skill_folders: tuple[Path, ...] = ()
-    answer_schema: AnswerSchema | None = None
-    mcp_config: str = ""
-    mcp_servers: Mapping[str, Any] = {}
-    is_strict_mcp: bool = False
-    mcp_clients: tuple[MCPClient, ...] = ()
-    client_files: Callable[[str], ClientFiles] | None = None
 
 
 class Builder:
@@ -223,12 +186,9 @@ class Builder:
         may_have = not extras.bare and settings.mcp.enabled and bool(settings.mcp_servers or self.config.uses_project)
         if not (may_have or extras.mcp_config or extras.mcp_servers or extras.mcp_clients):
             return None
-        mcp = import_module("agentcli.setup.mcp")
-        is_strict = extras.is_strict_mcp or not may_have
-        specs = mcp.server_specs(
-            self.config, self._on_notice, file=extras.mcp_config, added=extras.mcp_servers, is_strict=is_strict
+        made: Servers | None = import_module("agentcli.setup.mcp").make_servers(
+            self.config, extras, self._on_notice, is_strict=extras.is_strict_mcp or not may_have
         )
-        made: Servers | None = mcp.make_servers(self.config, specs, extras.mcp_clients, self._on_notice)
         return made
 
     def _with_servers(self, tools: ToolRegistry) -> ToolRegistry:

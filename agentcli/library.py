@@ -6,10 +6,8 @@ import asyncio
 import logging
 import os
 import secrets
-import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -23,7 +21,7 @@ from agentcli.agent.interfaces import ConversationStore, Locks, SessionStore
 from agentcli.agent.ops import Approve, Interrupt, Prompt
 from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, unchanged
 from agentcli.agent.session import Session
-from agentcli.app import Builder, Extras
+from agentcli.app import Builder
 from agentcli.config import load_config
 from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.errors import AgentcliError, NoSession, UsageError
@@ -31,6 +29,8 @@ from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.paths import current_folder, find_paths
+from agentcli.prompt_order import PromptOrder
+from agentcli.setup.extras import Extras
 from agentcli.setup.session_choice import SessionChoice
 from agentcli.tools.own_tools import tool
 from agentcli.tools.sandbox import Sandbox
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 Decide = Callable[[ApprovalRequested], Awaitable[bool | str]]
 MOST_KEYS = 1_000  # of calls that are made once; the oldest are forgotten
-PATIENCE_S = 1.0  # with a stream that nobody reads, while another prompt waits for it
 
 log = logging.getLogger("agentcli")
 log.addHandler(logging.NullHandler())  # what a program does not want to hear of does not land on its stderr
@@ -150,7 +149,7 @@ class Agent:
         self._conversations = conversation_store
         self._conversation_id = conversation_id
         self._user_id = user_id
-        self._turns = _Turns()
+        self._turns = PromptOrder()
         self._keyed: dict[str, tuple[ToolUse, asyncio.Task[ToolFinished]]] = {}
 
     async def session(self) -> Session:
@@ -195,7 +194,7 @@ class Agent:
         """Begin a new conversation with the next prompt; one in a `conversation_store` is forgotten."""
         if self._session is not None:
             await self._session.close()
-            self._session, self._turns = None, _Turns()
+            self._session, self._turns = None, PromptOrder()
         if self._conversations is not None:
             await self._conversations.reset(self._conversation_id)
             self._memory = self._builder.store = MemorySessions()
@@ -318,7 +317,7 @@ class Agent:
             try:
                 return await self.run(content, attachments=attachments)
             finally:  # a session and its locks belong to the event loop they were made in
-                session, self._session, self._turns = self._session, None, _Turns()
+                session, self._session, self._turns = self._session, None, PromptOrder()
                 if session is not None:
                     if session.snapshot().conversation.entries:
                         self._choice = SessionChoice("id", session.id)
@@ -362,72 +361,6 @@ def _folder(cwd: str | Path) -> Path:
     except OSError as error:
         why = str(error.strerror)
     raise UsageError(f"Could not work in {folder}: {why}.")
-
-
-_PROMPTED: ContextVar[frozenset[_Turns]] = ContextVar("_PROMPTED", default=frozenset())
-
-
-class _Turns:
-    """One prompt at a time: a second one waits for its turn, but not for a stream that nobody reads on.
-
-    `beginning` is held while the session is built, of which there is only one.
-    """
-
-    def __init__(self) -> None:
-        self.beginning = asyncio.Lock()
-        self._lock = asyncio.Lock()
-        self._reader: asyncio.Task[Any] | None = None
-        self._unread_since: float | None = None
-
-    @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        """Raises `UsageError` where the prompt before does not end: nobody reads it, or it waits for this one."""
-        if self in _PROMPTED.get():
-            raise UsageError("A tool of an agent cannot prompt that agent, which waits for it: use another Agent.")
-        for _ in range(3):  # a loop over a stream that was just left closes it behind our back
-            await asyncio.sleep(0)
-        acquiring = asyncio.ensure_future(self._lock.acquire())
-        try:
-            while not acquiring.done():
-                if self._is_given_up():
-                    raise UsageError(
-                        "A stream of this agent is open and nobody reads it: read it to its end, or close it "
-                        "(contextlib.aclosing), before the next prompt."
-                    )
-                await asyncio.wait((acquiring,), timeout=PATIENCE_S / 10)
-        except BaseException:
-            if not acquiring.cancel():
-                self._lock.release()
-            raise
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-    @contextmanager
-    def marked(self) -> Iterator[None]:
-        """Let whatever is started meanwhile know that it belongs to a turn of this agent."""
-        token = _PROMPTED.set(_PROMPTED.get() | {self})
-        try:
-            yield
-        finally:
-            _PROMPTED.reset(token)
-
-    @contextmanager
-    def unread(self) -> Iterator[None]:
-        """While the reader of the open stream does something with an event."""
-        self._reader, self._unread_since = asyncio.current_task(), time.monotonic()
-        try:
-            yield
-        finally:
-            self._unread_since = None
-
-    def _is_given_up(self) -> bool:
-        """A task that prompts beside its own stream, or has ended, will not read on; another one gets some time."""
-        if self._unread_since is None or self._reader is None:
-            return False
-        is_gone = self._reader is asyncio.current_task() or self._reader.done()
-        return is_gone or time.monotonic() - self._unread_since > PATIENCE_S
 
 
 def _answered(id: str, said: bool | str) -> Approve:

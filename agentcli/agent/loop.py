@@ -12,6 +12,7 @@ from agentcli.agent.accounting.budgets import MemoryAccount, OverBudget
 from agentcli.agent.calls.batches import run_calls
 from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.calls.scopes import TurnCalls
+from agentcli.agent.continuing import asks_again, continue_reply
 from agentcli.agent.event_hooks import fire, heed_prompt, heed_stop
 from agentcli.agent.events import ApprovalRequested, Done, DoneReason, Emit, Notice, TurnFailed, TurnStarted
 from agentcli.agent.evidence import claims_of
@@ -46,7 +47,6 @@ GO_ON = (
     "The connection broke in the middle of your answer. Go on exactly where it stopped, within a word if need be: "
     "repeat nothing of it, and say nothing about this."
 )
-MOST_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
 
 
 def begin_turn(
@@ -221,20 +221,6 @@ async def _rounds(turn: Turn) -> DoneReason:
     return "max_turns"
 
 
-def asks_again(turn: Turn) -> bool:
-    """Whether an answer that does not fit the schema that is asked for is to be given once more."""
-    schema = turn.runtime.answer_schema
-    problem = (
-        schema.problem("".join(turn.answer)) if schema is not None and turn.tries_to_fit < schema.most_tries else ""
-    )
-    if schema is None or not problem:
-        return False
-    turn.tries_to_fit += 1
-    turn.answer.clear()
-    add(turn, reminder(schema.again(problem)))
-    return True
-
-
 async def _refusal(turn: Turn, reply: llm.Done) -> tuple[DoneReason, str] | None:
     """Why a turn ends after a reply though the reply has calls, and what those calls are told; None if it goes on."""
     stopped = "Not run: the turn was stopped."
@@ -359,27 +345,6 @@ async def add_reports(turn: Turn, *, waits: bool) -> bool:
     reports = agents.take_reports()
     add(turn, *(User((Text(report),), is_reminder=True) for report in reports)) if reports else ()
     return bool(reports)
-
-
-def continue_reply(turn: Turn, reply: llm.Done) -> bool:
-    """Whether a reply that is no answer yet goes on, with a note that says how (stop reasons of the Messages API)."""
-    after_results = turn.round > 1 and not reply.message.text.strip()
-    if reply.stop_reason == "pause_turn":
-        return True
-    if turn.continuations >= MOST_CONTINUATIONS:
-        return False
-    if reply.lost_tool_call:
-        turn.more_tokens = max(turn.more_tokens, 1) * 2
-        note = "Your reply was cut off inside a tool call, which was not run. Make the call again, in smaller parts."
-    elif reply.stop_reason in ("max_tokens", "model_context_window_exceeded"):
-        note = "Your reply was cut off by its length limit. Go on exactly where it stopped."
-    elif reply.stop_reason == "end_turn" and after_results and turn.continuations == 0:
-        note = "Go on: answer with what the results say."
-    else:
-        return False
-    turn.continuations += 1
-    add(turn, reminder(note))
-    return True
 
 
 async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:

@@ -277,8 +277,7 @@ class Session:
             self.append(made)
             compacted(self.state, self.publish, made)
             await fire(self.runtime.calls, "PostCompact", subject="manual", trigger="manual")
-            if self.runtime.calls.servers is not None:
-                self.runtime.calls.servers.refresh(self.runtime.calls)
+            self.runtime.calls.refresh_tools()
         return made
 
     def paid(

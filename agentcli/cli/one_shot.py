@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from agentcli.agent.commands.command import Commands
 from agentcli.agent.interfaces import SessionStore
 from agentcli.agent.result import INTERRUPTED_EXIT, Demands, ResultBuilder
-from agentcli.app import Builder, Extras
+from agentcli.app import Builder
 from agentcli.cli.ending import Ending
 from agentcli.cli.options import text_or_file, unshared_stdin
 from agentcli.cli.output import tell, warn
@@ -30,6 +30,7 @@ from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.model_choice import NoModel
 from agentcli.paths import project_root
+from agentcli.setup.extras import Extras
 from agentcli.setup.session_choice import SessionChoice
 
 if TYPE_CHECKING:

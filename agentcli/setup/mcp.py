@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from agentcli.config import Config
 from agentcli.errors import ConfigError, ToolError
 from agentcli.paths import project_root
 from agentcli.project_trust import MCP_FILE, is_brought_file
+from agentcli.setup.extras import Extras
 from agentcli.small_files import read_small_file
 from agentcli.tools.mcp.client import Scope, ServerSpec
 
@@ -198,17 +199,15 @@ def load_sdk() -> Any:
             gc.enable()
 
 
-def make_servers(
-    config: Config, specs: Sequence[ServerSpec], clients: Sequence[MCPClient], tell: Callable[[str], None]
-) -> Servers | None:
-    """None where no server is configured: nothing of this is imported then."""
-    if not specs and not clients:
-        return None
-    servers = import_module("agentcli.agent.mcp.servers")
-    pins = import_module("agentcli.infra.mcp.pins").FilePins(config.paths.state / "mcp", project_root(config.cwd))
+def make_servers(config: Config, extras: Extras, tell: Callable[[str], None], *, is_strict: bool) -> Servers | None:
+    """The servers of a program; None where none is configured. With `is_strict` those of the settings do not count."""
+    specs = server_specs(config, tell, file=extras.mcp_config, added=extras.mcp_servers, is_strict=is_strict)
     only = [name for name in config.settings.tools.only if name.startswith("mcp__")]
-    if config.settings.tools.only and not only:
+    if not (specs or extras.mcp_clients) or (config.settings.tools.only and not only):
         return None
-    made: Servers = servers.Servers(specs, Connecting(config), pins, clients=clients, only=only)
+    pins = import_module("agentcli.infra.mcp.pins").FilePins(config.paths.state / "mcp", project_root(config.cwd))
+    made: Servers = import_module("agentcli.agent.mcp.servers").Servers(
+        specs, Connecting(config), pins, clients=extras.mcp_clients, only=only
+    )
     made.tell = tell
     return made

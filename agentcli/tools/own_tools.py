@@ -19,7 +19,8 @@ import msgspec
 
 from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import Document, Image, Text
-from agentcli.tools.tool import Effect, RetryRule, Tool, ToolContext, ToolOutput, schema_of
+from agentcli.tools.schemas import schema_of
+from agentcli.tools.tool import Effect, RetryRule, Tool, ToolContext, ToolOutput
 
 log = logging.getLogger(__name__)
 

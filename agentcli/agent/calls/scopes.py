@@ -169,6 +169,11 @@ class SessionCalls:
             self.agents = self.make_agents()
         return self.agents
 
+    def refresh_tools(self) -> None:
+        """Have the tools of MCP servers as they are by now: the beginning of requests changes anyway."""
+        if self.servers is not None:
+            self.servers.refresh(self)
+
     def is_for_client(self, call: ToolUse) -> bool:
         return call.name in self.tools and self.tools.get(call.name).mode == "client"
 

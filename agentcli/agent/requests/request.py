@@ -130,8 +130,7 @@ async def make_room(turn: Turn, info: ModelInfo, prefix: Prefix) -> None:
         compacted(turn.state, turn.emit, compaction)
         await fire(turn.runtime.calls, "PostCompact", subject=compaction.trigger, trigger=compaction.trigger)
         add_notes(turn)
-        if turn.runtime.calls.servers is not None:
-            turn.runtime.calls.servers.refresh(turn.runtime.calls)
+        turn.runtime.calls.refresh_tools()
 
 
 async def shrink(turn: Turn) -> bool:

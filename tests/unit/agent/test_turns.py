@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from agentcli.agent.accounting.budgets import Budgets, MemoryAccount
+from agentcli.agent.continuing import MOST_CONTINUATIONS
 from agentcli.agent.events import (
     Done,
     EntryStored,
@@ -27,7 +28,6 @@ from agentcli.agent.events import (
     UsageReported,
 )
 from agentcli.agent.hooks import NoHooks
-from agentcli.agent.loop import MOST_CONTINUATIONS
 from agentcli.agent.ops import GoOn, RunQueued, SetMode, SetModel
 from agentcli.agent.runtime import Limits
 from agentcli.conversation import entries as logged
