@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 
+from agentcli.llm.messages import ToolUse
 from tests.app.running import Place, Ran, call, wait_until
+from tests.conformance.replies import Said, anthropic_reply
+from tests.conformance.servers import anthropic_server
 from tests.mcp_http_server import http_server
 from tests.processes import is_running
 
@@ -168,6 +171,21 @@ def test_a_server_of_the_person_may_change(place: Place) -> None:
     stream(place)
     file.write_text(json.dumps([{"name": "say", "description": "Says it loud.", "inputSchema": {"type": "object"}}]))
     assert results(stream(place, one("say"))) == [""]
+
+
+def test_a_tool_that_is_new_counts_from_the_next_conversation_on(place: Place) -> None:
+    server(place)
+    stream(place)
+    with anthropic_server(
+        [anthropic_reply(Said(calls=(ToolUse("toolu_1", "mcp__test__grow", {}),))), anthropic_reply("ok")]
+    ) as claude:
+        env = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": claude.url}
+        ran = place.run("-p", "go", "-m", "anthropic/claude-sonnet-5-5", *BYPASS, env=env)
+        assert ran.code == 0, ran.err
+        first, second = (request.json for request in claude.requests)
+    assert first["tools"] == second["tools"]
+    assert first["system"] == second["system"]
+    assert "mcp__test__grown" in stream(place).lines[0]["tools"]
 
 
 def test_a_server_that_dies_is_started_again(place: Place) -> None:

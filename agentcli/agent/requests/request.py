@@ -68,9 +68,8 @@ async def _request(turn: Turn) -> llm.Done:
     provider, info = await turn.runtime.resolve(turn.state)
     is_switched = note_switch(turn, f"{provider.name}/{provider.model}")
     add_notes(turn)
-    prefix = turn.runtime.prefix(info)
-    await make_room(turn, info, prefix)
-    request = await next_request(turn, info, prefix)
+    await make_room(turn, info, turn.runtime.prefix(info))
+    request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
         await settled(turn)  # an answer that could not be stored is not asked for
@@ -147,6 +146,7 @@ async def shrink(turn: Turn) -> bool:
         return False
     add(turn, made)
     compacted(state, turn.emit, made)
+    turn.runtime.calls.refresh_tools()
     return True
 
 
