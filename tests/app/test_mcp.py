@@ -176,9 +176,8 @@ def test_a_server_of_the_person_may_change(place: Place) -> None:
 def test_a_tool_that_is_new_counts_from_the_next_conversation_on(place: Place) -> None:
     server(place)
     stream(place)
-    with anthropic_server(
-        [anthropic_reply(Said(calls=(ToolUse("toolu_1", "mcp__test__grow", {}),))), anthropic_reply("ok")]
-    ) as claude:
+    grow = Said(calls=(ToolUse("toolu_1", "mcp__test__grow", {}),))
+    with anthropic_server([anthropic_reply(grow), anthropic_reply("ok")]) as claude:
         env = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": claude.url}
         ran = place.run("-p", "go", "-m", "anthropic/claude-sonnet-5-5", *BYPASS, env=env)
         assert ran.code == 0, ran.err

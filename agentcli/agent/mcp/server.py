@@ -18,6 +18,7 @@ from agentcli.tools.tool import Ask, ToolContext
 CONNECT_PATIENCE_S = 30.0  # npx and uvx may have to download a server first
 MOST_RESTARTS = 3
 RESTARTS_WITHIN_S = 600.0
+LAST_LOOK_S = 1.0
 MOST_INSTRUCTIONS = 2_000  # characters of what a server tells the model about itself
 
 Status = Literal["idle", "connecting", "connected", "failed", "needs-auth", "changed"]
@@ -263,6 +264,8 @@ class Server:
 
     async def aclose(self, *, for_good: bool = True) -> None:
         """Disconnect; a caller's own client is closed only `for_good`."""
+        if self._looking is not None:  # it is about to keep what the server has announced
+            await asyncio.wait((self._looking,), timeout=LAST_LOOK_S)
         for task in (self._connecting, self._looking):
             if task is not None:
                 task.cancel()
