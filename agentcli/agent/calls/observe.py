@@ -1,15 +1,26 @@
-"""The last stage of a call: what the model sees of its result."""
+"""Decides how detailed the result of a call is to be, and makes of it what the model sees."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any, get_args
 
 import msgspec
 
 from agentcli.tools.data_files import DataFile
 from agentcli.tools.data_summary import data_summary
 from agentcli.tools.observation import LARGEST_KEPT_AS_IS, LARGEST_UNPAGED, cut_middle, formatted, leaves_out, pages_of
-from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+from agentcli.tools.tool import OutputLevel, Tool, ToolContext, ToolOutput
+
+
+def asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
+    """The output level that a call asks for; one of an MCP server may have an argument of that name for itself."""
+    if not isinstance(arguments, dict):
+        asked: OutputLevel | None = getattr(arguments, "output_level", None)
+        return asked
+    level = arguments.get("output_level")
+    is_own = "output_level" in (tool.schema or {}).get("properties", {})
+    return level if level in get_args(OutputLevel) and tool.server and not is_own else None
 
 
 async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> ToolOutput:

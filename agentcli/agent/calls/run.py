@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from agentcli.agent.calls.asking import asking
-from agentcli.agent.calls.observe import observed
+from agentcli.agent.calls.observe import asked_level, observed
 from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.calls.recording import recorded
 from agentcli.agent.calls.retry import run_with_retries
@@ -32,7 +32,7 @@ from agentcli.agent.permissions.judge import judge
 from agentcli.conversation.entries import CallDenied, Result, reminder
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Text
-from agentcli.tools.tool import OutputLevel, Tool, ToolContext, Workspace
+from agentcli.tools.tool import Tool, ToolContext, Workspace
 from agentcli.tools.tool import ToolOutput as Output
 
 LARGEST_ARGUMENTS = 10 * 1024 * 1024  # bytes
@@ -114,22 +114,12 @@ async def parse_call(call: Call) -> Parsed:
     heeded = await _heed_hooks(call, record)
     if heeded.input is not None:
         arguments = tool.parse(heeded.input)
-    asked = _asked_level(tool, arguments)
+    asked = asked_level(tool, arguments)
     services, share = session.services, turn.state.window_share
     level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
     call.report.level = level
     context = ToolContext(services.workspace, use.id, call.report.show, level=level, publish=turn.emit)
     return Parsed(record, tool, arguments, context, heeded)
-
-
-def _asked_level(tool: Tool, arguments: Any) -> OutputLevel | None:
-    """The output level that a call asks for; one of an MCP server may have an argument of that name for itself."""
-    if not isinstance(arguments, dict):
-        asked: OutputLevel | None = getattr(arguments, "output_level", None)
-        return asked
-    level = arguments.get("output_level")
-    is_own = "output_level" in (tool.schema or {}).get("properties", {})
-    return level if level in get_args(OutputLevel) and tool.server and not is_own else None
 
 
 async def _heed_hooks(call: Call, record: CallRecord) -> HookAnswer:

@@ -13,6 +13,7 @@ from agentcli.errors import ToolError
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.tools.mcp.client import RemoteResult, RemoteTool
 from agentcli.tools.mcp.names import tool_names
+from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 
 # Calls a tool of a server by the server's name for it.
@@ -62,7 +63,7 @@ def output_of(result: RemoteResult) -> ToolOutput:
         if not content and result.structured is not None:
             content = msgspec.json.format(msgspec.json.encode(result.structured)).decode()
     else:
-        content = result.content
+        content = tuple(Text(cut_middle(part.text)) if isinstance(part, Text) else part for part in result.content)
     return ToolOutput(
         content,
         result.structured,
