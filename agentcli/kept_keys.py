@@ -58,9 +58,12 @@ class KeptKeys:
         """The key the person has given to this process, or an empty string."""
         return self._typed.get(variable, "")
 
-    def get(self, variable: str) -> str:
-        """The key that is kept, or an empty string. Raises `ConfigError` where it cannot be had."""
-        if variable not in self._read and (kept := self._index().get(variable)):
+    def get(self, variable: str, *, afresh: bool = False) -> str:
+        """The key that is kept, or an empty string; `afresh` if another program may have changed it.
+
+        Raises `ConfigError` where it cannot be had.
+        """
+        if (afresh or variable not in self._read) and (kept := self._index().get(variable)):
             self._read[variable] = self._from_keyring(variable) if kept.in_keyring else kept.key
         return self._read.get(variable, "")
 

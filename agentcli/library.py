@@ -23,8 +23,9 @@ from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, unc
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.config import load_config
+from agentcli.conversation.entries import Entry
 from agentcli.conversation.mentions import attached_file, with_attachments
-from agentcli.errors import AgentcliError, NoSession, UsageError
+from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec
@@ -167,35 +168,47 @@ class Agent:
         choice, stored = self._choice, self._builder.store
         if self._conversations is not None:
             choice = replace(choice, new_id=self._conversation_id)
-            if (data := await self._conversations.load(self._conversation_id)) is not None:
-                entries = import_module("agentcli.conversation.portable").unpacked(data)
+            if (entries := await self._kept_entries(self._conversations)) is not None:
                 cwd = self._builder.config.cwd
                 self._memory.hold(self._conversation_id, entries, cwd=cwd, user_id=self._user_id)
         if choice.how == "new" and choice.new_id:
             try:
                 info, _ = await stored.load(choice.new_id)
-            except NoSession:
+            except StorageError:  # none of that id; what is wrong with the store is told when one is made
                 return choice
-            if info.user_id != self._user_id:
-                raise UsageError(
-                    f"The session {choice.new_id} is not one of {self._user_id or 'nobody in particular'}."
-                )
-            return SessionChoice("id", info.id)
+            if info.id == choice.new_id:  # a store also takes the beginning of an id
+                self._check_owner(info.id, info.user_id)
+                return SessionChoice("id", info.id)
         return choice
+
+    async def _kept_entries(self, conversations: ConversationStore) -> list[Entry] | None:
+        """The conversation that is kept as a whole, None without one. Raises `StorageError`, `UsageError`."""
+        if (data := await conversations.load(self._conversation_id)) is None:
+            return None
+        entries, owner = import_module("agentcli.conversation.portable").unpacked(data)
+        self._check_owner(self._conversation_id, owner)
+        found: list[Entry] = entries
+        return found
+
+    def _check_owner(self, id: str, owner: str) -> None:
+        if owner != self._user_id:
+            raise UsageError(f"The conversation {id} is not one of {self._user_id or 'nobody in particular'}.")
 
     async def _keep(self) -> None:
         """Save the conversation where it is kept as a whole. Raises `StorageError`."""
         if self._conversations is not None and self._session is not None:
             entries = self._session.snapshot().conversation.entries
-            data = import_module("agentcli.conversation.portable").packed(entries)
+            data = import_module("agentcli.conversation.portable").packed(entries, user_id=self._user_id)
             await self._conversations.save(self._conversation_id, data)
 
     async def reset(self) -> None:
         """Begin a new conversation with the next prompt; one in a `conversation_store` is forgotten."""
+        await self._end_calls()
         if self._session is not None:
             await self._session.close()
             self._session, self._turns = None, PromptOrder()
         if self._conversations is not None:
+            await self._kept_entries(self._conversations)  # somebody else's is not forgotten
             await self._conversations.reset(self._conversation_id)
             self._memory = self._builder.store = MemorySessions()
         else:
@@ -277,32 +290,42 @@ class Agent:
         if not idempotency_key:
             return await self._called(use, caller_id, timeout_s)
         if idempotency_key not in self._keyed:
-            while len(self._keyed) >= MOST_KEYS:
-                del self._keyed[next(iter(self._keyed))]
+            self._forget_oldest()
             self._keyed[idempotency_key] = use, asyncio.create_task(self._called(use, caller_id, timeout_s))
         first, task = self._keyed[idempotency_key]
         if (first.name, first.input) != (name, input):
             raise UsageError(f"The idempotency key {idempotency_key!r} belongs to another call, of {first.name}.")
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        finally:
+            if task.done() and (task.cancelled() or task.exception() is not None):
+                self._keyed.pop(idempotency_key, None)  # it was not made, so it may be made again
+
+    def _forget_oldest(self) -> None:
+        """Forget the oldest calls that have ended; one that runs is never made a second time."""
+        ended = [key for key, (_, task) in self._keyed.items() if task.done()]
+        for key in ended[: max(0, len(self._keyed) - MOST_KEYS + 1)]:
+            del self._keyed[key]
 
     async def _called(self, use: ToolUse, caller_id: str, timeout_s: float | None) -> ToolFinished:
         session = await self.session()
-        answering = asyncio.create_task(self._answer(session, session.subscribe()))
-        try:
-            made: ToolFinished = await import_module("agentcli.agent.calls.direct").call_directly(
-                session, use, caller_id=caller_id, timeout_s=timeout_s
-            )
-            return made
-        finally:
-            answering.cancel()
-            await asyncio.wait((answering,))
+        made: ToolFinished = await import_module("agentcli.agent.calls.direct").call_directly(
+            session, use, ask=self._ask if self._approve else None, caller_id=caller_id, timeout_s=timeout_s
+        )
+        return made
 
-    async def _answer(self, session: Session, events: AsyncGenerator[Event, None]) -> None:
-        """Put the questions of calls to the caller, but for those of a turn, which its stream does."""
-        async with aclosing(events):
-            async for event in events:
-                if isinstance(event, ApprovalRequested) and self._approve is not None and not session.is_busy:
-                    session.submit(_answered(event.id, await self._approve(event)))
+    async def _ask(self, request: ApprovalRequested, decide: object) -> Approve:
+        """Put the question of a direct call to the caller."""
+        assert self._approve is not None, "else nobody is asked"
+        return _answered(request.id, await self._approve(request))
+
+    async def _end_calls(self) -> None:
+        """End the calls with a key that still run; their callers may have gone."""
+        running = [task for _, task in self._keyed.values() if not task.done()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        self._keyed.clear()
 
     def run_sync(self, content: str | Sequence[Block], *, attachments: Sequence[str | Path | Block] = ()) -> Done:
         """`run` for callers without an event loop. Nothing stays open; the next prompt goes on with the conversation.
@@ -327,6 +350,7 @@ class Agent:
         return asyncio.run(once())
 
     async def close(self) -> None:
+        await self._end_calls()
         if self._session is not None:
             await self._session.close()
         await self._builder.aclose()

@@ -133,6 +133,8 @@ def call(name: str, given: dict[str, Any], params: dict[str, Any], options: argp
                     {"type": "image", "data": PIXEL, "mimeType": "image/png"},
                 ]
             }
+        case "matching":
+            return text("matched", structuredContent={"s": "a" * 60 + "!"})
         case _:
             return text(f"called {name}")
 
@@ -148,7 +150,9 @@ def answer(method: str, params: dict[str, Any], options: argparse.Namespace) -> 
                 "protocolVersion": "2025-06-18",
                 "capabilities": {"tools": {"listChanged": True}, "prompts": {}, "resources": {}},
                 "serverInfo": {"name": "test", "version": "1"},
-                "instructions": options.instructions,
+                "instructions": Path(options.instructions[1:]).read_text()
+                if options.instructions[:1] == "@"
+                else options.instructions,
             }
         case "tools/list":
             listed, start = tools(options), int(params.get("cursor") or 0)

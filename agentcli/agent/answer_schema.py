@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import msgspec
+from referencing.exceptions import Unresolvable
 
 from agentcli.errors import UsageError
 
@@ -24,9 +25,12 @@ class AnswerSchema:
         try:
             kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
             kind.check_schema(schema)
+            self._validator = kind(schema)
+            list(self._validator.iter_errors(None))  # what it refers to has to be there
         except jsonschema.SchemaError as error:
             raise UsageError(f"--json-schema is no JSON Schema: {error.message[:_LONGEST_PROBLEM]}.") from error
-        self._validator = kind(schema)
+        except (Unresolvable, RecursionError) as error:
+            raise UsageError(f"--json-schema refers to what is not in it, or to itself: {error}.") from error
 
     @property
     def request(self) -> str:
@@ -39,9 +43,13 @@ class AnswerSchema:
         blocks = _FENCED.findall(text)
         try:
             value = msgspec.json.decode((blocks[0] if len(blocks) == 1 else text).strip())
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(f"it is no JSON ({error})") from error
-        if problem := jsonschema.exceptions.best_match(self._validator.iter_errors(value)):
+        try:
+            problem = jsonschema.exceptions.best_match(self._validator.iter_errors(value))
+        except (Unresolvable, RecursionError) as error:
+            raise ValueError(f"it cannot be held against the schema ({error})") from error
+        if problem:
             raise ValueError(f"{problem.json_path}: {problem.message[:_LONGEST_PROBLEM]}")
         return value
 

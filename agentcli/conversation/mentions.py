@@ -47,6 +47,11 @@ def with_attachments(
     return tuple(blocks)
 
 
+def foreign_text(name: str, text: str) -> Text:
+    """A text that the person has not typed, as a file that is attached."""
+    return Text(f'{_ATTACHED[0]}"{name}">\n{text}\n</file>')
+
+
 def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
     """A file that a caller attaches, wherever it lies: an image, a PDF or text. Raises `UsageError`."""
     try:
@@ -54,7 +59,7 @@ def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
     except (ToolError, OSError) as error:
         raise UsageError(f"{path} cannot be attached: {error}") from error
     if isinstance(output.content, str):
-        return (Text(f'{_ATTACHED[0]}"{path.name}">\n{output.content}\n</file>'),)
+        return (foreign_text(path.name, output.content),)
     return output.content or ()
 
 
@@ -70,7 +75,7 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
         return ()
     output = read_file(FileRead(name), path, workspace)
     if isinstance(output.content, str):
-        return (Text(f'{_ATTACHED[0]}"{name}">\n{output.content}\n</file>'),)
+        return (foreign_text(name, output.content),)
     return output.content or ()
 
 

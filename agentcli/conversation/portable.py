@@ -17,15 +17,17 @@ class Packed(msgspec.Struct, frozen=True):
 
     schema_version: int
     records: list[dict[str, Any]]
+    user_id: str = ""
 
 
-def packed(entries: Sequence[Entry]) -> bytes:
-    return msgspec.json.encode(Packed(SCHEMA_VERSION, [to_record(entry) for entry in entries]))
+def packed(entries: Sequence[Entry], *, user_id: str = "") -> bytes:
+    return msgspec.json.encode(Packed(SCHEMA_VERSION, [to_record(entry) for entry in entries], user_id))
 
 
-def unpacked(data: bytes) -> list[Entry]:
-    """The entries, in today's form. Raises `StorageError` for bytes that are no conversation."""
+def unpacked(data: bytes) -> tuple[list[Entry], str]:
+    """The entries, in today's form, and whose they are. Raises `StorageError` for bytes that are no conversation."""
     try:
-        return [from_record(record) for record in msgspec.json.decode(data, type=Packed).records]
+        found = msgspec.json.decode(data, type=Packed)
+        return [from_record(record) for record in found.records], found.user_id
     except (msgspec.MsgspecError, ValueError, KeyError) as error:
         raise StorageError(f"The stored conversation cannot be read: {error}.") from error

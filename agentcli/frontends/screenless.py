@@ -95,7 +95,7 @@ class ScreenlessHost(OpenerHost):
             outcome = await task
             text, prompt = "", None
             if isinstance(outcome, AsPrompt):
-                prompt = Prompt(self.attach(f"{outcome.text}{piped}"), outcome.model)
+                prompt = Prompt((*self.attach(f"{outcome.text}{piped}"), *outcome.more), outcome.model)
             else:
                 text = outcome.text if isinstance(outcome, AsDiff) else outcome
             cost = _cost_of(session.snapshot().conversation.entries[entries_before:])

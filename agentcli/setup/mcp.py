@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,11 +136,16 @@ def _spec(
     )
 
 
-def expanded(text: str, environment: Mapping[str, str]) -> str:
-    """`${VAR}` and `${VAR:-default}` replaced. Raises `ToolError` that names a variable that is not set."""
+def expanded(text: str, environment: Mapping[str, str], *, refused: Collection[str] = ()) -> str:
+    """`${VAR}` and `${VAR:-default}` replaced. Raises `ToolError` for a variable that is not set, or is `refused`."""
 
     def value(found: re.Match[str]) -> str:
         name, default = found[1], found[2]
+        if name in refused:
+            raise ToolError(
+                f"A server of the project may not have {name}, a key of a model: put the server in your own settings.",
+                kind="permission_denied",
+            )
         if name in environment:
             return environment[name]
         if default is None:
@@ -151,7 +157,15 @@ def expanded(text: str, environment: Mapping[str, str]) -> str:
 
 def texts_of(spec: ServerSpec) -> tuple[str, ...]:
     """Everything of a server in which variables are expanded, its command first."""
-    return (spec.command, *spec.args, *spec.env.values(), spec.url, *spec.headers.values())
+    oauth = (str(value) for value in spec.oauth.values())
+    return (spec.command, *spec.args, *spec.env.values(), spec.url, *spec.headers.values(), *oauth)
+
+
+def told_server(spec: ServerSpec) -> str:
+    """Everything that a server is started with or sent, as it is written, for whoever is to trust it."""
+    given = [f"{name}={value}" for name, value in spec.env.items()]
+    given += [f"{name}: {value}" for name, value in spec.headers.items()]
+    return f"The MCP server {spec.name} {'reaches' if spec.url else 'runs'}: {'; '.join((spec.target, *given))}"
 
 
 class Connecting:
@@ -161,14 +175,12 @@ class Connecting:
         self._config = config
 
     async def __call__(self, spec: ServerSpec, heed: Heed) -> MCPClient:
-        environment = self._config.environment
         root = project_root(self._config.cwd)
         sdk = await asyncio.to_thread(load_sdk)
         if spec.type == "stdio":
             made: MCPClient = await sdk.connect_stdio(spec, self._launch(spec, root), heed, self._config.cwd)
             return made
-        url = expanded(spec.url, environment)
-        headers = {name: expanded(value, environment) for name, value in spec.headers.items()}
+        url, headers = self.address(spec)
         oauth = import_module("agentcli.infra.mcp.oauth")
         logins = oauth.KeptLogins(self._config.kept_keys)
         login = await asyncio.to_thread(logins.load, url)
@@ -176,13 +188,28 @@ class Connecting:
         reached: MCPClient = await sdk.connect_http(spec, url, headers, heed, self._config.cwd, auth=auth)
         return reached
 
+    def address(self, spec: ServerSpec) -> tuple[str, dict[str, str]]:
+        """The address of a server and the headers it is sent. Raises `ToolError`."""
+        headers = {name: self.expanded(spec, value) for name, value in spec.headers.items()}
+        return self.expanded(spec, spec.url), headers
+
+    def expanded(self, spec: ServerSpec, text: str, more: Mapping[str, str] = {}) -> str:
+        """A text of a server's with its variables replaced. Raises `ToolError`."""
+        return expanded(text, {**self._config.environment, **more}, refused=self._keys if spec.is_of_project else ())
+
+    @cached_property
+    def _keys(self) -> frozenset[str]:
+        """The variables that hold keys of models."""
+        keys = import_module("agentcli.provider_keys").ProviderKeys(self._config)
+        return frozenset(name for provider in keys.takers() for name in keys.variables(provider))
+
     def _launch(self, spec: ServerSpec, root: Path) -> Any:
         environment = self._config.environment
         stdio = import_module("agentcli.infra.mcp.stdio")
         own = import_module("agentcli.infra.sandbox.processes.environment").command_environment(environment, "")
         own |= {"AGENTCLI_PROJECT_DIR": str(root), "CLAUDE_PROJECT_DIR": str(root)}
-        own |= {name: expanded(value, environment) for name, value in spec.env.items()}
-        argv = tuple(expanded(part, environment | own) for part in (spec.command, *spec.args))
+        own |= {name: self.expanded(spec, value) for name, value in spec.env.items()}
+        argv = tuple(self.expanded(spec, part, own) for part in (spec.command, *spec.args))
         return stdio.Launch(argv, own, self._config.cwd)
 
 

@@ -62,12 +62,19 @@ def test_a_pipe_gets_the_value_and_nothing_around_it(place: Place) -> None:
         ('{"type": "objct"}', "is no JSON Schema"),
         ("[1]", "Could not read"),
         ('{"type"', "is no JSON object"),
+        ('{"$ref": "#/$defs/absent"}', "refers to what is not in it"),
+        ('{"$ref": "#"}', "or to itself"),
         ("absent.json", "Could not read absent.json"),
     ],
 )
 def test_a_schema_that_is_none_is_told_before_any_request(place: Place, given: str, said: str) -> None:
     ran = place.run("-p", "go", "-m", place.script({"text": "x"}), "--json-schema", given)
     assert (ran.code, said in ran.err) == (2, True), ran.err
+
+
+def test_brackets_without_end_are_no_answer(place: Place) -> None:
+    ran = asked(place, {"text": "[" * 3_000}, {"text": '{"n": 4}'})
+    assert (ran.code, ran.result["structured_output"]) == (0, {"n": 4})
 
 
 def test_a_schema_can_be_a_file(place: Place) -> None:

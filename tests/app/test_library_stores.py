@@ -278,3 +278,76 @@ def test_the_examples_pass_a_strict_type_checker() -> None:
         cwd=ROOT / "examples", capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout
+
+
+async def test_a_conversation_of_somebody_else_s_is_neither_read_nor_forgotten(work: Path) -> None:
+    store = Kept()
+    async with Agent(
+        provider=Recorder(), cwd=work, conversation_store=store, conversation_id="one", user_id="ann"
+    ) as agent:
+        await agent.run("my secret")
+    eve = Agent(provider=Recorder(), cwd=work, conversation_store=store, conversation_id="one", user_id="eve")
+    async with eve:
+        with pytest.raises(UsageError, match="is not one of eve"):
+            await eve.run("what was it?")
+        with pytest.raises(UsageError, match="is not one of eve"):
+            await eve.reset()
+    assert "one" in store.kept
+
+
+async def test_an_id_that_begins_another_one_is_an_id_of_its_own(work: Path) -> None:
+    store, provider = MemorySessions(), Recorder()
+    for id, text in (("chat-10", "the long one"), ("chat-1", "the short one")):
+        async with Agent(provider=provider, cwd=work, store=store, session_id=id) as agent:
+            await agent.run(text)
+    assert "the long one" not in provider.heard()
+
+
+def test_run_sync_reaches_a_server_as_often_as_it_likes(work: Path) -> None:
+    entry = {"command": sys.executable, "args": ["-I", str(ROOT / "tests/mcp_server.py")]}
+    settings = {"mcp_servers": {"test": entry}}
+    made = [{"tool_calls": [call("mcp__test__add", a=n, b=1)]} for n in range(6)]
+    script = work.parent / "script.jsonl"
+    script.write_text(
+        "".join(json.dumps(one) + "\n" for n in range(6) for one in (made[n], {"text": "{{last_result}}"}))
+    )
+    agent = Agent(f"scripted/{script}", cwd=work, settings=settings, permission_mode="bypassPermissions")
+    assert [agent.run_sync("go").text for _ in range(6)] == [str(n + 1) for n in range(6)]
+
+
+async def test_calls_at_once_are_asked_about_once_each_and_a_failed_answer_is_raised(work: Path) -> None:
+    asked: list[str] = []
+
+    async def decide(question: ApprovalRequested) -> bool:
+        asked.append(question.title)
+        await asyncio.sleep(0.01)
+        if "bad" in question.title:
+            raise RuntimeError("nobody knows")
+        return True
+
+    async with Agent(provider=Recorder(), cwd=work, approve=decide) as agent:
+        names = ("a", "b", "c")
+        await asyncio.gather(*(agent.call_tool("file_write", {"path": name, "content": name}) for name in names))
+        assert len(asked) == 3
+        for _ in range(2):  # a key whose call was not made is not spoiled
+            with pytest.raises(RuntimeError, match="nobody knows"):
+                await agent.call_tool("file_write", {"path": "bad", "content": ""}, idempotency_key="k")
+
+
+async def test_closing_ends_a_call_whose_caller_has_gone(work: Path) -> None:
+    ended: list[str] = []
+
+    async def slow() -> str:
+        """Takes long."""
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append("ended")
+        return "done"
+
+    agent = Agent(provider=Recorder(), cwd=work, tools=[slow])
+    calling = asyncio.create_task(agent.call_tool("slow", {}, idempotency_key="k"))
+    await asyncio.sleep(0.3)
+    calling.cancel()
+    await agent.close()
+    assert ended == ["ended"]

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 
 from agentcli.agent.calls.run import run_call
-from agentcli.agent.calls.scopes import Call, TurnCalls
+from agentcli.agent.calls.scopes import Ask, Call, TurnCalls
 from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Body
@@ -16,15 +16,16 @@ from agentcli.llm.messages import ToolResult, ToolUse
 
 
 async def call_directly(
-    session: Session, use: ToolUse, *, caller_id: str = "", timeout_s: float | None = None
+    session: Session, use: ToolUse, *, ask: Ask | None = None, caller_id: str = "", timeout_s: float | None = None
 ) -> ToolFinished:
     """The end of the call, whatever it came to. No model reads the result, and the conversation does not hold it.
 
-    `caller_id` names the caller where the call is recorded. One that takes longer than `timeout_s` is ended.
+    `ask` answers questions; without it what would ask is denied. `caller_id` names the caller where the call is
+    recorded. One that takes longer than `timeout_s` is ended.
     """
     if session.runtime.calls.servers is not None:
         await session.runtime.calls.servers.join(session.runtime.calls)
-    calls = replace(session.runtime.calls, agent_id=caller_id or session.runtime.calls.agent_id)
+    calls = replace(session.runtime.calls, ask=ask, agent_id=caller_id or session.runtime.calls.agent_id)
     ended: list[ToolFinished] = []
 
     def hear(event: Event) -> None:

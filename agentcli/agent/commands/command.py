@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError
+from agentcli.llm.messages import Text
 
 SKILLS = "Skills"  # the heading of skills in /help
 Topic = Literal["config", "doctor"]
@@ -96,10 +97,14 @@ class CommandHost(Protocol):
 
 @dataclass(frozen=True)
 class AsPrompt:
-    """A command's outcome that is to be submitted as a prompt; `model` answers it where it is given."""
+    """A command's outcome that is to be submitted as a prompt; `model` answers it where it is given.
+
+    `more` is what somebody else wrote: names of files and addresses in it mean nothing.
+    """
 
     text: str
     model: str = ""
+    more: tuple[Text, ...] = ()
 
 
 @dataclass(frozen=True)

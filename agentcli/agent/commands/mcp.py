@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
 from agentcli.agent.mcp.server import Server
 from agentcli.agent.mcp.servers import Servers
+from agentcli.conversation.mentions import foreign_text
 from agentcli.conversation.titles import shortened
 from agentcli.errors import ToolError, UsageError
 from agentcli.tools.mcp.client import RemotePrompt
@@ -53,7 +54,8 @@ def _runner(servers: Servers, server: Server, prompt: RemotePrompt) -> Callable[
         text = await servers.prompt(server, prompt, arguments_of(prompt, argument))
         if not text.strip():
             raise UsageError(f"The prompt {prompt.name} of the MCP server {server.name} is empty.")
-        return AsPrompt(text)
+        told = f"Do what this prompt of the MCP server {server.name} says."
+        return AsPrompt(told, more=(foreign_text(f"prompt {prompt.name}", text),))
 
     return run
 

@@ -8,12 +8,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Literal, Protocol
+from weakref import WeakSet
 
-from agentcli.errors import StorageError, ToolError, UsageError
+import msgspec
+
+from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError, UserError
 from agentcli.llm.messages import Text
 from agentcli.tools.mcp.client import MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec
 from agentcli.tools.mcp.names import tool_name
-from agentcli.tools.tool import Ask, ToolContext
+from agentcli.tools.tool import Ask, FileLedger, ToolContext
 
 CONNECT_PATIENCE_S = 30.0  # npx and uvx may have to download a server first
 MOST_RESTARTS = 3
@@ -88,7 +91,7 @@ class Server:
         self._looking: asyncio.Task[None] | None = None
         self._starts: deque[float] = deque(maxlen=MOST_RESTARTS + 1)
         self._needs_login = False
-        self._is_introduced = False
+        self._introduced_to: WeakSet[FileLedger] = WeakSet()  # each conversation has one of its own
 
     @property
     def name(self) -> str:
@@ -121,7 +124,14 @@ class Server:
         if self._connecting is None:
             self._check_restarts()
             self._connecting = asyncio.create_task(self._connected())
-        return await asyncio.shield(self._connecting)
+        connecting = self._connecting
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if connecting.cancelled() and task is not None and not task.cancelling():
+                raise ToolError(f"The MCP server {self.name} is being restarted.", kind="resource_error") from None
+            raise
 
     def _check_restarts(self) -> None:
         now = time.monotonic()
@@ -151,6 +161,9 @@ class Server:
         except TimeoutError as error:
             self.problem = f"The MCP server {self.name} did not answer within {CONNECT_PATIENCE_S:.0f} s."
             raise ToolError(self.problem, kind="dependency_error") from error
+        except (UserError, OSError) as error:
+            self.problem = f"The MCP server {self.name} cannot be reached: {error}"
+            raise ToolError(self.problem, kind="dependency_error") from error
         else:
             self._client, self.problem, self._needs_login = client, "", False
             return client
@@ -163,7 +176,11 @@ class Server:
             self.now = await client.offer()
         else:
             self.now = Offer(tuple(await client.list_tools()))
-        if self.pinned is None or (self.is_changed and self.spec.scope != "project"):
+        tools = {tool.name: tool for tool in reversed(self.now.tools)}  # of two with one name the first counts
+        if len(tools) < len(self.now.tools):
+            self._tell(f"The MCP server {self.name} names a tool twice: the first counts.")
+        self.now = msgspec.structs.replace(self.now, tools=tuple(reversed(tools.values())))
+        if self.pinned is None or (self.is_changed and not self.spec.is_of_project):
             self.approve()
         elif self.is_changed:
             self._tell(
@@ -187,9 +204,18 @@ class Server:
         """Use what the server offers now. Raises `UsageError` before it was connected."""
         if self.now is None:
             raise UsageError(f"The MCP server {self.name} was not reached yet: there is nothing to approve.")
-        self.pinned = self.now
+        self._pin(self.now)
+
+    def _pin_tool(self, tool: RemoteTool) -> None:
+        """Approve one tool as it is now, and nothing else that has changed."""
+        assert self.pinned is not None, "only what was pinned can differ from it"
+        tools = tuple(tool if one.name == tool.name else one for one in self.pinned.tools)
+        self._pin(msgspec.structs.replace(self.pinned, tools=tools))
+
+    def _pin(self, offer: Offer) -> None:
+        self.pinned = offer
         try:
-            self._pins.save(self.spec, self.now)
+            self._pins.save(self.spec, offer)
         except StorageError as error:
             self._tell(str(error))
         self._updated()
@@ -226,32 +252,32 @@ class Server:
                 f"{tool.name} did not end within {self.spec.timeout_s:g} s; {self.name} was told to stop it.",
                 kind="timeout",
             ) from error
-        return self._introduced(result)
+        return self._introduced(result, context.workspace.files)
 
     async def _check_approved(self, tool: RemoteTool, ask: Ask | None) -> None:
         """Ask about a tool that is not what was approved. Raises `ToolError` if it is not to be used."""
         now = {one.name: one for one in self.now.tools} if self.now else {}
         if tool.name not in now:
             raise ToolError(f"The MCP server {self.name} has no tool {tool.name} any more.", kind="not_found")
-        if now[tool.name] == tool or self.spec.scope != "project" or not self.is_changed:
+        if now[tool.name] == tool or not self.spec.is_of_project or not self.is_changed:
             return
         question = (
             f"{tool.name} of the project's MCP server {self.name} is not what you approved. It says now: "
-            f"{now[tool.name].description}"
+            f"{now[tool.name].description} Its arguments: {msgspec.json.encode(now[tool.name].schema).decode()}"
         )
         if ask is None or await ask(question, (_USE, _REFUSE)) != _USE:
             raise ToolError(
                 f"{tool.name} was changed since the person approved it, and may not be used before they approve it.",
                 kind="permission_denied",
             )
-        self.approve()
+        self._pin_tool(now[tool.name])
 
-    def _introduced(self, result: RemoteResult) -> RemoteResult:
-        """The first result of a session, with what the server says of itself."""
-        from_server = self.now.instructions.strip() if self.now else ""
-        if self._is_introduced or not from_server or result.is_error:
+    def _introduced(self, result: RemoteResult, conversation: FileLedger) -> RemoteResult:
+        """The first result of a conversation, with what the server says of itself, as that was approved."""
+        from_server = self.pinned.instructions.strip() if self.pinned else ""
+        if conversation in self._introduced_to or not from_server or result.is_error:
             return result
-        self._is_introduced = True
+        self._introduced_to.add(conversation)
         note = Text(f"[The MCP server {self.name} says of itself: {from_server[:MOST_INSTRUCTIONS]}]")
         return RemoteResult((*result.content, note), result.structured)
 
@@ -269,8 +295,9 @@ class Server:
         for task in (self._connecting, self._looking):
             if task is not None:
                 task.cancel()
-                with suppress(asyncio.CancelledError, ToolError):
+                with suppress(asyncio.CancelledError, AgentcliError):
                     await task
+        self._starts.clear()  # leaving it is no failure of its own
         client, self._client = self._client, None
         if client is not None and (for_good or self.spec.scope != "caller"):
             await client.close()
@@ -284,7 +311,7 @@ def _outside(deadline: asyncio.Timeout, server: str, ask: Ask) -> Ask:
         since = loop.time()
         deadline.reschedule(None)
         try:
-            return await ask(f"{server} asks: {question}", options)
+            return await ask(f"{server} asks: {' '.join(question.split())}", options)
         finally:
             deadline.reschedule(None if when is None else when + loop.time() - since)
 

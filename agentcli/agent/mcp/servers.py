@@ -50,6 +50,7 @@ class Servers:
             spec = ServerSpec(client.name, scope="caller")
             self._servers[client.name] = made(spec, partial(_given, client), _NoPins())
         self._starting: set[asyncio.Task[None]] = set()
+        self._joining = asyncio.Lock()
         self._has_news = False
 
     def __iter__(self) -> Iterator[Server]:
@@ -77,24 +78,27 @@ class Servers:
 
         These are waited for, but not for long. Later calls do nothing.
         """
-        if calls.has_joined_servers:
-            return
-        calls.has_joined_servers = True
+        async with self._joining:
+            if not calls.has_joined_servers:
+                await self._wait_for_new()
+                self.add_tools(calls)
+                calls.has_joined_servers = True
+
+    async def _wait_for_new(self) -> None:
         new = [asyncio.create_task(_started(server)) for server in self if server.pinned is None and not server.problem]
+        self._starting.update(new)
+        for task in new:
+            task.add_done_callback(self._starting.discard)
         if new:
             _, late = await asyncio.wait(new, timeout=UNTOLD_PATIENCE_S)
             if late:
                 names = ", ".join(server.name for server in self if server.status == "connecting")
                 self.tell(f"Waiting up to {FIRST_PATIENCE_S:.0f} s for MCP servers that are new here: {names}")
-                _, late = await asyncio.wait(late, timeout=FIRST_PATIENCE_S - UNTOLD_PATIENCE_S)
-            self._starting |= late
-            for task in late:
-                task.add_done_callback(self._starting.discard)
+                await asyncio.wait(late, timeout=FIRST_PATIENCE_S - UNTOLD_PATIENCE_S)
             for server in self:
                 if server.pinned is None:
                     why = server.problem or "It has not answered yet; its tools count from the next conversation on."
                     self.tell(f"No tools of the MCP server {server.name}: {why}")
-        self.add_tools(calls)
 
     def add_tools(self, calls: SessionCalls) -> None:
         """Have a session's tools be its own and those of the servers, as they are now."""
@@ -110,8 +114,10 @@ class Servers:
 
     def tools(self) -> Iterator[Tool]:
         """Those that are known of all servers."""
+        taken: set[str] = set()
         for server in self:
-            for tool in remote_tools(server.name, server.pinned.tools if server.pinned else (), server.call):
+            offered = server.pinned.tools if server.pinned else ()
+            for tool in remote_tools(server.name, offered, server.call, taken):
                 if not self._only or any(rule.names(tool.name) for rule in self._only):
                     yield tool
 

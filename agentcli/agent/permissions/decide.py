@@ -76,12 +76,12 @@ def _decide_files(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
         is_meant = rule.pattern and any(rule.names(name) for name in kin)
         if is_meant and any(is_refused(rule.pattern, target, workspace) for target in targets):
             return Verdict("deny", f"{rule.told} denies it")
+    if mode == "plan" and tool.effect == "edit":
+        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
     if asking := _asking_rule(judged, rules):
         return _asks(mode, f"{asking.told} wants you to be asked", needs)
     if tool.effect == "edit" and workspace.sandbox.profile == "read-only":
         return Verdict("deny", "the sandbox is read-only: nothing may be changed")
-    if mode == "plan" and tool.effect == "edit":
-        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
     ground = ground_of(workspace)
     for rule in rules.allow:
         if rule.names(tool.name) and all(is_covered(rule, target, ground) for target in targets):
@@ -199,13 +199,13 @@ def _decide_address(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
 def _decide_foreign(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
     """A tool whose effects nobody here knows: an MCP server's, or one that a library brought without saying."""
     name = judged.tool.name
+    if mode == "plan":
+        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
     for rule in rules.ask:
         if rule.names(name):
             return _asks(mode, f"{rule.told} wants you to be asked")
     if mode == "bypassPermissions":
         return Verdict("allow", "permissions are bypassed")
-    if mode == "plan":
-        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
     if granting := _first(rule for rule in rules.allow if not rule.pattern and rule.names(name)):
         return Verdict("allow", f"the rule {granting} allows it")
     told = f"a tool of the MCP server {judged.tool.server}" if judged.tool.server else name

@@ -18,13 +18,13 @@ from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
 from agentcli.cli.stored_settings import Merged, merged, write_settings
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
-from agentcli.config import to_toml
+from agentcli.config import Config, load_config, to_toml
 from agentcli.errors import UsageError
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.near_names import did_you_mean
-from agentcli.paths import current_folder, project_root
+from agentcli.paths import current_folder, find_paths, project_root
 from agentcli.project_trust import project_files, trust_project
-from agentcli.setup.mcp import server_specs
+from agentcli.setup.mcp import server_specs, told_server
 
 app = make_app("Look at the settings.")
 
@@ -79,6 +79,11 @@ def path(json: AsJson = False) -> None:
         tell(f"{name:<14} {value}")
 
 
+def _as_trusted() -> Config:
+    """The configuration as it is once the project is trusted. Raises `ConfigError`."""
+    return load_config(find_paths(os.environ.get("AGENTCLI_HOME")), current_folder(), os.environ, trust=True)
+
+
 @app.command()
 def trust() -> None:
     """Use this project's own settings from now on, until their files change."""
@@ -87,9 +92,10 @@ def trust() -> None:
     if not files:
         tell("This project has no settings of its own (.agentcli/config.toml).")
         return
-    for spec in server_specs(msgspec.structs.replace(config, uses_project=True), tell):
-        if spec.scope == "project":
-            tell(f"The MCP server {spec.name} runs or reaches: {spec.target}")
+    for spec in server_specs(_as_trusted(), tell):
+        if spec.is_of_project:
+            own = " (in place of your own one)" if spec.name in config.settings.mcp_servers else ""
+            tell(f"{told_server(spec)}{own}")
     trust_project(config.paths, current_folder())
     tell("Trusted as they are now: " + ", ".join(str(file) for file in files))
 

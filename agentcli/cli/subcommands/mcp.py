@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 import webbrowser
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import msgspec
 import typer
@@ -18,9 +20,10 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.config import Config, read_layer
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.infra.mcp.pins import FilePins
+from agentcli.llm.server_address import is_loopback
 from agentcli.paths import project_root
 from agentcli.project_trust import MCP_FILE
-from agentcli.setup.mcp import LOCAL_FILE, Connecting, expanded, load_sdk, server_specs, servers_in
+from agentcli.setup.mcp import LOCAL_FILE, Connecting, load_sdk, server_specs, servers_in
 from agentcli.small_files import replace_file
 from agentcli.tools.mcp.client import ServerSpec
 
@@ -81,6 +84,8 @@ def add_server(
     """Add a server to your settings, to this project (.mcp.json), or to this folder for you alone (local)."""
     if scope not in _SCOPES:
         raise UsageError(f"--scope is one of {', '.join(_SCOPES)}.")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise UsageError(f"{name!r} is no name for a server: letters, digits, - and _ make one.")
     config = configuration()
     is_address = target[0].startswith(("http://", "https://"))
     if is_address and len(target) > 1:
@@ -136,7 +141,7 @@ def log_out(name: Name) -> None:
     load_sdk()
     from agentcli.infra.mcp.oauth import KeptLogins  # the SDK: 0.6 s
 
-    was_there = KeptLogins(config.kept_keys).remove(expanded(spec.url, config.environment))
+    was_there = KeptLogins(config.kept_keys).remove(Connecting(config).address(spec)[0])
     tell(f"The login of {name} is forgotten." if was_there else f"There is no login of {name}.")
 
 
@@ -205,6 +210,7 @@ def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) 
     if scope == "local":
         return store_in(root / LOCAL_FILE, f"mcp_servers.{name}", entry)
     file = root / MCP_FILE
+    _written(config, scope)  # says what is wrong with a file that cannot be read
     held = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
     servers = held.setdefault("mcpServers", {})
     servers[name] = entry
@@ -229,8 +235,12 @@ async def _logged_in(config: Config, spec: ServerSpec) -> str:
         if config.environment.get("BROWSER") != "none":
             webbrowser.open(address)
 
-    url = expanded(spec.url, config.environment)
-    headers = {name: expanded(value, config.environment) for name, value in spec.headers.items()}
+    connecting = Connecting(config)
+    url, headers = connecting.address(spec)
+    if url.startswith("http://") and not is_loopback(urlsplit(url).hostname or ""):
+        raise UsageError(f"{spec.name} is reached without encryption: a login would be open to all on the way.")
+    oauth = {key: connecting.expanded(spec, one) if isinstance(one, str) else one for key, one in spec.oauth.items()}
+    spec = msgspec.structs.replace(spec, oauth=oauth)
     async with login_auth(KeptLogins(config.kept_keys), spec, url, show) as auth:
         client = await sdk.connect_http(spec, url, headers, _Unheeding(), config.cwd, auth=auth)
         tools = await client.list_tools()

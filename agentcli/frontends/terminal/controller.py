@@ -250,7 +250,7 @@ class TerminalController(OpenerHost):
     async def _run_command(self, command: Command, argument: str, *, queue: bool) -> None:
         prompt = await self._runner.run(command, argument, self)
         if prompt is not None:
-            content = self._opener.attach(prompt.text, self.session, typed=prompt.text)
+            content = (*self._opener.attach(prompt.text, self.session, typed=prompt.text), *prompt.more)
             self._command_prompt = content, (Text(f"/{command.name} {argument}".rstrip()),)
             self._say(content, shown="", queue=queue, model=prompt.model)
         self._status.recount()

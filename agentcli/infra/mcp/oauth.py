@@ -46,7 +46,7 @@ class KeptLogins:
 
     def load(self, url: str) -> Login | None:
         """Raises `ConfigError`."""
-        kept = self._keys.get(_name(url))
+        kept = self._keys.get(_name(url), afresh=True)  # another session may have renewed it
         return msgspec.json.decode(kept, type=Login) if kept else None
 
     def save(self, url: str, login: Login) -> str:
@@ -158,17 +158,20 @@ async def login_auth(
     """
     answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
 
+    states: set[str] = set()  # of the answers that were asked for; any page could send others
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = (await reader.readline()).decode("ascii", errors="replace")
         target = urlsplit(line.split(" ")[1] if line.count(" ") == 2 else "")
         given = {name: values[0] for name, values in parse_qs(target.query).items()}
-        is_answer = target.path == "/callback" and bool(given)
+        is_answer = target.path == "/callback" and bool(given) and given.get("state") in states
         writer.write(_PAGE % (b"You are logged in: back to the terminal." if is_answer else b"Nothing is here."))
         writer.close()
         if is_answer:
             answers.put_nowait(given)
 
     async def send(address: str) -> None:
+        states.update(parse_qs(urlsplit(address).query).get("state", ()))
         show(address)
 
     async def wait() -> AuthorizationCodeResult:

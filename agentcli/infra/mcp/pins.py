@@ -21,11 +21,13 @@ class FilePins:
         self._project = project
 
     def load(self, spec: ServerSpec) -> Offer | None:
-        """None also for a file that cannot be read: the server is then met as for the first time."""
+        """None where none is kept. Of a file that cannot be read nothing counts as approved."""
         try:
             return msgspec.json.decode(self._file(spec).read_bytes(), type=Offer)
-        except (OSError, msgspec.MsgspecError):
+        except FileNotFoundError:
             return None
+        except (OSError, msgspec.MsgspecError):
+            return Offer()
 
     def save(self, spec: ServerSpec, offer: Offer) -> None:
         file = self._file(spec)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -39,7 +38,7 @@ from agentcli.version import __version__
 MOST_PAGES = 100  # of a list; a server that goes on for ever is not followed
 LARGEST_EVENT = 16 * 1024 * 1024  # bytes of one event of a stream
 CONNECT_S = 10.0
-_CLOSE_S = 8.0
+_CLOSE_S = {"stdio": 8.0, "http": 2.0, "sse": 2.0}  # a process is ended step by step
 
 log = logging.getLogger(__name__)
 Listed = TypeVar("Listed")
@@ -86,6 +85,8 @@ class SdkClient:
         )
         try:
             async with client:
+                # A regular expression of the server's would hold up the event loop, and nobody relies on it.
+                client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
                 opened.set_result(client)
                 listening = asyncio.create_task(self._listen(client))
                 try:
@@ -176,7 +177,7 @@ class SdkClient:
         if self._task is not None and not self._task.done():
             if self._client is None:  # it waits for a server that may never answer
                 self._task.cancel()
-            _, late = await asyncio.wait((self._task,), timeout=_CLOSE_S)
+            _, late = await asyncio.wait((self._task,), timeout=_CLOSE_S[self._spec.type])
             for task in late:
                 task.cancel()
                 await asyncio.wait((task,))
@@ -213,7 +214,9 @@ class SdkClient:
             case MCPError():
                 return ToolError(f"{where} says: {error}", code=str(error.code))
             case ValidationError():
-                return ToolError(f"{where} sent what is no answer: {error.error_count()} faults.")
+                fault = error.errors()[0]
+                place = ".".join(map(str, fault["loc"][-4:]))
+                return ToolError(f"{where} sent what is no answer: {place}: {fault['msg']}.")
             case httpx2.HTTPStatusError() if error.response.status_code in (401, 403):
                 return NeedsLogin(
                     f"{where} refuses access (HTTP {error.response.status_code}): check its headers, or "
@@ -233,6 +236,10 @@ def _heeding(tell: Callable[[float, float | None, str | None], None]) -> Progres
         tell(progress, total, message)
 
     return heed
+
+
+async def _unchecked(name: str, result: types.CallToolResult) -> None:
+    """Take results as they are, whatever schema the server gives for them."""
 
 
 async def _all_pages(fetch: Callable[..., Awaitable[Any]], items: Callable[[Any], Sequence[Listed]]) -> list[Listed]:
@@ -299,4 +306,4 @@ async def _http_transport(
 
 
 warnings.filterwarnings("ignore", category=MCPDeprecationWarning)
-gc.freeze()  # 3,000 classes that stay: the collector need not look at them again
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # its tracebacks are for a log, not for a terminal

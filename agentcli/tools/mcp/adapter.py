@@ -24,9 +24,9 @@ class NoArguments(Struct, frozen=True):
     """Stands where a struct describes arguments; a server's schema does it here."""
 
 
-def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote) -> Iterator[Tool]:
-    """The tools of a server, under the names that models see."""
-    names = tool_names(server, (tool.name for tool in tools))
+def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, taken: set[str]) -> Iterator[Tool]:
+    """The tools of a server, under the names that models see, which are added to those `taken`."""
+    names = tool_names(server, (tool.name for tool in tools), taken)
     for tool in tools:
         yield Tool(
             names[tool.name],

@@ -36,6 +36,11 @@ class ServerSpec(Struct, frozen=True):
     source: str = ""
 
     @property
+    def is_of_project(self) -> bool:
+        """True if files of the project name it, so that what it offers has to be approved."""
+        return self.scope in ("project", "local")
+
+    @property
     def target(self) -> str:
         """The command line or the address, for people."""
         return self.url or " ".join((self.command, *self.args))

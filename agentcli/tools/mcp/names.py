@@ -10,10 +10,12 @@ LONGEST = 64  # characters; Anthropic's and OpenAI's limit for the name of a too
 _DIGEST = 8  # characters that tell shortened names apart
 
 
-def tool_names(server: str, tools: Iterable[str]) -> dict[str, str]:
-    """The model's name for each tool of a server; names that would be alike are told apart by a hash."""
+def tool_names(server: str, tools: Iterable[str], taken: set[str]) -> dict[str, str]:
+    """The model's name for each tool of a server; those that are `taken` already are told apart by a hash.
+
+    `taken` is added to.
+    """
     named: dict[str, str] = {}
-    taken: set[str] = set()
     for tool in tools:
         name = tool_name(server, tool)
         if len(name) > LONGEST or name in taken:
@@ -25,8 +27,11 @@ def tool_names(server: str, tools: Iterable[str]) -> dict[str, str]:
 
 
 def tool_name(server: str, tool: str) -> str:
-    """The name of a tool, or a prompt, as long as it is short enough."""
-    return f"mcp__{plain(server)}__{plain(tool)}"
+    """The name of a tool, or a prompt, as long as it is short enough.
+
+    A server's own `__` becomes `_`, so that a rule about the server `git` is about no other one.
+    """
+    return f"mcp__{re.sub('__+', '_', plain(server))}__{plain(tool)}"
 
 
 def plain(name: str) -> str:

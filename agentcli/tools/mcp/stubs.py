@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import msgspec
 
@@ -22,9 +23,8 @@ def fitted(specs: Sequence[ToolSpec], most_tokens: int) -> tuple[ToolSpec, ...]:
         stubs = [stub(spec, words) for spec in specs]
         if _tokens(stubs) <= room:
             return tuple(stubs)
-    while stubs and _tokens(stubs) > room:
-        stubs.pop()
-    return tuple(stubs)
+    taken = accumulate(_tokens((one,)) for one in stubs)
+    return tuple(one for one, tokens in zip(stubs, taken, strict=True) if tokens <= room)
 
 
 def stub(spec: ToolSpec, words: int) -> ToolSpec:
