@@ -117,7 +117,7 @@ class Builder:
     async def build_session(self, choice: SessionChoice = NEW, *, model: str = "") -> Session:
         """A session ready for its first prompt. Raises `UserError`."""
         settings = self.config.settings
-        registry = self._with_servers(self._tools.offered(self._on_notice))
+        registry = self.offered_tools()
         log, entries = await open_log(choice, self.store, self._data, self.config.cwd)
         rules = self.rules()
         await asyncio.to_thread(self._finish_interrupted)
@@ -290,6 +290,10 @@ class Builder:
     def tool_registry(self) -> ToolRegistry:
         """All tools that are known, or those the settings name. Raises `ConfigError` for a name that no tool has."""
         return self._with_servers(self._tools.named())
+
+    def offered_tools(self) -> ToolRegistry:
+        """Those of them that can work here."""
+        return self._with_servers(self._tools.offered(self._on_notice))
 
     @property
     def _has_memory(self) -> bool:

@@ -200,9 +200,7 @@ class LangChainProvider:
         self._chat = chat
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        chat: Any = (
-            self._chat.bind_tools([_openai_tool(spec) for spec in request.tools]) if request.tools else self._chat
-        )
+        chat: Any = self._with_tools(request.tools)
         whole: AIMessageChunk | None = None
         try:
             async with aclosing(chat.astream(to_langchain(request.messages, system=request.system))) as chunks:
@@ -217,6 +215,14 @@ class LangChainProvider:
         if whole is None:
             raise ServerError(f"{self.model} gave no answer.")
         yield _done(whole, self.model)
+
+    def _with_tools(self, tools: Sequence[ToolSpec]) -> Any:
+        try:
+            return self._chat.bind_tools([_openai_tool(spec) for spec in tools]) if tools else self._chat
+        except NotImplementedError as error:
+            name = type(self._chat).__name__
+            message = f"{name} of LangChain takes no tools: use a chat model that does, or settings that offer none."
+            raise ProviderError(f'{message} ({{"tools": {{"only": ["none"]}}}})') from error
 
     async def count_tokens(self, request: Request) -> TokenCount:
         size = len(request.system) + len(msgspec.json.encode((request.messages, request.tools)))

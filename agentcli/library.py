@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import TracebackType
@@ -160,7 +161,7 @@ class Agent:
                 choice = await self._to_open()
                 self._session = await self._builder.build_session(choice, model=self._model)
                 if self._usage is not None:
-                    self._session.runtime.collect = self._usage.add
+                    self._session.runtime.collect = partial(self._usage.add, user_id=self._user_id)
             return self._session
 
     async def _to_open(self) -> SessionChoice:

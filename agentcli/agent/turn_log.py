@@ -128,9 +128,12 @@ async def settled(turn: Turn) -> None:
     """Wait until everything added is on disk. Raises `StorageError`."""
     while turn.pending:
         first = turn.pending[0]
-        await asyncio.shield(first)
-        if turn.pending and turn.pending[0] is first:  # else another one waited too
-            turn.pending.pop(0)
+        try:
+            await asyncio.shield(first)
+        finally:
+            is_over = first.cancelled() or (first.done() and first.exception() is None)
+            if is_over and turn.pending and turn.pending[0] is first:  # else another one waited too
+                turn.pending.pop(0)
 
 
 async def settled_in_any_case(turn: Turn) -> None:

@@ -29,11 +29,12 @@ async def serve_tools(config: Config, mode: str, only: Collection[str]) -> None:
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     rules = builder.rules()
     workspace = builder.workspace(rules)
-    tools = {tool.name: tool for tool in builder.tool_registry() if tool.mode == "server" and not tool.server}
+    registry = builder.offered_tools()
+    tools = {tool.name: tool for tool in registry if tool.mode == "server" and not tool.server}
     if missing := [name for name in only if name not in tools]:
         raise UsageError(f"There is no tool {missing[0]!r} to serve; there is {', '.join(tools)}.")
     offered = {name: tool for name, tool in tools.items() if not only or name in only}
-    calls = builder.session_calls(builder.tool_registry().clone(only=list(offered)), workspace)
+    calls = builder.session_calls(registry.clone(only=list(offered)), workspace)
     calls.history.ends_loops = False
     bench = Bench(calls, AgentState("", parse_mode(mode), rules=rules))
 

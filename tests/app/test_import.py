@@ -22,7 +22,7 @@ CLAUDE = {
         "deny": ["Read(./.env)"],
         "ask": ["Bash(git push *)"],
         "defaultMode": "acceptEdits",
-        "additionalDirectories": ["/nowhere/at/all", "/usr"],
+        "additionalDirectories": ["/nowhere/at/all", "../shared", "/usr"],
     },
     "hooks": {
         "PreToolUse": [
@@ -132,6 +132,7 @@ def test_what_is_left_out_is_told_with_its_reason_and_no_key_is_shown_or_copied(
         "Bash(:": "is not a permission rule",
         "Bash(curl": "a key or a token",
         "/nowhere/at/all": "no such folder",
+        "../shared": "another folder in each project",
         "Setup": "no such event",
         "hooks.PreToolUse:": "a hook without a command",
         "env.FOO": "export it",

@@ -32,6 +32,17 @@ class Refused(Exception):
     status_code = 401
 
 
+class WithoutTools(BaseChatModel):
+    """LangChain's own `bind_tools` refuses."""
+
+    @property
+    def _llm_type(self) -> str:
+        return "without tools"
+
+    def _generate(self, *given: Any, **more: Any) -> ChatResult:
+        raise NotImplementedError
+
+
 class Scripted(BaseChatModel):
     """Gives these chunks, a list for each request; keeps what it was asked and bound."""
 
@@ -136,3 +147,9 @@ async def test_errors_of_a_chat_model_are_told_by_kind(tmp_path: Path) -> None:
     async with Agent(provider=LangChainProvider(Scripted(replies=[Refused("who are you?")])), cwd=tmp_path) as agent:
         with pytest.raises(AgentFailed, match="who are you"):
             await agent.run("hello")
+
+
+async def test_a_chat_model_that_takes_no_tools_is_told(tmp_path: Path) -> None:
+    async with Agent(cwd=tmp_path, provider=LangChainProvider(WithoutTools())) as agent:
+        with pytest.raises(AgentFailed, match="WithoutTools of LangChain takes no tools"):
+            await agent.run("hi")

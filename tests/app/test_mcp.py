@@ -360,6 +360,26 @@ def test_servers_are_added_listed_and_removed(place: Place) -> None:
     assert "no MCP server 'nothing'" in place.run("mcp", "get", "nothing").err
 
 
+def test_a_server_that_ends_at_once_is_shown_with_its_last_words(place: Place) -> None:
+    dying = "import sys; sys.exit('no database at db.example')"
+    assert "is added" in place.run("mcp", "add", "test", "--", sys.executable, "-c", dying).out
+    listed = place.run("mcp", "list")
+    assert listed.code == 1
+    assert "failed" in listed.out
+    assert "no database at db.example" in listed.out
+    assert place.run("mcp", "get", "test", "--json").code == 1
+    assert "no database at db.example" in stream(place, one("add", a=1, b=2)).out
+    assert "is replaced" in place.run("mcp", "add", "test", "--", sys.executable, "-I", SERVER).out
+    assert place.run("mcp", "list").code == 0
+    assert (place.home / "state").stat().st_mode & 0o077 == 0
+
+
+def test_an_address_that_no_server_has_is_refused(place: Place) -> None:
+    ran = place.run("mcp", "add", "test", "ftp://mcp.example")
+    assert ran.code == 2
+    assert "https://" in ran.err
+
+
 def test_a_file_of_servers_may_be_the_only_one(place: Place) -> None:
     server(place)
     file = place.folder.parent / "servers.json"

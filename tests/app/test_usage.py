@@ -111,7 +111,7 @@ async def test_a_collector_adds_up_all_agents_of_a_process(tmp_path: Path, monke
     script.write_text("\n".join(json.dumps(reply) for reply in (FIRST, LAST, broken)))
     collector = UsageCollector()
     async with (
-        Agent(f"scripted/{script}", cwd=tmp_path, usage=collector) as one,
+        Agent(f"scripted/{script}", cwd=tmp_path, usage=collector, user_id="ada") as one,
         Agent(f"scripted/{script}", cwd=tmp_path, usage=collector) as other,
     ):
         await one.run("go")
@@ -120,5 +120,6 @@ async def test_a_collector_adds_up_all_agents_of_a_process(tmp_path: Path, monke
             pass
     assert (collector.total.requests, collector.total.cost_usd) == (5, pytest.approx(3.75))
     assert len(collector.sessions) == 2
+    assert (collector.users["ada"].requests, collector.users[""].requests) == (2, 3)
     assert collector.tools["file_read"].calls == 2
     assert collector.report()["total"]["input_tokens"] == 407

@@ -24,14 +24,16 @@ def test_secrets_give_way_to_their_variables() -> None:
             "url": "https://docs.example.org",
             "headers": {"Authorization": "Bearer abc", "X": "1"},
         },
+        "wiki": {"type": "http", "url": "https://wiki.example.org", "headers": {"Authorization": TOKEN}},
         "odd": {"timeout": 3},
     }
     tables = server_tables(servers, Path("settings.json"), draft)
     assert tables == {
         "github": {**servers["github"], "env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}", "LEVEL": "2", "OTHER": "${OTHER}"}},
-        "docs": {**servers["docs"], "headers": {"Authorization": "${AUTHORIZATION}", "X": "1"}},
+        "docs": {**servers["docs"], "headers": {"Authorization": "Bearer ${DOCS_AUTHORIZATION}", "X": "1"}},
+        "wiki": {**servers["wiki"], "headers": {"Authorization": "${WIKI_AUTHORIZATION}"}},
     }
-    assert len(draft.left_out) == 3
+    assert len(draft.left_out) == 4
     assert TOKEN not in "".join(draft.left_out)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 
 from agentcli.agent.calls.run import run_call
-from agentcli.agent.calls.scopes import Ask, Call, TurnCalls
+from agentcli.agent.calls.scopes import Ask, Call, TurnCalls, at_once
 from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Body
@@ -35,11 +35,7 @@ async def call_directly(
 
     def store(body: Body) -> Awaitable[object]:
         """Only what undo and blame have to know: other entries belong to calls of the model's."""
-        if isinstance(body, FilesChanged):
-            return session.append(body)
-        stored = asyncio.get_running_loop().create_future()
-        stored.set_result(None)
-        return stored
+        return session.append(body) if isinstance(body, FilesChanged) else at_once()
 
     turn = TurnCalls(calls, session.state, hear, store, budgets=session.state.budgets)
     try:
@@ -49,5 +45,5 @@ async def call_directly(
         message = f"{use.name} did not end within {timeout_s:g} s and was stopped."
         error = CallError("timeout", "timeout", message, use.id)
         result = ToolResult(use.id, f"timeout: {message}", is_error=True)
-        return ToolFinished(use.id, use.name, result, (timeout_s or 0) * 1000, error=error)
+        return ToolFinished(use.id, use.name, result, (timeout_s or 0) * 1000, error_kind="timeout", error=error)
     return ended[-1]

@@ -194,6 +194,13 @@ class SessionCalls:
             self.agents.submit(Background())
 
 
+def at_once(*_: object) -> Awaitable[object]:
+    """What is waited for has happened; unlike a coroutine it need not be awaited."""
+    done = asyncio.get_running_loop().create_future()
+    done.set_result(None)
+    return done
+
+
 @dataclass
 class TurnCalls:
     """The calls of one turn. `store` adds an entry to the log, `settle` waits until all are on disk.
@@ -205,8 +212,8 @@ class TurnCalls:
     session: SessionCalls
     state: AgentState
     emit: Emit
-    store: Callable[[Body], Awaitable[object]] = lambda body: asyncio.sleep(0)
-    settle: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
+    store: Callable[[Body], Awaitable[object]] = at_once
+    settle: Callable[[], Awaitable[object]] = at_once
     budgets: Budgets = field(default_factory=Budgets)
     charge: Callable[[str, Usage, float | None], None] = lambda model, usage, cost: None
     denials: list[Denial] = field(default_factory=list)

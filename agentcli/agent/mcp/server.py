@@ -144,6 +144,7 @@ class Server:
         self._starts.append(now)
 
     async def _connected(self) -> MCPClient:
+        self.problem = ""
         try:
             async with asyncio.timeout(CONNECT_PATIENCE_S):
                 client = await self._connect(self.spec, self)
@@ -156,8 +157,8 @@ class Server:
             self._needs_login, self.problem = True, str(error)
             raise
         except ToolError as error:
-            self.problem = str(error)
-            raise
+            self.problem = self.problem or str(error)  # how a server ended says more than that it is gone
+            raise ToolError(self.problem, kind=error.kind) from error
         except TimeoutError as error:
             self.problem = f"The MCP server {self.name} did not answer within {CONNECT_PATIENCE_S:.0f} s."
             raise ToolError(self.problem, kind="dependency_error") from error

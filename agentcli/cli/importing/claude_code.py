@@ -75,9 +75,11 @@ def take_rule(text: str, verb: Verb, what: str, draft: Draft) -> None:
 
 
 def take_folders(folders: list[str], what: str, draft: Draft, *path: str) -> None:
-    """Those that are there: with others no session would start."""
+    """Those that are there: with others no session would start. A relative one is meant from wherever one works."""
     for folder in folders:
-        if from_home(folder).is_absolute() and not from_home(folder).is_dir():
+        if not from_home(folder).is_absolute() and not draft.is_project:
+            draft.leave(f"{what}: {folder}", "there it means another folder in each project: name the whole path")
+        elif not from_home(folder).is_dir():
             draft.leave(f"{what}: {folder}", "there is no such folder")
         else:
             draft.take(what, [folder], *path)

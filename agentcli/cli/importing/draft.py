@@ -14,6 +14,7 @@ from agentcli.settings import Settings
 
 NO_SETTING = "agentcli has no such setting"
 HOLDS_KEY = "it holds a key or a token, which belongs in no settings"
+_SCHEMES = ("bearer", "basic", "token")
 LOGIN = f"{HOLDS_KEY}: keep it with agentcli login, or export it"
 
 
@@ -83,7 +84,7 @@ def has_secret(value: Any) -> bool:
 
 
 def server_tables(servers: Any, source: Path, draft: Draft) -> dict[str, dict[str, Any]]:
-    """Tables of MCP servers with the keys of .mcp.json; a secret in them gives way to `${ITS_NAME}`, and is told."""
+    """Tables of MCP servers with the keys of .mcp.json; a secret in them gives way to a variable, and is told."""
     tables: dict[str, dict[str, Any]] = {}
     for name, given in servers.items() if isinstance(servers, Mapping) else ():
         if not isinstance(given, Mapping) or not ("command" in given or "url" in given):
@@ -91,21 +92,30 @@ def server_tables(servers: Any, source: Path, draft: Draft) -> dict[str, dict[st
             continue
         table = {key: given[key] for key in ("type", "command", "args", "env", "url", "headers") if given.get(key)}
         for key in ("env", "headers"):
-            table |= {key: _without_secrets(table[key], f"{source}: {name}.{key}", draft)} if key in table else {}
+            table |= {key: _without_secrets(table[key], name, f"{source}: {name}.{key}", draft)} if key in table else {}
         tables[name] = table
         for key in given.keys() - table.keys() - {"env", "headers"}:
             draft.leave(f"{source}: {name}.{key}", NO_SETTING)
     return tables
 
 
-def _without_secrets(given: Mapping[str, Any], place: str, draft: Draft) -> dict[str, Any]:
+def _without_secrets(given: Mapping[str, Any], server: str, place: str, draft: Draft) -> dict[str, Any]:
+    """The variables have the server's name in theirs: what one service may know is not sent to another."""
     kept = dict(given)
     for name, value in given.items():
         if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
-            variable = "".join(letter if letter.isalnum() else "_" for letter in name).upper()
-            kept[name] = f"${{{variable}}}"
-            draft.leave(f"{place}.{name}", f"{HOLDS_KEY}: export it as {variable}, which stands in its place")
+            variable, owner = _variable(name), _variable(server)
+            if not variable.startswith(f"{owner}_"):
+                variable = f"{owner}_{variable}"
+            scheme, found, _ = str(value).partition(" ")
+            kept[name] = f"{scheme} ${{{variable}}}" if found and scheme.lower() in _SCHEMES else f"${{{variable}}}"
+            draft.leave(f"{place}.{name}", f"{HOLDS_KEY}: export it as {variable}, which stands in {kept[name]}")
     return kept
+
+
+def _variable(name: str) -> str:
+    letters = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name).upper()
+    return f"_{letters}" if letters[:1].isdigit() else letters
 
 
 def _is_reference(value: Any) -> bool:

@@ -42,34 +42,35 @@ def run(arguments: list[str]) -> int:
 
 @app.command("list")
 def list_servers(json: AsJson = False) -> None:
-    """Connect to the servers that count here, and show what each offers."""
+    """Connect to the servers that count here, and show what each offers. Exits with 1 if one cannot be used."""
     config = configuration(warns=True)
     servers = [_server(config, spec) for spec in server_specs(config, warn)]
     rows = [_row(server, status) for server, status in zip(servers, wait_for(_reached(servers)), strict=True)]
     if json:
         print_json(rows)
-        return
-    for server, row in zip(servers, rows, strict=True):
+    for server, row in zip(servers, rows, strict=True) if not json else ():
         offered = f"{len(row['tools'])} tools" if server.now else server.problem
         tell(f"{server.name}: {row['status']} · {offered} · {server.spec.target} ({server.spec.source})")
-    if not servers:
+    if not servers and not json:
         tell("No MCP server is configured here: agentcli mcp add NAME -- COMMAND, or agentcli mcp add NAME URL.")
+    _fail_with(servers)
 
 
 @app.command("get")
 def show_server(name: Name, json: AsJson = False) -> None:
-    """Connect to one server and show its tools."""
+    """Connect to one server and show its tools. Exits with 1 if it cannot be used."""
     config = configuration(warns=True)
     server = _server(config, _named(config, name))
     (status,) = wait_for(_reached([server]))
     if json:
         print_json(_row(server, status) | {"tools": msgspec.to_builtins(server.now.tools) if server.now else []})
-        return
-    tell(f"{name}: {status} · {server.spec.type} · {server.spec.target} ({server.spec.source})")
-    if server.problem:
-        tell(server.problem)
-    for tool in server.now.tools if server.now else ():
-        tell(f"  {tool.name}: {' '.join(tool.description.split())}")
+    else:
+        tell(f"{name}: {status} · {server.spec.type} · {server.spec.target} ({server.spec.source})")
+        if server.problem:
+            tell(server.problem)
+        for tool in server.now.tools if server.now else ():
+            tell(f"  {tool.name}: {' '.join(tool.description.split())}")
+    _fail_with([server])
 
 
 @app.command("add", context_settings={"ignore_unknown_options": True})
@@ -88,6 +89,8 @@ def add_server(
         raise UsageError(f"{name!r} is no name for a server: letters, digits, - and _ make one.")
     config = configuration()
     is_address = target[0].startswith(("http://", "https://"))
+    if "://" in target[0] and not is_address:
+        raise UsageError(f"{target[0]} is no address that a server can have: it begins with https:// or http://.")
     if is_address and len(target) > 1:
         raise UsageError("A server with an address takes no command.")
     entry: dict[str, Any] = {"url": target[0]} if is_address else {"command": target[0], "args": target[1:]}
@@ -97,7 +100,8 @@ def add_server(
         entry["env"] = dict(_pair(one, "=", "--env") for one in env)
     if header:
         entry["headers"] = dict(_pair(one, ":", "--header") for one in header)
-    tell(f"{name} is added. {_write(config, scope, name, entry)}")
+    what = "replaced" if name in _written(config, scope) else "added"
+    tell(f"{name} is {what}. {_write(config, scope, name, entry)}")
 
 
 @app.command("remove")
@@ -178,6 +182,12 @@ async def _reached(servers: Sequence[Server]) -> list[Status]:
         await asyncio.gather(*(server.aclose() for server in servers))
 
 
+def _fail_with(servers: Sequence[Server]) -> None:
+    """Exit with 1 if a server was not reached."""
+    if any(server.now is None for server in servers):
+        raise typer.Exit(1)
+
+
 def _row(server: Server, status: Status) -> dict[str, Any]:
     tools = [tool.name for tool in server.now.tools] if server.now else []
     problem = {"problem": server.problem} if server.problem else {}
@@ -220,6 +230,8 @@ def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) 
         replace_file(file, msgspec.json.format(msgspec.json.encode(held), indent=2) + b"\n", mode=0o644)
     except OSError as error:
         raise UserError(f"{file} could not be written: {error.strerror}.") from error
+    if entry is None:
+        return f"Taken out of {file}."
     return f"It is in {file}, which counts once you trust the project: agentcli config trust."
 
 

@@ -32,7 +32,8 @@ class FilePins:
     def save(self, spec: ServerSpec, offer: Offer) -> None:
         file = self._file(spec)
         try:
-            file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            for folder in (self._folder.parent, self._folder):
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             replace_file(file, msgspec.json.encode(offer))
         except OSError as error:
             raise StorageError(f"What the MCP server {spec.name} offers could not be kept: {error}.") from error

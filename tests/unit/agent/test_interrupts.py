@@ -24,8 +24,10 @@ from agentcli.agent.events import (
     TurnEnded,
 )
 from agentcli.agent.hooks import NoHooks
+from agentcli.agent.interfaces import NEWEST, Appended
 from agentcli.agent.ops import Interrupt, Steer
-from agentcli.conversation.entries import Assistant, Entry
+from agentcli.conversation.entries import Assistant, Body, Entry
+from agentcli.infra.sessions.memory import MemoryLog
 from agentcli.llm.messages import Text
 from agentcli.llm.retry import RetryPolicy
 from agentcli.llm.transcript import is_valid
@@ -46,6 +48,16 @@ async def interrupted(stage: Stage, number: int = 1) -> Done:
     assert done.reason == "interrupted"
     assert stage.is_valid
     return done
+
+
+class TornLog(MemoryLog):
+    """Its commits are cancelled, as all tasks are when a program leaves its event loop."""
+
+    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
+        appended = super().append(*bodies, parent_id=parent_id)
+        torn = asyncio.get_running_loop().create_future()
+        torn.cancel()
+        return Appended(appended.entries, torn)
 
 
 async def goes_on(stage: Stage) -> None:
@@ -470,3 +482,9 @@ async def test_a_call_that_a_crash_left_open_is_answered_as_unknown_before_the_n
         assert "outcome is unknown" in str(stage.results["c"].content)
         assert works.order == ["+a"]  # never run again by itself
         assert stage.is_valid
+
+
+async def test_commits_that_were_cancelled_are_not_waited_for(tmp_path: Folder) -> None:
+    async with asyncio.timeout(10), on_stage(tmp_path, [{"text": "Hi."}], log=TornLog("id", tmp_path)) as stage:
+        stage.say("Hello")
+        await stage.ended(1)
