@@ -63,7 +63,9 @@ def test_a_person_picks_an_answer_or_writes_one(open_terminal: Open) -> None:
     terminal.type("go\r")
     terminal.see(r"\? Which one\?")
     terminal.see("blue")
-    terminal.type("\x1b[B\r")
+    terminal.type("green\r")  # none of them: the list stays
+    terminal.see("nothing fits")
+    terminal.type("\x7f" * 5 + "\x1b[B\r")
     terminal.see("answer:")
     terminal.type("because\r")
     terminal.see("So be it: because")

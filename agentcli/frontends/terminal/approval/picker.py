@@ -122,6 +122,8 @@ class Picking:
 
     def end(self, *, taken: bool, keeps: bool = False) -> None:
         picker, picked = self.picker, self._picked
+        if taken and picker is not None and picker.chosen is None:  # a list where nothing fits stays open
+            return
         self.picker = self._picked = None
         if picker is not None and picked is not None and not picked.done():
             chosen = picker.chosen if taken else None
