@@ -18,6 +18,7 @@ Defaults < user `config.toml` < project `.agentcli/config.toml` (once trusted) <
 Every setting below but keys and themes is also an environment variable, `AGENTCLI_<SECTION>_<KEY>` (lists separated by commas), and
 `AGENTCLI_MODEL` is `provider.model`. `AGENTCLI_HOME` moves settings, state and cache under one folder. Lists of rules add up. A
 project's files may not set {not_from_projects}.
+`agentcli config trust` shows them, and in a terminal asks before it trusts them (`--yes` does not ask).
 
 A wrong value is an error that names its source (a flag, a variable, or a file and line) and its key, and lists the values there
 are. A variable of that form that is no setting is a warning; an empty one counts as unset.

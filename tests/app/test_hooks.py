@@ -199,7 +199,9 @@ def test_a_project_s_hooks_count_as_they_were_trusted(place: Place) -> None:
     stream(place, WRITE)
     assert (place.folder / "made").exists()
     (place.folder / "made").unlink()
-    assert place.run("config", "trust").code == 0
+    trusted = place.run("config", "trust")
+    assert trusted.code == 0
+    assert "echo no >&2; exit 2" in trusted.out
     assert "no" in results(stream(place, WRITE))[0]
     file.write_text(file.read_text().replace("exit 2", "exit 0"))
     assert "config trust" in stream(place).err or "config trust" in place.run("-p", "x", "-m", place.script(DONE)).err

@@ -274,3 +274,13 @@ def test_an_unknown_tool_is_a_usage_error(place: Place) -> None:
     ran = place.run("config", "import", "claud-code")
     assert ran.code == 2
     assert "did you mean claude-code?" in ran.err
+
+
+def test_a_person_is_asked_before_a_project_is_trusted(place: Place) -> None:
+    write(place.folder / ".agentcli/config.toml", '[look]\ntheme = "dark"\n')
+    for answer, theme in (("n", "auto"), ("y", "dark")):
+        with closing(Terminal(place.folder, "config", "trust")) as terminal:
+            terminal.see(r"(?s)theme = .dark.*Trust them as they are now\?")
+            terminal.type(f"{answer}\r")
+            terminal.exit_code()
+        assert json.loads(place.run("config", "show", "--json").out)["look"]["theme"] == theme

@@ -23,7 +23,8 @@ from agentcli.errors import UsageError
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.near_names import did_you_mean
 from agentcli.paths import current_folder, find_paths, project_root
-from agentcli.project_trust import project_files, trust_project
+from agentcli.project_trust import MCP_FILE, project_files, trust_project
+from agentcli.safety.secrets.masking import mask
 from agentcli.setup.mcp import server_specs, told_server
 
 app = make_app("Look at the settings.")
@@ -85,19 +86,28 @@ def _as_trusted() -> Config:
 
 
 @app.command()
-def trust() -> None:
-    """Use this project's own settings from now on, until their files change."""
+def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without asking.")] = False) -> None:
+    """Use this project's own settings from now on, until their files change: shows them, and asks in a terminal."""
     config = configuration()
     files = project_files(current_folder())
     if not files:
         tell("This project has no settings of its own (.agentcli/config.toml).")
         return
-    for spec in server_specs(_as_trusted(), tell):
+    servers = server_specs(_as_trusted(), tell)
+    for file in files:
+        if file.suffix in (".toml", ".json") and file.name != MCP_FILE:  # servers are shown with all they are given
+            tell(f"# {file}\n{mask(file.read_text(errors='replace'))}")
+    for spec in servers:
         if spec.is_of_project:
             own = " (in place of your own one)" if spec.name in config.settings.mcp_servers else ""
             tell(f"{told_server(spec)}{own}")
+    names = ", ".join(str(file) for file in files)
+    if not yes and sys.stdin.isatty():
+        tell(f"The project's files: {names}")
+        if not typer.confirm("Trust them as they are now?"):
+            return
     trust_project(config.paths, current_folder())
-    tell("Trusted as they are now: " + ", ".join(str(file) for file in files))
+    tell(f"Trusted as they are now: {names}")
 
 
 @app.command("import")
