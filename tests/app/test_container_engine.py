@@ -52,8 +52,10 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     limits = {name: resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))[1] for name in ("nofile", "nproc")}
     limits = {name: min(limit if limit > 0 else 4_096, 4_096) for name, limit in limits.items()}
     ulimits = json.dumps([f"{name}={limit}:{limit}" for name, limit in limits.items()])
+    # Locks and state of its own: engines that run at once, each with its own images, share them otherwise.
+    own = f'tmp_dir = "{folder}/state"\nlock_type = "file"\n'
     (folder / "containers.conf").write_text(
-        f'[containers]\ndefault_ulimits = {ulimits}\n[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\n'
+        f'[containers]\ndefault_ulimits = {ulimits}\n[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\n{own}'
     )
     (folder / "storage.conf").write_text(
         f'[storage]\ndriver = "vfs"\ngraphroot = "{folder}/images"\nrunroot = "{folder}/run"\n'

@@ -10,7 +10,6 @@ import site
 import sqlite3
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -460,9 +459,9 @@ def test_a_key_goes_to_its_own_provider_alone_and_all_are_asked_at_once(house: H
         house.set(f'[providers.silent{number}]\nbase_url = "{server.url}"')
     house.set(f'[providers.other]\nbase_url = "{other.url}"\napi_key_env = "OTHER_KEY"')
     house.environment |= {"OTHER_KEY": "ok-9876543210", "ANTHROPIC_API_KEY": "ak-5555"}
-    began = time.monotonic()
     found = wrong(house.doctor())
-    assert time.monotonic() - began < 8
+    came = [asked.came for server in silent for asked in server.others]
+    assert max(came) - min(came) < 6  # one after the other the third would come after twice the 3 s
     assert sum("did not answer within 3 s" in one["message"] for one in found) == 3
     assert {one["status"] for one in found if one["check"] == "servers"} == {"warning"}
     for server, key in ((house.server, KEY), (other, "ok-9876543210")):

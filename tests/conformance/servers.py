@@ -128,13 +128,14 @@ def json_reply(data: Any, status: int = 200, **headers: str) -> Reply:
 
 @dataclass
 class Received:
-    """A request as it came. `left` is set once the client went before the reply's end."""
+    """A request as it came, and when (monotonic seconds). `left` is set once the client went before the reply's end."""
 
     method: str
     path: str
     headers: dict[str, str]
     body: bytes
     connection: int
+    came: float = field(default_factory=time.monotonic)
     left: threading.Event = field(default_factory=threading.Event)
 
     @cached_property
