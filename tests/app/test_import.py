@@ -277,10 +277,10 @@ def test_an_unknown_tool_is_a_usage_error(place: Place) -> None:
 
 
 def test_a_person_is_asked_before_a_project_is_trusted(place: Place) -> None:
-    write(place.folder / ".agentcli/config.toml", '[look]\ntheme = "dark"\n')
-    for answer, theme in (("n", "auto"), ("y", "dark")):
+    write(place.folder / ".agentcli/config.toml", "[limits]\nmax_turns = 7\n")
+    for answer, is_trusted in (("n", False), ("y", True)):
         with closing(Terminal(place.folder, "config", "trust")) as terminal:
-            terminal.see(r"(?s)theme = .dark.*Trust them as they are now\?")
+            terminal.see(r"(?s)max_turns = 7.*Trust them as they are now\?")
             terminal.type(f"{answer}\r")
             terminal.exit_code()
-        assert json.loads(place.run("config", "show", "--json").out)["look"]["theme"] == theme
+        assert (json.loads(place.run("config", "show", "--json").out)["limits"]["max_turns"] == 7) == is_trusted
