@@ -54,6 +54,18 @@ CALLS = (
     Call("call_1", "read_file", {"path": "główny 🎉.py", "nested": {"list": [1, 2.5, None, True]}}),
     Call("call_2", "list_files", {}),
 )
+
+replies = pytest.mark.parametrize(
+    "said",
+    [
+        Said("Hi."),
+        Said("Yes.", "Because 🎉"),
+        Said("", "", CALLS),
+        Said("Half", is_cut=True),
+        Said("Both", "Hm", CALLS),
+    ],
+    ids=["text", "thinking", "calls", "cut", "all"],
+)
 PICTURE = Base64Source("image/png", "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk")
 
 
@@ -165,17 +177,7 @@ def test_a_recorded_stream_means_the_same_to_the_anthropic_sdk(name: str, cut: C
     assert_same_as_anthropic(ours(AnthropicBackend(), reply), read_by_anthropic(reply))
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        Said("Hi."),
-        Said("Yes.", "Because 🎉"),
-        Said("", "", CALLS),
-        Said("Half", is_cut=True),
-        Said("Both", "Hm", CALLS),
-    ],
-    ids=["text", "thinking", "calls", "cut", "all"],
-)
+@replies
 def test_a_reply_means_the_same_to_the_anthropic_sdk(said: Said) -> None:
     reply = anthropic_reply(said)
     assert_same_as_anthropic(ours(AnthropicBackend(), reply), read_by_anthropic(reply))
@@ -326,17 +328,7 @@ def test_a_recorded_stream_means_the_same_to_the_openai_sdk_s_responses(name: st
     assert_same_as_responses(ours(RESPONSES, reply), read_by_responses(reply))
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        Said("Hi."),
-        Said("Yes.", "Because 🎉"),
-        Said("", "", CALLS),
-        Said("Half", is_cut=True),
-        Said("Both", "Hm", CALLS),
-    ],
-    ids=["text", "thinking", "calls", "cut", "all"],
-)
+@replies
 def test_a_reply_means_the_same_to_the_openai_sdk_s_responses(said: Said) -> None:
     reply = responses_reply(said)
     assert_same_as_responses(ours(RESPONSES, reply), read_by_responses(reply))
