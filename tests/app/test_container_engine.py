@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.app import running
 from tests.app.running import Place, call
 
 pytestmark = pytest.mark.slow
@@ -80,7 +81,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 
 @pytest.fixture
-def place(place: Place, engine: dict[str, str]) -> Place:
+def place(place: Place, engine: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Place:
+    monkeypatch.setattr(running, "PATIENCE_S", 240.0)  # a container may take 20 s to start beside other tests
     place.environment |= engine | {"AGENTCLI_SANDBOX_KIND": "docker", "AGENTCLI_SANDBOX_DOCKER_IMAGE": IMAGE}
     return place
 
