@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Collection, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from typing import Any, BinaryIO
 
 from agentcli.agent import ops
 from agentcli.agent.commands.command import SKILLS
 from agentcli.agent.events import Done, Event, Notice, TakenOver, TurnFailed
-from agentcli.agent.permissions.approvals import check_offered
-from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, MISFIT_EXIT, UNPROVEN_EXIT, Demands, exit_code
+from agentcli.agent.result_object import to_json_line
 from agentcli.agent.session import Session
 from agentcli.errors import UserError
 from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
-from agentcli.frontends.json_lines import read_lines
-from agentcli.frontends.json_stream.input import (
+from agentcli.frontends.json_forms.controlling import control
+from agentcli.frontends.json_forms.input import (
     Answer,
     Approve,
     ClientResult,
-    ClientTools,
     Control,
     Deny,
     Interrupt,
@@ -29,12 +27,11 @@ from agentcli.frontends.json_stream.input import (
     Message,
     RunCommand,
     Say,
-    SetModel,
-    SetPermissionMode,
     Steer,
     parse_line,
 )
-from agentcli.frontends.json_stream.output import JsonOutput
+from agentcli.frontends.json_forms.output import JsonOutput
+from agentcli.frontends.json_lines import read_lines
 from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessHost, TypedCommand
 from agentcli.llm.messages import Block, Text
 
@@ -90,13 +87,17 @@ class Dialogue:
     def _begin(self, session: Session) -> None:
         self._session = session
         self._turns_before, self._turns_told = session.turns_begun, 0
-        self._output = JsonOutput(session, self._out, partial=self._partial, demands=self._demands)
+        self._output = JsonOutput(session, self._write, partial=self._partial, demands=self._demands)
         commands = self._host.commands
         skills = [command.name for command in commands if command.group == SKILLS and command.name != "skills"]
         self._output.begin([command.name for command in commands], skills)
         self._following = self._spawn(self._follow(session.subscribe()))
         if not self._has_client:
             self._client_left()
+
+    def _write(self, value: dict[str, Any]) -> None:
+        self._out.write(to_json_line(value))
+        self._out.flush()
 
     async def run(self, first: Given, input: BinaryIO | None) -> int:
         if input is None:
@@ -249,31 +250,8 @@ class Dialogue:
                 if (typed := self._host.typed(text)) is None:
                     raise UserError(f"{text[:80]!r} is no slash command: one begins with / and its name.")
                 await self._run_aloud(typed)
-            case SetPermissionMode(mode):
-                session.submit(ops.SetMode(parse_mode(mode)))
-            case SetModel(model):
-                session.submit(ops.SetModel(model))  # also a wrong one: no other may answer in its place
-                await self._host.check_model(model)
-            case ClientTools(tools):
-                session.bring(tools)
-            case Interrupt():
-                self._host.interrupt()
-            case Answer(id, text):
-                _check_waits(id, session.asked, "question")
-                session.submit(ops.Approve(id, True, comment=text))
-            case Approve(id, scope, comment, rule, hunks, mode):
-                _check_waits(id, session.asked, "question")
-                answer = ops.Approve(id, True, scope, comment, rule, hunks, parse_mode(mode) if mode else "")
-                check_offered(session.asked[id], answer)
-                if rule:
-                    session.check_rule(rule)
-                session.submit(answer)
-            case Deny(id, comment):
-                _check_waits(id, session.asked, "question")
-                session.submit(ops.Approve(id, False, comment=comment))
-            case ClientResult(id, content, is_error, structured):
-                _check_waits(id, session.waiting_for_client, "call")
-                session.submit(ops.ClientResult(id, content, is_error, structured))
+            case _:
+                await control(self._host, asks)
 
     # Messages and commands
 
@@ -322,10 +300,3 @@ class Dialogue:
 
     def _command_in(self, content: tuple[Block, ...]) -> TypedCommand | None:
         return self._host.typed(content[0].text) if isinstance(content[0], Text) else None
-
-
-def _check_waits(id: str, waiting: Collection[str], what: str) -> None:
-    """Raises `UserError`."""
-    if id not in waiting:
-        these = f"there is {', '.join(waiting)}" if waiting else "none waits"
-        raise UserError(f"No {what} {id[:80]!r} waits for an answer; {these}.")

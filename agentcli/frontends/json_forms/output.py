@@ -1,10 +1,10 @@
-"""Writes a session's events as JSON lines."""
+"""Makes JSON objects of a session's events."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any, BinaryIO
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from agentcli.agent.events import (
     ApprovalRequested,
@@ -32,8 +32,8 @@ from agentcli.agent.events import (
     TurnStarted,
     UsageReported,
 )
-from agentcli.agent.result import Demands, ResultBuilder
-from agentcli.agent.result_object import to_json_line, usage_object
+from agentcli.agent.result import NO_DEMANDS, Demands, ResultBuilder
+from agentcli.agent.result_object import usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, Result, SkillActivated, SkillEnded
 from agentcli.frontends.screenless import CommandEnded
@@ -44,11 +44,18 @@ LONGEST_ECHO = 200  # bytes of a line that was refused
 
 
 class JsonOutput:
-    """Writes one object a line. `partial` adds the deltas as Messages-API stream events."""
+    """Gives `write` one object after the other. `partial` adds the deltas as Messages-API stream events."""
 
-    def __init__(self, session: Session, out: BinaryIO, *, partial: bool, demands: Demands) -> None:
+    def __init__(
+        self,
+        session: Session,
+        write: Callable[[dict[str, Any]], None],
+        *,
+        partial: bool,
+        demands: Demands = NO_DEMANDS,
+    ) -> None:
         self._session = session
-        self._out = out
+        self.write = write
         self._partial = partial
         self._demands = demands
         self._result = ResultBuilder(session)
@@ -56,10 +63,6 @@ class JsonOutput:
         self._index = 0
         self._usage = Usage()
         self._made_by: dict[str, str] = {}  # the calls that made subagents, by their ids
-
-    def write(self, value: dict[str, Any]) -> None:
-        self._out.write(to_json_line(value))
-        self._out.flush()
 
     def begin(self, slash_commands: Sequence[str], skills: Sequence[str]) -> None:
         session = self._session.snapshot()

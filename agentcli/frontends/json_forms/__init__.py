@@ -1,0 +1,4 @@
+"""The JSON objects by which programs follow and steer a session, over a pipe or over HTTP.
+
+Their forms are described in docs/stream-json.md.
+"""
