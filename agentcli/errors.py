@@ -8,7 +8,8 @@ AgentcliError
 │   ├── LoopError          the model makes one call again and again
 │   └── StorageError       the session log could not be read or written
 │       ├── NoSession      no session has that id or name
-│       └── SessionInUse   another program has the session open
+│       ├── SessionInUse   another program has the session open
+│       └── StreamMoved    another program goes on with the event stream
 ├── ToolError              shown to the model as a failed result
 │   └── Declined           the person said no to the call
 └── ProviderError          a model request failed (llm/errors.py draws its branches)
@@ -112,6 +113,13 @@ class SessionInUse(StorageError):
         refused = " and does not give it up" if was_asked else ""
         super().__init__(f"Session {session_id} is open in another agentcli{refused}: {ways}.")
         self.session_id = session_id
+
+
+class StreamMoved(StorageError):
+    """Another program goes on with the event stream."""
+
+    def __init__(self, stream_id: str) -> None:
+        super().__init__(f"Another program goes on with the event stream {stream_id}: nothing was added to it.")
 
 
 class ToolError(AgentcliError):

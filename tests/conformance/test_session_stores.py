@@ -1467,7 +1467,7 @@ async def test_a_read_only_disk_is_a_clear_error_and_takes_nothing_away(tmp_path
 async def test_a_database_that_another_program_holds_is_a_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("agentcli.infra.sessions.writer.BUSY_TIMEOUT_MS", 50)
+    monkeypatch.setattr("agentcli.infra.sessions.database.BUSY_TIMEOUT_MS", 50)
     async with on_disk(tmp_path) as store:
         await a_session(store, "one")
     with closing(apsw.Connection(str(database(tmp_path)))) as other:

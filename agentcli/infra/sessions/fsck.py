@@ -21,11 +21,11 @@ from agentcli.conversation.entries import Assistant, ContextNote, Entry, Result,
 from agentcli.conversation.schema import SCHEMA_VERSION
 from agentcli.conversation.titles import title_of
 from agentcli.errors import StorageError
+from agentcli.infra.sessions.database import connect
 from agentcli.infra.sessions.files import free_name, session_lock, sync_folder
 from agentcli.infra.sessions.log import INSERT_ENTRY, insert
 from agentcli.infra.sessions.salvage import EntryRow, Salvage, SessionRow, open_raw
 from agentcli.infra.sessions.schema import checked_version
-from agentcli.infra.sessions.writer import connect
 from agentcli.llm.messages import ToolUse
 
 _HEADER = b"SQLite format 3\0"

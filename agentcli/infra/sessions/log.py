@@ -19,7 +19,7 @@ from agentcli.errors import StorageError
 from agentcli.infra.sessions.files import wanted_file
 from agentcli.infra.sessions.ids import entry_id
 from agentcli.infra.sessions.reading import last_seq
-from agentcli.infra.sessions.writer import Writer
+from agentcli.infra.sqlite_writer import Writer
 
 INSERT_ENTRY = """
 INSERT INTO entries (session_id, seq, id, parent_id, time, kind, schema_version, body, checksum)

@@ -17,11 +17,11 @@ from agentcli.agent.interfaces import Stored
 from agentcli.conversation.entries import ContextNote, Entry, Unreadable, as_readable, entry_now, to_record
 from agentcli.conversation.titles import title_of
 from agentcli.errors import StorageError
+from agentcli.infra.sessions.database import connect
 from agentcli.infra.sessions.ids import new_id
 from agentcli.infra.sessions.index import forget
 from agentcli.infra.sessions.log import insert
 from agentcli.infra.sessions.reading import ENTRIES, entries_of, last_seq, lineage, read_entry
-from agentcli.infra.sessions.writer import connect
 
 STRUCK = "[redacted]"
 _RELATIVES = """

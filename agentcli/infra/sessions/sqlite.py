@@ -20,11 +20,12 @@ import filelock
 from agentcli.agent.interfaces import Found, SessionInfo, SessionLog
 from agentcli.conversation.entries import Entry, Unreadable
 from agentcli.errors import SessionInUse, StorageError
+from agentcli.infra.sessions.database import NotWritable, SessionDatabase, on_a_copy
 from agentcli.infra.sessions.files import session_lock, wanted_file
 from agentcli.infra.sessions.ids import new_id, position_of
 from agentcli.infra.sessions.log import SessionRow, SqliteLog
 from agentcli.infra.sessions.reading import entries_of, file_changes, full_id, info_of, infos, last_seq, places_of
-from agentcli.infra.sessions.writer import NotWritable, Writer, on_a_copy
+from agentcli.infra.sqlite_writer import Writer
 from agentcli.paths import folder_text
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class SqliteSessions:
     def __init__(self, path: Path, *, on_notice: Callable[[str], None] = lambda text: None) -> None:
         self.path = path
         self._on_notice = on_notice
-        self._writer = Writer(path, on_notice)
+        self._writer = Writer(path, SessionDatabase(path, on_notice), name="agentcli-sessions")
         self._new: dict[str, SessionRow] = {}  # made here; each is stored with its first entries
 
     async def create(

@@ -1,0 +1,1 @@
+"""Stores of event streams: in memory, in SQLite, in Redis."""

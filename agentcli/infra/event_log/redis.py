@@ -1,0 +1,164 @@
+"""Keeps event streams in Redis Streams, for servers on several machines (extra `redis`).
+
+How long they last is Redis' own setting: with `appendonly yes` and `appendfsync always` a power cut loses nothing.
+https://redis.io/docs/latest/develop/data-types/streams/
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
+from agentcli.errors import StorageError, StreamMoved
+from agentcli.infra.event_log.waiting import Arrivals
+
+try:
+    import redis.asyncio as redis
+    from redis.exceptions import RedisError
+except ImportError as error:
+    raise StorageError("Event streams in Redis need an extra: pip install 'agentcli[redis]'.") from error
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_CONNECTIONS = 16
+_RUNNING, _NEWS = "agentcli:running", "agentcli:news"
+# Keys: events, state, the set of running streams. Arguments: stream, status, note, if_note, after, events. A status or
+# note of "-" is left as it is, others begin with "=".
+_APPEND = """
+local note = redis.call('HGET', KEYS[2], 'note') or ''
+if ARGV[4] ~= '-' and string.sub(ARGV[4], 2) ~= note then return -1 end
+local last = tonumber(redis.call('HGET', KEYS[2], 'last_id') or '0')
+local next = math.max(last, tonumber(ARGV[5]))
+for n = 6, #ARGV do
+    next = next + 1
+    redis.call('XADD', KEYS[1], string.format('%d-0', next), 'data', ARGV[n])
+    last = next
+end
+local status = redis.call('HGET', KEYS[2], 'status') or 'running'
+if ARGV[2] ~= '-' then status = string.sub(ARGV[2], 2) end
+if ARGV[3] ~= '-' then note = string.sub(ARGV[3], 2) end
+redis.call('HSET', KEYS[2], 'status', status, 'note', note, 'last_id', string.format('%d', last))
+if status == 'running' then redis.call('SADD', KEYS[3], ARGV[1]) else redis.call('SREM', KEYS[3], ARGV[1]) end
+redis.call('PUBLISH', 'agentcli:news', ARGV[1])
+return last
+"""
+
+
+class RedisEvents:
+    """Implements `EventStore` on `redis://` or `rediss://` addresses, each with its password and database."""
+
+    def __init__(self, url: str) -> None:
+        self._host = urlsplit(url).hostname or "localhost"
+        # One of its connections hears of news; whoever finds none free waits for one.
+        pool = redis.BlockingConnectionPool.from_url(
+            url, max_connections=_CONNECTIONS, timeout=30, socket_connect_timeout=5, health_check_interval=30
+        )
+        self._client: Any = redis.Redis.from_pool(pool)
+        self._append = self._client.register_script(_APPEND)
+        self._arrivals = Arrivals()
+        self._hearing: asyncio.Task[None] | None = None
+
+    async def append(
+        self,
+        stream_id: str,
+        events: Sequence[bytes],
+        *,
+        status: StreamStatus | None = None,
+        note: str | None = None,
+        if_note: str | None = None,
+        after: int = 0,
+    ) -> int:
+        keys = [_events_key(stream_id), _state_key(stream_id), _RUNNING]
+        given: list[Any] = [
+            stream_id,
+            *("-" if one is None else f"={one}" for one in (status, note, if_note)),
+            after,
+            *events,
+        ]
+        last_id = int(await self._asked(lambda: self._append(keys=keys, args=given)))
+        if last_id < 0:
+            raise StreamMoved(stream_id)
+        return last_id
+
+    async def read(
+        self, stream_id: str, after: int = 0, count: int = 100, *, wait_s: float = 0.0
+    ) -> Sequence[StreamEvent]:
+        async def look() -> Sequence[StreamEvent]:
+            found = await self._asked(
+                lambda: self._client.xrange(_events_key(stream_id), f"{max(after, 0)}-1", "+", count=count)
+            )
+            return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in found]
+
+        if wait_s > 0 and (self._hearing is None or self._hearing.done()):
+            self._hearing = asyncio.create_task(self._hear())
+        return await self._arrivals.wait(stream_id, look, wait_s)
+
+    async def _hear(self) -> None:
+        """Wake readers for what anybody writes."""
+        while True:
+            try:
+                async with self._client.pubsub() as news:
+                    await news.subscribe(_NEWS)
+                    for stream_id in self._arrivals.streams:  # what came while nobody heard
+                        self._arrivals.tell(stream_id)
+                    async for message in news.listen():
+                        if message["type"] == "message":
+                            self._arrivals.tell(message["data"].decode())
+            except RedisError as error:
+                log.warning("Redis at %s does not tell of new events: %s", self._host, error)
+                await asyncio.sleep(1)
+
+    async def has(self, stream_id: str, id: int) -> bool:
+        return id > 0 and any(event.id == id for event in await self.read(stream_id, id - 1, 1))
+
+    async def state(self, stream_id: str) -> StreamState | None:
+        found = await self._asked(lambda: self._client.hgetall(_state_key(stream_id)))
+        if b"status" not in found:
+            return None
+        return StreamState(found[b"status"].decode(), int(found[b"last_id"]), found[b"note"].decode())
+
+    async def running(self) -> Sequence[str]:
+        return [id.decode() for id in await self._asked(lambda: self._client.smembers(_RUNNING))]
+
+    async def remove(self, stream_id: str) -> None:
+        async def work() -> None:
+            async with self._client.pipeline(transaction=True) as together:
+                together.delete(_events_key(stream_id))
+                together.hdel(_state_key(stream_id), "status", "note")  # the last id stays: none comes again
+                together.srem(_RUNNING, stream_id)
+                together.publish(_NEWS, stream_id)
+                await together.execute()
+
+        await self._asked(work)
+
+    async def _asked(self, work: Callable[[], Awaitable[T]]) -> T:
+        try:
+            return await work()
+        except (RedisError, OSError) as error:
+            raise StorageError(
+                f"Redis at {self._host} could not be asked ({error}): see that it runs and that serve.redis is right."
+            ) from error
+
+    async def close(self) -> None:
+        if self._hearing is not None:
+            self._hearing.cancel()
+            await asyncio.wait([self._hearing])
+        await self._client.aclose()
+
+
+def _events_key(stream_id: str) -> str:
+    return f"agentcli:{stream_id}:events"
+
+
+def _state_key(stream_id: str) -> str:
+    return f"agentcli:{stream_id}:state"
+
+
+if TYPE_CHECKING:
+    _: type[EventStore] = RedisEvents

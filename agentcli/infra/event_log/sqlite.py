@@ -1,0 +1,254 @@
+"""Keeps event streams in an SQLite file, which several processes of one machine may share.
+
+What is committed outlives the process; after a power cut the newest events may be missing, since the log of the session
+holds what counts of them. Their ids are then not known here, which a reader is told.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import apsw
+
+from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
+from agentcli.errors import StorageError, StreamMoved
+from agentcli.infra.event_log.waiting import Arrivals
+from agentcli.infra.sqlite_writer import Writer
+
+KEEP_S = 30 * 86_400.0
+LOOK_EVERY_S = 0.05  # for what other processes have written
+BUSY_TIMEOUT_MS = 5_000
+_TAIL = 256  # events of a stream that are kept for those who follow it
+
+_VERSION = 1
+_TABLES = """
+CREATE TABLE streams (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    status TEXT NOT NULL,
+    last_id INTEGER NOT NULL,
+    note TEXT NOT NULL,
+    touched REAL NOT NULL,
+    is_there INTEGER NOT NULL
+) STRICT;
+CREATE TABLE events (
+    stream INTEGER NOT NULL REFERENCES streams (number),
+    id INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (stream, id)
+) STRICT, WITHOUT ROWID;
+"""
+_KEEP_STATE = """
+INSERT INTO streams (id, status, last_id, note, touched, is_there) VALUES (:id, :status, :last_id, :note, :now, 1)
+ON CONFLICT (id) DO UPDATE SET status = :status, last_id = :last_id, note = :note, touched = :now, is_there = 1
+RETURNING number
+"""
+
+
+class SqliteEvents:
+    """Implements `EventStore`. Streams that nothing was written to for `keep_s` seconds are removed at the start."""
+
+    def __init__(self, path: Path, *, keep_s: float = KEEP_S) -> None:
+        self._writer = Writer(path, _EventDatabase(path, keep_s), name="agentcli-events")
+        self._arrivals = Arrivals()
+        self._tails: dict[str, list[StreamEvent]] = {}
+        self._looking: asyncio.Task[None] | None = None
+
+    async def append(
+        self,
+        stream_id: str,
+        events: Sequence[bytes],
+        *,
+        status: StreamStatus | None = None,
+        note: str | None = None,
+        if_note: str | None = None,
+        after: int = 0,
+    ) -> int:
+        def work(db: apsw.Connection) -> int:
+            row = db.execute(
+                "SELECT status, last_id, note, is_there FROM streams WHERE id = ?", (stream_id,)
+            ).fetchone()
+            now, last_id, before, is_there = row or ("running", 0, "", 0)
+            if if_note is not None and before != if_note:
+                raise StreamMoved(stream_id)
+            first = max(last_id, after) + 1
+            state = {
+                "id": stream_id,
+                "status": status or (now if is_there else "running"),
+                "last_id": first + len(events) - 1 if events else last_id,
+                "note": before if note is None else note,
+                "now": time.time(),
+            }
+            number = db.execute(_KEEP_STATE, state).get
+            rows = ((number, id, data) for id, data in enumerate(events, first))
+            db.executemany("INSERT INTO events (stream, id, data) VALUES (?, ?, ?)", rows)
+            return int(str(state["last_id"]))
+
+        last_id: int = await self._writer.submit(work, writes=True)
+        self._keep_tail(stream_id, [StreamEvent(last_id - len(events) + n, one) for n, one in enumerate(events, 1)])
+        self._arrivals.tell(stream_id)
+        return last_id
+
+    def _keep_tail(self, stream_id: str, events: Sequence[StreamEvent]) -> None:
+        """Keep the newest events of a stream that somebody follows here."""
+        if stream_id not in self._arrivals.streams:
+            self._tails.pop(stream_id, None)
+            return
+        tail = self._tails.setdefault(stream_id, [])
+        if tail and events and events[0].id != tail[-1].id + 1:  # another process wrote, too
+            tail.clear()
+        tail += events
+        del tail[:-_TAIL]
+
+    async def read(
+        self, stream_id: str, after: int = 0, count: int = 100, *, wait_s: float = 0.0
+    ) -> Sequence[StreamEvent]:
+        async def look() -> Sequence[StreamEvent]:
+            tail = self._tails.get(stream_id)
+            if tail and tail[0].id <= after + 1 and tail[-1].id > after:
+                return tail[max(0, after + 1 - tail[0].id) :][:count]
+            return await self._writer.call(lambda db: _events(db, stream_id, after, count))
+
+        if wait_s > 0 and (self._looking is None or self._looking.done()):
+            self._looking = asyncio.create_task(self._look_for_others())
+        return await self._arrivals.wait(stream_id, look, wait_s)
+
+    async def _look_for_others(self) -> None:
+        """Wake readers for what other processes write, while there are any."""
+        version, known = -1, dict[str, int]()
+        idle_rounds = 0
+        while idle_rounds < 20:
+            await asyncio.sleep(LOOK_EVERY_S)
+            streams = list(self._arrivals.streams)
+            idle_rounds = 0 if streams else idle_rounds + 1
+            with suppress(StorageError):  # readers are told when they look themselves
+                now = await self._writer.call(lambda db: int(db.pragma("data_version")))
+                if now != version and streams:
+                    version, found = now, await self._writer.call(partial(_last_ids, streams=streams))
+                    for id, last_id in found.items():
+                        if known.get(id) != last_id:
+                            self._arrivals.tell(id)
+                    known = found
+
+    async def has(self, stream_id: str, id: int) -> bool:
+        return id > 0 and any(event.id == id for event in await self.read(stream_id, id - 1, 1))
+
+    async def state(self, stream_id: str) -> StreamState | None:
+        query = "SELECT status, last_id, note FROM streams WHERE id = ? AND is_there"
+        row = await self._writer.call(lambda db: db.execute(query, (stream_id,)).fetchone())
+        return StreamState(*row) if row else None
+
+    async def running(self) -> Sequence[str]:
+        query = "SELECT id FROM streams WHERE status = 'running' AND is_there"
+        return await self._writer.call(lambda db: [str(row[0]) for row in db.execute(query)])
+
+    async def remove(self, stream_id: str) -> None:
+        await self._writer.call(lambda db: remove_streams(db, "id = ?", stream_id))
+        self._tails.pop(stream_id, None)
+        self._arrivals.tell(stream_id)
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+        await self._writer.close()
+
+
+class _EventDatabase:
+    """Implements `Database`. A damaged file is only put aside: sessions tell again what it held."""
+
+    def __init__(self, path: Path, keep_s: float) -> None:
+        self._path = path
+        self._keep_s = keep_s
+
+    def open(self, *, may_replace: bool) -> apsw.Connection:
+        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        try:
+            return self._connected()
+        except (apsw.NotADBError, apsw.CorruptError):
+            for suffix in ("", "-wal", "-shm"):
+                file = self._path.with_name(self._path.name + suffix)
+                with suppress(FileNotFoundError):
+                    file.replace(file.with_name(f"{file.name}.damaged"))
+            return self._connected()
+
+    def _connected(self) -> apsw.Connection:
+        connection = connect(self._path)
+        old = time.time() - self._keep_s
+        with connection:
+            remove_streams(connection, "touched < ? AND status <> 'running'", old)
+        return connection
+
+    def failure(self, error: Exception) -> StorageError:
+        return StorageError(
+            f"Events could not be stored in or read from {self._path}: {error}. See that there is room on the disk and "
+            "that the folder can be written to; what was stored before is safe."
+        )
+
+
+def connect(path: Path) -> apsw.Connection:
+    """A connection to today's tables, which are made where there are none. Raises `StorageError` for a newer file."""
+    path.touch(mode=0o600)
+    connection = apsw.Connection(str(path))
+    try:
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.pragma("synchronous", "normal")
+        connection.pragma("secure_delete", "on")  # what is struck out of a session is not to stay here
+        connection.pragma("journal_mode", "wal")
+        connection.transaction_mode = "IMMEDIATE"
+        with connection:
+            version = int(connection.pragma("user_version"))
+            if version > _VERSION:
+                raise StorageError(f"{path} was written by a newer agentcli: update agentcli.")
+            if version == 0:
+                connection.execute(_TABLES)
+                connection.pragma("user_version", _VERSION)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def forget_stream(path: Path, stream_id: str) -> None:
+    """Remove a stream from a store that may be open elsewhere, with every byte of it. Raises `StorageError`."""
+    if not path.exists():
+        return
+    try:
+        connection = connect(path)
+        try:
+            with connection:
+                remove_streams(connection, "id = ?", stream_id)
+            connection.pragma("wal_checkpoint", "truncate")
+        finally:
+            connection.close()
+    except apsw.Error as error:
+        raise StorageError(f"The events of session {stream_id} could not be removed from {path}: {error}.") from error
+
+
+def remove_streams(db: apsw.Connection, which: str, value: float | str) -> None:
+    """Remove events; the rows of their streams stay, so that no id comes again."""
+    numbers = f"SELECT number FROM streams WHERE {which}"  # noqa: S608  # a condition of this module
+    db.execute(f"DELETE FROM events WHERE stream IN ({numbers})", (value,))  # noqa: S608
+    db.execute(f"UPDATE streams SET is_there = 0, status = 'complete', note = '' WHERE {which}", (value,))  # noqa: S608
+
+
+def _events(db: apsw.Connection, stream_id: str, after: int, count: int) -> list[StreamEvent]:
+    query = (
+        "SELECT events.id, data FROM events JOIN streams ON number = stream "
+        "WHERE streams.id = ? AND events.id > ? ORDER BY events.id LIMIT ?"
+    )
+    return [StreamEvent(id, data) for id, data in db.execute(query, (stream_id, after, count))]
+
+
+def _last_ids(db: apsw.Connection, *, streams: Sequence[str]) -> dict[str, int]:
+    query = "SELECT last_id FROM streams WHERE id = ?"
+    return {id: int(db.execute(query, (id,)).get or 0) for id in streams}
+
+
+if TYPE_CHECKING:
+    _: type[EventStore] = SqliteEvents
