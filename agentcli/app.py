@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 class Builder:
     """Opens sessions with one configuration, one store and one set of providers.
 
-    With `goes_on` an answer that breaks off is gone on with once, unasked.
+    With `goes_on` an answer that breaks off is gone on with once, unasked. A store that it owns is closed with it.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class Builder:
         can_ask: bool = False,
         is_interactive: bool = False,
         goes_on: bool = False,
+        owns_store: bool = True,
         on_notice: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.config = config
@@ -105,6 +106,7 @@ class Builder:
         self._can_ask = can_ask or is_interactive
         self._is_interactive = is_interactive
         self._goes_on = goes_on
+        self._owns_store = owns_store
         self._on_notice = on_notice
         self._data = DataFolder(
             config.paths.state / "data",
@@ -400,7 +402,8 @@ class Builder:
     async def aclose(self, *, for_good: bool = True) -> None:
         """Close what is open; unless `for_good`, further sessions can be built, in another event loop too."""
         await (self.models.aclose() if for_good else self.models.disconnect())
-        await self.store.close()
+        if self._owns_store:
+            await self.store.close()
         await self.agents.aclose()
         if self.__dict__.get("servers") is not None:
             await self.__dict__["servers"].aclose(for_good=for_good)

@@ -34,7 +34,16 @@ _IN_WORDS = {
 
 
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
-NOT_FROM_PROJECTS = ("provider", "providers", "observability", "terminal", "web", "evidence", "tokens.encoders")
+NOT_FROM_PROJECTS = (
+    "provider",
+    "providers",
+    "observability",
+    "serve",
+    "terminal",
+    "web",
+    "evidence",
+    "tokens.encoders",
+)
 
 
 class Layer(Struct, frozen=True):

@@ -232,6 +232,37 @@ class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omi
     log_level: Literal["debug", "info", "warning", "error"] = "warning"
 
 
+class ServeTokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A further token of `agentcli serve`: `sha256` is its hash. Its holder sees the sessions of `user_id` alone.
+
+    They may cost `budget_usd` on a day, on each machine.
+    """
+
+    sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    user_id: Annotated[str, Meta(min_length=1)]
+    rate_per_minute: Positive = 600
+    budget_usd: Usd | None = None
+
+
+class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`agentcli serve`. `hosts` are names of this machine by which it may be called, beside localhost.
+
+    `database` (postgresql://…) and `redis` (redis://…) hold sessions and events for servers on several machines, which
+    reach each other at `advertise`, an address or name of this one. `rate_per_minute` and `budget_usd` (of a day) are
+    those of the token in the token file, `tokens` further ones by name. A session nobody uses is closed after
+    `idle_minutes`.
+    """
+
+    hosts: tuple[str, ...] = ()
+    database: Annotated[str, Meta(pattern=r"^$|^postgres(ql)?://\S+$")] = ""
+    redis: Annotated[str, Meta(pattern=r"^$|^rediss?://\S+$")] = ""
+    advertise: str = ""
+    rate_per_minute: Positive = 1_200
+    budget_usd: Usd | None = None
+    tokens: dict[str, ServeTokenSettings] = {}
+    idle_minutes: Annotated[float, Meta(gt=0, le=1_440)] = 10.0
+
+
 class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The embedded model: `model` is a GGUF file (empty: the installed one), `context` its window in tokens.
 
@@ -270,6 +301,7 @@ class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=Tr
     observability: ObservabilitySettings = ObservabilitySettings()
     terminal: TerminalSettings = TerminalSettings()
     local: LocalSettings = LocalSettings()
+    serve: ServeSettings = ServeSettings()
     models: dict[str, dict[str, dict[str, Any]]] = {}
     hooks: dict[str, Any] = {}
     mcp_servers: dict[str, Any] = {}

@@ -16,6 +16,12 @@ class EventQueue:
     def __init__(self) -> None:
         self._events: deque[Event] = deque()
         self._arrived = asyncio.Event()
+        self._has_ended = False
+
+    def end(self) -> None:
+        """Nothing comes any more."""
+        self._has_ended = True
+        self._arrived.set()
 
     def put(self, event: Event) -> None:
         last = self._events[-1] if self._events else None
@@ -24,6 +30,15 @@ class EventQueue:
         else:
             self._events.append(event)
         self._arrived.set()
+
+    async def get_all(self) -> list[Event]:
+        """All that has arrived, once there is something; nothing after the end."""
+        while not (self._events or self._has_ended):
+            self._arrived.clear()
+            await self._arrived.wait()
+        events = list(self._events)
+        self._events.clear()
+        return events
 
     async def get(self) -> Event:
         while not self._events:

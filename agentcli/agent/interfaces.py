@@ -113,8 +113,12 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def load(self, session_id: str) -> tuple[SessionInfo, list[Entry]]:
-        """A session to read only."""
+    async def load(self, session_id: str, *, after: int = 0) -> tuple[SessionInfo, list[Entry]]:
+        """A session to read only, without its first `after` entries."""
+        ...
+
+    async def holder(self, session_id: str) -> str | None:
+        """The address that the program which has the session open gave ("" for none); None where it is not open."""
         ...
 
     async def list(

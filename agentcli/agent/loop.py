@@ -71,11 +71,25 @@ def begin_turn(
     return turn
 
 
-def cut_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn | None:
-    """Go on where the conversation was cut short: at a question that waits, or in an answer that broke off."""
-    if state.conversation.asked_again:
+def cut_turn(state: AgentState, runtime: Runtime, emit: Emit, is_killed: bool = False) -> Turn | None:
+    """Go on where the conversation was cut short: at a question that waits, or in an answer that broke off.
+
+    With `is_killed` also where the model has not answered.
+    """
+    conversation = state.conversation
+    if conversation.asked_again or (is_killed and is_unanswered(conversation)):
         return resume_turn(state, runtime, emit)
-    return go_on_turn(state, runtime, emit) if half_answer(state.conversation) else None
+    return go_on_turn(state, runtime, emit) if half_answer(conversation) else None
+
+
+def is_unanswered(conversation: Conversation) -> bool:
+    """True if a prompt, a call or a result has no answer of the model's yet."""
+    said = (entry.body for entry in reversed(conversation.path))
+    match next((body for body in said if isinstance(body, User | Assistant | Result)), None):
+        case User() | Result():
+            return True
+        case _:
+            return bool(conversation.open_calls)
 
 
 def go_on_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
@@ -88,7 +102,7 @@ def go_on_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
 
 
 def resume_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
-    """Go on with a turn that the end of the program cut short, at the question that nobody had answered.
+    """Go on with a turn that the end of the program cut short, at the question that nobody had answered, if any.
 
     Calls before it get a result that says what is known of them; it and those behind it have not begun.
     """

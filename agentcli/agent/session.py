@@ -145,8 +145,8 @@ class Session:
             case RunQueued():
                 if queue.follow_ups and not self.is_busy:
                     self._begin([queue.follow_ups.popleft()], from_queue=True)
-            case GoOn():
-                if not self.is_busy and (turn := cut_turn(state, self.runtime, self.publish)) is not None:
+            case GoOn(is_killed):
+                if not self.is_busy and (turn := cut_turn(state, self.runtime, self.publish, is_killed)) is not None:
                     self._start(turn)
             case Interrupt(reason):
                 for task in (self._turn, *self._commands):
@@ -293,6 +293,26 @@ class Session:
         self._subscribers.append(queue)
         return self._drain(queue)
 
+    def subscribe_batches(self) -> AsyncGenerator[list[Event], None]:
+        """As `subscribe`, with all the events at once that have arrived since the last ones; ends when it is closed."""
+        queue = EventQueue()
+        self._subscribers.append(queue)
+        return self._drain_batches(queue)
+
+    async def _drain_batches(self, queue: EventQueue) -> AsyncGenerator[list[Event], None]:
+        try:
+            while events := await queue.get_all():
+                yield events
+        finally:
+            self._subscribers.remove(queue)
+
+    async def stored(self) -> int:
+        """Wait until everything submitted so far is on disk, a new session itself too; gives how many entries are.
+
+        Raises `StorageError`.
+        """
+        return (await self.runtime.log.append().committed).first_seq - 1
+
     async def _drain(self, queue: EventQueue) -> AsyncGenerator[Event, None]:
         try:
             while True:
@@ -401,3 +421,5 @@ class Session:
             await self.runtime.calls.workspace.sandbox.aclose()
             await end_recording(self.runtime.calls)
         await self.runtime.log.close()
+        for queue in self._subscribers:
+            queue.end()

@@ -31,22 +31,12 @@ from agentcli.paths import find_paths
 from agentcli.setup.session_choice import NEW, SessionChoice
 
 
-class SharedSessions(SqliteSessions):
-    """One store for all builders, each of which closes it: many connections would wait for one another."""
-
-    async def close(self) -> None:
-        """Do nothing: other sessions still use it."""
-
-    async def close_for_good(self) -> None:
-        await super().close()
-
-
 class AcpSessions:
     """Implements `Sessions` with the flags of `agentcli acp`. Notices go to stderr, which editors keep as a log."""
 
     def __init__(self, options: argparse.Namespace, config: Config) -> None:
         self._options = options
-        self._store = SharedSessions(config.paths.sessions, on_notice=warn)
+        self._store = SqliteSessions(config.paths.sessions, on_notice=warn)
 
     async def open(self, wanted: Wanted, client: Client) -> Opened:
         config = await asyncio.to_thread(load_for, self._options, wanted.cwd, wanted.folders)
@@ -57,7 +47,9 @@ class AcpSessions:
         )
         if client.can.has_files:
             extras = replace(extras, client_files=partial(ClientFiles, client, wanted.cwd))
-        builder = Builder(config, store=self._store, extras=extras, can_ask=True, goes_on=True, on_notice=warn)
+        builder = Builder(
+            config, store=self._store, extras=extras, can_ask=True, goes_on=True, owns_store=False, on_notice=warn
+        )
         try:
             session = await builder.build_session(SessionChoice("id", wanted.id) if wanted.id else NEW)
             models = await _usable(builder.models)
@@ -86,7 +78,7 @@ class AcpSessions:
         await self._store.remove(session_id)
 
     async def aclose(self) -> None:
-        await self._store.close_for_good()
+        await self._store.close()
 
 
 def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = ()) -> Config:

@@ -41,11 +41,12 @@ COMMANDS = {
     "permissions": "explain what would happen to a command",
     "local": "install, check and serve the embedded model",
     "acp": "serve an editor over the Agent Client Protocol",
+    "serve": "serve sessions over HTTP, to programs and to a web page",
     "doctor": "find what is wrong with this installation",
     "completion": "print the script that completes agentcli in your shell",
 }
 # Not there yet, but never a prompt: "undo" is not to be answered by a model and billed.
-PLANNED = frozenset("eval replay serve".split())
+PLANNED = frozenset("eval replay".split())
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:

@@ -139,7 +139,7 @@ def _asked(data: Any) -> Say | Control:
             check_media(message.blocks)
         case ClientTools(tools):
             for tool in tools:
-                _check_tool(tool)
+                check_tool(tool)
         case ClientResult(_, content) if not isinstance(content, str):
             check_media(content)
         case _:
@@ -147,7 +147,7 @@ def _asked(data: Any) -> Say | Control:
     return asks
 
 
-def _check_tool(tool: ToolSpec) -> None:
+def check_tool(tool: ToolSpec) -> None:
     if not _TOOL_NAME.fullmatch(tool.name):
         raise ValueError(f"{tool.name[:80]!r} is no name of a tool: 1 to 64 letters, digits, _ and -")
     if tool.input_schema.get("type") != "object":

@@ -35,10 +35,10 @@ from agentcli.agent.events import (
 from agentcli.agent.result import NO_DEMANDS, Demands, ResultBuilder
 from agentcli.agent.result_object import usage_object
 from agentcli.agent.session import Session
-from agentcli.conversation.entries import Assistant, Entry, Result, SkillActivated, SkillEnded
+from agentcli.conversation.entries import Entry
+from agentcli.frontends.json_forms.entry_objects import reply_or_result, system_object
 from agentcli.frontends.screenless import CommandEnded
 from agentcli.llm.messages import ToolUse, Usage
-from agentcli.llm.wire.anthropic_request import block_to_wire
 
 LONGEST_ECHO = 200  # bytes of a line that was refused
 
@@ -181,33 +181,11 @@ class JsonOutput:
         self._system("control", id=id, ok=not error, **({"error": error} if error else {}))
 
     def _system(self, subtype: str, **fields: Any) -> None:
-        self.write({"type": "system", "subtype": subtype, "session_id": self._session.id, **fields})
+        self.write(system_object(subtype, self._session.id, **fields))
 
     def _entry(self, entry: Entry, made_by: str | None = None) -> None:
-        match entry.body:
-            case Assistant() as reply:
-                message = {
-                    "id": entry.id,
-                    "type": "message",
-                    "role": "assistant",
-                    "model": reply.model,
-                    "content": [block_to_wire(block) for block in reply.content],
-                    "stop_reason": reply.stop_reason,
-                    "usage": usage_object(reply.usage),
-                }
-                self._message("assistant", message, made_by)
-            case SkillActivated(id, skill, by):
-                self._system("skill", id=id, skill=skill.name, by=by, active=True)
-            case SkillEnded(id):
-                self._system("skill", id=id, active=False)
-            case Result() as result:
-                self._message("user", {"role": "user", "content": [block_to_wire(result.result)]}, made_by)
-            case _:
-                pass
-
-    def _message(self, type: str, message: dict[str, Any], made_by: str | None) -> None:
-        """`made_by` is the call that made the subagent whose message it is."""
-        self.write({"type": type, "message": message, "parent_tool_use_id": made_by, "session_id": self._session.id})
+        if made := reply_or_result(entry, self._session.id, made_by=made_by):
+            self.write(made)
 
     def _show_partial(self, event: Event) -> None:
         """The reply as the Messages API would stream it."""

@@ -12,6 +12,8 @@ import filelock
 
 from agentcli.errors import StorageError
 
+_A_MOMENT_S = 0.02  # somebody may only look whether a session is open
+
 
 def free_name(path: Path, suffix: str) -> Path:
     """The path with the suffix, numbered from 2 on where one is taken: what is kept is never overwritten."""
@@ -52,7 +54,25 @@ def wanted_file(path: Path, session_id: str) -> Path:
     return path.parent / "locks" / f"{session_id}.wanted"
 
 
-def session_lock(path: Path, session_id: str) -> filelock.BaseFileLock:
+def address_file(path: Path, session_id: str) -> Path:
+    """Tells where the program that has a session of the store `path` open is reached."""
+    return path.parent / "locks" / f"{session_id}.address"
+
+
+def holder_of(path: Path, session_id: str) -> str | None:
+    """The address of the program that holds the lock of a session ("" without one); None where it is free."""
+    lock = path.parent / "locks" / f"{session_id}.lock"
+    if not lock.exists():
+        return None
+    try:
+        with filelock.FileLock(lock, timeout=0):  # for a moment, which whoever opens the session waits for
+            return None
+    except filelock.Timeout:
+        address = address_file(path, session_id)
+        return address.read_text() if address.exists() else ""
+
+
+def session_lock(path: Path, session_id: str, *, address: str = "") -> filelock.BaseFileLock:
     """Hold the lock of a session in the store `path`; a killed program gives it up by dying.
 
     Raises `filelock.Timeout` when it is held, and `OSError`.
@@ -60,7 +80,11 @@ def session_lock(path: Path, session_id: str) -> filelock.BaseFileLock:
     folder = path.parent / "locks"
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # `parents` are made open to all
     folder.mkdir(exist_ok=True, mode=0o700)
-    lock = filelock.FileLock(folder / f"{session_id}.lock", timeout=0)
-    lock.acquire()
+    lock = filelock.FileLock(folder / f"{session_id}.lock", timeout=_A_MOMENT_S)
+    lock.acquire(poll_interval=_A_MOMENT_S / 4)
     wanted_file(path, session_id).unlink(missing_ok=True)  # whoever waited for it has it now, or is gone
+    if address:
+        address_file(path, session_id).write_text(address)
+    else:
+        address_file(path, session_id).unlink(missing_ok=True)
     return lock

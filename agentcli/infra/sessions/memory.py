@@ -99,9 +99,12 @@ class MemorySessions:
         fork.source = source
         return log, entries
 
-    async def load(self, session_id: str) -> tuple[SessionInfo, list[Entry]]:
+    async def load(self, session_id: str, *, after: int = 0) -> tuple[SessionInfo, list[Entry]]:
         log = self._find(session_id)
-        return _info(log), list(log.entries)
+        return _info(log), log.entries[after:]
+
+    async def holder(self, session_id: str) -> str | None:
+        return "" if (self._logs.get(session_id) or self._find(session_id)).is_open else None
 
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None

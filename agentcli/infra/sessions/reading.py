@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 from zlib import crc32
 
@@ -50,10 +51,11 @@ def lineage(db: apsw.Connection, session_id: str) -> list[tuple[str, int]]:
     return list(parts.items())[::-1]
 
 
-def entries_of(db: apsw.Connection, session_id: str) -> list[Entry]:
-    """The session's entries, those of the session it was forked from first."""
+def entries_of(db: apsw.Connection, session_id: str, *, after: int = 0) -> list[Entry]:
+    """The session's entries without the first `after`; those of the session it was forked from come first."""
     query = ENTRIES + "WHERE session_id = ? AND seq <= ? ORDER BY seq"
-    return [read_entry(row) for part in lineage(db, session_id) for row in db.execute(query, part)]
+    rows = (row for part in lineage(db, session_id) for row in db.execute(query, part))
+    return [read_entry(row) for row in islice(rows, after, None)]
 
 
 def places_of(db: apsw.Connection, session_id: str) -> list[tuple[str, int, str]]:

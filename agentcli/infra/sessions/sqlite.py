@@ -21,7 +21,7 @@ from agentcli.agent.interfaces import Found, SessionInfo, SessionLog
 from agentcli.conversation.entries import Entry, Unreadable
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions.database import NotWritable, SessionDatabase, on_a_copy
-from agentcli.infra.sessions.files import session_lock, wanted_file
+from agentcli.infra.sessions.files import holder_of, session_lock, wanted_file
 from agentcli.infra.sessions.ids import new_id, position_of
 from agentcli.infra.sessions.log import SessionRow, SqliteLog
 from agentcli.infra.sessions.reading import entries_of, file_changes, full_id, info_of, infos, last_seq, places_of
@@ -37,12 +37,16 @@ T = TypeVar("T")
 
 
 class SqliteSessions:
-    """Implements `SessionStore` on one database file, which is made at the first use. `on_notice` tells the person."""
+    """Implements `SessionStore` on one database file, which is made at the first use. `on_notice` tells the person.
+
+    `address` is where others reach the program that has sessions open here.
+    """
 
     is_lasting = True
 
-    def __init__(self, path: Path, *, on_notice: Callable[[str], None] = lambda text: None) -> None:
+    def __init__(self, path: Path, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
         self.path = path
+        self._address = address
         self._on_notice = on_notice
         self._writer = Writer(path, SessionDatabase(path, on_notice), name="agentcli-sessions")
         self._new: dict[str, SessionRow] = {}  # made here; each is stored with its first entries
@@ -105,12 +109,16 @@ class SqliteSessions:
                 f"{unreadable[0]}. agentcli sessions show {session_id} shows where they stood."
             )
 
-    async def load(self, session_id: str) -> tuple[SessionInfo, list[Entry]]:
+    async def load(self, session_id: str, *, after: int = 0) -> tuple[SessionInfo, list[Entry]]:
         def work(db: apsw.Connection) -> tuple[SessionInfo, list[Entry]]:
             id = full_id(db, session_id)
-            return info_of(db, id), entries_of(db, id)
+            return info_of(db, id), entries_of(db, id, after=after)
 
         return await self._read(work)
+
+    async def holder(self, session_id: str) -> str | None:
+        id = session_id if session_id in self._new else await self._read(lambda db: full_id(db, session_id))
+        return holder_of(self.path, id)
 
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
@@ -192,13 +200,16 @@ class SqliteSessions:
         finally:
             lock.release()
 
-    async def usage(self, *, since: float = 0.0, session: str = "") -> UsageCollector:
-        """What was stored since a time, of one session (by its id, its start, or its name) or of all."""
+    async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
+        """What was stored since a time, of one session (by its id, its start, or its name) or of all, or of a user."""
         read = import_module("agentcli.infra.sessions.usage").read_usage
-        found: UsageCollector = await self._read(
-            lambda db: read(db, since=since, session_id=full_id(db, session) if session else "")
-        )
-        return found
+
+        def work(db: apsw.Connection) -> UsageCollector:
+            id = full_id(db, session) if session else ""
+            found: UsageCollector = read(db, since=since, session_id=id, user_id=user_id)
+            return found
+
+        return await self._read(work)
 
     async def close(self) -> None:
         await self._writer.close()
@@ -220,7 +231,7 @@ class SqliteSessions:
     def _own(self, session_id: str) -> filelock.BaseFileLock:
         """Hold the session's lock, which a killed program gives up by dying. Raises `StorageError` when it is held."""
         try:
-            return session_lock(self.path, session_id)
+            return session_lock(self.path, session_id, address=self._address)
         except filelock.Timeout as error:
             raise SessionInUse(session_id) from error
         except OSError as error:

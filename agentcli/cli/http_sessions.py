@@ -1,0 +1,128 @@
+"""Opens sessions for a server, each with the configuration of its folder."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from msgspec.structs import replace
+
+from agentcli.agent.accounting.metrics import UsageCollector
+from agentcli.agent.commands.conversation import conversation_commands
+from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.agent.ops import SetMode
+from agentcli.app import Builder
+from agentcli.cli.acp_sessions import load_for
+from agentcli.cli.one_shot import extras_from
+from agentcli.cli.own_commands import add_own_commands
+from agentcli.cli.session_opener import ConfiguredOpener
+from agentcli.conversation.entries import Entry
+from agentcli.frontends.http.opening import Opened, Wanted
+from agentcli.infra.day_account import DayAccount
+from agentcli.setup.session_choice import SessionChoice
+
+log = logging.getLogger(__name__)
+
+_Place = tuple[Path, str]  # a folder, and whose sessions in it
+
+
+class UsageStore(SessionStore, Protocol):
+    """A store that also tells what its sessions used."""
+
+    async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector: ...
+
+
+class HttpSessions:
+    """Implements `Sessions` with the flags of `agentcli serve`. `budgets` is a folder for what users have spent.
+
+    Sessions of one user in one folder share their parts, unless MCP servers are among these.
+    """
+
+    def __init__(self, options: argparse.Namespace, store: UsageStore, *, budgets: Path) -> None:
+        self._options = options
+        self._store = store
+        self._budgets = budgets
+        self._shared: dict[_Place, Builder] = {}
+        self._uses: dict[Builder, int] = {}
+
+    async def open(self, wanted: Wanted) -> Opened:
+        builder = await self._builder(wanted)
+        config = builder.config
+        opener = ConfiguredOpener(config, builder)
+
+        async def aclose() -> None:
+            await self._leave(builder)
+
+        try:
+            if wanted.model:
+                opener.check_model(wanted.model)
+            choice = SessionChoice(user_id=wanted.user_id, name=wanted.name)
+            if wanted.id:
+                choice = SessionChoice("id", wanted.id, take_over=wanted.take_over)
+            session = await builder.build_session(choice, model=wanted.model)
+            commands = conversation_commands()
+            add_own_commands(commands, config, builder, log.warning)
+        except BaseException:
+            await aclose()
+            raise
+        if wanted.mode:
+            session.submit(SetMode(wanted.mode))
+        if wanted.budget_usd is not None:
+            session.state.budgets = session.state.budgets.within(self._account(wanted.user_id, wanted.budget_usd))
+        return Opened(session, opener, commands, aclose)
+
+    async def _builder(self, wanted: Wanted) -> Builder:
+        place = wanted.cwd, wanted.user_id
+        if (builder := self._shared.get(place)) is None:
+            config = await asyncio.to_thread(load_for, self._options, wanted.cwd)
+            for notice in config.notices:
+                log.warning("%s", notice)
+            extras = replace(extras_from(self._options), brings_tools=True)
+            builder = Builder(
+                config,
+                store=self._store,
+                extras=extras,
+                can_ask=True,
+                goes_on=True,
+                owns_store=False,
+                on_notice=log.warning,
+            )
+            if builder.servers is None:
+                builder = self._shared.setdefault(place, builder)
+        self._uses[builder] = self._uses.get(builder, 0) + 1
+        return builder
+
+    async def _leave(self, builder: Builder) -> None:
+        self._uses[builder] -= 1
+        if not self._uses[builder]:
+            del self._uses[builder]
+            self._shared = {place: shared for place, shared in self._shared.items() if shared is not builder}
+            await builder.aclose()
+
+    def _account(self, user_id: str, most_usd: float) -> DayAccount:
+        self._budgets.mkdir(parents=True, exist_ok=True, mode=0o700)
+        name = hashlib.sha256(user_id.encode()).hexdigest()[:16] if user_id else "owner"
+        return DayAccount(self._budgets / f"{name}.db", {"usd": most_usd})
+
+    async def list(self, user_id: str | None, limit: int) -> Sequence[SessionInfo]:
+        return await self._store.list(limit=limit, user_id=user_id)
+
+    async def load(self, session_id: str, *, after: int = 0) -> tuple[SessionInfo, Sequence[Entry]]:
+        return await self._store.load(session_id, after=after)
+
+    async def holder(self, session_id: str) -> str | None:
+        return await self._store.holder(session_id)
+
+    async def remove(self, session_id: str) -> None:
+        await self._store.remove(session_id)
+
+    async def usage(self, *, since: float, session_id: str, user_id: str | None) -> dict[str, Any]:
+        return (await self._store.usage(since=since, session=session_id, user_id=user_id)).report()
+
+    async def aclose(self) -> None:
+        await self._store.close()

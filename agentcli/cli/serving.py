@@ -1,0 +1,211 @@
+"""Runs the processes of a server: one that does it all, or one that keeps several running."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from msgspec import Struct
+
+from agentcli.cli.http_sessions import HttpSessions, UsageStore
+from agentcli.cli.output import warn
+from agentcli.config import Config
+from agentcli.errors import UsageError
+from agentcli.frontends.signals import interrupt_on_signals
+from agentcli.infra.event_log.sqlite import SqliteEvents
+from agentcli.infra.sessions.sqlite import SqliteSessions
+
+if TYPE_CHECKING:
+    from agentcli.agent.event_store import EventStore
+    from agentcli.frontends.http.guard import Token
+
+_QUICK_S = 2.0  # a worker that ends sooner is not replaced at once
+_ENDING_S = 15.0  # for all workers to store what they have
+_GRACE_S = 1  # for answers that are under way
+
+
+class Worker(Struct, frozen=True):
+    """What a process that serves is made of; all of them accept connections from one socket."""
+
+    options: argparse.Namespace
+    config: Config
+    tokens: tuple[Token, ...]
+    hosts: tuple[str, ...]
+    listening: socket.socket
+
+
+def serve(worker: Worker, count: int, *, on_ready: Callable[[], None]) -> int:
+    """Serve with so many processes until a signal comes; gives the exit code."""
+    worker.listening.listen(2_048)
+    return asyncio.run(_work(worker, on_ready)) if count == 1 else Workers(worker).run(count, on_ready)
+
+
+class Workers:
+    """Starts the processes, puts another one in the place of each that dies, and ends them."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._started: dict[int, float] = {}
+        self._signal = 0
+
+    def run(self, count: int, on_ready: Callable[[], None]) -> int:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._note)
+        ready, told = os.pipe()
+        for _ in range(count):
+            self._start(partial(os.write, told, b"."))
+        os.close(told)
+        if _all_told(ready, count):
+            on_ready()
+        while not self._signal:
+            self._replace_dead()
+            time.sleep(0.1)
+        return self._end()
+
+    def _note(self, number: int, frame: object) -> None:
+        self._signal = number
+
+    def _start(self, on_ready: Callable[[], Any]) -> None:
+        if pid := os.fork():
+            self._started[pid] = time.monotonic()
+            return
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        _end_process(self._worker, on_ready)
+
+    def _replace_dead(self) -> None:
+        for pid, status in _ended(self._started):
+            lived = time.monotonic() - self._started.pop(pid)
+            warn(f"worker {pid} ended with {os.waitstatus_to_exitcode(status)}: another one takes its place.")
+            time.sleep(max(0.0, _QUICK_S - lived))
+            if not self._signal:
+                self._start(lambda: None)
+
+    def _end(self) -> int:
+        deadline = time.monotonic() + _ENDING_S
+        self._tell_all(signal.SIGTERM)
+        while self._started and time.monotonic() < deadline:
+            for pid, _ in _ended(self._started):
+                del self._started[pid]
+            time.sleep(0.02)
+        self._tell_all(signal.SIGKILL)
+        return 128 + self._signal
+
+    def _tell_all(self, number: int) -> None:
+        for pid in self._started:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+
+def _ended(pids: dict[int, float]) -> list[tuple[int, int]]:
+    looked = [os.waitpid(pid, os.WNOHANG) for pid in pids]
+    return [(pid, status) for pid, status in looked if pid]
+
+
+def _end_process(worker: Worker, on_ready: Callable[[], Any]) -> NoReturn:
+    """Work in this child, and never return into its parent's code."""
+    code = 1
+    try:
+        code = asyncio.run(_work(worker, on_ready))
+    except Exception as error:  # noqa: BLE001 - the outermost place of this process
+        warn(f"a worker could not go on: {error}")
+    finally:
+        os._exit(code)
+
+
+def _all_told(pipe: int, count: int) -> bool:
+    """Wait until each worker has told that it is ready; False if one ended before."""
+    with open(pipe, "rb", buffering=0) as told:
+        while count and (said := told.read(count)):
+            count -= len(said)
+    return not count
+
+
+async def _work(worker: Worker, on_ready: Callable[[], Any]) -> int:
+    """One process: what it serves, to whom, and where other processes reach it."""
+    try:
+        import uvicorn  # the extra
+
+        from agentcli.frontends.http.forwarding import Forwarding
+        from agentcli.frontends.http.guard import Guard
+        from agentcli.frontends.http.hosting import Hosting
+        from agentcli.frontends.http.routes import Routes
+    except ImportError as error:
+        raise UsageError(f"A server needs an extra ({error.name}): pip install 'agentcli[server]'.") from error
+    serving, paths = worker.config.settings.serve, worker.config.paths
+    with ExitStack() as open_files:
+        inner, address = open_files.enter_context(_inner_socket(serving.advertise))
+        store = _store(worker.config, address)
+        sessions = HttpSessions(worker.options, store, budgets=paths.state / "serve" / "budgets")
+        budgets = {token.user_id: token.budget_usd for token in worker.tokens}
+        hosting = Hosting(sessions, _events(worker.config), budget_of=budgets.get, idle_s=serving.idle_minutes * 60)
+        routes = Routes(hosting, Forwarding(), cwd=worker.config.cwd)
+        is_socket = bool(worker.options.socket)
+        app = Guard(
+            routes.application(on_ready=on_ready), tokens=worker.tokens, hosts=worker.hosts, is_socket=is_socket
+        )
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=75,
+                timeout_graceful_shutdown=_GRACE_S,
+            )
+        )
+
+        def leave() -> None:
+            server.should_exit = True
+
+        with interrupt_on_signals(leave) as received:
+            server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # ours are heeded
+            await server.serve(sockets=[worker.listening, inner])
+        return 128 + received["signal"] if received else 1
+
+
+def _store(config: Config, address: str) -> UsageStore:
+    if config.settings.serve.database:
+        from agentcli.infra.sessions.postgres import PostgresSessions
+
+        return PostgresSessions(config.settings.serve.database, address=address, on_notice=warn)
+    return SqliteSessions(config.paths.sessions, address=address, on_notice=warn)
+
+
+def _events(config: Config) -> EventStore:
+    if config.settings.serve.redis:
+        from agentcli.infra.event_log.redis import RedisEvents
+
+        return RedisEvents(config.settings.serve.redis)
+    return SqliteEvents(config.paths.state / "events.db")
+
+
+@contextmanager
+def _inner_socket(advertise: str) -> Any:
+    """A socket for other processes of the server, and its address."""
+    if advertise:
+        try:
+            family, *_, address = socket.getaddrinfo(advertise, 0, type=socket.SOCK_STREAM)[0]
+            opened = socket.socket(family, socket.SOCK_STREAM)
+            opened.bind(address)
+        except OSError as error:
+            raise UsageError(f"serve.advertise: {advertise} is no address of this machine ({error}).") from error
+        with opened:
+            name = f"[{advertise}]" if ":" in advertise else advertise
+            yield opened, f"http://{name}:{opened.getsockname()[1]}"
+        return
+    with tempfile.TemporaryDirectory(prefix="agentcli-") as folder, socket.socket(socket.AF_UNIX) as opened:
+        path = Path(folder, "socket")
+        opened.bind(str(path))
+        yield opened, f"unix:{path}"

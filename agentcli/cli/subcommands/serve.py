@@ -1,0 +1,126 @@
+"""`agentcli serve`: serves sessions over HTTP, to programs and to a web page."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import secrets
+import socket
+import stat
+import sys
+from pathlib import Path
+
+from agentcli.agent.result_object import to_json_line
+from agentcli.cli.acp_sessions import load_for
+from agentcli.cli.log_file import set_up_logging
+from agentcli.cli.options import SERVER_FLAGS, server_parser
+from agentcli.cli.output import warn
+from agentcli.cli.serving import Worker, serve
+from agentcli.config import Config
+from agentcli.errors import UsageError
+from agentcli.frontends.http.guard import Token, hash_of
+from agentcli.paths import current_folder
+
+_MOST_WORKERS = 64
+FLAGS = (
+    *SERVER_FLAGS,
+    (("--host",), {"default": "127.0.0.1", "metavar": "ADDRESS", "help": "listen on this address (127.0.0.1)"}),
+    (("--port",), {"type": int, "default": 0, "metavar": "N", "help": "listen on this port (any that is free)"}),
+    (("--socket",), {"metavar": "PATH", "help": "listen on a unix socket, which only you can use"}),
+    (("--token-file",), {"metavar": "FILE", "help": "holds the token; made when it is not there"}),
+    (("--workers",), {"type": int, "default": 1, "metavar": "N", "help": "this many processes (1)"}),
+)
+_ABOUT = "Serve sessions over HTTP, to programs and to a web page. docs/serve.md tells of both."
+
+
+def run(arguments: list[str]) -> int:
+    options = server_parser("agentcli serve", _ABOUT, FLAGS).parse_args(arguments)
+    if not 1 <= options.workers <= _MOST_WORKERS:
+        raise UsageError(f"--workers is a number from 1 to {_MOST_WORKERS}.")
+    config = load_for(options, current_folder())
+    set_up_logging(config.paths.state, config.settings.observability.log_level)
+    for notice in config.notices:
+        warn(notice)
+    folder = config.paths.state / "serve"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    token_file = Path(options.token_file).absolute() if options.token_file else folder / "token"
+    token = kept_token(token_file)
+    listening, told = _listening(options)
+    worker = Worker(options, config, tokens=_tokens(config, token), hosts=_hosts(options, config), listening=listening)
+
+    def tell_ready() -> None:
+        sys.stdout.buffer.write(to_json_line({**told, "token_file": str(token_file)}))
+        sys.stdout.flush()
+        if sys.stderr.isatty() and "socket" not in told:
+            warn(f"the page, with its token: {told['url']}/#token={token}")
+
+    try:
+        return serve(worker, options.workers, on_ready=tell_ready)
+    finally:
+        listening.close()
+        if options.socket:
+            with contextlib.suppress(OSError):
+                Path(options.socket).unlink()
+
+
+def kept_token(file: Path) -> str:
+    """The token in a file, which is made when it is not there. Raises `UsageError`."""
+    try:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(f"The token file {file} cannot be used: {error.strerror}.") from error
+    with os.fdopen(handle, "r+") as opened:
+        if stat.S_IMODE(os.fstat(handle).st_mode) & 0o077:
+            raise UsageError(f"Others may read the token file {file}: chmod 600 {file}")
+        token = opened.read(4_096).strip()
+        if not token:
+            token = secrets.token_urlsafe(32)
+            opened.write(f"{token}\n")
+    if len(token) < 16 or not token.isascii() or len(token.split()) != 1:
+        raise UsageError(f"{file} has no token: one word of at least 16 letters and digits, or nothing.")
+    return token
+
+
+def _tokens(config: Config, token: str) -> tuple[Token, ...]:
+    serve = config.settings.serve
+    further = (Token(one.sha256, one.user_id, one.rate_per_minute, one.budget_usd) for one in serve.tokens.values())
+    return Token(hash_of(token), "", serve.rate_per_minute, serve.budget_usd), *further
+
+
+def _hosts(options: argparse.Namespace, config: Config) -> tuple[str, ...]:
+    return (*config.settings.serve.hosts, options.host)
+
+
+def _listening(options: argparse.Namespace) -> tuple[socket.socket, dict[str, str]]:
+    """The socket, and what to tell of it. Raises `UsageError`."""
+    if options.socket:
+        path = Path(options.socket).absolute()
+        return _unix_socket(path), {"url": "http://localhost", "socket": str(path)}
+    try:
+        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        opened = socket.socket(family, socket.SOCK_STREAM)
+        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        opened.bind(address)
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"Could not listen on {options.host}, port {options.port}: {error}.") from error
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    return opened, {"url": f"http://{host}:{opened.getsockname()[1]}"}
+
+
+def _unix_socket(path: Path) -> socket.socket:
+    opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket() and opened.connect_ex(str(path)):
+            path.unlink()  # left behind by a server that was killed
+            opened.close()
+            opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            opened.bind(str(path))
+        finally:
+            os.umask(before)
+    except OSError as error:
+        raise UsageError(f"Could not listen on {path}: {error.strerror or error}.") from error
+    return opened

@@ -1,0 +1,130 @@
+"""Lets in who has a token, from an address that is ours, and not too often."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Collection, Sequence
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from starlette.requests import HTTPConnection, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from agentcli.frontends.http.failures import Refused, failed
+
+_OPEN = frozenset(("/", "/health", "/openapi.json", "/page.js", "/page.css"))  # say nothing about any session
+_LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+
+
+class Token(Struct, frozen=True):
+    """Who may use the server. Without a `user_id` all sessions may be seen, with one only that user's.
+
+    `sha256` is the token's hash in hexadecimal digits, `budget_usd` what its user's sessions may cost on a day.
+    """
+
+    sha256: str
+    user_id: str = ""
+    rate_per_minute: int = 600
+    budget_usd: float | None = None
+
+
+def hash_of(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class Bucket:
+    """Lets `per_minute` requests through in a minute, as many of them at once as that is in ten seconds."""
+
+    def __init__(self, per_minute: float, now: Callable[[], float] = time.monotonic) -> None:
+        self._rate = per_minute / 60
+        self._most = max(1.0, self._rate * 10)
+        self._left = self._most
+        self._now = now
+        self._at = now()
+
+    def wait_s(self) -> float:
+        """Take one, and give 0; or give the seconds until there is one."""
+        now = self._now()
+        self._left = min(self._most, self._left + (now - self._at) * self._rate)
+        self._at = now
+        if self._left >= 1:
+            self._left -= 1
+            return 0.0
+        return (1 - self._left) / self._rate
+
+
+class Guard:
+    """ASGI middleware. `hosts` are the names, beside those of this machine, by which the server may be called."""
+
+    def __init__(
+        self, app: ASGIApp, *, tokens: Sequence[Token], hosts: Collection[str] = (), is_socket: bool = False
+    ) -> None:
+        self._app = app
+        self._tokens = tokens
+        self._hosts = {host.lower() for host in hosts} | _LOOPBACK
+        self._is_socket = is_socket
+        self._buckets = {token.sha256: Bucket(token.rate_per_minute) for token in tokens}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            scope["state"] = {**scope.get("state", {}), "token": self._allowed(HTTPConnection(scope))}
+        except Refused as refused:
+            await failed(refused)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _allowed(self, asked: HTTPConnection) -> Token | None:
+        """Raises `Refused`."""
+        self._check_names(asked)
+        if asked.scope["path"] in _OPEN:
+            return None
+        token = self._token_of(asked)
+        if wait_s := self._buckets[token.sha256].wait_s():
+            headers = {"Retry-After": str(int(wait_s) + 1)}
+            raise Refused(429, "rate_limit", f"Too many requests: try again in {wait_s:.1f} s.", headers=headers)
+        return token
+
+    def _check_names(self, asked: HTTPConnection) -> None:
+        """Another page in the same browser, or a name that leads here by DNS, is none of ours."""
+        host = asked.headers.get("host", "")
+        if not self._is_socket and _name_of(f"//{host}") not in self._hosts:
+            raise Refused(
+                403, "host", f"This server is not called {host[:200]!r}: name it in serve.hosts if it should be."
+            )
+        origin = asked.headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            raise Refused(403, "origin", f"A page of {origin[:200]!r} may not use this server.")
+
+    def _token_of(self, asked: HTTPConnection) -> Token:
+        kind, _, given = asked.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not given:
+            raise Refused(
+                401,
+                "no_token",
+                "Send the header Authorization: Bearer TOKEN, with what is in the token file.",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        hashed = hash_of(given.strip())
+        found = [token for token in self._tokens if hmac.compare_digest(token.sha256, hashed)]
+        if not found:
+            headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
+            raise Refused(401, "wrong_token", "That token is not one of this server's.", headers=headers)
+        return found[0]
+
+
+def token_of(request: Request) -> Token:
+    token = request.state.token
+    assert isinstance(token, Token)
+    return token
+
+
+def _name_of(address: str) -> str:
+    try:
+        return (urlsplit(address).hostname or "").lower()
+    except ValueError:
+        return ""

@@ -1,0 +1,322 @@
+"""Runs one session for all who follow and steer it over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+from agentcli.agent.event_store import StreamStatus
+from agentcli.agent.events import (
+    Compaction,
+    Done,
+    EntryStored,
+    Event,
+    ModeChanged,
+    ProviderSwitched,
+    QueueChanged,
+    TakenOver,
+    TurnFailed,
+    TurnStarted,
+)
+from agentcli.agent.loop import half_answer, is_unanswered
+from agentcli.agent.ops import GoOn, Prompt, RunQueued, Steer
+from agentcli.agent.result import ResultBuilder
+from agentcli.conversation.entries import Assistant, Entry, User
+from agentcli.errors import StreamMoved, UsageError, UserError
+from agentcli.frontends.http.opening import Opened
+from agentcli.frontends.http.stream import StreamWriter
+from agentcli.frontends.json_forms.controlling import control
+from agentcli.frontends.json_forms.entry_objects import entry_object, system_object
+from agentcli.frontends.json_forms.input import Control, Message, RunCommand
+from agentcli.frontends.json_forms.input import Steer as SayNow
+from agentcli.frontends.json_forms.output import JsonOutput
+from agentcli.frontends.screenless import ScreenlessHost, TypedCommand
+from agentcli.llm.messages import Block, Text, Usage
+from agentcli.llm.provider import ToolSpec
+from agentcli.llm.wire.anthropic_request import block_to_wire
+
+log = logging.getLogger(__name__)
+
+BATCH_S = 0.05  # deltas of this time are stored together
+MOST_TAKEN = 32  # messages that are known when they are sent again
+_NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # each session has an address of its own
+
+
+class HostedSession:
+    """A session that this process owns. Whatever happens in it goes to its event stream.
+
+    `on_given_up` is called when another program goes on with it.
+    """
+
+    def __init__(self, opened: Opened, writer: StreamWriter, *, on_given_up: Callable[[str], None]) -> None:
+        self._opened = opened
+        self._session = session = opened.session
+        self._host = ScreenlessHost(opened.opener, session, opened.commands, stays_open=False)
+        self._writer = writer
+        self._on_given_up = on_given_up
+        self._objects: list[dict[str, Any]] = []
+        self._output = JsonOutput(session, self._objects.append, partial=True)
+        self._status: StreamStatus | None = None
+        self._messages: deque[tuple[tuple[Block, ...], str]] = deque()  # prompts whose turn has not begun
+        self._taking = asyncio.Lock()
+        self._asides: set[asyncio.Task[None]] = set()
+        self._offset = 0  # from the number of an entry in its log to its place in the session
+        self._following: asyncio.Task[None] | None = None
+        self._is_closing = False
+        self.last_used = time.monotonic()
+
+    @property
+    def id(self) -> str:
+        return self._session.id
+
+    @property
+    def is_idle(self) -> bool:
+        """True if nothing runs here and nobody is asked."""
+        return not (self._session.is_busy or self._asides or self._messages or self._session.asked)
+
+    @property
+    def asked(self) -> list[str]:
+        """The ids of the questions that wait."""
+        return list(self._session.asked)
+
+    async def begin(self, *, was_running: bool) -> None:
+        """Tell what the stream has not told yet, and go on with what a kill cut short. Raises `StorageError`."""
+        session, conversation = self._session, self._session.snapshot().conversation
+        self._offset = len(conversation.entries) - await session.stored()
+        missing = conversation.entries[self._writer.note.entries :]
+        if self._writer.note.entries > len(conversation.entries):  # the session was emptied
+            self._writer.change(entries=0)
+            missing = conversation.entries
+        is_open = self._writer.note.is_open or any(_is_prompt(entry) for entry in missing)
+        self._tell_prompts_of(missing)
+        self._remember_waiting()
+        shown = session.snapshot()
+        self._writer.change(model=shown.model, mode=shown.mode)
+        self._following = asyncio.create_task(self._follow(session.subscribe_batches()))
+        is_cut = is_open and bool(conversation.asked_again or is_unanswered(conversation) or half_answer(conversation))
+        await self._writer.tell_missing(missing, [self._introduced(is_resumed=was_running and is_cut)])
+        if was_running and is_cut:
+            session.submit(GoOn(is_killed=True))
+        elif was_running:
+            self._writer.change(is_open=False)
+            await self._writer.write([self._ended()] if is_open else [], status="complete")
+            session.submit(RunQueued())
+
+    def _introduced(self, *, is_resumed: bool) -> dict[str, Any]:
+        shown = self._session.snapshot()
+        told = {
+            "model": shown.model,
+            "cwd": str(shown.workspace.cwd),
+            "tools": shown.tools,
+            "mcp_servers": shown.mcp_servers,
+            "permission_mode": shown.mode,
+            "slash_commands": [one.name for one in self._host.commands if one.name not in _NOT_OFFERED],
+            "is_resumed": is_resumed,
+        }
+        return system_object("init", self.id, **told)
+
+    def _tell_prompts_of(self, missing: Sequence[Entry]) -> None:
+        """A prompt that was stored and not told has its turn begun."""
+        for entry in missing:
+            if _is_prompt(entry) and self._writer.note.waiting:
+                span, *waiting = self._writer.note.waiting
+                self._writer.change(span=span, waiting=tuple(waiting))
+
+    def _remember_waiting(self) -> None:
+        follow_ups = self._session.snapshot().conversation.queue.follow_ups
+        note = self._writer.note
+        names = note.waiting[-len(follow_ups) :] if follow_ups else ()
+        self._messages.extend(zip(list(follow_ups)[-len(names) :], names, strict=True) if names else ())
+        lost = set(note.waiting) - set(names)  # noted, and not stored before the kill: they may be sent again
+        self._writer.change(waiting=tuple(names), taken=tuple(name for name in note.taken if name not in lost))
+
+    def _ended(self) -> dict[str, Any]:
+        """The result of a turn that ended when nobody was left to tell it."""
+        reply = self._session.snapshot().conversation.last_reply
+        text, usage, cost = "", Usage(), None
+        if reply is not None and isinstance(reply.body, Assistant):
+            usage, cost = reply.body.usage, reply.body.cost_usd
+            text = "".join(block.text for block in reply.body.content if isinstance(block, Text))
+        end = Done(text, 1, usage, cost_usd=cost)
+        return ResultBuilder(self._session).build(end) | {"stream_id": self._writer.note.span}
+
+    # What happens
+
+    async def _follow(self, batches: AsyncGenerator[list[Event], None]) -> None:
+        try:
+            async for events in batches:
+                began = time.monotonic()
+                for event in events:
+                    self._take(event)
+                objects, status = [*self._objects], self._status
+                self._objects.clear()
+                self._status = None
+                await self._writer.write(objects, status=status)
+                self.last_used = time.monotonic()
+                await asyncio.sleep(max(0.0, began + BATCH_S - self.last_used))
+        except StreamMoved as moved:
+            log.warning("%s", moved)
+            self._give_up()
+        except Exception:  # a bug in what is told must be seen, and not leave readers waiting for good
+            log.exception("the stream of session %s ended", self.id)
+            self._give_up()
+
+    def _give_up(self) -> None:
+        self._on_given_up(self.id)
+
+    def _take(self, event: Event) -> None:
+        """Make objects of an event, and note what the next writer has to know."""
+        start = len(self._objects)
+        is_main = event.agent_id == "main"
+        match event:
+            case EntryStored(entry, seq) if is_main:
+                if seq + self._offset <= self._writer.note.entries:
+                    return  # it was told among those that were missing
+                self._writer.change(entries=seq + self._offset)
+                if _is_prompt(entry):
+                    self._begin_span(entry)
+                if made := entry_object(entry, self.id):
+                    self._objects.append(made)
+            case Compaction() | ProviderSwitched() if is_main:
+                pass  # their entries tell it
+            case QueueChanged(steering, follow_ups) if is_main:
+                waiting = {"steering": _wire(steering), "follow_ups": _wire(follow_ups)}
+                self._objects.append(system_object("queue_changed", self.id, **waiting))
+            case ModeChanged(mode) if is_main:
+                self._writer.change(mode=mode)
+                self._objects.append(system_object("permission_mode", self.id, mode=mode))
+            case TakenOver() if is_main:
+                self._give_up()
+            case _:
+                self._output.show(event)
+        if is_main:
+            self._note_turn(event)
+        if self._writer.note.is_open or (isinstance(event, EntryStored) and _is_prompt(event.entry)):
+            for made in self._objects[start:]:
+                made["stream_id"] = self._writer.note.span
+        if isinstance(event, Done | TurnFailed) and is_main:
+            self._writer.change(is_open=False)
+            if not self._is_closing:
+                self._session.submit(RunQueued())  # nobody is asked whether what waits still counts
+
+    def _note_turn(self, event: Event) -> None:
+        match event:
+            case TurnStarted(1):
+                self._writer.change(is_open=True, model=self._session.snapshot().model)
+                self._status = "running"
+            case TurnFailed():
+                self._status = "failed"
+            case Done():
+                self._status = "complete"
+            case _:
+                return
+        if self._status != "running" and self._messages:
+            self._status = "running"  # what waits comes next
+
+    def _begin_span(self, entry: Entry) -> None:
+        """Name the turn that begins with a prompt; a message that joins a turn belongs to it."""
+        assert isinstance(entry.body, User)
+        if self._messages and self._messages[0][0] == entry.body.content:
+            _, span = self._messages.popleft()
+            self._writer.change(span=span, waiting=tuple(name for _, name in self._messages))
+        elif not self._writer.note.is_open:
+            self._writer.change(span=uuid.uuid4().hex)
+
+    # What is asked for
+
+    async def message(self, message: Message, *, steers: bool, tools: Sequence[ToolSpec], stream_id: str) -> str:
+        """Take a message, once; it is stored when this gives the `stream_id` of its turn. Raises `UserError`."""
+        self.last_used = time.monotonic()
+        async with self._taking:
+            if stream_id in self._writer.note.taken:
+                return stream_id
+            if tools:
+                self._session.bring(tools)
+            first = message.blocks[0]
+            if isinstance(first, Text) and (typed := self._host.typed(first.text)) is not None:
+                self._spawn_command(typed, stream_id, more=message.blocks[1:], answers=True)
+                return stream_id
+            content = self._with_files(message)
+            if steers and self._session.is_busy:
+                self._session.submit(Steer(content))
+                await self._session.stored()
+                return self._writer.note.span
+            await self._submit(Prompt(content), stream_id)
+            return stream_id
+
+    async def _submit(self, prompt: Prompt, stream_id: str) -> None:
+        """Note the prompt, then store it: whoever goes on after a kill finds both, or only a note of nothing."""
+        self._messages.append((prompt.content, stream_id))
+        taken = (*self._writer.note.taken, stream_id)[-MOST_TAKEN:]
+        self._writer.change(waiting=tuple(name for _, name in self._messages), taken=taken)
+        await self._writer.write([], status="running")
+        self._session.submit(prompt)
+        await self._session.stored()
+
+    def _with_files(self, message: Message) -> tuple[Block, ...]:
+        content = message.content
+        return self._host.attach(content) if isinstance(content, str) else message.blocks
+
+    async def control(self, asks: Control) -> None:
+        """Raises `UserError`."""
+        self.last_used = time.monotonic()
+        match asks:
+            case RunCommand(text):
+                if (typed := self._host.typed(text)) is None:
+                    raise UsageError(f"{text[:80]!r} is no slash command: one begins with / and its name.")
+                self._spawn_command(typed, uuid.uuid4().hex)
+            case SayNow(message):
+                await self.message(message, steers=True, tools=(), stream_id=uuid.uuid4().hex)
+            case _:
+                await control(self._host, asks)
+                self._writer.change(model=self._session.snapshot().model)
+                await self._writer.write([])
+
+    def _spawn_command(
+        self, typed: TypedCommand, stream_id: str, *, more: Sequence[Block] = (), answers: bool = False
+    ) -> None:
+        task = asyncio.create_task(self._run(typed, stream_id, more, answers=answers))
+        self._asides.add(task)
+        task.add_done_callback(self._asides.discard)
+
+    async def _run(self, typed: TypedCommand, stream_id: str, more: Sequence[Block], *, answers: bool) -> None:
+        """Run a command, and tell its output; one that `answers` a message ends with a result, as a prompt does."""
+        objects: list[dict[str, Any]] = []
+        output = JsonOutput(self._session, objects.append, partial=True)
+        started = time.monotonic()
+        if typed.command is not None and typed.command.name in _NOT_OFFERED:
+            typed = TypedCommand(typed.name, error=UsageError(f"{typed.name} is for terminals: see POST /v1/sessions."))
+        ended = await self._host.run(typed)
+        output.command(ended)
+        if ended.prompt is None and answers:
+            output.command_result(ended, started)
+        self._writer.change(model=self._session.snapshot().model)
+        await self._writer.write([made | {"stream_id": stream_id} for made in objects])
+        if ended.prompt is not None:
+            try:
+                prompt = Prompt((*ended.prompt.content, *more), ended.prompt.model)
+                await self._submit(prompt, stream_id)
+            except UserError as error:
+                log.warning("the prompt of %s was not taken: %s", typed.name, error)
+
+    async def close(self) -> None:
+        """Interrupt what runs, tell its end, and give the session back."""
+        self._is_closing = True
+        self._host.interrupt()
+        await self._session.close()
+        if self._following is not None:
+            await asyncio.wait([self._following])
+        await self._opened.aclose()
+
+
+def _is_prompt(entry: Entry) -> bool:
+    return isinstance(entry.body, User) and not entry.body.is_reminder
+
+
+def _wire(messages: Sequence[Sequence[Block]]) -> list[list[dict[str, Any]]]:
+    return [[block_to_wire(block) for block in message] for message in messages]

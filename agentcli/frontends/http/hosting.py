@@ -1,0 +1,184 @@
+"""Keeps the sessions of one server process: opens them, finds their owners, takes over those whose owner died."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentcli.agent.event_store import EventStore
+from agentcli.errors import NoSession, SessionInUse, StorageError, StreamMoved, UserError
+from agentcli.frontends.http.hosted import HostedSession
+from agentcli.frontends.http.opening import Sessions, Wanted
+from agentcli.frontends.http.stream import StreamWriter
+from agentcli.frontends.json_forms.entry_objects import system_object
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 0.5
+IDLE_S = 600.0
+
+
+class Elsewhere(Struct, frozen=True):
+    """A session that another process has open, which is reached at an address (empty: at none)."""
+
+    address: str
+
+
+class Hosting:
+    """The sessions that are open here. `budget_of` gives what a user's sessions may cost on a day, in USD."""
+
+    def __init__(
+        self,
+        sessions: Sessions,
+        events: EventStore,
+        *,
+        budget_of: Callable[[str], float | None] = lambda user: None,
+        idle_s: float = IDLE_S,
+    ) -> None:
+        self.sessions = sessions
+        self.events = events
+        self._budget_of = budget_of
+        self._idle_s = idle_s
+        self._open: dict[str, HostedSession] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+        self._readers: Counter[str] = Counter()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._is_leaving = False
+
+    def hosted(self, session_id: str) -> HostedSession | None:
+        return self._open.get(session_id)
+
+    async def create(self, wanted: Wanted) -> str:
+        """Open a new session, which is stored when this returns. Raises `UserError`."""
+        return (await self._opened(wanted)).id
+
+    async def owner(self, session_id: str, *, take_over: bool = False) -> HostedSession | Elsewhere:
+        """The session, opened here unless another process has it. Raises `UserError`."""
+        if (hosted := self._open.get(session_id)) is not None:
+            return hosted
+        async with self._opening.setdefault(session_id, asyncio.Lock()):
+            if (hosted := self._open.get(session_id)) is not None:
+                return hosted
+            info, _ = await self.sessions.load(session_id, after=1 << 40)
+            holder = await self.sessions.holder(session_id)
+            if holder is not None and not (take_over and not holder):
+                return Elsewhere(holder)
+            try:
+                wanted = Wanted(Path(info.cwd), session_id, user_id=info.user_id, take_over=take_over)
+                return await self._opened(wanted)
+            except SessionInUse:
+                return Elsewhere(await self.sessions.holder(session_id) or "")
+
+    async def _opened(self, wanted: Wanted) -> HostedSession:
+        state = await self.events.state(wanted.id) if wanted.id else None
+        if wanted.id:
+            note = (await StreamWriter.of(self.events, wanted.id)).note
+            wanted = replace(wanted, model=note.model, mode=note.mode)
+        opened = await self.sessions.open(replace(wanted, budget_usd=self._budget_of(wanted.user_id)))
+        id = opened.session.id
+        try:
+            writer = await StreamWriter.taken(self.events, id)
+            hosted = HostedSession(opened, writer, on_given_up=self._given_up)
+            await hosted.begin(was_running=state is not None and state.status == "running")
+        except BaseException:
+            await opened.session.close()
+            await opened.aclose()
+            raise
+        if self._is_leaving:
+            await hosted.close()
+            raise StorageError("The server is ending: send this again.")
+        self._open[id] = hosted
+        return hosted
+
+    def _given_up(self, session_id: str) -> None:
+        """Close a session that another program goes on with."""
+        if (hosted := self._open.pop(session_id, None)) is not None:
+            self._close_aside(hosted)
+
+    def _close_aside(self, hosted: HostedSession) -> None:
+        async def close() -> None:
+            try:
+                await hosted.close()
+            except UserError as error:
+                log.warning("session %s: %s", hosted.id, error)
+
+        task = asyncio.create_task(close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    async def remove(self, session_id: str) -> None:
+        """Move a session to the trash, and end its stream. Raises `UserError`."""
+        async with self._opening.setdefault(session_id, asyncio.Lock()):
+            if (hosted := self._open.pop(session_id, None)) is not None:
+                await hosted.close()
+            await self.sessions.remove(session_id)
+            await self.events.remove(session_id)
+
+    @asynccontextmanager
+    async def reading(self, session_id: str) -> AsyncIterator[None]:
+        """Somebody follows the session: meanwhile it stays open, and its stream is kept up to date."""
+        self._readers[session_id] += 1
+        try:
+            yield
+        finally:
+            self._readers[session_id] -= 1
+            if not self._readers[session_id]:
+                del self._readers[session_id]
+
+    async def catch_up(self, session_id: str) -> None:
+        """Tell what the log has and the stream has not, where no server has the session open. Raises `StorageError`."""
+        if session_id in self._open or await self.sessions.holder(session_id):
+            return
+        writer = await StreamWriter.of(self.events, session_id)
+        info, missing = await self.sessions.load(session_id, after=writer.note.entries)
+        if not missing and writer.note.epoch + writer.note.entries:
+            return
+        first = [] if writer.note.entries else [system_object("init", session_id, cwd=info.cwd, is_resumed=False)]
+        try:
+            if first:
+                await writer.write(first, status="complete")
+            await writer.tell_missing(missing)
+        except StreamMoved:
+            log.debug("another process has told what was missing of session %s", session_id)
+
+    async def run(self) -> None:
+        """Take over running sessions without an owner, follow those of terminals, and close those nobody needs."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # so that servers take turns
+            try:
+                for session_id in await self.events.running():
+                    if session_id not in self._open and await self.sessions.holder(session_id) is None:
+                        await self.owner(session_id)
+                for session_id in list(self._readers):
+                    await self.catch_up(session_id)
+            except NoSession:
+                log.debug("a session was removed")
+            except UserError as error:
+                log.warning("%s", error)
+            except Exception:  # the next look may go well; without any, sessions would wait for good
+                log.exception("sessions could not be looked after")
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        long_ago = time.monotonic() - self._idle_s
+        for session_id, hosted in list(self._open.items()):
+            if hosted.is_idle and hosted.last_used < long_ago and not self._readers[session_id]:
+                self._given_up(session_id)
+
+    async def aclose(self) -> None:
+        self._is_leaving = True
+        for session_id in list(self._open):
+            self._given_up(session_id)
+        while self._closing:
+            await asyncio.wait(self._closing)
+        await self.events.close()
+        await self.sessions.aclose()

@@ -1,0 +1,120 @@
+"""Writes the event stream of one session: what its log holds, once and in order, and what happens in between.
+
+The log of a session holds what counts; its stream tells of it. A note beside the stream says how many of the log's
+entries it has told, and changes only together with the events that tell them. Whoever goes on with a stream first tells
+the entries that are missing, so that a kill at any moment loses none and doubles none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentcli.agent.event_store import EventStore, StreamStatus
+from agentcli.conversation.entries import Entry
+from agentcli.errors import StorageError, StreamMoved
+from agentcli.frontends.json_forms.entry_objects import entry_object
+
+log = logging.getLogger(__name__)
+
+IDS_OF_A_WRITER = 1_000_000
+_AGAIN_AFTER_S = 1.0
+
+
+class Note(Struct, frozen=True, omit_defaults=True):
+    """What the next writer of a stream has to know; it is kept with the stream.
+
+    `epoch` counts the writers, `entries` those of the log that are told, `told` is the id of the event that told the
+    newest of them. `span` is the prompt that is answered or was answered last, `waiting` are those that wait for their
+    turn, and `taken` the newest that were taken at all, by `stream_id`. With `is_open` a turn has begun whose result
+    was not told.
+    """
+
+    epoch: int = 0
+    entries: int = 0
+    told: int = 0
+    model: str = ""
+    mode: str = ""
+    span: str = ""
+    waiting: tuple[str, ...] = ()
+    taken: tuple[str, ...] = ()
+    is_open: bool = False
+
+
+class StreamWriter:
+    """Writes to one stream for as long as nobody else does."""
+
+    def __init__(self, store: EventStore, stream_id: str, kept: str, last_id: int) -> None:
+        self._store = store
+        self._stream_id = stream_id
+        self._kept = kept  # the note as it is stored
+        self._last_id = last_id
+        self._writing = asyncio.Lock()
+        self.note = msgspec.json.decode(kept, type=Note) if kept else Note()
+
+    @classmethod
+    async def of(cls, store: EventStore, stream_id: str) -> StreamWriter:
+        """To add what is missing where nobody writes. Raises `StorageError`."""
+        state = await store.state(stream_id)
+        return cls(store, stream_id, state.note if state else "", state.last_id if state else 0)
+
+    @classmethod
+    async def taken(cls, store: EventStore, stream_id: str) -> StreamWriter:
+        """To be its only writer: whoever wrote before can write no more. Raises `StorageError`."""
+        while True:
+            writer = await cls.of(store, stream_id)
+            try:
+                await writer.begin()
+            except StreamMoved:
+                continue
+            return writer
+
+    async def begin(self) -> None:
+        """Keep all others from writing. Raises `StreamMoved` where another one has begun."""
+        # Ids that a power cut took back may be known to readers: none is given twice.
+        self._last_id = -(-self._last_id // IDS_OF_A_WRITER) * IDS_OF_A_WRITER
+        self.change(epoch=self.note.epoch + 1)
+        await self._append([], None)
+
+    def change(self, **fields: Any) -> None:
+        """Change the note; it is stored with the next objects."""
+        self.note = replace(self.note, **fields)
+
+    async def write(self, objects: Sequence[dict[str, Any]], *, status: StreamStatus | None = None) -> None:
+        """Store the objects and the note; waits for a store that cannot be reached. Raises `StreamMoved`."""
+        async with self._writing:
+            while True:
+                try:
+                    return await self._append(objects, status)
+                except StreamMoved:
+                    raise
+                except StorageError as error:
+                    log.warning("events of session %s wait: %s", self._stream_id, error)
+                await asyncio.sleep(_AGAIN_AFTER_S)
+
+    async def _append(self, objects: Sequence[dict[str, Any]], status: StreamStatus | None) -> None:
+        events = [msgspec.json.encode(one) for one in objects]
+        telling = max((n for n, one in enumerate(objects, 1) if _tells_entry(one)), default=0)
+        note = replace(self.note, told=self._last_id + telling) if telling else self.note
+        text = msgspec.json.encode(note).decode()
+        self._last_id = await self._store.append(
+            self._stream_id, events, status=status, note=text, if_note=self._kept, after=self._last_id
+        )
+        self._kept, self.note = text, replace(self.note, told=note.told)
+
+    async def tell_missing(self, entries: Iterable[Entry], more: Sequence[dict[str, Any]] = ()) -> None:
+        """Tell the entries that follow those the stream has told. Raises `StreamMoved`."""
+        missing = list(entries)
+        objects = [made for entry in missing if (made := entry_object(entry, self._stream_id))]
+        self.change(entries=self.note.entries + len(missing))
+        await self.write([*objects, *more])
+
+
+def _tells_entry(one: dict[str, Any]) -> bool:
+    return one["type"] in ("assistant", "user") or "entry_id" in one
