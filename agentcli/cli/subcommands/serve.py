@@ -22,7 +22,7 @@ from agentcli.errors import UsageError
 from agentcli.frontends.http.guard import Token, hash_of
 from agentcli.paths import current_folder
 
-_MOST_WORKERS = 64
+_MOST_WORKERS, _HIGHEST_PORT = 64, 65_535
 FLAGS = (
     *SERVER_FLAGS,
     (("--host",), {"default": "127.0.0.1", "metavar": "ADDRESS", "help": "listen on this address (127.0.0.1)"}),
@@ -38,6 +38,8 @@ def run(arguments: list[str]) -> int:
     options = server_parser("agentcli serve", _ABOUT, FLAGS).parse_args(arguments)
     if not 1 <= options.workers <= _MOST_WORKERS:
         raise UsageError(f"--workers is a number from 1 to {_MOST_WORKERS}.")
+    if not 0 <= options.port <= _HIGHEST_PORT:
+        raise UsageError(f"--port is a number up to {_HIGHEST_PORT}; 0 is any that is free.")
     config = load_for(options, current_folder())
     set_up_logging(config.paths.state, config.settings.observability.log_level)
     for notice in config.notices:

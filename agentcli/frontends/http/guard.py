@@ -13,8 +13,10 @@ from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentcli.frontends.http.failures import Refused, failed
+from agentcli.frontends.http.page import PAGE_FILES
 
-_OPEN = frozenset(("/", "/health", "/openapi.json", "/page.js", "/page.css"))  # say nothing about any session
+# These say nothing about any session.
+_OPEN = frozenset(("/", "/health", "/openapi.json", *(f"/{name}" for name in PAGE_FILES)))
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 

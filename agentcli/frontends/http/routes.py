@@ -29,7 +29,7 @@ from agentcli.frontends.http.guard import token_of
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import Hosting
 from agentcli.frontends.http.opening import Wanted
-from agentcli.frontends.http.page import page_file
+from agentcli.frontends.http.page import PAGE_FILES, page_file
 from agentcli.frontends.http.requests import NewSession, TakeOver, body_of, message_of, op_of, parsed
 from agentcli.frontends.http.sse import sent
 from agentcli.frontends.http.stream import StreamWriter
@@ -56,8 +56,7 @@ class Routes:
         session = "/v1/sessions/{session_id}"
         routes = [
             Route("/", _page("page.html")),
-            Route("/page.js", _page("page.js")),
-            Route("/page.css", _page("page.css")),
+            *(Route(f"/{name}", _page(name)) for name in PAGE_FILES),
             Route("/health", self._told(self._health)),
             Route("/openapi.json", self._told(self._describe)),
             Route("/v1/sessions", self._told(self._create), methods=["POST"]),

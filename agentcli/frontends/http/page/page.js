@@ -1,0 +1,454 @@
+// Follows and steers sessions. Everything that comes from a session is put in as text, never as HTML.
+
+import { element, inProse, inDiff, shown } from "./view.js";
+import { follow } from "./stream.js";
+
+const $ = (id) => document.getElementById(id);
+const place = location.hash.slice(1).split("&").reduce((found, part) => {
+  const [name, value] = part.split("=");
+  return { ...found, [name]: decodeURIComponent(value ?? "") };
+}, {});
+if (place.token) sessionStorage.setItem("token", place.token);
+let session = place.session ?? "";
+let following = null;
+let view = null;
+setPlace();
+
+function setPlace() {
+  history.replaceState(null, "", session ? `#session=${session}` : location.pathname);
+}
+
+async function ask(method, path, body) {
+  const answer = await fetch(path, {
+    method,
+    headers: { Authorization: `Bearer ${sessionStorage.getItem("token") ?? ""}` },
+    body: body === undefined ? undefined : JSON.stringify(body),
+  });
+  if (answer.status === 401) logIn();
+  if (answer.status === 204) return null;
+  const told = await answer.json().catch(() => ({ error: { message: `The server answered ${answer.status}.` } }));
+  if (!answer.ok) throw Object.assign(new Error(told.error?.message ?? answer.statusText), { code: told.error?.code });
+  return told;
+}
+
+// Sends until an answer comes: a message has an id, so that it is taken once.
+async function send(path, body) {
+  for (let wait = 500; ; wait = Math.min(wait * 2, 8000)) {
+    try {
+      return await ask("POST", path, body);
+    } catch (error) {
+      if (!(error instanceof TypeError) && error.code !== "no_owner") throw error;
+      tell("The server cannot be reached; this is sent when it can.");
+      await new Promise((done) => setTimeout(done, wait));
+    }
+  }
+}
+
+function tell(problem) {
+  $("problem").textContent = problem;
+}
+
+function logIn() {
+  following?.stop();
+  $("login").hidden = false;
+  $("foot").hidden = true;
+  $("login-problem").textContent = sessionStorage.getItem("token") ? "That token is not this server's." : "";
+}
+
+$("login").addEventListener("submit", (event) => {
+  event.preventDefault();
+  sessionStorage.setItem("token", new FormData(event.target).get("token").trim());
+  $("login").hidden = true;
+  begin();
+});
+
+// The list of sessions
+
+async function list() {
+  if (!sessionStorage.getItem("token")) return;
+  const found = await ask("GET", "v1/sessions").catch(() => null);
+  if (!found) return;
+  $("session-list").replaceChildren(...found.map((one) => {
+    const button = element("button", { type: "button" });
+    const dot = one.is_running ? "● " : "";
+    button.append(element("span", {}, dot + shown(one.name || one.title || "No prompt yet")), element("small", {}, shown(one.cwd)));
+    if (one.session_id === session) {
+      button.setAttribute("aria-current", "true");
+      $("title").textContent = shown(one.name || one.title || "New session");
+    }
+    button.addEventListener("click", () => open(one.session_id));
+    const row = element("li");
+    row.append(button);
+    return row;
+  }));
+}
+
+$("new-session").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const given = Object.fromEntries([...new FormData(event.target)].filter(([, value]) => value.trim()));
+  try {
+    open((await ask("POST", "v1/sessions", given)).session_id);
+  } catch (error) {
+    $("foot").hidden = false;
+    tell(error.message);
+  }
+});
+
+$("menu").addEventListener("click", () => showMenu(!$("sessions").classList.contains("open")));
+
+function showMenu(isOpen) {
+  $("sessions").classList.toggle("open", isOpen);
+  $("menu").setAttribute("aria-expanded", String(isOpen));
+}
+
+function open(id) {
+  session = id;
+  setPlace();
+  showMenu(false);
+  begin();
+}
+
+// One session
+
+function begin() {
+  following?.stop();
+  tell("");
+  list();
+  $("foot").hidden = !session;
+  $("log").replaceChildren();
+  $("questions").replaceChildren();
+  if (!sessionStorage.getItem("token")) return logIn();
+  if (!session) return showMenu(true);
+  view = new View();
+  following = follow(`v1/sessions/${session}/events`, {
+    token: () => sessionStorage.getItem("token"),
+    heard: (one) => view.take(one),
+    link: (text, isLost) => {
+      $("link").textContent = text;
+      $("link").classList.toggle("lost", isLost);
+      if (!isLost) tell("");
+    },
+    refused: (status) => (status === 401 ? logIn() : tell(status === 404 ? "There is no such session." : `Refused (${status}).`)),
+  });
+  ask("GET", `v1/sessions/${session}`).then((one) => {
+    $("elsewhere").hidden = one.held_by !== "terminal";
+    if (one.model) view.setModel(one.model);
+  }, () => {});
+}
+
+class View {
+  constructor() {
+    this.clear();
+  }
+
+  clear() {
+    $("log").replaceChildren();
+    $("questions").replaceChildren();
+    this.calls = new Map();
+    this.blocks = new Map();
+    this.entries = new Map();
+    this.setBusy(false);
+    $("cost").textContent = "";
+  }
+
+  add(node) {
+    const main = document.querySelector("main");
+    const isAtEnd = main.scrollHeight - main.scrollTop - main.clientHeight < 80;
+    if (node && !node.isConnected) $("log").append(node);
+    if (isAtEnd) main.scrollTop = main.scrollHeight;
+  }
+
+  setBusy(isBusy) {
+    this.isBusy = isBusy;
+    $("send").textContent = isBusy ? "Steer" : "Send";
+    $("later").hidden = $("stop").hidden = !isBusy;
+  }
+
+  setModel(name) {
+    $("model").textContent = shown(name);
+  }
+
+  note(text, isBad = false) {
+    const node = element("p", { className: isBad ? "note bad" : "note" }, shown(text));
+    this.add(node);
+    return node;
+  }
+
+  take(one) {
+    if (one.type === "stream_event" && !one.parent_tool_use_id) this.takePart(one.event);
+    else if (one.type === "assistant") this.takeReply(one);
+    else if (one.type === "user") this.takeUser(one);
+    else if (one.type === "result") this.takeResult(one);
+    else if (one.type === "system") this.takeSystem(one);
+  }
+
+  // A reply while it is written: its blocks take their final form when it is complete.
+  takePart(event) {
+    const block = this.blocks.get(event.index);
+    if (event.type === "message_start") {
+      this.dropUnfinished();
+      this.setBusy(true);
+    } else if (event.type === "content_block_start") {
+      this.blocks.set(event.index, this.startBlock(event.content_block));
+    } else if (event.type === "content_block_delta" && block) {
+      block.text += event.delta.text ?? event.delta.thinking ?? "";
+      if (block.body && !block.isDrawn) {
+        block.isDrawn = true;
+        requestAnimationFrame(() => {
+          block.isDrawn = false;
+          inProse(block.body, block.text);
+          this.add();
+        });
+      }
+    }
+  }
+
+  startBlock(block) {
+    if (block.type === "tool_use") return { text: "", node: this.note(`${block.name} …`) };
+    const isThought = block.type === "thinking";
+    const node = element(isThought ? "details" : "div", { className: isThought ? "thinking" : "answer unfinished" });
+    const body = isThought ? element("div") : node;
+    if (isThought) node.append(element("summary", {}, "Thinking"), body);
+    this.add(node);
+    return { text: "", node, body };
+  }
+
+  dropUnfinished() {
+    for (const block of this.blocks.values()) block.node.remove();
+    this.blocks.clear();
+  }
+
+  takeReply(one) {
+    if (!one.parent_tool_use_id) this.dropUnfinished();
+    this.showReply(one.message, one.parent_tool_use_id, one.message.id);
+  }
+
+  showReply(message, parent, id) {
+    const nodes = [];
+    for (const block of message.content) {
+      if (block.type === "text") {
+        const node = element("div", { className: "answer" });
+        inProse(node, block.text);
+        nodes.push(node);
+      } else if (block.type === "thinking" && block.thinking) {
+        const node = element("details", { className: "thinking" });
+        node.append(element("summary", {}, "Thinking"), element("p", { className: "prose" }, shown(block.thinking)));
+        nodes.push(node);
+      } else if (block.type === "tool_use") {
+        nodes.push(this.showCall(block));
+      }
+    }
+    const within = parent && this.calls.get(parent);
+    for (const node of nodes) within ? within.append(node) : this.add(node);
+    this.add();
+    if (id) this.entries.set(id, nodes);
+  }
+
+  showCall(call) {
+    const node = element("details");
+    const input = call.input ?? {};
+    const what = input.command ?? input.path ?? input.pattern ?? input.task ?? input.url ?? "";
+    node.append(element("summary", {}, `${call.name}  ${shown(String(what)).split("\n")[0].slice(0, 200)}`));
+    node.append(element("pre", {}, shown(input.command ?? JSON.stringify(input, null, 2))));
+    this.calls.set(call.id, node);
+    return node;
+  }
+
+  takeUser(one) {
+    const said = [];
+    for (const block of one.message.content) {
+      if (block.type === "tool_result") this.showResult(block);
+      else said.push(block.type === "text" ? block.text : `[${block.type}]`);
+    }
+    if (!said.length) return;
+    const node = element("div", { className: "said" }, shown(said.join("\n")));
+    this.add(node);
+    if (one.entry_id) this.entries.set(one.entry_id, [node]);
+    if (document.querySelector("#session-list [aria-current] span")?.textContent === "No prompt yet") list();
+  }
+
+  showResult(block) {
+    const call = this.calls.get(block.tool_use_id);
+    if (!call) return;
+    const parts = typeof block.content === "string" ? [{ type: "text", text: block.content }] : (block.content ?? []);
+    const text = parts.map((part) => (part.type === "text" ? part.text : `[${part.type}]`)).join("\n");
+    if (block.is_error) call.querySelector("summary").append(element("span", { className: "failed" }, "  failed"));
+    const body = element("pre");
+    inDiff(body, text.length > 20000 ? `${text.slice(0, 20000)}\n… ${text.length - 20000} more characters` : text);
+    call.append(body);
+  }
+
+  takeResult(one) {
+    this.dropUnfinished();
+    this.setBusy(false);
+    if (one.is_error) this.note(one.subtype === "interrupted" ? "Interrupted." : one.result || one.subtype, true);
+    if (one.total_cost_usd !== null) {
+      this.cost = (this.cost ?? 0) + one.total_cost_usd;
+      $("cost").textContent = `$${this.cost.toFixed(4)}`;
+    }
+    for (const card of [...$("questions").children]) card.remove();
+  }
+
+  takeSystem(one) {
+    switch (one.subtype) {
+      case "init":
+        if (one.model) this.setModel(one.model);
+        if (one.permission_mode) $("mode").value = one.permission_mode;
+        if (one.is_resumed) {
+          this.dropUnfinished();
+          this.note("The server was replaced; another one goes on.");
+        }
+        $("questions").replaceChildren();
+        break;
+      case "reset":
+        this.clear();
+        if (one.model) this.setModel(one.model);
+        for (const message of one.messages) {
+          message.role === "assistant" ? this.showReply(message) : this.takeUser({ message });
+        }
+        this.setBusy(one.is_open);
+        break;
+      case "approval_requested":
+      case "question":
+        $("questions").append(this.card(one));
+        this.add();
+        break;
+      case "approval_settled":
+        document.getElementById(`question-${one.id}`)?.remove();
+        break;
+      case "queue_changed": {
+        const waiting = one.steering.length + one.follow_ups.length;
+        $("waiting").textContent = waiting ? `${waiting} waiting` : "";
+        break;
+      }
+      case "permission_mode":
+        $("mode").value = one.mode;
+        break;
+      case "provider_switch":
+        this.setModel(one.to);
+        break;
+      case "rewound":
+      case "retracted":
+        this.takeBack(one);
+        break;
+      case "compact_boundary":
+        this.note(`The conversation was compacted: ${one.tokens_before} → ${one.tokens_after} tokens.`);
+        break;
+      case "command":
+        this.note(`${one.command}\n${one.output}`, one.is_error);
+        break;
+      case "notice":
+        this.note(one.text);
+        break;
+      case "retry":
+        this.note(`Trying again: ${one.error}`);
+        break;
+      case "subagent_started":
+        this.note(`Subagent ${one.agent}: ${one.task.split("\n")[0]}`);
+        break;
+    }
+  }
+
+  // What was taken back goes; from an entry on that is not known here the page is read anew.
+  takeBack(one) {
+    if (one.ids) {
+      for (const id of one.ids) for (const node of this.entries.get(id) ?? []) node.remove();
+      return;
+    }
+    const first = this.entries.get(one.before)?.[0];
+    if (!first) return begin();
+    while (first.nextSibling) first.nextSibling.remove();
+    first.remove();
+  }
+
+  card(one) {
+    const node = element("section", { className: "question", id: `question-${one.id}` });
+    const settle = async (op) => {
+      for (const button of node.querySelectorAll("button")) button.disabled = true;
+      try {
+        await send(`v1/sessions/${session}/ops`, { id: one.id, ...op });
+        node.remove();
+      } catch (error) {
+        if (error.code === "nobody_waits") node.remove();
+        else tell(error.message);
+        for (const button of node.querySelectorAll("button")) button.disabled = false;
+      }
+    };
+    const ways = element("div", { className: "ways" });
+    const way = (label, op, className = "") => {
+      const button = element("button", { type: "button", className }, shown(label));
+      button.addEventListener("click", () => settle(typeof op === "function" ? op() : op));
+      ways.append(button);
+    };
+    node.append(element("h2", {}, shown(one.question ?? one.title)));
+    if (one.subtype === "question") {
+      for (const option of one.options) way(option, { type: "answer", text: option });
+      const words = element("input", { placeholder: "Your own words" });
+      words.setAttribute("aria-label", "Your own words");
+      node.append(words);
+      way("Answer", () => ({ type: "answer", text: words.value }), "yes");
+      way("Leave it", { type: "deny" });
+    } else {
+      for (const text of [...one.effects, one.reason].filter(Boolean)) node.append(element("p", { className: "note" }, shown(text)));
+      for (const text of one.kind === "keep" ? one.hunks : [one.preview].filter(Boolean)) {
+        const body = element("pre");
+        inDiff(body, text);
+        node.append(body);
+      }
+      way(one.kind === "keep" ? "Keep the changes" : "Allow", { type: "approve" }, "yes");
+      if (one.can_try) way("Try it on a copy first", { type: "approve", scope: "try" });
+      for (const rule of one.rules) way(`Allow ${rule} in this session`, { type: "approve", scope: "session", rule });
+      way(one.kind === "keep" ? "Drop the changes" : "Deny", { type: "deny" });
+    }
+    node.append(ways);
+    return node;
+  }
+}
+
+async function say(mode) {
+  const text = $("text").value;
+  if (!text.trim() || !session) return;
+  const body = { content: text, mode, stream_id: crypto.randomUUID?.() ?? String(Math.random()).slice(2) };
+  $("text").value = "";
+  tell("");
+  try {
+    await send(`v1/sessions/${session}/messages`, body);
+    tell("");
+  } catch (error) {
+    $("text").value ||= text;
+    tell(error.message);
+    $("elsewhere").hidden = error.code !== "in_use";
+  }
+}
+
+async function op(given) {
+  try {
+    await ask("POST", `v1/sessions/${session}/ops`, given);
+    tell("");
+    return true;
+  } catch (error) {
+    tell(error.message);
+    return false;
+  }
+}
+
+$("composer").addEventListener("submit", (event) => {
+  event.preventDefault();
+  say(view?.isBusy ? "steer" : "prompt");
+});
+$("text").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey && !event.isComposing && matchMedia("(pointer: fine)").matches) {
+    event.preventDefault();
+    $("composer").requestSubmit();
+  }
+});
+$("later").addEventListener("click", () => say("follow_up"));
+$("stop").addEventListener("click", () => op({ type: "interrupt" }));
+$("mode").addEventListener("change", () => op({ type: "set_permission_mode", mode: $("mode").value }));
+$("take-over").addEventListener("click", async () => {
+  if (await op({ type: "take_over" })) $("elsewhere").hidden = true;
+});
+addEventListener("online", () => following?.again());
+document.addEventListener("visibilitychange", () => document.hidden || (following?.again(), list()));
+setInterval(() => document.hidden || list(), 10000);
+begin();

@@ -1,0 +1,676 @@
+"""`agentcli serve`, by a client that knows the contract: sessions, streams, who may do what, and what a kill leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.app.http_client import Client, Event, Server, events_in, kinds, text_of
+from tests.app.running import Place, call, wait_until
+from tests.conformance.replies import chat_chunk, chat_sse
+from tests.conformance.servers import Reply, chat_server
+
+LONG = "The quick brown fox jumps over the lazy dog. " * 8
+
+
+def is_result(one: dict[str, Any]) -> bool:
+    return bool(one["type"] == "result")
+
+
+def asks(one: dict[str, Any]) -> bool:
+    return one.get("subtype") in ("approval_requested", "question")
+
+
+@pytest.fixture
+def served(place: Place) -> Iterator[Any]:
+    """Starts servers on one scripted model, which a later one begins anew with other replies."""
+    opened: list[Server] = []
+    script = place.folder.parent / "model.jsonl"
+
+    def serve(*replies: dict[str, Any], flags: tuple[str, ...] = (), **env: str) -> Server:
+        script.write_text("".join(json.dumps(reply) + "\n" for reply in replies))
+        model = ("-m", f"scripted/{script}")
+        opened.append(Server(place, *model, *flags, env=env))
+        return opened[-1]
+
+    yield serve
+    for server in opened:
+        server.__exit__()
+
+
+def test_a_prompt_is_answered_in_a_stream_that_anybody_can_read_again(served: Any) -> None:
+    server = served({"text": "Hello there.", "chunk": 3})
+    session = server.session()
+    stream_id = session.say("hi")
+    events = session.until(is_result)
+    ids = [id for id, _ in events]
+    assert ids == sorted(set(ids))
+    assert kinds(events) == ["init", "user", "assistant", "result"]
+    assert text_of(events) == "Hello there."
+    assert all(one["session_id"] == session.id for _, one in events)
+    assert events[-1][1]["result"] == "Hello there."
+    assert all(one["stream_id"] == stream_id for _, one in events[1:])
+    assert session.until(is_result) == events
+    for n, (id, _) in enumerate(events[:-1]):
+        assert session.until(is_result, after=id) == events[n + 1 :]
+
+
+def test_sessions_are_listed_shown_and_removed(served: Any, place: Place) -> None:
+    server = served({"text": "Hello."})
+    session = server.session(name="mine")
+    session.answered("hi")
+    (listed,) = server.client.get("/v1/sessions").json()
+    assert (listed["session_id"], listed["name"], listed["title"], listed["is_running"]) == (
+        session.id,
+        "mine",
+        "hi",
+        False,
+    )
+    assert listed["cwd"] == str(place.folder)
+    shown = server.client.get(session.path).json()
+    assert [message["role"] for message in shown["messages"]] == ["user", "assistant"]
+    assert shown["held_by"] == "server"
+    with session.follow() as events:
+        heard = iter(events)
+        next(heard)
+        assert server.client.delete(session.path).status_code == 204
+        for _ in heard:  # the stream ends
+            pass
+    assert server.client.get(session.path).status_code == 404
+    assert server.client.get("/v1/sessions").json() == []
+    assert place.run("sessions", "restore", session.id).code == 0
+
+
+def test_a_session_begins_where_and_as_it_is_asked_to(served: Any, tmp_path: Path, place: Place) -> None:
+    server = served({"text": "Hello."})
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    other = place.script({"text": "From the other model."})
+    session = server.session(cwd=str(folder), model=other, permission_mode="plan", user_id="ann")
+    assert session.answered("hi")["result"] == "From the other model."
+    shown = server.client.get(session.path).json()
+    assert (shown["cwd"], shown["model"], shown["permission_mode"], shown["user_id"]) == (
+        str(folder),
+        other,
+        "plan",
+        "ann",
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"cwd": "relative"}, "absolute"),
+        ({"cwd": "/does/not/exist"}, "no such folder"),
+        ({"model": "nonsense"}, "nonsense"),
+        ({"permission_mode": "root"}, "root"),
+        ({"colour": "red"}, "colour"),
+        ([], "object"),
+    ],
+)
+def test_what_no_session_can_be_is_refused(served: Any, given: Any, said: str) -> None:
+    server = served({"text": "Hello."})
+    answer = server.client.post("/v1/sessions", json=given)
+    assert 400 <= answer.status_code < 500, answer.text
+    assert said in answer.json()["error"]["message"]
+    assert server.client.get("/v1/sessions").json() == []
+
+
+def test_only_who_has_the_token_gets_in(served: Any) -> None:
+    server = served({"text": "Hello."})
+    plain = httpx2.Client(base_url=server.url, trust_env=False)
+    assert plain.get("/health").json()["status"] == "ok"
+    assert plain.get("/").status_code == 200
+    for path in ("/v1/sessions", "/v1/usage", "/v1/sessions/x/events", "/nowhere"):
+        assert plain.get(path).status_code == 401
+        assert plain.get(path, headers={"Authorization": "Bearer wrong-token-of-some-length"}).status_code == 401
+        assert plain.get(path, headers={"Authorization": f"Basic {server.token}"}).status_code == 401
+    assert plain.post("/v1/sessions", json={}).json()["error"]["code"] == "no_token"
+    assert server.client.get("/v1/sessions").status_code == 200
+    assert server.client.get("/nowhere").status_code == 404
+    assert server.client.put("/v1/sessions").status_code == 405
+
+
+def test_other_pages_and_other_names_do_not_get_in(served: Any) -> None:
+    server = served({"text": "Hello."})
+    port = server.url.rpartition(":")[2]
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "", "[", f"169.254.1.1:{port}"):
+        assert server.client.get("/health", headers={"Host": host}).status_code == 403, host
+    for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}"):
+        assert server.client.get("/health", headers={"Host": host}).status_code == 200, host
+    for origin in (
+        "https://evil.example",
+        "null",
+        f"http://localhost:{int(port) - 1}",
+        f"http://127.0.0.1.evil:{port}",
+    ):
+        assert server.client.get("/v1/sessions", headers={"Origin": origin}).status_code == 403, origin
+    assert server.client.get("/v1/sessions", headers={"Origin": server.url}).status_code == 200
+
+
+def test_a_name_in_the_settings_gets_in(served: Any, place: Place) -> None:
+    place.home.mkdir(exist_ok=True)
+    (place.home / "config.toml").write_text('serve.hosts = ["box.lan"]\n')
+    server = served({"text": "Hello."})
+    assert server.client.get("/health", headers={"Host": "box.lan:8000"}).status_code == 200
+
+
+def test_a_call_waits_until_it_is_approved(served: Any, place: Place) -> None:
+    server = served({"tool_calls": [call("file_write", path="a.txt", content="new")]}, {"text": "Done."})
+    session = server.session()
+    session.say("write it")
+    asked = session.until(asks)[-1][1]
+    assert (asked["tool_name"], asked["tool_input"]["path"]) == ("file_write", "a.txt")
+    assert not (place.folder / "a.txt").exists()
+    refused = server.client.post(f"{session.path}/ops", json={"type": "approve", "id": "another"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "nobody_waits")
+    session.op("approve", id=asked["id"])
+    assert session.until(is_result)[-1][1]["result"] == "Done."
+    assert (place.folder / "a.txt").read_text() == "new"
+
+
+def test_a_call_that_is_denied_is_an_error_the_model_sees(served: Any, place: Place) -> None:
+    server = served({"tool_calls": [call("file_write", path="a.txt", content="new")]}, {"text": "{{last_result}}"})
+    session = server.session()
+    session.say("write it")
+    session.op("deny", id=session.until(asks)[-1][1]["id"], comment="not that one")
+    assert "not that one" in session.until(is_result)[-1][1]["result"]
+    assert not (place.folder / "a.txt").exists()
+
+
+def test_the_models_question_is_answered_in_words(served: Any) -> None:
+    server = served(
+        {"tool_calls": [call("ask_user", question="Which?", options=["a", "b"])]}, {"text": "{{last_result}}"}
+    )
+    session = server.session()
+    session.say("go")
+    asked = session.until(asks)[-1][1]
+    assert (asked["question"], asked["options"]) == ("Which?", ["a", "b"])
+    session.op("answer", id=asked["id"], text="the third")
+    assert "the third" in session.until(is_result)[-1][1]["result"]
+
+
+def test_steering_reaches_the_turn_that_runs_and_a_follow_up_comes_after_it(served: Any) -> None:
+    slow = {"text": "one two three four five six", "chunk": 2, "delay_ms": 100}
+    server = served(slow, {"text": "To the steering."}, {"text": "To the follow-up."})
+    session = server.session()
+    first = session.say("begin")
+    session.until(lambda one: one["type"] == "stream_event")
+    assert session.say("and this", mode="steer") == first
+    later = session.say("then that", mode="follow_up")
+    assert later != first
+    events = session.until(lambda one: is_result(one) and one["stream_id"] == later)
+    results = [(one["stream_id"], one["result"]) for _, one in events if is_result(one)]
+    assert results[-1] == (later, "To the follow-up.")
+    assert results[0][0] == first
+    said = [one["message"]["content"][0]["text"] for _, one in events if one["type"] == "user"]
+    assert said == ["begin", "and this", "then that"]
+    waiting = [one for _, one in events if one.get("subtype") == "queue_changed"]
+    assert [[block["text"] for block in one] for one in waiting[-2]["follow_ups"]] in ([["then that"]], [])
+
+
+def test_a_turn_is_interrupted_and_the_session_goes_on(served: Any) -> None:
+    server = served({"text": LONG, "chunk": 2, "delay_ms": 50}, {"text": "Again."})
+    session = server.session()
+    session.say("begin")
+    session.until(lambda one: one["type"] == "stream_event")
+    session.op("interrupt")
+    assert session.until(is_result)[-1][1]["subtype"] == "interrupted"
+    assert session.answered("again")["result"] == "Again."
+
+
+def test_a_tool_of_the_clients_is_run_by_the_client(served: Any) -> None:
+    server = served({"tool_calls": [call("weather", city="Rome")]}, {"text": "{{last_result}}"})
+    session = server.session()
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tools = [{"name": "weather", "description": "The weather.", "input_schema": schema}]
+    session.say("how is it?", tools=tools)
+    asked = session.until(lambda one: one.get("subtype") == "client_tool_requested")[-1][1]
+    assert (asked["tool_name"], asked["tool_input"]) == ("weather", {"city": "Rome"})
+    assert server.client.post(f"{session.path}/ops", json={"type": "client_result", "id": "x"}).status_code == 400
+    session.op("client_result", id=asked["id"], content="sunny")
+    assert session.until(is_result)[-1][1]["result"] == "sunny"
+    clash = [{"name": "bash", "description": "Mine.", "input_schema": schema}]
+    refused = server.client.post(f"{session.path}/messages", json={"content": "x", "tools": clash})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "invalid")
+
+
+def test_commands_run_and_are_never_sent_to_the_model(served: Any) -> None:
+    server = served({"text": "Hello."})
+    session = server.session()
+    session.op("command", text="/cost")
+    told = session.until(lambda one: one.get("subtype") == "command")[-1][1]
+    assert (told["command"], told["is_error"]) == ("/cost", False)
+    result = session.answered("/nonsense")
+    assert result["is_error"]
+    assert server.client.post(f"{session.path}/ops", json={"type": "command", "text": "no command"}).status_code == 400
+    assert session.answered("/clear")["is_error"], "each session has an address of its own"
+    assert server.client.get(session.path).json()["messages"] == []
+
+
+def test_model_and_mode_are_changed_while_it_goes_on(served: Any, place: Place) -> None:
+    server = served({"text": "First."})
+    session = server.session()
+    session.answered("hi")
+    other = place.script({"text": "Second."})
+    session.op("set_model", model=other)
+    session.op("set_permission_mode", mode="plan")
+    assert session.answered("hi")["result"] == "Second."
+    shown = server.client.get(session.path).json()
+    assert (shown["model"], shown["permission_mode"]) == (other, "plan")
+    assert (
+        server.client.post(f"{session.path}/ops", json={"type": "set_permission_mode", "mode": "x"}).status_code == 400
+    )
+
+
+BAD_IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "x", "data": "a"}}
+SENSELESS = [
+    b"",
+    b"{",
+    b"[]",
+    b'{"content":""}',
+    b'{"content":[]}',
+    b'{"content":"x","mode":"loud"}',
+    b"\xff",
+    b"[" * 5_000,
+]
+
+
+@pytest.mark.parametrize("body", [*SENSELESS, json.dumps({"content": [BAD_IMAGE]}).encode()])
+def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(served: Any, body: bytes) -> None:
+    server = served({"text": "Hello."})
+    session = server.session()
+    for path in ("messages", "ops"):
+        answer = server.client.post(f"{session.path}/{path}", content=body)
+        assert answer.status_code == 400, answer.text
+        assert answer.json()["error"]["message"]
+    assert session.answered("hi")["result"] == "Hello."
+
+
+def test_a_message_of_one_stream_id_is_taken_once(served: Any) -> None:
+    server = served({"text": "First."}, {"text": "Second."})
+    session = server.session()
+    for _ in range(3):
+        assert session.say("hi", stream_id="my-own") == "my-own"
+    session.until(is_result)
+    assert session.say("hi", stream_id="my-own") == "my-own"
+    time.sleep(0.3)
+    assert len(server.client.get(session.path).json()["messages"]) == 2
+
+
+def test_an_id_that_is_not_known_begins_anew_with_all_messages(served: Any) -> None:
+    server = served({"text": "First."}, {"text": "Second.", "chunk": 2, "delay_ms": 30})
+    session = server.session()
+    session.answered("hi")
+    for after in (999, 123_456_789_012, "abc", "-5"):
+        with session.follow(after) as events:  # type: ignore[arg-type]
+            id, one = next(iter(events))
+            assert one["subtype"] == "reset"
+            assert [message["role"] for message in one["messages"]] == ["user", "assistant"]
+            assert id > 0
+    session.say("more")
+    session.until(lambda one: one["type"] == "stream_event" and one["stream_id"] != one, after=id)
+    heard = session.until(lambda one: is_result(one) and one["result"] == "Second.", after=77_777)
+    assert heard[0][1]["subtype"] == "reset"
+    told = "".join(message["content"][-1].get("text", "") for message in heard[0][1]["messages"])
+    assert "Second." in told or text_of(heard) == "Second.", "what is under way comes after the snapshot"
+
+
+def test_usage_is_told(served: Any) -> None:
+    server = served({"text": "Hello.", "usage": {"input_tokens": 100, "output_tokens": 10}})
+    session = server.session()
+    session.answered("hi")
+    told = server.client.get("/v1/usage").json()
+    assert told["total"]["output_tokens"] == 10
+    assert server.client.get("/v1/usage", params={"session": session.id}).json()["total"]["requests"] == 1
+    assert server.client.get("/v1/usage", params={"days": "x"}).status_code == 400
+
+
+def test_a_unix_socket_and_the_token_are_for_their_owner_alone(served: Any, tmp_path: Path) -> None:
+    path = tmp_path / "s.sock"
+    server = served({"text": "Hello."}, flags=("--socket", str(path)))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(Path(server.told["token_file"]).stat().st_mode) == 0o600
+    assert server.session().answered("hi")["result"] == "Hello."
+    server.running.signal(signal.SIGTERM)
+    assert server.running.left().code == 143
+    assert not path.exists()
+
+
+def test_a_token_file_that_others_may_read_is_refused(place: Place, tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("a-token-of-more-than-sixteen-letters\n")
+    file.chmod(0o644)
+    ran = place.run("serve", "--token-file", str(file))
+    assert ran.code == 2
+    assert "chmod 600" in ran.err
+    file.chmod(0o600)
+    file.write_text("short\n")
+    assert place.run("serve", "--token-file", str(file)).code == 2
+    assert place.run("serve", "--port", "99999").code == 2
+    assert place.run("serve", "--workers", "0").code == 2
+
+
+def test_further_tokens_see_their_users_sessions_alone(served: Any, place: Place) -> None:
+    place.home.mkdir(exist_ok=True)
+    tokens = {name: f"the-token-of-{name}-is-long-enough" for name in ("ann", "bob")}
+    lines = [
+        f'[serve.tokens.{name}]\nsha256 = "{sha256(token.encode()).hexdigest()}"\nuser_id = "{name}"\n'
+        for name, token in tokens.items()
+    ]
+    (place.home / "config.toml").write_text("".join(lines))
+    server = served({"text": "Hello."})
+    ann, bob = server.with_token(tokens["ann"]), server.with_token(tokens["bob"])
+    id = ann.post("/v1/sessions", json={}).json()["session_id"]
+    assert [one["session_id"] for one in ann.get("/v1/sessions").json()] == [id]
+    assert bob.get("/v1/sessions").json() == []
+    for path in ("", "/events"):
+        assert bob.get(f"/v1/sessions/{id}{path}").status_code == 404
+    assert bob.post(f"/v1/sessions/{id}/messages", json={"content": "x"}).status_code == 404
+    assert bob.delete(f"/v1/sessions/{id}").status_code == 404
+    assert bob.post("/v1/sessions", json={"user_id": "ann"}).status_code == 403
+    assert server.client.get(f"/v1/sessions/{id}").json()["user_id"] == "ann"
+
+
+def test_requests_are_limited_by_token(served: Any, place: Place) -> None:
+    place.home.mkdir(exist_ok=True)
+    (place.home / "config.toml").write_text("serve.rate_per_minute = 60\n")
+    server = served({"text": "Hello."})
+    answers = [server.client.get("/v1/sessions") for _ in range(15)]
+    refused = [one for one in answers if one.status_code == 429]
+    assert 3 <= len(refused) <= 6
+    assert int(refused[0].headers["Retry-After"]) >= 1
+    assert server.client.get("/health").status_code == 200
+
+
+def test_a_budget_holds_for_all_sessions_of_a_token(served: Any, place: Place) -> None:
+    place.home.mkdir(exist_ok=True)
+    prices = '[models.openai."test-model"]\nmax_output = 1_024\nprices = { input = 10.0, output = 100.0 }\n'
+    (place.home / "config.toml").write_text(f"serve.budget_usd = 0.5\n{prices}")
+    usage = {"prompt_tokens": 20_000, "completion_tokens": 500}
+    reply = Reply(chat_sse([chat_chunk({"content": "Fine."}, "stop", usage=usage)]))
+    with chat_server([reply] * 4) as models:
+        env = {"OPENAI_BASE_URL": models.url, "OPENAI_API_KEY": "sk-test"}
+        server = served({"text": "-"}, **env)
+        results = [server.session(model="openai/test-model").answered("hi") for _ in range(3)]
+    assert [one["subtype"] for one in results] == ["success", "success", "error_max_budget_usd"]
+
+
+def test_the_description_is_openapi_and_names_every_route(served: Any) -> None:
+    server = served({"text": "Hello."})
+    told = httpx2.get(f"{server.url}/openapi.json", trust_env=False).json()
+    openapi = (
+        pytest.importorskip("openapi_spec_validator")
+        if not os.environ.get("CI")
+        else __import__("openapi_spec_validator")
+    )
+    openapi.validate(told)
+    assert {"/v1/sessions", "/v1/sessions/{session_id}/events", "/v1/usage", "/health"} <= told["paths"].keys()
+
+
+def test_a_session_of_a_terminal_is_followed_and_steered_once_it_is_taken_over(served: Any, place: Place) -> None:
+    server = served({"text": "From the server."})
+    program = place.start(
+        "-p",
+        "--input-format",
+        "stream-json",
+        "--output-format",
+        "stream-json",
+        "-m",
+        place.script({"text": "First."}, {"text": "Second."}),
+        stdin=True,
+    )
+    with program as terminal:
+        terminal.say("one")
+        id = terminal.wait_for_type("result")["session_id"]
+        session = Client(server, id)
+        with session.follow() as events:
+            heard = events.until(lambda one: one["type"] == "assistant")
+            assert kinds(heard) == ["init", "user", "assistant"]
+            terminal.say("two")
+            more = events.until(lambda one: one["type"] == "assistant")
+            assert [one["message"]["content"][0]["text"] for _, one in more] == ["two", "Second."]
+            assert server.client.get(session.path).json()["held_by"] == "terminal"
+            refused = server.client.post(f"{session.path}/messages", json={"content": "x"})
+            assert (refused.status_code, refused.json()["error"]["code"]) == (409, "in_use")
+            session.op("take_over")
+            terminal.left()
+            session.say("three")
+            last = events.until(is_result)
+            assert last[-1][1]["result"] == "From the server."
+            ids = [id for id, _ in (*heard, *more, *last)]
+            assert ids == sorted(set(ids))
+    said = [one["message"]["content"][0]["text"] for _, one in session.until(is_result) if one["type"] == "user"]
+    assert said == ["one", "two", "three"]
+
+
+def test_a_terminal_takes_over_a_session_of_the_server(served: Any, place: Place) -> None:
+    server = served({"text": "From the server."})
+    session = server.session()
+    session.answered("one")
+    model = place.script({"text": "From the terminal."})
+    assert place.run("-p", "two", "-r", session.id, "-m", model).code == 1
+    ran = place.run("-p", "two", "-r", session.id, "--take-over", "-m", model)
+    assert ran.out == "From the terminal.\n", ran.err
+    heard = session.until(lambda one: one["type"] == "assistant" and "terminal" in str(one["message"]["content"]))
+    assert kinds(heard).count("assistant") == 2
+
+
+# Kills
+
+
+def test_streams_go_on_after_the_server_was_ended_and_started_again(served: Any, place: Place) -> None:
+    server = served({"text": "Hello."})
+    session = server.session()
+    session.answered("hi")
+    events = session.until(is_result)
+    server.running.signal(signal.SIGTERM)
+    assert server.running.left().code == 143
+    server = served({"text": "After."})
+    again = Client(server, session.id)
+    assert again.until(is_result) == events
+    assert again.answered("more")["result"] == "After."
+    rest = again.until(lambda one: is_result(one) and one["result"] == "After.", after=events[-1][0])
+    assert rest[0][0] > events[-1][0]
+
+
+def test_a_turn_that_a_kill_cut_short_goes_on(served: Any, place: Place) -> None:
+    slow = {"text": LONG, "chunk": 4, "delay_ms": 20}
+    server = served(slow)
+    session = server.session()
+    stream_id = session.say("hi")
+    heard = session.until(lambda one: one["type"] == "stream_event" and one["event"]["type"] == "content_block_delta")
+    server.running.signal(signal.SIGKILL)
+    server.running.left()
+    server = served({"text": "From the next one."})
+    again = Client(server, session.id)
+    rest = again.until(is_result, after=heard[-1][0])
+    assert [one["is_resumed"] for _, one in rest if one.get("subtype") == "init"] == [True]
+    assert (rest[-1][1]["result"], rest[-1][1]["stream_id"]) == ("From the next one.", stream_id)
+    everything = again.until(is_result)
+    assert kinds(everything) == ["init", "user", "init", "assistant", "result"]
+
+
+def test_a_question_that_waited_for_an_answer_is_asked_again(served: Any, place: Place) -> None:
+    server = served({"tool_calls": [call("file_write", path="a.txt", content="new")]}, {"text": "Done."})
+    session = server.session()
+    session.say("write it")
+    last = session.until(asks)[-1][0]
+    server.running.signal(signal.SIGKILL)
+    server.running.left()
+    server = served({"text": "Done."})
+    again = Client(server, session.id)
+    asked = again.until(asks, after=last)[-1][1]
+    again.op("approve", id=asked["id"])
+    assert again.until(is_result)[-1][1]["result"] == "Done."
+    assert (place.folder / "a.txt").read_text() == "new"
+
+
+def test_what_waits_is_said_after_a_kill(served: Any, place: Place) -> None:
+    server = served({"text": LONG, "chunk": 2, "delay_ms": 100})
+    session = server.session()
+    first = session.say("one")
+    session.until(lambda one: one["type"] == "stream_event")
+    later = session.say("two", mode="follow_up")
+    server.running.signal(signal.SIGKILL)
+    server.running.left()
+    server = served({"text": "First."}, {"text": "Second."})
+    again = Client(server, session.id)
+    events = again.until(lambda one: is_result(one) and one["stream_id"] == later)
+    results = [(one["stream_id"], one["result"]) for _, one in events if is_result(one)]
+    assert results == [(first, "First."), (later, "Second.")]
+
+
+@pytest.mark.slow
+def test_killed_at_random_moments_no_message_is_lost_and_none_is_told_twice(served: Any, place: Place) -> None:
+    """Prompts that were acknowledged are answered, each once, whatever is killed in between."""
+    replies = [{"text": f"Answer {n}.", "chunk": 3, "delay_ms": 5} for n in range(40)]
+    server = served(*replies)
+    session = server.session()
+    sent: list[str] = []
+    for round in range(12):
+        for n in range(2):
+            sent.append(session.say(f"prompt {round}.{n}"))
+        time.sleep(0.02 * round % 0.13)
+        server.running.signal(signal.SIGKILL)
+        server.running.left()
+        server = served(*replies)
+        session = Client(server, session.id)
+        events = session.until(lambda one: is_result(one) and one["stream_id"] == sent[-1])
+    ids = [id for id, _ in events]
+    assert ids == sorted(set(ids))
+    results = [one["stream_id"] for _, one in events if is_result(one)]
+    assert results == sent
+    prompts = [one["message"]["content"][0]["text"] for _, one in events if one["type"] == "user"]
+    assert prompts == [f"prompt {round}.{n}" for round in range(12) for n in range(2)]
+    entries = json.loads(place.run("sessions", "show", session.id, "--json").out)["entries"]
+    replied = [entry["id"] for entry in entries if entry["body"]["kind"] == "assistant"]
+    assert [one["message"]["id"] for _, one in events if one["type"] == "assistant"] == replied
+
+
+@pytest.mark.slow
+def test_cut_at_every_byte_a_stream_loses_nothing_and_doubles_nothing(served: Any) -> None:
+    server = served(
+        {"text": "Grüße! ✓ " * 3, "chunk": 6}, {"tool_calls": [call("think", thought="…")]}, {"text": "End."}
+    )
+    session = server.session()
+    session.answered("hi")
+    session.answered("more")
+    whole = session.until(lambda one: is_result(one) and one["result"] == "End.")
+    raw = _raw(server, session, 0, None, last=whole[-1][0])
+    assert list(events_in(iter([raw]))) == whole
+
+    def cut(length: int) -> list[Event]:
+        heard: list[Event] = []
+        while not heard or heard[-1][0] < whole[-1][0]:
+            after = heard[-1][0] if heard else 0
+            part = _raw(server, session, after, length if not heard else None, last=whole[-1][0])
+            heard += [event for event in events_in(iter([part])) if event[0] > after]
+            length = 0 if length and not heard else length
+            if not heard:
+                length = len(raw)
+        return heard
+
+    with ThreadPoolExecutor(4) as at_once:
+        for length, heard in enumerate(at_once.map(cut, range(len(raw)))):
+            assert heard == whole, f"cut after {length} bytes"
+
+
+def _raw(server: Server, session: Client, after: int, most: int | None, *, last: int) -> bytes:
+    """The body of the stream, of which no more than `most` bytes are read, or all up to the event `last`."""
+    port = int(server.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as link:
+        lines = [
+            f"GET {session.path}/events HTTP/1.0",
+            f"Host: localhost:{port}",
+            f"Authorization: Bearer {server.token}",
+            *([f"Last-Event-ID: {after}"] if after else []),
+        ]
+        link.sendall("\r\n".join([*lines, "", ""]).encode())
+        data = b""
+        body = None
+        end = b"id: %d\n" % last
+        while True:
+            if body is None and b"\r\n\r\n" in data:
+                body = data.index(b"\r\n\r\n") + 4
+            if body is not None:
+                found = data.find(end, body)
+                if most is not None and len(data) - body >= most:
+                    return data[body : body + most]
+                if most is None and found >= 0 and b"\n\n" in data[found:]:
+                    return data[body : data.index(b"\n\n", found) + 2]
+            part = link.recv(65_536)
+            if not part:
+                return data[body or len(data) :]
+            data += part
+
+
+@pytest.mark.slow
+def test_when_a_worker_is_killed_every_stream_goes_on_within_five_seconds(served: Any, place: Place) -> None:
+    replies = [{"text": LONG, "chunk": 4, "delay_ms": 30}]
+    server = served(*replies, flags=("--workers", "2"))
+    sessions = [server.session() for _ in range(12)]
+    heard: dict[str, list[tuple[float, int, dict[str, Any]]]] = {session.id: [] for session in sessions}
+
+    def follow(session: Client) -> None:
+        """As a page does: it comes back behind the last event."""
+        while not any(is_result(one) for _, _, one in heard[session.id]):
+            last = heard[session.id][-1][1] if heard[session.id] else None
+            try:
+                with session.follow(last) as events:
+                    for id, one in events:
+                        heard[session.id].append((time.monotonic(), id, one))
+                        if is_result(one):
+                            return
+            except httpx2.HTTPError:
+                time.sleep(0.05)
+
+    followers = [threading.Thread(target=follow, args=(session,), daemon=True) for session in sessions]
+    sent = {session.id: session.say("hi") for session in sessions}
+    for follower in followers:
+        follower.start()
+    wait_until(lambda: all(len(one) > 5 for one in heard.values()), "all streams")
+    workers = Path(f"/proc/{server.running.pid}/task/{server.running.pid}/children").read_text().split()
+    assert len(workers) == 2
+    os.kill(int(workers[0]), signal.SIGKILL)
+    killed = time.monotonic()
+    for follower in followers:
+        follower.join(60)
+    cut = 0
+    for id, events in heard.items():
+        ids = [number for _, number, _ in events]
+        assert ids == sorted(set(ids))
+        assert events[-1][2]["stream_id"] == sent[id]
+        assert events[-1][2]["subtype"] == "success"
+        resumed = [at for at, _, one in events if one.get("is_resumed")]
+        cut += len(resumed)
+        next_one = min(at for at, _, one in events if at > killed and one["type"] in ("stream_event", "result"))
+        assert next_one - killed < 5, f"{next_one - killed:.1f} s"
+    assert cut, "the worker that was killed had sessions"
+
+
+@pytest.mark.slow
+def test_any_worker_answers_for_all_sessions(served: Any) -> None:
+    server = served(*({"text": f"Answer {n}."} for n in range(10)), flags=("--workers", "3"))
+    session = server.session()
+    for n in range(6):
+        with server.with_token(server.token) as client:  # a connection of its own: any worker may get it
+            answer = client.post(f"{session.path}/messages", json={"content": f"prompt {n}"})
+            assert answer.status_code == 202, answer.text
+            stream_id = answer.json()["stream_id"]
+            session.until(lambda one: is_result(one) and one["stream_id"] == stream_id)  # noqa: B023
+    messages = server.client.get(session.path).json()["messages"]
+    assert [one["role"] for one in messages] == ["user", "assistant"] * 6
