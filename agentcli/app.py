@@ -53,6 +53,7 @@ from agentcli.setup.opening import Opening, untold
 from agentcli.setup.rules import configured_rules
 from agentcli.setup.session_choice import NEW, SessionChoice, open_log
 from agentcli.setup.skills import Skills
+from agentcli.setup.telemetry import Observed, secret_headers
 from agentcli.setup.tool_choice import ToolChoice, has_key
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
@@ -108,6 +109,7 @@ class Builder:
         self._goes_on = goes_on
         self._owns_store = owns_store
         self._on_notice = on_notice
+        self._observed = Observed(config, Mask(self._masker).text, on_notice)
         self._data = DataFolder(
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
@@ -146,6 +148,7 @@ class Builder:
         calls.services.checkpoints = self._checkpoints(log.session_id, workspace, files)
         session = Session(state, self._runtime(calls, log, watch, nested), can_ask=self._can_ask)
         watch.paid = session.paid
+        self._observed.follow(session)
         await self._begin_hooks(session, source="resume" if entries else "startup")
         self._offer(session, entries)
         self._attach_servers(session)
@@ -357,7 +360,7 @@ class Builder:
         """What knows secrets by their form, the keys this program itself was given, and `values`."""
         masking = import_module("agentcli.safety.secrets.masking")
         credentials = import_module("agentcli.infra.sandbox.processes.environment").credentials_in
-        own = (*credentials(self.config.environment), *self.config.kept_keys.values)
+        own = (*credentials(self.config.environment), *self.config.kept_keys.values, *secret_headers(self.config))
         made: Masker = masking.Masker((*own, *values))
         return made
 
@@ -410,3 +413,4 @@ class Builder:
         with suppress(OSError):  # a full disk is told where something is to be kept
             await asyncio.to_thread(self._data.clean_when_due)
         self._data.close()
+        await self._observed.aclose()

@@ -296,9 +296,14 @@ def allowed_values(kind: Any) -> tuple[str, ...]:
         return THEMES
     return (
         tuple(value for choice in get_args(kind) for value in allowed_values(choice))
-        if NoneType in get_args(kind)
+        if NoneType in get_args(kind) or get_origin(kind) is tuple
         else ()
     )
+
+
+def shown(settings: Settings) -> Settings:
+    """The settings as anybody may see them."""
+    return msgspec.structs.replace(settings, observability=settings.observability.without_secrets())
 
 
 def to_toml(settings: Settings) -> str:
@@ -324,7 +329,7 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 # Variables of that form that are no settings: the program's and its installer's.
-_OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID")
+_OTHER_VARIABLES = ("HOME", "MODEL", "PREFIX", "BIN", "SESSION_ID", "NO_TELEMETRY")
 
 
 @cache
@@ -380,7 +385,7 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
 
 def _from_text(text: str, kind: Any, name: str) -> Any:
     value: Any = text
-    if kind == tuple[str, ...]:
+    if get_origin(kind) is tuple:
         value = [part.strip() for part in text.split(",") if part.strip()]
     elif get_origin(kind) is dict:
         value = {name.strip(): item.strip() for name, _, item in (pair.partition("=") for pair in text.split(","))}

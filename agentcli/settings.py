@@ -8,6 +8,7 @@ from msgspec import Meta, Struct
 
 from agentcli.compaction_settings import CompactionSettings
 from agentcli.look_settings import TerminalSettings
+from agentcli.observability_settings import ObservabilitySettings
 
 Positive = Annotated[int, Meta(ge=1)]
 _A_DAY = 86_400
@@ -224,12 +225,6 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     warn_at: Annotated[float, Meta(gt=0, le=1)] = 0.8
     fallback_model: ModelName = ""
     fallback_at: Annotated[float, Meta(gt=0, le=1)] = 0.8
-
-
-class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What goes to logs/agentcli.log in the state folder."""
-
-    log_level: Literal["debug", "info", "warning", "error"] = "warning"
 
 
 class ServeTokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

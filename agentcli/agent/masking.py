@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -28,18 +29,21 @@ class Mask:
         self._make = make
         self._values: frozenset[str] = frozenset()
         self._masker: Masker | None = None
+        self._lock = threading.Lock()  # what is exported is masked in a thread
         self.keeps_structured = keeps_structured
 
     @property
     def _mask(self) -> Masker:
-        if self._masker is None:
-            self._masker = self._make(self._values)
-        return self._masker
+        with self._lock:
+            if self._masker is None:
+                self._masker = self._make(self._values)
+            return self._masker
 
     def know(self, values: frozenset[str]) -> None:
         """Masks these from now on, and no others."""
-        if values != self._values:
-            self._values, self._masker = values, None
+        with self._lock:
+            if values != self._values:
+                self._values, self._masker = values, None
 
     def knowing(self, values: frozenset[str]) -> Mask:
         """The same for other values."""

@@ -348,7 +348,7 @@ class Session:
         except asyncio.CancelledError:
             pass  # run_turn has said so: its last event is Done(interrupted)
         except Exception as bug:  # a front end waits for the turn's end; a bug must not leave it waiting
-            log.exception("the turn failed")
+            log.exception("the turn failed", extra={"session_id": self.id})
             self.publish(
                 TurnFailed(f"Internal error: {bug!r}. The conversation is stored; the log has details.", False)
             )

@@ -162,12 +162,13 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
         extra_file=Path(options.settings).absolute() if options.settings else None,
         trust=options.trust,
     )
-    set_up_logging(config.paths.state, config.settings.observability.log_level)
+    one_shot = options.print or options.output_format != "text" or not (options.prompt or _is_terminal())
+    is_screenless = one_shot or options.input_format == "stream-json" or not _is_terminal()
+    set_up_logging(config, has_screen=not is_screenless)
     for notice in config.notices:
         warn(notice)
-    one_shot = options.print or options.output_format != "text" or not (options.prompt or _is_terminal())
     with _some_home(config) if options.no_session else nullcontext(config) as config:
-        if one_shot or options.input_format == "stream-json" or not _is_terminal():
+        if is_screenless:
             from agentcli.cli.one_shot import answer_once
 
             return _run_async(lambda: answer_once(config, options, _prompt(options), ending))

@@ -11,7 +11,7 @@ from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.keys import key_lines
-from agentcli.config import Config, to_toml
+from agentcli.config import Config, shown, to_toml
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
 from agentcli.llm.messages import Block
@@ -79,7 +79,7 @@ class ConfiguredOpener:
         if topic == "config":
             files = "".join(f"# {file}\n" for file in self._config.files)
             keys = "".join(f"# {line}\n" for line in key_lines(self._config))
-            return files + keys + (to_toml(self._config.settings).rstrip() or "# Every setting has its default.")
+            return files + keys + (to_toml(shown(self._config.settings)).rstrip() or "# Every setting has its default.")
         from agentcli.cli.doctor.checks import examine, lines  # typer: 50 ms that only this needs
         from agentcli.cli.doctor.finding import Subject
 

@@ -27,7 +27,7 @@ def run(arguments: list[str]) -> int:
     config = load_for(options, current_folder())
     if options.login:
         return _log_in(config)
-    set_up_logging(config.paths.state, config.settings.observability.log_level)
+    set_up_logging(config)
     if sys.stdin is not None and sys.stdin.isatty():
         warn("this speaks JSON-RPC with an editor, which starts it itself. Ctrl-D ends it.")
     return asyncio.run(_serve(options, config, _own_stdout()))

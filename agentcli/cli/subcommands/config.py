@@ -18,7 +18,7 @@ from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
 from agentcli.cli.stored_settings import Merged, merged, write_settings
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
-from agentcli.config import Config, load_config, to_toml
+from agentcli.config import Config, load_config, shown, to_toml
 from agentcli.errors import UsageError
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.near_names import did_you_mean
@@ -42,13 +42,13 @@ def show(json: AsJson = False) -> None:
     builder.tool_registry()  # what only the parts that use it can judge is told here too
     builder.rules()
     if json:
-        print_json(_with_defaults(config.settings))
+        print_json(_with_defaults(shown(config.settings)))
         return
     for notice in config.notices:
         tell(f"# {notice}")
     for line in key_lines(config):
         tell(f"# {line}")
-    tell(to_toml(config.settings).rstrip() or "# Every setting has its default.")
+    tell(to_toml(shown(config.settings)).rstrip() or "# Every setting has its default.")
 
 
 def _with_defaults(value: Any) -> Any:

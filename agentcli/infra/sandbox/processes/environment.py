@@ -45,7 +45,7 @@ _GIT_SETTINGS = {
 
 _SECRET_NAME = re.compile(
     r"(^|_)(API_?KEY|ACCESS_?KEY|SECRET|PRIVATE_?KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|PW|PAT)(_|\d*$)"
-    r"|authToken|_auth$|PGPASSWORD|ANTHROPIC_CUSTOM_HEADERS",
+    r"|authToken|_auth$|PGPASSWORD|ANTHROPIC_CUSTOM_HEADERS|OTLP_(\w+_)?HEADERS|OBSERVABILITY_HEADERS",
     re.IGNORECASE,
 )
 # Keys of providers by their form, and addresses that carry a password.

@@ -1,0 +1,123 @@
+"""Makes what exports traces, metrics and logs, as the settings and OpenTelemetry's own variables say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from agentcli.agent.session import Session
+from agentcli.config import Config
+from agentcli.llm.providers.catalog import preset_rows
+from agentcli.version import __version__
+
+if TYPE_CHECKING:
+    from agentcli.infra.telemetry.export import Export
+    from agentcli.infra.telemetry.following import Telemetry
+
+EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
+_ADDRESS = "http://localhost:4318"  # OTLP over HTTP
+_SHARES = {"always": 1.0, "50%": 0.5, "10%": 0.1, "1%": 0.01, "never": 0.0}
+# Where providers are reached that no preset tells of, and the variables that say otherwise.
+_SERVERS = {
+    "anthropic": ("ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
+    "openai": ("OPENAI_BASE_URL", ""),
+    "ollama": ("OLLAMA_HOST", "http://127.0.0.1:11434"),
+}
+
+
+class Observed:
+    """The sessions whose traces, metrics and logs are exported; where none are wanted, nothing of it is imported."""
+
+    def __init__(self, config: Config, mask: Callable[[str], str], tell: Callable[[str], None]) -> None:
+        self._config, self._mask, self._tell = config, mask, tell
+        self._telemetry: Telemetry | None = None
+
+    def follow(self, session: Session) -> None:
+        """Export what happens in a session from now on, if the settings say so."""
+        if not exported_to(self._config):
+            return
+        if not is_installed():
+            self._tell(f"Nothing is exported: [observability] needs the extra otel: {EXTRA}.")
+            return
+        if self._telemetry is None:
+            following = import_module("agentcli.infra.telemetry.following")
+            self._telemetry = following.Telemetry(make_export(self._config, self._mask))
+        mask = session.runtime.calls.services.mask
+        self._telemetry.follow(session, mask.text if mask else self._mask)
+
+    async def aclose(self) -> None:
+        """Send what there is; further sessions can be followed."""
+        telemetry, self._telemetry = self._telemetry, None
+        if telemetry is not None:
+            await telemetry.aclose()
+
+
+def is_installed() -> bool:
+    return find_spec("opentelemetry") is not None and find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+
+
+def exported_to(config: Config) -> dict[str, str]:
+    """The URL of each signal that is exported."""
+    settings, of = config.settings.observability, config.environment.get
+    wanted = [signal for signal in ("traces", "metrics", "logs") if getattr(settings, signal)]
+    if not wanted or of("AGENTCLI_NO_TELEMETRY", "0") not in ("", "0") or of("OTEL_SDK_DISABLED", "").lower() == "true":
+        return {}
+    base = (settings.endpoint or of("OTEL_EXPORTER_OTLP_ENDPOINT") or _ADDRESS).rstrip("/")
+    found: dict[str, str] = {}
+    for signal in wanted:
+        own = "" if settings.endpoint else of(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "")
+        found[signal] = own or f"{base}/v1/{signal}"
+    return found
+
+
+def make_export(config: Config, mask: Callable[[str], str]) -> Export:
+    settings, environment = config.settings.observability, config.environment
+    names = {"service.name": settings.service, "service.version": __version__}
+    if settings.service == "agentcli" and "service.name=" in environment.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        del names["service.name"]
+    elif settings.service == "agentcli":
+        names["service.name"] = environment.get("OTEL_SERVICE_NAME") or "agentcli"
+    if settings.environment:
+        names["deployment.environment.name"] = settings.environment
+    parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}
+    made: Export = import_module("agentcli.infra.telemetry.export").Export(
+        addresses=exported_to(config),
+        headers=settings.headers,
+        is_compressed=settings.compression == "gzip",
+        share=_SHARES[settings.sampling],
+        batch=settings.batch,
+        timeout=settings.export_timeout,
+        metrics_timeout=settings.metrics_timeout,
+        metric_interval=settings.metric_interval,
+        resource=names | settings.tags,
+        parent=parent,
+        has_content=settings.content,
+        server=lambda provider: _server(config, provider),
+        mask=mask,
+    )
+    return made
+
+
+def _server(config: Config, provider: str) -> tuple[str, int]:
+    """The host and port where a provider is reached; an empty host where that is not known."""
+    variable, usual = _SERVERS.get(provider, ("", ""))
+    server = config.settings.providers.get(provider)
+    given = (server.base_url if server else "") or config.environment.get(variable, "")
+    address = given or usual or preset_rows().get(provider, {}).get("base_url", "")
+    try:
+        parts = urlsplit(address if "//" in address else f"http://{address}")
+        return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80) if parts.hostname else 0
+    except ValueError:  # no address at all, which whoever uses it tells
+        return "", 0
+
+
+def secret_headers(config: Config) -> list[str]:
+    """What the collector is told to let us in: whole values, and their words (`Bearer …`)."""
+    values = list(config.settings.observability.headers.values())
+    for signal in ("", "TRACES_", "METRICS_", "LOGS_"):
+        pairs = config.environment.get(f"OTEL_EXPORTER_OTLP_{signal}HEADERS", "").split(",")
+        values += [unquote(pair.partition("=")[2].strip()) for pair in pairs]
+    return [word for value in values for word in (value, *value.split())]
