@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from agentcli.agent.session import Session
 from agentcli.config import Config
 from agentcli.llm.providers.catalog import preset_rows
+from agentcli.provider_keys import is_installed
 from agentcli.version import __version__
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from agentcli.infra.telemetry.following import Telemetry
 
 EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
+SIGNALS = ("traces", "metrics", "logs")
 _ADDRESS = "http://localhost:4318"  # OTLP over HTTP
 _SHARES = {"always": 1.0, "50%": 0.5, "10%": 0.1, "1%": 0.01, "never": 0.0}
 # Where providers are reached that no preset tells of, and the variables that say otherwise.
@@ -39,7 +40,7 @@ class Observed:
         """Export what happens in a session from now on, if the settings say so."""
         if not exported_to(self._config):
             return
-        if not is_installed():
+        if not has_extra():
             self._tell(f"Nothing is exported: [observability] needs the extra otel: {EXTRA}.")
             return
         if self._telemetry is None:
@@ -55,14 +56,14 @@ class Observed:
             await telemetry.aclose()
 
 
-def is_installed() -> bool:
-    return find_spec("opentelemetry") is not None and find_spec("opentelemetry.exporter.otlp.proto.http") is not None
+def has_extra() -> bool:
+    return is_installed("opentelemetry.exporter.otlp.proto.http")
 
 
 def exported_to(config: Config) -> dict[str, str]:
     """The URL of each signal that is exported."""
     settings, of = config.settings.observability, config.environment.get
-    wanted = [signal for signal in ("traces", "metrics", "logs") if getattr(settings, signal)]
+    wanted = [signal for signal in SIGNALS if getattr(settings, signal)]
     if not wanted or of("AGENTCLI_NO_TELEMETRY", "0") not in ("", "0") or of("OTEL_SDK_DISABLED", "").lower() == "true":
         return {}
     base = (settings.endpoint or of("OTEL_EXPORTER_OTLP_ENDPOINT") or _ADDRESS).rstrip("/")
@@ -114,10 +115,16 @@ def _server(config: Config, provider: str) -> tuple[str, int]:
         return "", 0
 
 
+def sent_headers(config: Config, signal: str) -> dict[str, str]:
+    """What is sent along to the collector, as the SDK reads it: the settings over the environment."""
+    of = config.environment.get
+    given = of(f"OTEL_EXPORTER_OTLP_{signal.upper()}_HEADERS") or of("OTEL_EXPORTER_OTLP_HEADERS", "")
+    pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
+    in_environment = {unquote(name.strip()): unquote(value.strip()) for name, _, value in pairs}
+    return in_environment | config.settings.observability.headers
+
+
 def secret_headers(config: Config) -> list[str]:
-    """What the collector is told to let us in: whole values, and their words (`Bearer …`)."""
-    values = list(config.settings.observability.headers.values())
-    for signal in ("", "TRACES_", "METRICS_", "LOGS_"):
-        pairs = config.environment.get(f"OTEL_EXPORTER_OTLP_{signal}HEADERS", "").split(",")
-        values += [unquote(pair.partition("=")[2].strip()) for pair in pairs]
+    """The values of these headers and their words (`Bearer …`), which are to be seen nowhere."""
+    values = {value for signal in SIGNALS for value in sent_headers(config, signal).values()}
     return [word for value in values for word in (value, *value.split())]

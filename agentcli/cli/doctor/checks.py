@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from agentcli.cli.doctor import folders, machine, models, project, settings, terminal
+from agentcli.cli.doctor import exports, folders, machine, models, project, settings, terminal
 from agentcli.cli.doctor.finding import Check, Finding, Said, Status, Subject, ok, problem
 from agentcli.cli.subcommands.shared import configuration
 from agentcli.config import Config
@@ -15,7 +15,15 @@ from agentcli.paths import current_folder, find_paths
 from agentcli.settings import Settings
 
 MARKS: dict[Status, str] = {"ok": "✓", "warning": "!", "problem": "✗"}
-ROOMS = (machine.CHECKS, folders.CHECKS, settings.CHECKS, models.CHECKS, project.CHECKS, terminal.CHECKS)
+ROOMS = (
+    machine.CHECKS,
+    folders.CHECKS,
+    settings.CHECKS,
+    models.CHECKS,
+    project.CHECKS,
+    exports.CHECKS,
+    terminal.CHECKS,
+)
 _INDENT = 16  # columns of a mark and a name
 
 

@@ -1,4 +1,4 @@
-"""Telemetry: a session's events as spans and metrics, and the program's log records, sent over OTLP.
+"""Telemetry: what happens in sessions as spans and metrics, and the program's log records, sent over OTLP.
 
-Only `pipes`, `tracing` and `metrics` import OpenTelemetry; `following` loads them in a thread when there is something to tell.
+`following` is what sessions meet; the other modules import OpenTelemetry, and are loaded in its thread.
 """

@@ -38,6 +38,8 @@ def clean(attributes: Mapping[str, Any], mask: MaskText) -> Attributes:
 def of_model(name: str, server: Callable[[str], tuple[str, int]]) -> Attributes:
     """The attributes of a `provider/model`, and of where it is reached."""
     provider, _, model = name.partition("/")
+    if provider in ("local", "scripted"):  # a file, of which the folder is nobody's business
+        model = model.rpartition("/")[2]
     host, port = server(provider)
     return {
         "gen_ai.provider.name": _PROVIDERS.get(provider, provider),

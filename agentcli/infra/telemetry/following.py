@@ -12,7 +12,17 @@ from importlib import import_module
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from agentcli.agent.events import EntryStored, Event, InputDelta, OutputDelta, TextDelta, ThinkingDelta
+from agentcli.agent.events import (
+    Done,
+    EntryStored,
+    Event,
+    InputDelta,
+    OutputDelta,
+    ReplyStarted,
+    TextDelta,
+    ThinkingDelta,
+    TurnFailed,
+)
 from agentcli.agent.session import Session
 from agentcli.infra.telemetry.export import Export, MaskText
 
@@ -35,6 +45,7 @@ class Telemetry:
     def __init__(self, export: Export) -> None:
         self._export = export
         self._work: SimpleQueue[Callable[[Pipes], None] | None] = SimpleQueue()
+        self._may_begin = threading.Event()  # importing would slow the first request down; the reply is waited for
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
         self._following: set[asyncio.Task[None]] = set()
@@ -53,9 +64,12 @@ class Telemetry:
         async for event in events:
             if not isinstance(event, unheard):
                 self._work.put(partial(_record, session.id, mask, time.time_ns(), event, session.state.model))
+            if isinstance(event, ReplyStarted | Done | TurnFailed):
+                self._may_begin.set()
 
     def _run(self) -> None:
         """The thread. The first thing that fails in it is logged, and nothing else ends by it."""
+        self._may_begin.wait()
         pipes: Pipes | None = None
         has_failed = False
         for work in iter(self._work.get, None):
@@ -77,6 +91,7 @@ class Telemetry:
             await asyncio.wait(self._following)
         logging.getLogger().removeHandler(self._handler)
         self._work.put(None)
+        self._may_begin.set()
         await asyncio.to_thread(self._thread.join, self._export.longest_end + _GRACE_S)
 
 

@@ -64,15 +64,8 @@ class Pipes:
 
     def session(self, id: str, mask: MaskText) -> TracedSession:
         if id not in self._sessions:
-            self._sessions[id] = TracedSession(
-                id,
-                self._tracer,
-                self._metrics,
-                mask,
-                self._parent,
-                has_content=self._export.has_content,
-                server=self._export.server,
-            )
+            parts = self._export, self._tracer, self._metrics, self._parent, mask
+            self._sessions[id] = TracedSession(id, *parts)
         return self._sessions[id]
 
     def log(self, record: logging.LogRecord, text: str) -> None:
