@@ -57,6 +57,7 @@ def test_files_named_in_the_documents_exist() -> None:
         "docs/subagents.md",
         "docs/hooks.md",
         "docs/acp.md",
+        "docs/telemetry.md",
         "docs/mcp.md",
         "docs/library.md",
         "examples/README.md",

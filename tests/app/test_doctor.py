@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from agentcli.llm.local_server.weights import PINNED
+from tests.app.collector import collector
 from tests.app.running import Place
 from tests.conformance.servers import OLLAMA_SHOW, SILENCE, chat_server, json_reply, ollama_server, refused_address
 
@@ -428,6 +429,35 @@ def _(house: House) -> None:
 @plants("a grant that makes no sense", "rules", "This grant is left out")
 def _(house: House) -> None:
     house.write("home/state/grants.json", json.dumps({str(house.folder): ["Bash("]}))
+
+
+# Telemetry
+
+setting(
+    "a collector that is not there", "telemetry", "are lost: it does not answer",
+    '[observability]\nmetrics = true\nendpoint = "http://127.0.0.1:9"',
+)  # fmt: skip
+
+
+@plants("a collector that refuses", "telemetry", "are lost: it answers 401")
+def _(house: House) -> None:
+    came = house.stack.enter_context(collector(status=401))
+    house.set(f'[observability]\ntraces = true\nendpoint = "{came.url}"')
+
+
+@plants("no extra for telemetry", "telemetry", "the extra otel is not installed")
+def _(house: House) -> None:
+    house.write("hidden/opentelemetry/__init__.py", "")
+    house.environment["PYTHONPATH"] = str(house.folder.parent / "hidden")
+    house.set("[observability]\ntraces = true")
+
+
+def test_what_is_exported_where_is_told(house: House) -> None:
+    with collector() as came:
+        house.set(f'[observability]\ntraces = true\nlogs = true\nendpoint = "{came.url}"\nheaders = {{ a = "b" }}')
+        told = [one["message"] for one in house.doctor() if one["check"] == "telemetry"]
+        assert told == [f"{signal} go to {came.url}/v1/{signal}" for signal in ("traces", "logs")]
+        assert [sent["a"] for sent in came.headers] == ["b", "b"]
 
 
 # The terminal
