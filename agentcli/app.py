@@ -21,9 +21,7 @@ from agentcli.agent.interfaces import Checkpoints, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
-from agentcli.agent.runtime import (
-    Runtime,
-)
+from agentcli.agent.runtime import Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.config import Config

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
 SIGNALS = ("traces", "metrics", "logs")
 _ADDRESS = "http://localhost:4318"  # OTLP over HTTP
-_SHARES = {"always": 1.0, "50%": 0.5, "10%": 0.1, "1%": 0.01, "never": 0.0}
 # Where providers are reached that no preset tells of, and the variables that say otherwise.
 _SERVERS = {
     "anthropic": ("ANTHROPIC_BASE_URL", "https://api.anthropic.com"),
@@ -85,19 +85,7 @@ def make_export(config: Config, mask: Callable[[str], str]) -> Export:
         names["deployment.environment.name"] = settings.environment
     parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}
     made: Export = import_module("agentcli.infra.telemetry.export").Export(
-        addresses=exported_to(config),
-        headers=settings.headers,
-        is_compressed=settings.compression == "gzip",
-        share=_SHARES[settings.sampling],
-        batch=settings.batch,
-        timeout=settings.export_timeout,
-        metrics_timeout=settings.metrics_timeout,
-        metric_interval=settings.metric_interval,
-        resource=names | settings.tags,
-        parent=parent,
-        has_content=settings.content,
-        server=lambda provider: _server(config, provider),
-        mask=mask,
+        settings, exported_to(config), names | settings.tags, parent, partial(_server, config), mask
     )
     return made
 

@@ -18,8 +18,10 @@ from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
 from agentcli import Agent
 from agentcli.infra.telemetry.pipes import sampler
+from agentcli.observability_settings import Sampling
 from tests.app.collector import Collector, Span, collector
 from tests.app.running import Place, Ran, call
+from tests.app.terminal import Open
 from tests.app.test_start_path import loaded
 from tests.conformance.replies import anthropic_reply
 from tests.conformance.servers import anthropic_server
@@ -209,8 +211,11 @@ def test_nothing_is_traced_with_the_share_of_nothing(place: Place, came: Collect
     assert came.points  # metrics count everything
 
 
-@pytest.mark.parametrize(("share", "least", "most"), [(0.0, 0, 0), (0.01, 0, 60), (0.1, 120, 290), (1.0, 2_000, 2_000)])
-def test_a_share_of_traces_is_kept(share: float, least: int, most: int) -> None:
+@pytest.mark.parametrize(
+    ("share", "least", "most"),
+    [("never", 0, 0), ("1%", 1, 60), ("10%", 120, 290), ("50%", 880, 1_120), ("always", 2_000, 2_000)],
+)
+def test_a_share_of_traces_is_kept(share: Sampling, least: int, most: int) -> None:
     tracer = TracerProvider(sampler(share), shutdown_on_exit=False).get_tracer("test")
     kept = sum(tracer.start_span("turn").is_recording() for _ in range(2_000))
     assert least <= kept <= most
@@ -288,6 +293,13 @@ def test_prompts_answers_and_results_leave_only_when_asked(place: Place, came: C
     assert said[0]["parts"] == [{"type": "text", "content": "It is buried."}]
     tool = next(span for span in came.spans if "a treasure" in str(span.attributes.get("gen_ai.tool.call.result")))
     assert json.loads(tool.attributes["gen_ai.tool.call.arguments"]) == {"path": "mine.txt"}
+
+
+def test_long_texts_are_cut(place: Place, came: Collector) -> None:
+    prompt = "word " * 20_000
+    ran = place.run("-m", place.script({"text": "Hi."}), "-p", prompt, env=settings(came.url, content=True))
+    assert ran.out == "Hi.\n"
+    assert len(came.span("invoke_agent agentcli").attributes["gen_ai.input.messages"]) == 32_768
 
 
 PEM = "-----BEGIN PRIVATE KEY-----\n" + "\n".join(["MIIEvQIBADANBgkqhkiG9w0BAQEFAASC" + "bKcwggSjAgEAAoIB"] * 6)
@@ -389,6 +401,9 @@ def test_nothing_of_it_is_imported_unless_it_is_on(tmp_path: Path) -> None:
     )
     assert "infra.telemetry" not in ours
     assert not heavy
+    ours, heavy = loaded(place, place.script({"text": "Hi."}), **settings("http://127.0.0.1:9"))
+    assert "infra.telemetry" in ours
+    assert {"opentelemetry", "requests"} <= heavy
 
 
 def test_a_project_does_not_choose_what_is_exported(place: Place, came: Collector) -> None:
@@ -482,3 +497,28 @@ def test_an_agent_of_a_program_exports_too(place: Place, came: Collector, monkey
     agent.run_sync("go")
     agent.run_sync("on")
     assert len(came.spans) == 8
+
+
+# Front ends with many turns
+
+
+def test_a_terminal_session_sends_what_is_left_as_it_ends(came: Collector, open_terminal: Open) -> None:
+    terminal = open_terminal([{"text": "Hello."}, {"text": "Again."}], **settings(came.url))
+    terminal.type("hi\r")
+    terminal.see("Hello.")
+    terminal.type("more\r")
+    terminal.see("Again.")
+    terminal.type("/exit\r")
+    assert terminal.exit_code() == 0
+    assert [span.name for span in came.spans].count("invoke_agent agentcli") == 2
+
+
+def test_own_commands_are_nobodys_calls(place: Place, came: Collector) -> None:
+    flags = ("--input-format", "stream-json", "--output-format", "stream-json")
+    model = place.script({"tool_calls": [call("bash", command="echo mine")]}, {"text": "Hi."})
+    with place.start("-m", model, *flags, *BYPASS, env=settings(came.url), stdin=True) as running:
+        running.say("!echo own")
+        running.say("go")
+        running.wait_for_type("result")
+        running.ended()
+    assert [span.name for span in came.spans].count("execute_tool bash") == 1

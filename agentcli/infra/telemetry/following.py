@@ -12,17 +12,7 @@ from importlib import import_module
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from agentcli.agent.events import (
-    Done,
-    EntryStored,
-    Event,
-    InputDelta,
-    OutputDelta,
-    ReplyStarted,
-    TextDelta,
-    ThinkingDelta,
-    TurnFailed,
-)
+from agentcli.agent import events
 from agentcli.agent.session import Session
 from agentcli.infra.telemetry.export import Export, MaskText
 
@@ -31,7 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_DELTAS = (TextDelta, ThinkingDelta, InputDelta, OutputDelta)
+_DELTAS = (events.TextDelta, events.ThinkingDelta, events.InputDelta, events.OutputDelta)
+_HEAD_START_S = 0.1  # of the first request, which importing would slow down; then there is a reply to wait for
 _GRACE_S = 1.0  # beyond the time-outs of exports, for what is recorded before the last one
 _NOT_EXPORTED = ("opentelemetry.", "urllib3.", __name__)  # an export that logs would have itself exported
 
@@ -45,7 +36,7 @@ class Telemetry:
     def __init__(self, export: Export) -> None:
         self._export = export
         self._work: SimpleQueue[Callable[[Pipes], None] | None] = SimpleQueue()
-        self._may_begin = threading.Event()  # importing would slow the first request down; the reply is waited for
+        self._may_begin = threading.Event()
         self._thread = threading.Thread(target=self._run, name="telemetry", daemon=True)
         self._thread.start()
         self._following: set[asyncio.Task[None]] = set()
@@ -59,13 +50,13 @@ class Telemetry:
         if self._export.addresses.keys() & {"traces", "metrics"}:
             self._following.add(asyncio.create_task(self._hear(session, session.subscribe(), mask)))
 
-    async def _hear(self, session: Session, events: AsyncGenerator[Event, None], mask: MaskText) -> None:
-        unheard = _DELTAS if self._export.has_content else (*_DELTAS, EntryStored)
-        async for event in events:
+    async def _hear(self, session: Session, heard: AsyncGenerator[events.Event, None], mask: MaskText) -> None:
+        unheard = _DELTAS if self._export.settings.content else (*_DELTAS, events.EntryStored)
+        async for event in heard:
             if not isinstance(event, unheard):
                 self._work.put(partial(_record, session.id, mask, time.time_ns(), event, session.state.model))
-            if isinstance(event, ReplyStarted | Done | TurnFailed):
-                self._may_begin.set()
+            if isinstance(event, events.TurnStarted | events.ToolFinished):
+                asyncio.get_running_loop().call_later(_HEAD_START_S, self._may_begin.set)
 
     def _run(self) -> None:
         """The thread. The first thing that fails in it is logged, and nothing else ends by it."""
@@ -95,7 +86,7 @@ class Telemetry:
         await asyncio.to_thread(self._thread.join, self._export.longest_end + _GRACE_S)
 
 
-def _record(session_id: str, mask: MaskText, at: int, event: Event, model: str, pipes: Pipes) -> None:
+def _record(session_id: str, mask: MaskText, at: int, event: events.Event, model: str, pipes: Pipes) -> None:
     pipes.session(session_id, mask).heed(at, event, model)
 
 

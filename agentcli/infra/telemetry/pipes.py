@@ -31,6 +31,7 @@ from urllib3.exceptions import MaxRetryError
 from agentcli.infra.telemetry.export import Export, MaskText
 from agentcli.infra.telemetry.metrics import Metrics
 from agentcli.infra.telemetry.tracing import TracedSession
+from agentcli.observability_settings import Sampling
 from agentcli.version import __version__
 
 log = logging.getLogger(__name__)
@@ -39,9 +40,11 @@ _QUEUE = 2_048  # spans or records that wait; the oldest are dropped
 _LONGEST_ATTRIBUTE = 32_768  # characters
 
 
-def sampler(share: float) -> Sampler:
+def sampler(share: Sampling) -> Sampler:
     """Traces a share of all turns, whole. A parent's decision wins, unless nothing is to be traced."""
-    return ParentBased(TraceIdRatioBased(share)) if share else ALWAYS_OFF
+    if share == "never":
+        return ALWAYS_OFF
+    return ParentBased(TraceIdRatioBased(1.0 if share == "always" else int(share.rstrip("%")) / 100))
 
 
 class Pipes:
@@ -52,8 +55,8 @@ class Pipes:
 
     def __init__(self, export: Export) -> None:
         for name in _TALKATIVE:
-            logging.getLogger(name).addFilter(_ONCE)
-        self._export = export
+            logging.getLogger(name).addFilter(_is_news)
+        self._export, self._settings = export, export.settings
         self._resource = Resource.create({name: export.mask(text) for name, text in export.resource.items()})
         self._parent = TraceContextTextMapPropagator().extract(dict(export.parent), Context())
         self._ends: list[Callable[[], object]] = []
@@ -96,34 +99,34 @@ class Pipes:
         """The arguments of an exporter."""
         return {
             "endpoint": self._export.addresses[signal],
-            "headers": dict(self._export.headers),
-            "compression": Compression.Gzip if self._export.is_compressed else Compression.NoCompression,
+            "headers": self._settings.headers,
+            "compression": Compression(self._settings.compression),
             "timeout": timeout,
             "session": _Connections(),
         }
 
     def _made_tracer(self) -> Tracer:
         limits = SpanLimits(max_attribute_length=_LONGEST_ATTRIBUTE)
-        share, resource = sampler(self._export.share), self._resource
+        share, resource = sampler(self._settings.sampling), self._resource
         provider = TracerProvider(share, resource, shutdown_on_exit=False, span_limits=limits)
-        exporter = OTLPSpanExporter(**self._how("traces", self._export.timeout))
-        batch = self._export.batch
+        exporter = OTLPSpanExporter(**self._how("traces", self._settings.export_timeout))
+        batch = self._settings.batch
         provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=_QUEUE, max_export_batch_size=batch))
         self._ends.append(provider.shutdown)
         return provider.get_tracer("agentcli", __version__)
 
     def _made_meter(self) -> Meter:
-        exporter = OTLPMetricExporter(**self._how("metrics", self._export.metrics_timeout))
-        interval = self._export.metric_interval * 1000
-        reader = PeriodicExportingMetricReader(exporter, interval, self._export.metrics_timeout * 1000)
+        exporter = OTLPMetricExporter(**self._how("metrics", self._settings.metrics_timeout))
+        interval = self._settings.metric_interval * 1000
+        reader = PeriodicExportingMetricReader(exporter, interval, self._settings.metrics_timeout * 1000)
         provider = MeterProvider([reader], self._resource, shutdown_on_exit=False)
         self._ends.append(provider.shutdown)
         return provider.get_meter("agentcli", __version__)
 
     def _made_logs(self) -> LoggerProvider:
         provider = LoggerProvider(self._resource, shutdown_on_exit=False)
-        exporter = OTLPLogExporter(**self._how("logs", self._export.timeout))
-        batch = self._export.batch
+        exporter = OTLPLogExporter(**self._how("logs", self._settings.export_timeout))
+        batch = self._settings.batch
         provider.add_log_record_processor(
             BatchLogRecordProcessor(exporter, max_queue_size=_QUEUE, max_export_batch_size=batch)
         )
@@ -150,24 +153,18 @@ class _Connections(requests.Session):
             raise
 
 
-class _Once(logging.Filter):
-    """Lets each message through once."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: set[tuple[str, object]] = set()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        key = (record.name, record.msg)
-        is_new = key not in self._seen
-        self._seen.add(key)
-        return is_new
-
-
-_ONCE = _Once()
+_TOLD: set[tuple[str, object]] = set()
 _TALKATIVE = (  # the SDK tells of each batch that could not be sent
     "opentelemetry.exporter.otlp.proto.http.trace_exporter",
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
     "opentelemetry.exporter.otlp.proto.http._log_exporter",
     "opentelemetry.sdk._shared_internal",
 )
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Lets each message through once."""
+    key = (record.name, record.msg)
+    is_news = key not in _TOLD
+    _TOLD.add(key)
+    return is_news

@@ -24,7 +24,6 @@ _S = 1e9  # nanoseconds
 class _Request:
     """A request under way. Times are in nanoseconds since 1970; `tried_at` is when its newest try was sent."""
 
-    round: int
     model: str
     began_at: int
     tried_at: int
@@ -66,8 +65,8 @@ class TracedSession:
     def __init__(
         self, session_id: str, export: Export, tracer: Tracer, metrics: Metrics, parent: Context, mask: MaskText
     ) -> None:
-        self._id = session_id
-        self._has_content = export.has_content
+        self._about = {"gen_ai.conversation.id": mask(session_id)}
+        self._has_content = export.settings.content
         self._server = export.server
         self._tracer = tracer
         self._metrics = metrics
@@ -81,8 +80,8 @@ class TracedSession:
         agent = self._agents.setdefault(event.agent_id, _Agent(event.agent_id))
         request = agent.request
         match event:
-            case events.TurnStarted(round):
-                self._begin_request(agent, at, round, model if agent.id == "main" else agent.model)
+            case events.TurnStarted():
+                self._begin_request(agent, at, model if agent.id == "main" else agent.model)
             case events.ReplyStarted() if request is not None:
                 request.first_at = request.first_at or at
             case events.Retry(number, delay_s, error) if request is not None:
@@ -97,7 +96,7 @@ class TracedSession:
             case events.ProviderSwitched(after=after, reason=reason) if request is not None:
                 if reason == "fallback":  # the model before did not answer
                     self._end_request(agent, at, error="_OTHER")
-                self._begin_request(agent, at, request.round, after)
+                self._begin_request(agent, at, after)
             case events.Compaction():
                 self._note_compaction(agent, at, event)
             case events.ToolStarted(id, name, arguments) if not id.startswith(OWN_CALL):
@@ -168,12 +167,12 @@ class TracedSession:
 
     # Requests
 
-    def _begin_request(self, agent: _Agent, at: int, round: int, model: str) -> None:
+    def _begin_request(self, agent: _Agent, at: int, model: str) -> None:
         """One that was sent before and is still open has failed: another one takes its place."""
         self._turn(agent, at)
         if agent.request is not None and agent.request.was_sent:
             self._end_request(agent, at, error="_OTHER")
-        agent.model, agent.request = model, _Request(round, model, at, at)
+        agent.model, agent.request = model, _Request(model, at, at)
 
     def _note_compaction(self, agent: _Agent, at: int, event: events.Compaction) -> None:
         if agent.turn is not None:
@@ -183,7 +182,7 @@ class TracedSession:
         if (request := agent.request) is not None:
             if event.trigger == "overflow":  # the provider refused it for its length; it is made again
                 self._end_request(agent, at, error="ContextOverflow")
-            self._begin_request(agent, at, request.round, request.model)
+            self._begin_request(agent, at, request.model)
 
     def _end_request(self, agent: _Agent, at: int, *, reason: str = "", model: str = "", error: str = "") -> None:
         if (request := agent.request) is None:
@@ -248,8 +247,7 @@ class TracedSession:
 
     def _start(self, name: str, at: int, parent: Span | None, kind: SpanKind = SpanKind.INTERNAL) -> Span:
         context = self._parent if parent is None else set_span_in_context(parent, Context())
-        conversation = {"gen_ai.conversation.id": self._id}
-        return self._tracer.start_span(self._mask(name), context, kind, conversation, start_time=at)
+        return self._tracer.start_span(self._mask(name), context, kind, self._about, start_time=at)
 
     def _finish(self, span: Span, at: int, about: Attributes, *, error: str, told: str = "") -> None:
         if span.is_recording():  # masking takes time
