@@ -65,7 +65,7 @@ class Mask:
             output,
             content=self._content(output.content),
             summary=self.text(output.summary),
-            structured=output.structured if tool in self.keeps_structured else self._structured(output.structured),
+            structured=output.structured if tool in self.keeps_structured else self.value(output.structured)[0],
         )
 
     def _content(self, content: Content | None) -> Content | None:
@@ -73,13 +73,33 @@ class Mask:
             return content if content is None else self.text(content)
         return tuple(Text(self.text(part.text)) if isinstance(part, Text) else part for part in content)
 
-    def _structured(self, value: Any) -> Any:
-        """In plain values. All texts are looked at together: a key may be in several, and one look costs least."""
+    def value(self, value: Any) -> tuple[Any, int]:
+        """A value for JSON, in plain values, and the number of places that are masked in it."""
         with contextlib.suppress(TypeError, ValueError):  # what is not for JSON is left as it is
             value = msgspec.to_builtins(value)
+        # All texts are looked at together: a key may be in several, and one look costs least.
         texts = _texts_in(value)
         found = self._mask.secrets("\n".join(texts))
-        return _replaced(value, _masked(texts, found)) if found else value
+        return (_replaced(value, _masked(texts, found)) if found else value), len(found)
+
+    def written(self, value: Any) -> tuple[Any, int]:
+        """As `value`, for what leaves as a document: also what only the name before it gives away."""
+        value, count = self.value(value)
+        text = msgspec.json.encode(value).decode()
+        named = {}
+        for one in self._mask.secrets(text):
+            secret = max(text[one.start : one.end].split('"'), key=len)
+            with contextlib.suppress(msgspec.DecodeError):  # cut within an escape
+                named[msgspec.json.decode(f'"{secret}"')] = f"[masked: {one.rule}]"
+        masked = {old: _struck(old, named) for old in _texts_in(value)} if named else {}
+        changed = {old: new for old, new in masked.items() if new != old}
+        return (_replaced(value, changed) if changed else value), count + len(changed)
+
+
+def _struck(text: str, named: Mapping[str, str]) -> str:
+    for secret, mask in named.items():
+        text = text.replace(secret, mask)
+    return text
 
 
 def _texts_in(value: Any) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any, Protocol
 
 from agentcli.agent.commands.command import Topic
@@ -48,6 +49,10 @@ class OpenerHost:
         self._opener = opener
 
     @property
+    def session(self) -> Session:
+        raise NotImplementedError
+
+    @property
     def stored_sessions(self) -> SessionStore:
         return self._opener.stored_sessions
 
@@ -62,6 +67,11 @@ class OpenerHost:
 
     async def describe(self, topic: Topic) -> str:
         return await asyncio.to_thread(self._opener.describe, topic)
+
+    async def document(self, file: str) -> str:
+        documents = import_module("agentcli.frontends.export.documents")  # 40 ms that only an export needs
+        written: str = await documents.live_document(self.session, file, await self.sessions())
+        return written
 
     async def edit(self, text: str) -> str | None:
         return None

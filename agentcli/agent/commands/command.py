@@ -82,6 +82,10 @@ class CommandHost(Protocol):
         """What the front end's surroundings know: the settings in force, the state of the installation."""
         ...
 
+    async def document(self, file: str) -> str:
+        """This conversation without secrets, in the form that the file's ending names. Raises `UsageError`."""
+        ...
+
     async def edit(self, text: str) -> str | None:
         """The text as the person's editor left it; None where there is no terminal for one. Raises `UserError`."""
         ...

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from importlib import import_module
 from pathlib import Path
 
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, listed, number_in
-from agentcli.agent.commands.transcript import transcript
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation.titles import shortened
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
@@ -148,16 +146,9 @@ async def _rename(host: CommandHost, name: str) -> Outcome:
 
 
 async def _export(host: CommandHost, name: str) -> Outcome:
-    session, services = host.session, host.session.runtime.calls.services
-    info = next((info for info in await host.sessions() if info.id == session.id), None)
-    prompts = session.prompts()
-    title = title_of(info) if info else label(prompts[0][1]) if prompts else "Conversation"
-    text = transcript(session.state.conversation.path, title)
-    if services.mask is not None:  # people and models write keys too
-        await services.know_secrets()
-        title, text = services.mask.text(title), await asyncio.to_thread(services.mask.text, text)
-    cwd = services.workspace.cwd
-    file = await _write_new(cwd, name or f"{_file_name(title)}.md", text)
+    text = await host.document(name)
+    title = text.split("\n", 1)[0]  # of a Markdown document, where a name is wanted
+    file = await _write_new(host.session.runtime.calls.workspace.cwd, name or f"{_file_name(title)}.md", text)
     return f"Written to {file}."
 
 
@@ -192,5 +183,5 @@ SESSION_COMMANDS = (
     ),
     Command("fork", "go on in a copy of this conversation", _fork, aliases=("branch",)),
     Command("rename", "give this conversation a name", _rename, "NAME", ("title",)),
-    Command("export", "write this conversation to a Markdown file", _export, "[FILE]"),
+    Command("export", "write this conversation to a file: .md, .html or .json", _export, "[FILE]"),
 )

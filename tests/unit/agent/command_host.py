@@ -14,6 +14,7 @@ from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.errors import UsageError
+from agentcli.frontends.export.documents import live_document
 from agentcli.infra.sessions.memory import MemorySessions
 from tests.unit.agent.stage import Stage, on_stage
 
@@ -86,6 +87,9 @@ class FakeHost:
 
     async def describe(self, topic: Topic) -> str:
         return f"about {topic}"
+
+    async def document(self, file: str) -> str:
+        return await live_document(self.session, file, await self.sessions())
 
     async def edit(self, text: str) -> str | None:
         return None

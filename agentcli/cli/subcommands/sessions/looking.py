@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -14,10 +14,9 @@ from agentcli.cli.output import tell
 from agentcli.cli.subcommands.sessions.store import with_store
 from agentcli.cli.subcommands.shared import AsJson, print_json, wait_for
 from agentcli.cli.tables import print_table
-from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, Entry, Result, Unreadable, User
+from agentcli.frontends.export.documents import shown
 from agentcli.llm.messages import Message
-from agentcli.llm.wire.anthropic_request import block_to_wire
 from agentcli.paths import current_folder
 from agentcli.tools.summary import call_title
 
@@ -46,13 +45,7 @@ def show(session_id: str, json: AsJson = False) -> None:
     """One session: what was said and done. ID may be shortened, or be the session's name."""
     info, entries = wait_for(with_store(lambda store: store.load(session_id)))
     if json:
-        print_json(
-            {
-                "session_id": info.id,
-                "messages": [_wire(message) for message in Conversation(entries).valid_messages()],
-                "entries": [msgspec.to_builtins(entry) for entry in entries],
-            }
-        )
+        print_json(shown(info, entries))
         return
     tell(f"{info.id}  {info.cwd}\n")
     for entry in entries:
@@ -82,10 +75,6 @@ def _row(info: SessionInfo) -> tuple[str, ...]:
 
 def _when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-
-
-def _wire(message: Message) -> dict[str, Any]:
-    return {"role": message.role, "content": [block_to_wire(block) for block in message.content]}
 
 
 def _shown(entry: Entry) -> str:

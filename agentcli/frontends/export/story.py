@@ -1,0 +1,236 @@
+"""Makes turns of a session's entries, as documents tell them: prompts, replies, calls with results, notices."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from agentcli.agent.accounting.meter import Meter, spent
+from agentcli.agent.interfaces import SessionInfo
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import (
+    Assistant,
+    Compaction,
+    ContextNote,
+    Entry,
+    HeadMoved,
+    Labelled,
+    Paid,
+    PlanAccepted,
+    ProviderSwitched,
+    Result,
+    Retracted,
+    Rewound,
+    SkillActivated,
+    Unreadable,
+    User,
+)
+from agentcli.conversation.file_changes import FilesRestored
+from agentcli.conversation.mentions import typed_blocks
+from agentcli.conversation.turns import calls_in, is_prompt, text_of
+from agentcli.llm.messages import Base64Source, Block, Document, Image, Text, Thinking, ToolUse
+from agentcli.tools.summary import call_title
+
+_ATTACHED = re.compile(r'<(?:file|folder) path="([^"]*)"')
+
+
+class Prompt(Struct, frozen=True):
+    """A message of the person; `attached` names the files that came with it."""
+
+    time: float
+    text: str
+    images: tuple[Base64Source, ...] = ()
+    attached: tuple[str, ...] = ()
+
+
+class CallTold(Struct, frozen=True):
+    """A call and its result, None where it has none. Times are seconds since 1970."""
+
+    use: ToolUse
+    result: Result | None
+    ended: float
+
+    @property
+    def title(self) -> str:
+        return call_title(self.use.name, self.use.input)
+
+    @property
+    def began(self) -> float:
+        return self.ended - self.result.duration_ms / 1000 if self.result else self.ended
+
+    @property
+    def diff(self) -> str:
+        structured = self.result.structured if self.result else None
+        diff = structured.get("diff") if isinstance(structured, dict) else None
+        return diff if isinstance(diff, str) else ""
+
+    @property
+    def text(self) -> str:
+        return self.result.result.text if self.result else ""
+
+    @property
+    def images(self) -> tuple[Base64Source, ...]:
+        content = self.result.result.content if self.result else ""
+        return _images(() if isinstance(content, str) else content)
+
+    @property
+    def failed(self) -> bool:
+        return self.result is None or self.result.result.is_error
+
+    @property
+    def outcome(self) -> str:
+        """Its summary and the person's answer, in a line."""
+        if self.result is None:
+            return "no result"
+        return " · ".join(part for part in (self.result.summary, self.result.answer) if part)
+
+
+class Reply(Struct, frozen=True):
+    """One reply, and what came of its calls."""
+
+    body: Assistant
+    ended: float
+    calls: tuple[CallTold, ...]
+
+    @property
+    def model(self) -> str:
+        return f"{self.body.provider}/{self.body.model}"
+
+    @property
+    def began(self) -> float:
+        return self.ended - self.body.duration_ms / 1000
+
+    @property
+    def text(self) -> str:
+        return text_of(self.body).strip()
+
+    @property
+    def thinking(self) -> str:
+        return "\n\n".join(b.thinking.strip() for b in self.body.content if isinstance(b, Thinking) and b.thinking)
+
+
+class Remark(Struct, frozen=True):
+    """Something that happened to the session, and its longer text."""
+
+    time: float
+    text: str
+    detail: str = ""
+
+
+Item = Prompt | Reply | Remark
+
+
+class TurnTold(Struct, frozen=True):
+    """A prompt and what followed it; `number` counts from 1, what stands before the first prompt is turn 0."""
+
+    number: int
+    items: tuple[Item, ...]
+
+    @property
+    def replies(self) -> list[Reply]:
+        return [item for item in self.items if isinstance(item, Reply)]
+
+
+class Story(Struct, frozen=True):
+    """A session as documents tell it: the path that counts; `cost` is of everything that was paid."""
+
+    info: SessionInfo
+    models: tuple[str, ...]
+    turns: tuple[TurnTold, ...]
+    cost: Meter
+
+    @property
+    def title(self) -> str:
+        return " ".join((self.info.name or self.info.title or "Conversation").split())
+
+    @property
+    def replies(self) -> list[Reply]:
+        return [reply for turn in self.turns for reply in turn.replies]
+
+
+def story_of(info: SessionInfo, entries: Sequence[Entry]) -> Story:
+    conversation = Conversation(entries)
+    cost = Meter()
+    for entry in conversation.entries:  # also what was taken back was paid for
+        if paid := spent(entry.body):
+            cost.add(*paid)
+    turns: list[list[Item]] = [[]]
+    for is_new, item in _items(conversation.path):
+        if is_new:
+            turns.append([])
+        turns[-1].append(item)
+    told = tuple(TurnTold(number, tuple(items)) for number, items in enumerate(turns) if items)
+    models = dict.fromkeys(reply.model for turn in told for reply in turn.replies)
+    return Story(info, tuple(models), told, cost)
+
+
+def _items(path: Sequence[Entry]) -> Iterator[tuple[bool, Item]]:
+    """What is told, and whether a turn begins with it."""
+    results: dict[str, deque[tuple[float, Result]]] = {}  # ids are a model's, and may come again
+    for entry in path:
+        if isinstance(entry.body, Result):
+            results.setdefault(entry.body.result.tool_use_id, deque()).append((entry.time, entry.body))
+    for entry in path:
+        match entry.body:
+            case User(content) if is_prompt(entry):
+                yield True, _prompt(entry.time, content)
+            case Assistant() as body:
+                calls = tuple(_call(use, results.get(use.id), entry.time) for use in calls_in(body))
+                yield False, Reply(body, entry.time, calls)
+            case _:
+                if remark := _remark(entry):
+                    yield False, remark
+
+
+def _prompt(time: float, content: Sequence[Block]) -> Prompt:
+    typed = typed_blocks(content)
+    text = "".join(block.text for block in typed if isinstance(block, Text)).strip()
+    others = (block for block in content if isinstance(block, Text) and block not in typed)
+    attached = [found[1] for block in others if (found := _ATTACHED.match(block.text))]
+    attached += ["a document" for block in content if isinstance(block, Document)]
+    return Prompt(time, text, _images(content), tuple(attached))
+
+
+def _images(content: Sequence[Block]) -> tuple[Base64Source, ...]:
+    return tuple(block.source for block in content if isinstance(block, Image))
+
+
+def _call(use: ToolUse, results: deque[tuple[float, Result]] | None, asked: float) -> CallTold:
+    if not results:
+        return CallTold(use, None, asked)
+    ended, result = results.popleft()
+    return CallTold(use, result, ended)
+
+
+def _remark(entry: Entry) -> Remark | None:
+    text, detail = "", ""
+    match entry.body:
+        case Compaction() as made:
+            sizes = f"{made.tokens_before:,} → {made.tokens_after:,} tokens, {made.strategy}, {made.trigger}"
+            text, detail = f"The conversation was compacted ({sizes}).", made.carried
+        case ProviderSwitched(before, after, reason):
+            text = f"Another model answers: {before} → {after} ({reason})."
+        case Rewound() | HeadMoved():
+            text = "The person went back to here; what followed is left out."
+        case Retracted(ids):
+            text = f"{len(ids)} entr{'y was' if len(ids) == 1 else 'ies were'} taken back."
+        case Labelled(name):
+            text = f"Label: {name}"
+        case FilesRestored(_, changes):
+            text = f"Changes to {len(changes)} file{'s' * (len(changes) != 1)} were taken back, or done again."
+        case PlanAccepted(plan):
+            text, detail = "The plan was accepted.", plan
+        case SkillActivated(_, skill, by):
+            text = f"The skill {skill.name} was activated by the {by}."
+        case Paid(model, reason="refused" | "broken" as reason):
+            text = f"A request to {model} brought no reply ({reason})."
+        case ContextNote(said):
+            text = said
+        case Unreadable(error):
+            text = f"[{error}]"
+        case _:
+            return None
+    return Remark(entry.time, text, detail.strip())
