@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 # Each is a module of cli/ with a typer `app` (40 ms to import) or with `FLAGS`, loaded when it is called.
 COMMANDS = {
     "demo": "the tour with a scripted model: no key, no network",
-    "sessions": "list, search, fork, remove, redact and check stored sessions",
+    "sessions": "list, search, export, fork, remove, redact and check stored sessions",
     "tools": "list the tools, or run one by hand",
     "undo": "take back what the newest turn did to files",
     "redo": "do again what was taken back",
     "skills": "skills: list, show, validate, new",
     "hooks": "hooks: list them, try one",
     "mcp": "MCP servers: add, list, remove, log in; be one",
+    "replay": "run a recorded session's calls again, and say what differs",
     "blame": "which call of which session wrote each line of a file",
     "usage": "what the stored sessions used and cost",
     "models": "list the models that are known",
@@ -46,7 +47,7 @@ COMMANDS = {
     "completion": "print the script that completes agentcli in your shell",
 }
 # Not there yet, but never a prompt: "undo" is not to be answered by a model and billed.
-PLANNED = frozenset("eval replay".split())
+PLANNED = frozenset(("eval",))
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
