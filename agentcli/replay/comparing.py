@@ -12,7 +12,6 @@ from typing import Literal
 
 from msgspec import Struct, structs
 
-from agentcli.agent.commands.sessions import label
 from agentcli.agent.events import TurnFailed
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.permissions.modes import parse_mode
@@ -32,15 +31,17 @@ from agentcli.paths import project_root
 from agentcli.replay.playing import NO_MORE, Closed, OneSession, RecordedCalls, RecordedLog, RecordedModel
 from agentcli.replay.recording import Recorded, between, turns_of
 from agentcli.replay.scratch import Scratch
-from agentcli.settings import BudgetSettings, CheckpointSettings, MCPSettings, Settings
-from agentcli.setup.checkpoints import make_checkpoints
+from agentcli.settings import BudgetSettings, MCPSettings, Settings
+from agentcli.setup.checkpoints import stored_checkpoints
 from agentcli.setup.extras import Extras
 from agentcli.setup.hooks import Hooks
 from agentcli.setup.sandbox import make_sandbox
 from agentcli.setup.session_choice import NEW
 from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.summary import call_title
 
 Kind = Literal["tool_result", "prompt", "cost", "calls"]
+LONGEST_TITLE = 100  # characters
 _MEMORY_NOTE = "<system-reminder>Memory files of this project"  # of files that no checkpoint has
 
 
@@ -71,8 +72,7 @@ async def replay(config: Config, info: SessionInfo, entries: Sequence[Entry]) ->
         raise UsageError(f"Session {info.id} holds no prompt: there is nothing to replay.")
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="agentcli-replay-", ignore_cleanup_errors=True)))
-        checkpoints = make_checkpoints(with_checkpoints(config), info.id, lambda: (config.cwd,), is_lasting=True)
-        assert checkpoints is not None
+        checkpoints = stored_checkpoints(config, info.id)
         stack.push_async_callback(checkpoints.aclose)
         scratch = Scratch(project_root(config.cwd), folder / "workspace", checkpoints.content)
         scratch.fill(config.settings.checkpoints.exclude, (config.paths.state, config.paths.cache))
@@ -86,11 +86,6 @@ async def replay(config: Config, info: SessionInfo, entries: Sequence[Entry]) ->
             scratch.put_back(turn.changes())
             await player.play(turn)
         return player.report(len(turns))
-
-
-def with_checkpoints(config: Config) -> Config:
-    """The configuration with checkpoints on: what they hold is read, whether or not new ones are made."""
-    return structs.replace(config, settings=structs.replace(config.settings, checkpoints=CheckpointSettings()))
 
 
 class _Player:
@@ -222,7 +217,7 @@ class _Player:
                     self._calls += 1
                     then, now = self._told(self._turn.results[id]), self._told(made[id])
                     if then != now:
-                        self._note("tool_result", label(f"{use.name} {use.input}"), then, now)
+                        self._note("tool_result", call_title(use.name, use.input, LONGEST_TITLE), then, now)
                 case "recorded":
                     self._not_replayed[use.name] += 1
                 case _:
@@ -286,7 +281,7 @@ def _config_of_copy(config: Config, scratch: Scratch, folder: Path, mode: str) -
         permissions=permissions,
         checkpoints=structs.replace(settings.checkpoints, enabled=False),
         budgets=BudgetSettings(),
-        mcp=structs.replace(settings.mcp, enabled=False) if settings.mcp.enabled else MCPSettings(enabled=False),
+        mcp=MCPSettings(enabled=False),
     )
     paths = structs.replace(config.paths, state=folder / "state", cache=folder / "cache")
     cwd = scratch.copy / config.cwd.relative_to(scratch.root)

@@ -16,7 +16,11 @@ LONGEST_RESULT = 20_000  # characters; a page of a pull request takes 65,536 in 
 def as_markdown(story: Story) -> str:
     parts = [f"# {_line(story.title)}", _facts(story)]
     for turn in story.turns:
+        before = ""  # the model that has answered so far
         for item in turn.items:
+            if isinstance(item, Reply) and item.text and item.model != before:
+                parts.append(f"### {_line(item.model)}")
+                before = item.model
             parts += _told(item)
     parts += ["## Usage", "\n".join(_usage(story))]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -43,7 +47,6 @@ def _told(item: Item) -> Iterator[str]:
             names = [f"`{_line(name).replace('`', '')}`" for name in attached] + ["an image"] * len(images)
             yield f"Attached: {', '.join(names)}" if names else ""
         case Reply() as reply:
-            yield f"### {_line(reply.model)}" if reply.text else ""
             yield contained(reply.text)
             for call in reply.calls:
                 yield from _call(call)

@@ -18,6 +18,7 @@ from agentcli.config import Config
 from agentcli.errors import UserError
 from agentcli.frontends.export.documents import document, form_of
 from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.setup.checkpoints import stored_checkpoints
 from agentcli.small_files import replace_file
 
 Format = Literal["md", "json", "html", "pytest"]
@@ -52,7 +53,11 @@ async def _written(session_id: str, form: Format, raw: bool) -> tuple[str, int]:
         return document(form, info, entries, mask)
     from agentcli.replay.as_test import as_test
 
-    return as_test(config, info, entries, mask)
+    checkpoints = stored_checkpoints(config, info.id)
+    try:
+        return as_test(info, entries, checkpoints.content, mask)
+    finally:
+        await checkpoints.aclose()
 
 
 async def _mask(config: Config) -> Mask | None:
