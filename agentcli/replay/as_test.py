@@ -58,7 +58,11 @@ def as_test(
     value = {
         "turns": told,
         "expected": {id: turn.results[id].result.text for id, (turn, fate) in fates.items() if fate == "again"},
-        "refused": {id: _refusal(turn, id) for id, (turn, fate) in fates.items() if fate != "again"},
+        "refused": {
+            id: turn.refusal(id) if fate == "denied" else "It is not made again."
+            for id, (turn, fate) in fates.items()
+            if fate != "again"
+        },
         "after": after,
     }
     value = with_paths(value, str(files.root), "{root}")
@@ -72,10 +76,15 @@ def as_test(
         "mode": next((turn.mode for turn in turns if turn.mode), "default"),
     }
     literals = {name: pformat(part, width=116, sort_dicts=False) for name, part in parts.items()}
-    title = re.sub(r'[\\"]', "'", mask.text(info.title) if mask else info.title)
-    date, model = time.strftime("%Y-%m-%d", time.localtime(info.created)), _model(entries)
+    about = {
+        "id": info.id,
+        "title": mask.text(info.title) if mask else info.title,
+        "date": time.strftime("%Y-%m-%d", time.localtime(info.created)),
+        "model": _model(entries),
+    }
+    plain = {name: re.sub(r'[\\"]', "'", ascii(text)[1:-1]) for name, text in about.items()}  # for a docstring
     template = Template(Path(__file__).with_name("test_template.txt").read_text("utf-8"))
-    return template.substitute(literals, id=info.id, title=title, date=date, model=model), places
+    return template.substitute(literals | plain), places
 
 
 class _Files:
@@ -153,13 +162,6 @@ def _replies(turn: Recorded) -> Iterator[dict[str, Any]]:
         yield {"text": text_of(reply), **({"tool_calls": calls} if calls else {})}
     if reply is None or calls_in(reply):
         yield _ENDED
-
-
-def _refusal(turn: Recorded, id: str) -> str:
-    if turn.fate(id) == "denied":
-        told = turn.results[id].result.text
-        return told.partition(": ")[2] or told
-    return "It is not made again."
 
 
 def _refuse_foreign_changes(turns: Sequence[Recorded]) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct, structs
 
 from agentcli.agent.events import TurnFailed
 from agentcli.agent.interfaces import SessionInfo
-from agentcli.agent.permissions.modes import parse_mode
+from agentcli.agent.permissions.modes import parse_mode, untold_mode
 from agentcli.agent.runtime import Limits, Prefix
 from agentcli.agent.session import Session
 from agentcli.app import Builder
@@ -109,7 +109,9 @@ class _Player:
 
     async def open(self, stack: AsyncExitStack, first: Recorded, folder: Path) -> None:
         """Build the session in the copy: confined, without network, hooks, MCP servers, and limits."""
-        config = _config_of_copy(self._builder.config, self._scratch, folder, first.mode)
+        told = [entry.body for entry in self._entries[: first.start]]
+        mode = first.mode or ("default" if untold_mode("plan", told) else "plan")
+        config = _config_of_copy(self._builder.config, self._scratch, folder, mode)
         self._model.begin(first)
         rules = Builder(config, store=MemorySessions()).rules()
         sandbox = Closed(make_sandbox(config, (config.cwd,), session_id=self._info.id, rules=rules, profile=None))
@@ -274,7 +276,7 @@ def _usd(cost: float | None) -> str:
 def _config_of_copy(config: Config, scratch: Scratch, folder: Path, mode: str) -> Config:
     settings: Settings = config.settings
     profile = "workspace-write" if settings.sandbox.profile == "danger-full-access" else settings.sandbox.profile
-    permissions = structs.replace(settings.permissions, additional_directories=(), mode=mode or "default")
+    permissions = structs.replace(settings.permissions, additional_directories=(), mode=mode)
     settings = structs.replace(
         settings,
         sandbox=structs.replace(settings.sandbox, profile=profile, hosts=(), writable=()),

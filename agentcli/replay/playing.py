@@ -108,8 +108,7 @@ class RecordedCalls:
     async def before_call(self, record: CallRecord, input: dict[str, Any]) -> HookAnswer | None:
         id, fate = record.id, self.turn.fate(record.id)
         if fate == "denied":
-            told = self.turn.results[id].result.text
-            raise ToolError(told.partition(": ")[2] or told, kind="permission_denied")
+            raise ToolError(self.turn.refusal(id), kind="permission_denied")
         if fate == "skipped":
             raise ToolError("It was not run then.", kind="permission_denied")
         given = with_paths(input, *self._paths)

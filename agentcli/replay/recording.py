@@ -85,6 +85,11 @@ class Recorded:
         is_foreign = use.name in _NOT_AGAIN or use.name.startswith("mcp__")
         return "recorded" if is_partial or is_apart or is_foreign else "again"
 
+    def refusal(self, id: str) -> str:
+        """What the model was told of a call that was denied, without the kind of the error before it."""
+        told = self.results[id].result.text
+        return told.partition(": ")[2] or told
+
     def changes(self, call_id: str = "") -> Iterator[FileChange]:
         """What its calls, or one of them, did to files, in order."""
         for entry in self.entries:

@@ -62,6 +62,7 @@ def test_files_named_in_the_documents_exist() -> None:
         "docs/library.md",
         "examples/README.md",
         "docs/doctor.md",
+        "docs/export.md",
         "benchmarks/README.md",
     ):
         text = (ROOT / page).read_text("utf-8")

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from agentcli.cli.output import tell
+from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.sessions.store import with_store
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.config import Config, load_config
-from agentcli.errors import UsageError
+from agentcli.errors import UsageError, UserError
 from agentcli.replay.comparing import Report, replay
 
 LONGEST_SHOWN = 1_000  # characters of each side of a difference
@@ -20,7 +20,11 @@ app = make_app("Run a recorded session again in a copy of its workspace.", needs
 
 
 def run(arguments: list[str]) -> int:
-    return run_app(app, "replay", arguments)
+    try:
+        return run_app(app, "replay", arguments)
+    except UserError as error:  # 1 says that something differs
+        warn(str(error))
+        return UsageError.exit_code
 
 
 @app.command()

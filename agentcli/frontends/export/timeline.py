@@ -15,8 +15,8 @@ from agentcli.frontends.printable import exposed
 
 WIDTH, HEIGHT = 1000, 120  # units of the drawing, which takes the width there is
 LONGEST_PAUSE_S = 60.0  # what is longer, with nothing running, is drawn as this
-_LANES = {"request": 8, "call": 44, "failed": 44}  # from the top; the cost is drawn over all
-_BAR = 28
+_LANES = {"request": 10, "call": 64, "failed": 64}  # from the top; the cost is drawn over all
+_BAR = 46
 
 
 class Bar(Struct, frozen=True):

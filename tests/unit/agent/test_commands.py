@@ -334,11 +334,10 @@ async def test_export_writes_markdown_and_never_over_a_file(tmp_path: Folder) ->
             await host.says("/export")
         await host.says("/export other.md")
         assert (host.stage.workspace / "other.md").read_text() == text
-    assert text.startswith(
-        "# Mend a.txt, please!\n\n## Prompt\n\nMend a.txt, please!\n\n## scripted/script\n\nI mend it."
-    )
-    assert "**Edit a.txt**\n\n````diff\n--- a/a.txt" in text
-    assert "**Run false** (failed)" in text
+    assert text.startswith("# Mend a.txt, please!\n\n- Date: ")
+    assert "## Prompt\n\n> Mend a.txt, please!\n\n### scripted/script\n\nI mend it." in text
+    assert "✓ **Edit a.txt** · +1 -1\n\n````diff\n--- a/a.txt" in text
+    assert "✗ **Run false**" in text
     assert "Taken back" not in text
 
 

@@ -1,0 +1,255 @@
+"""`agentcli sessions export` and `/export`: what a document holds, and what nothing in it can do."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from agentcli.safety.secrets.masking import Masker
+from tests.app.recorded import EDITS, HOSTILE, KEY, compacted_session, rich_session, says, session
+from tests.app.running import Place, call
+
+VOID = {"meta", "img", "br", "hr", "rect", "path"}
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: elements with attributes, texts, and whether all is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def of(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.elements if name == tag]
+
+    @property
+    def text(self) -> str:
+        return "".join(self.texts)
+
+
+def export(place: Place, id: str, *arguments: str) -> str:
+    ran = place.run("sessions", "export", id, *arguments)
+    assert ran.code == 0, ran.err
+    return ran.out
+
+
+def test_markdown_folds_results_and_shows_changes_as_diffs(place: Place) -> None:
+    text = export(place, rich_session(place))
+    assert text.startswith("# Mend add")
+    assert re.search(r"^- Cost: \$\d", text, re.MULTILINE)
+    assert "✓ **Edit a.py** · +1 -1\n\n```diff\n--- a/a.py" in text
+    assert "✗ **Edit none.py**" in text
+    assert "✗ **Run curl https://example.org**" in text
+    assert "> **Note:** Another model answers" in text
+    assert "| model | requests | input | cached | output | cost |" in text
+    tokens = MarkdownIt("commonmark").parse(text)
+    headings = [after.content for token, after in pairwise(tokens) if token.type == "heading_open"]
+    assert [heading for heading in headings if heading in ("Prompt", "Usage")] == [
+        "Prompt",
+        "Prompt",
+        "Usage",
+    ]  # no open fence
+    tags = {token.content.strip() for token in tokens if token.type == "html_block"}
+    assert tags == {"<details><summary>Result</summary>", "</details>"}
+
+
+def test_json_is_what_show_prints_and_more(place: Place) -> None:
+    id = rich_session(place)
+    exported = json.loads(export(place, id, "--format", "json", "--raw"))
+    shown = json.loads(place.run("sessions", "show", id, "--json").out)
+    assert {name: exported[name] for name in shown} == shown
+    assert (exported["cwd"], exported["model"].split("/")[0]) == (str(place.folder), "scripted")
+    assert exported["usage"]["output_tokens"] > 50
+    assert exported["version"]
+    assert exported["created"] < exported["updated"]
+
+
+def test_nothing_that_was_said_becomes_a_part_of_the_page(place: Place) -> None:
+    file = place.folder.parent / "page.html"
+    export(place, rich_session(place), "-o", str(file))
+    text = file.read_text("utf-8")
+    page = Page(text)
+    assert page.open == []
+    assert len(page.of("script")) == 1
+    assert not [
+        name for _, attributes in page.elements for name in attributes if name.startswith("on") or name == "style"
+    ]
+    links = {str(attributes["href"]) for attributes in page.of("a")}
+    assert {link for link in links if not link.startswith("#t")} <= {
+        "https://example.org/a", "https://evil.example/i.png",
+    }  # fmt: skip
+    assert not page.of("img")
+    assert not page.of("iframe") + page.of("link") + page.of("base") + page.of("form")
+    assert "<script>alert(1)</script>" in page.text
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "␛[31m" in text  # shown
+    policy = str(page.of("meta")[1]["content"])
+    assert policy.startswith("default-src 'none'; style-src 'sha256-")
+    assert "unsafe" not in policy
+
+
+def test_the_page_folds_calls_colours_diffs_and_draws_a_timeline(place: Place) -> None:
+    file = place.folder.parent / "page.html"
+    export(place, rich_session(place), "-o", str(file))
+    text = file.read_text("utf-8")
+    page = Page(text)
+    assert len(page.of("details")) >= 8
+    assert '<span class="add">+    return a + b</span>' in text
+    assert '<span class="del">-    return a - b</span>' in text
+    assert "<th>a</th>" in text  # the table of an answer
+    bars = [attributes["class"] for attributes in page.of("rect")]
+    assert (bars.count("request"), bars.count("call"), bars.count("failed")) == (6, 7, 2)
+    assert "6 requests and 9 calls from" in text
+    assert 'aria-labelledby="tt td"' in text
+
+
+def test_secrets_do_not_leave(place: Place) -> None:
+    (place.folder / ".env").write_text("SERVICE_PASSWORD=violet-harbour-4417\n")
+    id = session(
+        place,
+        f"My key is {KEY} and violet-harbour-4417",
+        says("", call("bash", command=f"echo {KEY}"), call("think", thought="x", password="Sup3rS3cretValue9xKq")),
+        {"text": "Noted."},
+    )
+    for format in ("md", "json", "html", "pytest"):
+        ran = place.run("sessions", "export", id, "--format", format)
+        assert ran.code == 0, ran.err
+        assert KEY not in ran.out
+        assert "violet-harbour-4417" not in ran.out
+        assert Masker().secrets(ran.out) == []
+        assert re.search(r"masked what looks like a secret in \d+ places", ran.err)
+    raw = place.run("sessions", "export", id, "--raw")
+    assert KEY in raw.out
+    assert raw.err == ""
+
+
+def test_the_ending_of_the_file_names_the_form(place: Place) -> None:
+    id = session(place, "Hello", {"text": "Hi."})
+    export(place, id, "-o", "a.json")
+    assert json.loads((place.folder / "a.json").read_text())["session_id"] == id
+    export(place, id, "-o", "a.json", "--format", "md")
+    assert (place.folder / "a.json").read_text().startswith("# Hello")
+    assert sorted(path.name for path in place.folder.iterdir()) == ["a.json"]
+    wrong = place.run("sessions", "export", id, "-o", "a.pdf")
+    assert (wrong.code, ".html" in wrong.err) == (2, True)
+    lost = place.run("sessions", "export", id, "-o", "none/a.md")
+    assert (lost.code, "could not be written" in lost.err) == (1, True)
+
+
+def test_the_slash_command_writes_each_form(place: Place) -> None:
+    session(place, "Hello", {"text": "Hi."})
+    for name in ("a.md", "a.html", "a.json"):
+        ran = place.run("-c", "-p", f"/export {name}", "-m", place.script())
+        assert f"{name}." in ran.out, ran.err
+    assert (place.folder / "a.md").read_text().startswith("# Hello")
+    assert Page((place.folder / "a.html").read_text()).open == []
+    assert json.loads((place.folder / "a.json").read_text())["title"] == "Hello"
+    assert "ending" in place.run("-c", "-p", "/export a.pdf", "-m", place.script()).err
+
+
+@pytest.mark.slow
+def test_compactions_are_told_with_their_text(place: Place) -> None:
+    id = compacted_session(place, turns=6)
+    text = export(place, id)
+    assert text.count("> **Note:** The conversation was compacted (") >= 1
+    assert text.count("## Prompt") == 6  # what it covers is told, too
+    page = Page(export(place, id, "--format", "html"))
+    assert "The conversation was compacted (" in page.text
+    assert page.open == []
+
+
+@pytest.fixture
+def exported_test(place: Place) -> Path:
+    """A session with edits, commands, a failure and a denial, as a test."""
+    (place.folder / "a.py").write_text("def add(a, b):\n    return a - b\n")
+    (place.folder / "data.bin").write_bytes(b"\xff\xfe\x00")
+    (place.folder / "run.sh").write_text("echo ran\n")
+    (place.folder / "run.sh").chmod(0o755)
+    id = session(
+        place,
+        "Mend add",
+        says(
+            "Look.",
+            call("file_read", path=str(place.folder / "a.py")),
+            call("bash", command="./run.sh; pwd; wc -c data.bin"),
+        ),
+        says("Mend.", call("file_edit", path="a.py", old_string="a - b", new_string="a + b")),
+        says(
+            "Check.",
+            call("bash", command="python3 -c 'import a; print(a.add(1, 2))'"),
+            call("bash", command="curl x.org"),
+        ),
+        {"text": "Done."},
+        flags=EDITS,
+    )
+    session(
+        place, "More", says("", call("bash", command="cat a.py > copy.py")), {"text": "Done."}, flags=("-c", *EDITS)
+    )
+    file = place.folder.parent / "test_session.py"
+    export(place, id, "-o", str(file))
+    return file
+
+
+def run_test(file: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(file.parent), str(file)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=file.parent)
+
+
+@pytest.mark.slow
+def test_a_session_as_a_test_passes_and_fails_where_a_tool_does_otherwise(exported_test: Path) -> None:
+    passed = run_test(exported_test)
+    assert passed.returncode == 0, passed.stdout
+    text = exported_test.read_text()
+    for before, after in (
+        ("+    return a + b", "+    return a * b"),  # what the edit gives
+        ("ran\\n{root}", "run\\n{root}"),  # what the command prints
+        ("'copy.py': 'def", "'copy.py': 'fed"),  # what is left of a file
+    ):
+        assert before in text
+        exported_test.write_text(text.replace(before, after))
+        failed = run_test(exported_test)
+        assert failed.returncode == 1, failed.stdout
+        assert "AssertionError" in failed.stdout
+
+
+@pytest.mark.slow
+def test_a_test_of_large_files_is_refused(place: Place) -> None:
+    (place.folder / "large.txt").write_text("x" * 5_100_000)
+    id = session(place, "Look", says("", call("file_read", path="large.txt", limit=1)), {"text": "Long."})
+    ran = place.run("sessions", "export", id, "--format", "pytest")
+    assert (ran.code, ran.out) == (1, "")
+    assert "5.1 MB" in ran.err
+
+
+def test_hostile_texts_are_what_they_seem(place: Place) -> None:
+    """The other tests rest on this."""
+    assert "\u202e" in HOSTILE
+    assert Masker().secrets(KEY)
