@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -40,6 +40,7 @@ from agentcli.tools.tool import Tool, Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting.metrics import UsageCollector
+    from agentcli.agent.event_store import EventStore
     from agentcli.tools.mcp.client import MCPClient
     from agentcli.tools.web.searching import SearchProvider
 
@@ -82,6 +83,9 @@ class Agent:
     whole, by a `conversation_id` of yours, which suits a web handler that makes an agent for each request. Both belong
     to `user_id`, and one of somebody else's is refused.
 
+    `event_store` keeps the events of prompts that are given a `stream_id`, numbered, for readers elsewhere who may come
+    back to where they were.
+
     Warnings go to the logger `agentcli`. Raises `UserError` for a wrong model, setting or tool.
     """
 
@@ -112,6 +116,7 @@ class Agent:
         conversation_store: ConversationStore | None = None,
         conversation_id: str = "",
         user_id: str = "",
+        event_store: EventStore | None = None,
     ) -> None:
         if conversation_store is not None and (store is not None or not conversation_id):
             raise UsageError("A conversation_store goes with a conversation_id, and takes the place of a store.")
@@ -151,6 +156,7 @@ class Agent:
         self._conversations = conversation_store
         self._conversation_id = conversation_id
         self._user_id = user_id
+        self._events = event_store
         self._turns = PromptOrder()
         self._keyed: dict[str, tuple[ToolUse, asyncio.Task[ToolFinished]]] = {}
 
@@ -221,12 +227,13 @@ class Agent:
         *,
         attachments: Sequence[str | Path | Block] = (),
         tools: Sequence[ToolSpec] = (),
+        stream_id: str = "",
     ) -> Done:
         """Answer a prompt. Raises `AgentFailed`; what was said stays part of the conversation.
 
         The arguments are those of `stream`.
         """
-        async with aclosing(self.stream(content, attachments=attachments, tools=tools)) as events:
+        async with aclosing(self.stream(content, attachments=attachments, tools=tools, stream_id=stream_id)) as events:
             async for event in events:
                 if isinstance(event, TurnFailed):
                     raise AgentFailed(event)
@@ -240,6 +247,7 @@ class Agent:
         *,
         attachments: Sequence[str | Path | Block] = (),
         tools: Sequence[ToolSpec] = (),
+        stream_id: str = "",
     ) -> AsyncGenerator[Event, None]:
         """The events of answering a prompt, ending with `Done` or `TurnFailed`; to stop listening interrupts it.
 
@@ -248,11 +256,16 @@ class Agent:
         from now on: each of their calls comes in a `ClientToolRequested`, and the turn waits until a `ClientResult` was
         submitted to the session. A prompt given meanwhile waits for the end of this one; beside a stream that nobody
         reads any more it raises `UsageError`.
+
+        With a `stream_id` the event store of the agent gets the events too, as the objects of the JSON output; the
+        last of them are stored before this ends.
         """
+        if stream_id and self._events is None:
+            raise UsageError("A stream_id needs an event_store: Agent(event_store=…) keeps its events.")
         session = await self.session()
         blocks = await asyncio.to_thread(_blocks_of, content, attachments, session.snapshot().workspace)
         last: Done | TurnFailed | None = None
-        async with self._turns.one(), aclosing(session.subscribe()) as events:
+        async with self._turns.one(), self._recording(session, stream_id), aclosing(session.subscribe()) as events:
             with self._turns.marked():
                 session.submit(Prompt(blocks, tools=tuple(tools)))
             try:
@@ -271,6 +284,13 @@ class Agent:
                 await self._keep()
         if last is not None:  # behind the turn: whoever has this needs nothing more
             yield last
+
+    def _recording(self, session: Session, stream_id: str) -> AbstractAsyncContextManager[None]:
+        if self._events is None or not stream_id:
+            return nullcontext()
+        recording = import_module("agentcli.stream_recording").recording
+        made: AbstractAsyncContextManager[None] = recording(session, self._events, stream_id)
+        return made
 
     async def call_tool(
         self,

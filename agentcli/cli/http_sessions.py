@@ -28,8 +28,6 @@ from agentcli.setup.session_choice import SessionChoice
 
 log = logging.getLogger(__name__)
 
-_Place = tuple[Path, str]  # a folder, and whose sessions in it
-
 
 class UsageStore(SessionStore, Protocol):
     """A store that also tells what its sessions used."""
@@ -38,26 +36,27 @@ class UsageStore(SessionStore, Protocol):
 
 
 class HttpSessions:
-    """Implements `Sessions` with the flags of `agentcli serve`. `budgets` is a folder for what users have spent.
-
-    Sessions of one user in one folder share their parts, unless MCP servers are among these.
-    """
+    """Implements `Sessions` with the flags of `agentcli serve`. `budgets` is a folder for what users have spent."""
 
     def __init__(self, options: argparse.Namespace, store: UsageStore, *, budgets: Path) -> None:
         self._options = options
         self._store = store
         self._budgets = budgets
-        self._shared: dict[_Place, Builder] = {}
-        self._uses: dict[Builder, int] = {}
 
     async def open(self, wanted: Wanted) -> Opened:
-        builder = await self._builder(wanted)
-        config = builder.config
+        config = await asyncio.to_thread(load_for, self._options, wanted.cwd)
+        for notice in config.notices:
+            log.warning("%s", notice)
+        builder = Builder(
+            config,
+            store=self._store,
+            extras=replace(extras_from(self._options), brings_tools=True),
+            can_ask=True,
+            goes_on=True,
+            owns_store=False,
+            on_notice=log.warning,
+        )
         opener = ConfiguredOpener(config, builder)
-
-        async def aclose() -> None:
-            await self._leave(builder)
-
         try:
             if wanted.model:
                 opener.check_model(wanted.model)
@@ -68,41 +67,13 @@ class HttpSessions:
             commands = conversation_commands()
             add_own_commands(commands, config, builder, log.warning)
         except BaseException:
-            await aclose()
+            await builder.aclose()
             raise
         if wanted.mode:
             session.submit(SetMode(wanted.mode))
         if wanted.budget_usd is not None:
             session.state.budgets = session.state.budgets.within(self._account(wanted.user_id, wanted.budget_usd))
-        return Opened(session, opener, commands, aclose)
-
-    async def _builder(self, wanted: Wanted) -> Builder:
-        place = wanted.cwd, wanted.user_id
-        if (builder := self._shared.get(place)) is None:
-            config = await asyncio.to_thread(load_for, self._options, wanted.cwd)
-            for notice in config.notices:
-                log.warning("%s", notice)
-            extras = replace(extras_from(self._options), brings_tools=True)
-            builder = Builder(
-                config,
-                store=self._store,
-                extras=extras,
-                can_ask=True,
-                goes_on=True,
-                owns_store=False,
-                on_notice=log.warning,
-            )
-            if builder.servers is None:
-                builder = self._shared.setdefault(place, builder)
-        self._uses[builder] = self._uses.get(builder, 0) + 1
-        return builder
-
-    async def _leave(self, builder: Builder) -> None:
-        self._uses[builder] -= 1
-        if not self._uses[builder]:
-            del self._uses[builder]
-            self._shared = {place: shared for place, shared in self._shared.items() if shared is not builder}
-            await builder.aclose()
+        return Opened(session, opener, commands, builder.aclose)
 
     def _account(self, user_id: str, most_usd: float) -> DayAccount:
         self._budgets.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -57,6 +57,7 @@ class Workers:
         self._worker = worker
         self._started: dict[int, float] = {}
         self._signal = 0
+        self._parent, self._alive = os.pipe()  # which ends with this process
 
     def run(self, count: int, on_ready: Callable[[], None]) -> int:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -81,7 +82,8 @@ class Workers:
             return
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
-        _end_process(self._worker, on_ready)
+        os.close(self._alive)
+        _end_process(self._worker, on_ready, self._parent)
 
     def _replace_dead(self) -> None:
         for pid, status in _ended(self._started):
@@ -112,11 +114,11 @@ def _ended(pids: dict[int, float]) -> list[tuple[int, int]]:
     return [(pid, status) for pid, status in looked if pid]
 
 
-def _end_process(worker: Worker, on_ready: Callable[[], Any]) -> NoReturn:
+def _end_process(worker: Worker, on_ready: Callable[[], Any], parent: int) -> NoReturn:
     """Work in this child, and never return into its parent's code."""
     code = 1
     try:
-        code = asyncio.run(_work(worker, on_ready))
+        code = asyncio.run(_work(worker, on_ready, parent))
     except Exception as error:  # noqa: BLE001 - the outermost place of this process
         warn(f"a worker could not go on: {error}")
     finally:
@@ -131,8 +133,8 @@ def _all_told(pipe: int, count: int) -> bool:
     return not count
 
 
-async def _work(worker: Worker, on_ready: Callable[[], Any]) -> int:
-    """One process: what it serves, to whom, and where other processes reach it."""
+async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None = None) -> int:
+    """One process: what it serves, to whom, and where other processes reach it. It ends with its `parent`."""
     try:
         import uvicorn  # the extra
 
@@ -168,7 +170,12 @@ async def _work(worker: Worker, on_ready: Callable[[], Any]) -> int:
 
         def leave() -> None:
             server.should_exit = True
+            hosting.leave()
+            if parent is not None:
+                asyncio.get_running_loop().remove_reader(parent)
 
+        if parent is not None:
+            asyncio.get_running_loop().add_reader(parent, leave)
         with interrupt_on_signals(leave) as received:
             server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # ours are heeded
             await server.serve(sockets=[worker.listening, inner])

@@ -41,7 +41,7 @@ def run(arguments: list[str]) -> int:
     if not 0 <= options.port <= _HIGHEST_PORT:
         raise UsageError(f"--port is a number up to {_HIGHEST_PORT}; 0 is any that is free.")
     config = load_for(options, current_folder())
-    set_up_logging(config.paths.state, config.settings.observability.log_level)
+    set_up_logging(config)
     for notice in config.notices:
         warn(notice)
     folder = config.paths.state / "serve"

@@ -7,14 +7,14 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.event_store import EventStore
+from agentcli.agent.event_store import EventStore, StreamEvent
 from agentcli.errors import NoSession, SessionInUse, StorageError, StreamMoved, UserError
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.opening import Sessions, Wanted
@@ -52,7 +52,7 @@ class Hosting:
         self._opening: dict[str, asyncio.Lock] = {}
         self._readers: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
-        self._is_leaving = False
+        self._leaving = asyncio.Event()
 
     def hosted(self, session_id: str) -> HostedSession | None:
         return self._open.get(session_id)
@@ -93,7 +93,7 @@ class Hosting:
             await opened.session.close()
             await opened.aclose()
             raise
-        if self._is_leaving:
+        if self._leaving.is_set():
             await hosted.close()
             raise StorageError("The server is ending: send this again.")
         self._open[id] = hosted
@@ -133,6 +133,23 @@ class Hosting:
             self._readers[session_id] -= 1
             if not self._readers[session_id]:
                 del self._readers[session_id]
+
+    def leave(self) -> None:
+        """End the streams of all readers, who may come back to another server."""
+        self._leaving.set()
+
+    async def events_after(self, session_id: str, after: int, count: int, *, wait_s: float) -> Sequence[StreamEvent]:
+        """What is read of a stream; raises `StorageError`, also when the server ends."""
+        reading = asyncio.ensure_future(self.events.read(session_id, after, count, wait_s=wait_s))
+        leaving = asyncio.ensure_future(self._leaving.wait())
+        try:
+            await asyncio.wait((reading, leaving), return_when="FIRST_COMPLETED")
+            if not reading.done():
+                raise StorageError("The server ends.")
+            return reading.result()
+        finally:
+            reading.cancel()
+            leaving.cancel()
 
     async def catch_up(self, session_id: str) -> None:
         """Tell what the log has and the stream has not, where no server has the session open. Raises `StorageError`."""
@@ -175,7 +192,7 @@ class Hosting:
                 self._given_up(session_id)
 
     async def aclose(self) -> None:
-        self._is_leaving = True
+        self.leave()
         for session_id in list(self._open):
             self._given_up(session_id)
         while self._closing:

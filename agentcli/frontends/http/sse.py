@@ -5,12 +5,12 @@ https://html.spec.whatwg.org/multipage/server-sent-events.html
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
 
-from agentcli.agent.event_store import EventStore, StreamEvent
+from agentcli.agent.event_store import StreamEvent
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import StorageError
 from agentcli.frontends.http.hosting import Hosting
@@ -40,7 +40,7 @@ async def sent(hosting: Hosting, session_id: str, after: int) -> AsyncIterator[b
             yield _in_form(event)
         while True:
             try:
-                found = await _next(events, session_id, after)
+                found = await hosting.events_after(session_id, after, _PAGE, wait_s=ALIVE_EVERY_S)
             except StorageError as error:
                 yield b": " + str(error).replace("\n", " ").encode() + b"\n\n"
                 return  # the reader comes again
@@ -48,10 +48,6 @@ async def sent(hosting: Hosting, session_id: str, after: int) -> AsyncIterator[b
                 return
             yield b"".join(map(_in_form, found)) or _ALIVE
             after = found[-1].id if found else after
-
-
-async def _next(events: EventStore, session_id: str, after: int) -> Sequence[StreamEvent]:
-    return await events.read(session_id, after, _PAGE, wait_s=ALIVE_EVERY_S)
 
 
 def _in_form(event: StreamEvent) -> bytes:
