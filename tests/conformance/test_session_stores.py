@@ -42,17 +42,23 @@ from agentcli.conversation.entries import (
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import new_id
 from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.postgres import PostgresSessions
 from agentcli.infra.sessions.schema import VERSION
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Text, Thinking, ToolResult, ToolUse, Usage
+from tests.conformance.postgres_server import running
 from tests.unit.agent.stage import call, on_stage
 
 MakeStore = Callable[[Path], SessionStore]
 STORES: dict[str, MakeStore] = {
     "memory": lambda folder: MemorySessions(),
     "sqlite": lambda folder: SqliteSessions(folder / "state" / "sessions.db"),
+    "postgres": lambda folder: PostgresSessions(running().url_for(folder)),
 }
-every_store = pytest.mark.parametrize("make", STORES.values(), ids=STORES.keys())
+MARKS = {"postgres": pytest.mark.slow}  # it starts a server
+every_store = pytest.mark.parametrize(
+    "make", [pytest.param(make, id=name, marks=MARKS.get(name, ())) for name, make in STORES.items()]
+)
 is_root = hasattr(os, "geteuid") and os.geteuid() == 0
 HERE, THERE = Path("/here"), Path("/there")
 

@@ -29,15 +29,31 @@ def full_id(db: apsw.Connection, session_id: str) -> str:
         "SELECT id FROM sessions WHERE id LIKE ? ESCAPE '\\' OR (name = ? AND name <> '') LIMIT 3",
         (pattern, session_id),
     ).fetchall()
-    if not rows:
+    return the_one(session_id, [str(id) for (id,) in rows])
+
+
+def the_one(session_id: str, found: Sequence[str]) -> str:
+    """The id among those that begin so, or are of sessions of that name. Raises `StorageError`."""
+    if not found:
         raise NoSession(session_id)
-    if len(rows) > 1 and session_id not in {row[0] for row in rows}:
-        if not any(str(row[0]).startswith(session_id) for row in rows):
+    if len(found) > 1 and session_id not in found:
+        if not any(id.startswith(session_id) for id in found):
             raise StorageError(
                 f"Several sessions are named {session_id!r}: give the id of one (agentcli sessions list)."
             )
         raise StorageError(f"Several sessions begin with {session_id!r}: give more of the id.")
-    return session_id if len(rows) > 1 else str(rows[0][0])
+    return session_id if len(found) > 1 else found[0]
+
+
+def notice_of_unreadable(session_id: str, entries: Sequence[Entry]) -> str:
+    """For the person; empty if all can be read."""
+    unreadable = [entry.body.error for entry in entries if isinstance(entry.body, Unreadable)]
+    if not unreadable:
+        return ""
+    return (
+        f"{len(unreadable)} of the {len(entries)} entries of session {session_id} are left out: {unreadable[0]}. "
+        f"agentcli sessions show {session_id} shows where they stood."
+    )
 
 
 def lineage(db: apsw.Connection, session_id: str) -> list[tuple[str, int]]:

@@ -93,11 +93,9 @@ def redact(db: apsw.Connection, session_id: str, secrets: Secrets) -> int:
     for part in parts:
         query = ENTRIES.replace("SELECT", "SELECT seq,") + "WHERE session_id = ? AND seq <= ? ORDER BY seq"
         for seq, *row in db.execute(query, part):
-            body, places = secrets.struck_body(row[-1])
+            body, checksum, places = struck_row(row, secrets)
             if places:
-                _refuse_unreadable(read_entry(row), read_entry([*row[:4], None, body]))
-                was_sound = row[4] in (None, crc32(row[-1]))  # what was damaged stays known as damaged
-                changes.append((body.decode(errors="replace"), crc32(body) if was_sound else row[4], part[0], seq))
+                changes.append((body, checksum, part[0], seq))
                 total += places
     for body_and_place in changes:
         db.execute("UPDATE entries SET body = ?, checksum = ? WHERE session_id = ? AND seq = ?", body_and_place)
@@ -109,6 +107,15 @@ def redact(db: apsw.Connection, session_id: str, secrets: Secrets) -> int:
         db.execute("INSERT INTO words (words) VALUES ('optimize')")  # only merging takes deleted words out of it
         _strike_names(db, parts[0][0], secrets)
     return total
+
+
+def struck_row(row: Sequence[Any], secrets: Secrets) -> tuple[str, int | None, int]:
+    """The body of a row as `read_entry` takes it, its checksum, and in how many places it changed."""
+    body, places = secrets.struck_body(row[-1])
+    if places:
+        _refuse_unreadable(read_entry(row), read_entry([*row[:4], None, body]))
+    was_sound = row[4] in (None, crc32(row[-1]))  # what was damaged stays known as damaged
+    return body.decode(errors="replace"), crc32(body) if was_sound else row[4], places
 
 
 def struck_entry(entry: Entry, secrets: Secrets) -> tuple[Entry, int]:

@@ -18,13 +18,22 @@ import apsw
 import filelock
 
 from agentcli.agent.interfaces import Found, SessionInfo, SessionLog
-from agentcli.conversation.entries import Entry, Unreadable
+from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions.database import NotWritable, SessionDatabase, on_a_copy
 from agentcli.infra.sessions.files import holder_of, session_lock, wanted_file
 from agentcli.infra.sessions.ids import new_id, position_of
 from agentcli.infra.sessions.log import SessionRow, SqliteLog
-from agentcli.infra.sessions.reading import entries_of, file_changes, full_id, info_of, infos, last_seq, places_of
+from agentcli.infra.sessions.reading import (
+    entries_of,
+    file_changes,
+    full_id,
+    info_of,
+    infos,
+    last_seq,
+    notice_of_unreadable,
+    places_of,
+)
 from agentcli.infra.sqlite_writer import Writer
 from agentcli.paths import folder_text
 
@@ -103,11 +112,8 @@ class SqliteSessions:
         return log, entries
 
     def _tell_unreadable(self, session_id: str, entries: Sequence[Entry]) -> None:
-        if unreadable := [entry.body.error for entry in entries if isinstance(entry.body, Unreadable)]:
-            self._on_notice(
-                f"{len(unreadable)} of the {len(entries)} entries of session {session_id} are left out: "
-                f"{unreadable[0]}. agentcli sessions show {session_id} shows where they stood."
-            )
+        if notice := notice_of_unreadable(session_id, entries):
+            self._on_notice(notice)
 
     async def load(self, session_id: str, *, after: int = 0) -> tuple[SessionInfo, list[Entry]]:
         def work(db: apsw.Connection) -> tuple[SessionInfo, list[Entry]]:

@@ -35,6 +35,11 @@ class Words:
         """As a query of FTS5 (https://www.sqlite.org/fts5.html, 3)."""
         return " ".join(f'"{" ".join(phrase)}"*' for phrase in self._phrases)
 
+    @property
+    def beginnings(self) -> set[str]:
+        """A text that holds the words has, among `words_in` it, one that begins with each of these."""
+        return {word for phrase in self._phrases for word in phrase}
+
     def are_in(self, text: str) -> bool:
         text = folded(text)
         return all(pattern.search(text) for pattern in self._patterns)
@@ -68,6 +73,10 @@ _FOLDING = _Folding()
 def folded(text: str) -> str:
     """The text as it is indexed and looked for; a position in it is one in the text in NFC."""
     return text.lower() if text.isascii() else normalize("NFC", text).translate(_FOLDING)
+
+
+def words_in(text: str) -> list[str]:
+    return _WORD.findall(folded(text))
 
 
 def text_of(body: Body) -> str:

@@ -1,0 +1,152 @@
+"""Connects to the Postgres database of the sessions and makes its tables."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from agentcli.errors import StorageError
+
+try:
+    from psycopg import AsyncConnection, Error
+    from psycopg.conninfo import conninfo_to_dict
+    from psycopg.pq import TransactionStatus
+except ImportError as missing:
+    raise StorageError(
+        "Sessions in Postgres need the extra postgres: ./install.sh --extras postgres, or pip install "
+        f"'agentcli[postgres]' ({missing})."
+    ) from missing
+
+VERSION = 1  # of the tables in postgres_tables.sql
+_TABLES = Path(__file__).with_name("postgres_tables.sql")
+# A program that was stopped within a transaction must not keep its rows from others for ever.
+_SETTINGS = "SET synchronous_commit = on; SET idle_in_transaction_session_timeout = '4s'"
+# Unless the URL says otherwise. A server that is cut off is noticed after ten seconds.
+_DEFAULTS: dict[str, Any] = {
+    "connect_timeout": 5,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+    "fallback_application_name": "agentcli",
+    "client_encoding": "utf8",
+}
+
+Connection = AsyncConnection[tuple[Any, ...]]
+
+
+class Database:
+    """Gives connections to the database of a URL, at most so many at once; nothing is connected before the first."""
+
+    def __init__(self, url: str, *, most: int) -> None:
+        self._url = url
+        self._room = asyncio.Semaphore(most)
+        self._idle: list[Connection] = []
+        self._has_tables = False
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """A transaction, which is committed at the end of the block. Raises `StorageError` where Postgres fails."""
+        address = _address(self._url)
+        async with self._room:
+            connection: Connection | None = None
+            try:
+                connection = await self._connected(address)
+                async with connection.transaction():
+                    yield connection
+            except (Error, UnicodeEncodeError) as error:
+                raise StorageError(
+                    f"Sessions could not be read or written in Postgres at {_place(address)} "
+                    f"({' '.join(str(error).split())}): see that it runs, can be reached and lets this user in."
+                ) from None
+            finally:
+                if connection is not None and connection.info.transaction_status == TransactionStatus.IDLE:
+                    self._idle.append(connection)
+                elif connection is not None:
+                    await connection.close()
+
+    async def close(self) -> None:
+        while self._idle:
+            await self._idle.pop().close()
+
+    async def _connected(self, address: dict[str, Any]) -> Connection:
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                await connection.execute("SELECT 1")
+            except Error:  # the server was started again, or something on the way has cut it
+                await connection.close()
+            else:
+                return connection
+        # Statements are not prepared, so that a pooler may stand between.
+        connection = await AsyncConnection.connect(**_DEFAULTS | address, autocommit=True, prepare_threshold=None)
+        try:
+            await connection.execute(_SETTINGS)
+            if not self._has_tables:
+                await _make_tables(connection, _place(address))
+                self._has_tables = True
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+
+async def _make_tables(db: Connection, place: str) -> None:
+    """Raises `StorageError` for those of a newer agentcli."""
+    version = await _version(db)
+    if not version:
+        async with db.transaction():
+            await db.execute("SELECT pg_advisory_xact_lock(hashtext('agentcli tables'))")
+            version = await _version(db)  # another may have made them just now
+            if not version:
+                await db.execute(_TABLES.read_bytes())
+                version = VERSION
+    if version > VERSION:
+        raise StorageError(
+            f"The sessions in Postgres at {place} were written by a newer agentcli (version {version}, this one knows "
+            f"{VERSION}): update agentcli."
+        )
+
+
+async def _version(db: Connection) -> int:
+    """The version of the tables, 0 if there are none."""
+    if await value(db, "SELECT to_regclass('agentcli.version')") is None:
+        return 0
+    return int(await value(db, "SELECT version FROM agentcli.version"))
+
+
+async def value(db: Connection, query: str, *parameters: Any) -> Any:
+    """The first column of the first row; None if there is no row."""
+    row = await (await db.execute(query, parameters)).fetchone()
+    return row and row[0]
+
+
+def storable(text: str) -> str:
+    """The text as a column can hold it, without characters that Postgres or UTF-8 do not know."""
+    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
+
+
+def _address(url: str) -> dict[str, Any]:
+    """The parts of a URL. Raises `StorageError` for one where a part of the password might be taken for another part.
+
+    Postgres would tell it in its messages.
+    """
+    try:
+        parts = conninfo_to_dict(url)
+    except Error:
+        parts = {"port": "unreadable"}
+    ports = str(parts.get("port") or "0").split(",")
+    if "@" in f"{parts.get('host')}{parts.get('dbname')}" or not all(port.isdigit() for port in ports if port):
+        raise StorageError(
+            "The address of the sessions in Postgres cannot be read: write it as postgresql://USER:PASSWORD@HOST:PORT/"
+            "DATABASE, with %40 for @, %2F for / and so on in the password."
+        ) from None
+    return dict(parts)
+
+
+def _place(address: dict[str, Any]) -> str:
+    host = address.get("host") or address.get("hostaddr") or "this machine"
+    return f"{host}:{address['port']}" if address.get("port") else str(host)
