@@ -15,10 +15,18 @@ from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import postgres_changes as changes
 from agentcli.infra.sessions.ids import new_id as made_id
 from agentcli.infra.sessions.ids import position_of
-from agentcli.infra.sessions.postgres_changes import ENTRY, entries_of, entry_of
 from agentcli.infra.sessions.postgres_database import Connection, Database, storable, value
 from agentcli.infra.sessions.postgres_leases import Leases, holder
-from agentcli.infra.sessions.postgres_log import ALONE, IS_STORED, LONGEST_WORD, NewSession, PostgresLog
+from agentcli.infra.sessions.postgres_log import (
+    ALONE,
+    ENTRY,
+    IS_STORED,
+    LONGEST_WORD,
+    NewSession,
+    PostgresLog,
+    entries_of,
+    entry_of,
+)
 from agentcli.infra.sessions.reading import notice_of_unreadable, the_one
 from agentcli.infra.sessions.redaction import Secrets
 from agentcli.infra.sessions.words import Words, text_of

@@ -7,16 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from agentcli.agent.interfaces import Stored
-from agentcli.conversation.entries import Entry, entry_now
+from agentcli.conversation.entries import entry_now
 from agentcli.conversation.titles import last_prompt_of, title_of
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import new_id
 from agentcli.infra.sessions.postgres_database import Connection, storable, value
-from agentcli.infra.sessions.postgres_log import INSERT, LAST_SEQ, rows_of, words_of
-from agentcli.infra.sessions.reading import read_entry
+from agentcli.infra.sessions.postgres_log import ENTRY, INSERT, LAST_SEQ, entries_of, entry_of, rows_of, words_of
 from agentcli.infra.sessions.redaction import Secrets, note_of, struck_row
 
-ENTRY = "id, parent_id, time, schema_version, checksum, body"  # for `entry_of`
 _SESSION = "id, cwd, name, user_id, title, last_prompt, created, updated, used"
 
 _INTO_TRASH = "UPDATE agentcli.{} SET trashed = %(now)s WHERE {} = %(id)s AND trashed = 0"
@@ -47,15 +45,6 @@ UPDATE agentcli.entries SET trashed = 0, own = NOT EXISTS (
 ) WHERE session_id = %(id)s AND trashed = %(batch)s
 """,
 )
-
-
-def entry_of(row: Sequence[Any]) -> Entry:
-    return read_entry((*row[:-1], row[-1].encode()))
-
-
-async def entries_of(db: Connection, session_id: str, *, after: int = 0) -> list[Entry]:
-    query = f"SELECT {ENTRY} FROM agentcli.entries WHERE session_id = %s AND trashed = 0 AND seq > %s ORDER BY seq"  # noqa: S608
-    return [entry_of(row) for row in await (await db.execute(query, (session_id, after))).fetchall()]
 
 
 async def remove(db: Connection, session_id: str, *, keeps_row: bool) -> None:
@@ -105,9 +94,11 @@ async def redact(db: Connection, session_id: str, secrets: Secrets) -> int:
         "UPDATE agentcli.entries SET body = %(body)s, checksum = %(checksum)s, "
         "words = array_to_tsvector(%(words)s::text[]) WHERE origin = %(origin)s AND trashed = 0"
     )
-    await db.cursor().executemany(strike, changes)
+    for change in changes:
+        await db.execute(strike, change)
     note = Stored((entry_now(new_id(), rows[-1][1], note_of(total)),), len(rows) + 1)
-    await db.cursor().executemany(INSERT, rows_of(session_id, note))
+    for row in rows_of(session_id, note):
+        await db.execute(INSERT, row)
     await _strike_names(db, [change["origin"] for change in changes], secrets)
     return total
 

@@ -22,8 +22,13 @@ except ImportError as missing:
 
 VERSION = 1  # of the tables in postgres_tables.sql
 _TABLES = Path(__file__).with_name("postgres_tables.sql")
-# A program that was stopped within a transaction must not keep its rows from others for ever.
-_SETTINGS = "SET synchronous_commit = on; SET idle_in_transaction_session_timeout = '4s'"
+# A program that was stopped within a transaction must not keep its rows from others for ever. The server forgets that
+# bound when pipelines are used, so there are none.
+_SETTINGS = """
+SET synchronous_commit = on;
+SET idle_in_transaction_session_timeout = '4s';
+SET lock_timeout = '20s'
+"""
 # Unless the URL says otherwise. A server that is cut off is noticed after ten seconds.
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": 5,
@@ -36,6 +41,10 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 Connection = AsyncConnection[tuple[Any, ...]]
+
+
+class Broken(StorageError):
+    """The connection was lost within a transaction; it may have been committed."""
 
 
 class Database:
@@ -58,7 +67,7 @@ class Database:
                 async with connection.transaction():
                     yield connection
             except (Error, UnicodeEncodeError) as error:
-                raise StorageError(
+                raise (Broken if connection is not None and connection.closed else StorageError)(
                     f"Sessions could not be read or written in Postgres at {_place(address)} "
                     f"({' '.join(str(error).split())}): see that it runs, can be reached and lets this user in."
                 ) from None
@@ -77,10 +86,11 @@ class Database:
             connection = self._idle.pop()
             try:
                 await connection.execute("SELECT 1")
-            except Error:  # the server was started again, or something on the way has cut it
-                await connection.close()
-            else:
                 return connection
+            except BaseException as error:
+                await connection.close()
+                if not isinstance(error, Error):  # which says that the server was started again, or the line cut
+                    raise
         # Statements are not prepared, so that a pooler may stand between.
         connection = await AsyncConnection.connect(**_DEFAULTS | address, autocommit=True, prepare_threshold=None)
         try:
@@ -113,7 +123,8 @@ async def _make_tables(db: Connection, place: str) -> None:
 
 async def _version(db: Connection) -> int:
     """The version of the tables, 0 if there are none."""
-    if await value(db, "SELECT to_regclass('agentcli.version')") is None:
+    # Not by `to_regclass`, which within one transaction may go by what it found before.
+    if not await value(db, "SELECT 1 FROM pg_tables WHERE schemaname = 'agentcli' AND tablename = 'version'"):
         return 0
     return int(await value(db, "SELECT version FROM agentcli.version"))
 

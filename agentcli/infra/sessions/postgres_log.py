@@ -15,8 +15,9 @@ from agentcli.conversation.entries import Body, Entry, entry_now, to_record
 from agentcli.conversation.titles import last_prompt_of, title_of
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import entry_id
-from agentcli.infra.sessions.postgres_database import Connection, Database, storable, value
+from agentcli.infra.sessions.postgres_database import Broken, Connection, Database, storable, value
 from agentcli.infra.sessions.postgres_leases import Lease, Leases
+from agentcli.infra.sessions.reading import read_entry
 from agentcli.infra.sessions.words import text_of, words_in
 
 log = logging.getLogger(__name__)
@@ -26,6 +27,7 @@ _MOST_WORDS = 500_000  # bytes of them for an entry; Postgres takes twice that
 
 IS_STORED = "SELECT 1 FROM agentcli.sessions WHERE id = %s AND trashed = 0"
 LAST_SEQ = "SELECT coalesce(max(seq), 0) FROM agentcli.entries WHERE session_id = %s AND trashed = 0"
+ENTRY = "id, parent_id, time, schema_version, checksum, body"  # for `entry_of`
 INSERT = """
 INSERT INTO agentcli.entries (
     n, origin, own, session_id, seq, id, parent_id, time, kind, schema_version, body, checksum, words
@@ -78,6 +80,7 @@ class NewSession:
                     f"Session {self.source}, which this one goes on from, was removed: agentcli sessions restore "
                     f"{self.source} brings it back."
                 )
+            await _touch(db, self.id, await entries_of(db, self.id))
 
 
 class PostgresLog:
@@ -99,8 +102,6 @@ class PostgresLog:
         self._lease = lease
         self._last = entries[-1].id if entries else None
         self._last_seq = len(entries)
-        self._title = title_of(entries) if new_session else ""
-        self._last_prompt = last_prompt_of(entries) if new_session else ""
         self._unstored: list[tuple[Stored, asyncio.Future[Stored]]] = []  # tried again with the next entries
         self._is_behind = False
         self._storing: asyncio.Task[None] | None = None
@@ -114,8 +115,6 @@ class PostgresLog:
             self._last = parent_id = entries[-1].id
         stored = Stored(tuple(entries), self._last_seq + 1)
         self._last_seq += len(entries)
-        self._title = self._title or title_of(entries)
-        self._last_prompt = last_prompt_of(entries) or self._last_prompt
         committed: asyncio.Future[Stored] = asyncio.get_running_loop().create_future()
         committed.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be that nobody waits
         self._unstored.append((stored, committed))
@@ -153,18 +152,12 @@ class PostgresLog:
                     committed.set_exception(failure)
 
     async def _store(self, stored: Stored) -> StorageError | None:
-        """The entries of one call, unless they are there: a connection may have broken after they were stored."""
-        new = self.new_session
         try:
             rows = await asyncio.to_thread(rows_of, self.session_id, stored)
-            async with self._database.transaction() as db:
-                await self._lease.hold(db)
-                if new is not None and not await value(db, IS_STORED, self.session_id):
-                    await new.store(db)
-                if await value(db, LAST_SEQ, self.session_id) < stored.first_seq:
-                    await db.cursor().executemany(INSERT, rows)
-                    texts = map(storable, (self._title, self._last_prompt))
-                    await db.execute(_TOUCH, (time.time(), *texts, self.session_id))
+            try:
+                await self._write(stored, rows)
+            except Broken:  # the server was started again, or this program was stopped for some seconds
+                await self._write(stored, rows)
         except StorageError as error:
             return error
         except Exception as bug:  # nobody would be told anything any more if this task ended
@@ -172,6 +165,24 @@ class PostgresLog:
             return StorageError(f"Session {self.session_id}: an entry could not be stored ({bug!r}).")
         self.new_session = None
         return None
+
+    async def _write(self, stored: Stored, rows: Sequence[dict[str, Any]]) -> None:
+        """Nothing is done when they are there: a connection may have broken after they were stored."""
+        new = self.new_session
+        async with self._database.transaction() as db:
+            await self._lease.hold(db)
+            if new is not None and not await value(db, IS_STORED, self.session_id):
+                await new.store(db)
+            if await value(db, LAST_SEQ, self.session_id) < stored.first_seq:
+                for row in rows:
+                    await db.execute(INSERT, row)
+                await _touch(db, self.session_id, stored.entries)
+
+
+async def _touch(db: Connection, session_id: str, entries: Sequence[Entry]) -> None:
+    """Note the time, that none was used later, and what was said in new entries."""
+    texts = map(storable, (title_of(entries), last_prompt_of(entries)))
+    await db.execute(_TOUCH, (time.time(), *texts, session_id))
 
 
 def rows_of(session_id: str, stored: Stored) -> list[dict[str, Any]]:
@@ -195,3 +206,12 @@ def words_of(entry: Entry) -> list[str]:
             break
         words.append(word)
     return words
+
+
+def entry_of(row: Sequence[Any]) -> Entry:
+    return read_entry((*row[:-1], row[-1].encode()))
+
+
+async def entries_of(db: Connection, session_id: str, *, after: int = 0) -> list[Entry]:
+    query = f"SELECT {ENTRY} FROM agentcli.entries WHERE session_id = %s AND trashed = 0 AND seq > %s ORDER BY seq"  # noqa: S608
+    return [entry_of(row) for row in await (await db.execute(query, (session_id, after))).fetchall()]
