@@ -1,8 +1,9 @@
-"""Starts a Postgres server of Debian's binaries in a temporary folder; where root starts it, as the user postgres."""
+"""Starts a Postgres server in a temporary folder; where root starts it, as a user without rights."""
 
 from __future__ import annotations
 
 import os
+import pwd
 import shutil
 import socket
 import subprocess
@@ -11,6 +12,7 @@ from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
+import psycopg
 import pytest
 
 PASSWORD = "s3cret-p4ss"
@@ -37,16 +39,19 @@ class PostgresServer:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         folder.chmod(0o755)
-        self._as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-        if self._as_user:
-            shutil.chown(folder, "postgres")
+        self._as_user: list[str] = []
+        if os.geteuid() == 0:
+            user = "postgres" if any(one.pw_name == "postgres" for one in pwd.getpwall()) else "nobody"
+            self._as_user = ["runuser", "-u", user, "--"]
+            shutil.chown(folder, user)
         (folder / "password").write_text(PASSWORD)
         arguments = ["-U", "tester", "-A", "scram-sha-256", "--pwfile", folder / "password", "-E", "UTF8", "--no-sync"]
         self._run("initdb", "-D", self._data, "--locale", "C", *arguments)
-        (self._data / "postgresql.auto.conf").open("a").write(
-            f"fsync = off\nlisten_addresses = '127.0.0.1'\nport = {self.port}\nunix_socket_directories = ''\n"
-            "max_connections = 200\nshared_buffers = 32MB\n"
-        )
+        with (self._data / "postgresql.auto.conf").open("a") as settings:
+            settings.write(
+                f"fsync = off\nlisten_addresses = '127.0.0.1'\nport = {self.port}\nunix_socket_directories = ''\n"
+                "max_connections = 200\nshared_buffers = 32MB\n"
+            )
         self.start()
 
     def _run(self, program: str, *arguments: str | Path) -> None:
@@ -68,8 +73,6 @@ class PostgresServer:
 
     def url_for(self, folder: Path) -> str:
         """Of a database that stands for the folder."""
-        import psycopg
-
         name = f"t{sha256(str(folder).encode()).hexdigest()[:16]}"
         with psycopg.connect(self.url("postgres"), autocommit=True) as db:
             if not db.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone():

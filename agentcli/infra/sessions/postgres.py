@@ -15,13 +15,12 @@ from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import postgres_changes as changes
 from agentcli.infra.sessions.ids import new_id as made_id
 from agentcli.infra.sessions.ids import position_of
-from agentcli.infra.sessions.postgres_database import Connection, Database, storable, value
+from agentcli.infra.sessions.postgres_database import UNHURRIED, Connection, Database, storable, value
 from agentcli.infra.sessions.postgres_leases import Leases, holder
 from agentcli.infra.sessions.postgres_log import (
     ALONE,
     ENTRY,
     IS_STORED,
-    LONGEST_WORD,
     NewSession,
     PostgresLog,
     entries_of,
@@ -40,13 +39,25 @@ SELECT id, cwd, title, created, updated,
     name, last_prompt, user_id
 FROM agentcli.sessions WHERE trashed = 0
 """
-_SCOPE = " AND cwd = coalesce(%(cwd)s, cwd) AND user_id = coalesce(%(user_id)s, user_id) "
+_SCOPE = """
+AND (%(cwd)s::text IS NULL OR cwd = %(cwd)s) AND (%(user_id)s::text IS NULL OR user_id = %(user_id)s)
+"""
+_COLUMNS = f"sessions.id, title, user_id, {', '.join(f'entries.{name}' for name in ENTRY.split(', '))}"
 _ROWS = f"""
-SELECT sessions.id, sessions.title, sessions.user_id, {", ".join(f"entries.{name}" for name in ENTRY.split(", "))}
-FROM agentcli.entries JOIN agentcli.sessions ON sessions.id = entries.session_id AND sessions.trashed = 0
+SELECT {_COLUMNS} FROM agentcli.entries
+JOIN agentcli.sessions ON sessions.id = entries.session_id AND sessions.trashed = 0
 WHERE own AND entries.trashed = 0
 """  # noqa: S608 - our words
-_SEARCH = f"{_ROWS} AND words @@ %(query)s::tsquery {_SCOPE} ORDER BY entries.time DESC, entries.n DESC"
+# The index is asked once, whatever the planner thinks of it, and texts are read in the end, of those that are fetched.
+_SEARCH = f"""
+WITH hits AS MATERIALIZED (
+    SELECT n, time, session_id FROM agentcli.entries WHERE own AND trashed = 0 AND words @@ %(query)s::tsquery
+)
+SELECT {_COLUMNS} FROM (
+    SELECT hits.n, sessions.id, title, user_id FROM hits JOIN agentcli.sessions ON id = session_id AND trashed = 0
+    {_SCOPE} ORDER BY hits.time DESC, hits.n DESC
+) AS sessions CROSS JOIN LATERAL (SELECT * FROM agentcli.entries WHERE n = sessions.n OFFSET 0) AS entries
+"""  # noqa: S608 - our words
 _CHANGES = f"{_ROWS} AND kind IN ('files_changed', 'files_restored') ORDER BY entries.time, entries.n"
 _USED = f"""
 {_ROWS} AND updated >= %(since)s AND entries.time >= %(since)s AND (%(session)s = '' OR sessions.id = %(session)s)
@@ -133,14 +144,13 @@ class PostgresSessions:
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[Found]:
         words = Words(text)
-        query = " & ".join(f"'{word[:LONGEST_WORD]}':*" for word in words.beginnings)
         found: list[Found] = []
-        async with aclosing(self._rows(_SEARCH, {**_scope(cwd, user_id), "query": query})) as rows:
+        async with aclosing(self._rows(_SEARCH, {**_scope(cwd, user_id), "query": words.for_tsquery})) as rows:
             async for session_id, title, _, entry in rows:
-                if len(found) < limit and words.are_in(text_of(entry.body)):  # not only with these words anywhere in it
-                    found.append(words.found_in(session_id, title, entry))
                 if len(found) >= limit:
                     break
+                if words.are_in(text_of(entry.body)):
+                    found.append(words.found_in(session_id, title, entry))
         return found
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:
@@ -159,6 +169,7 @@ class PostgresSessions:
     async def _rows(self, query: str, names: dict[str, Any]) -> AsyncGenerator[tuple[str, str, str, Entry]]:
         """Entries that are some session's own, each after its session's id, title and user; a hundred at a time."""
         async with self._database.transaction() as db, db.cursor("entries") as cursor:
+            await db.execute(UNHURRIED)
             await cursor.execute(query, names)
             async for session_id, title, user_id, *row in cursor:
                 yield session_id, title, user_id, entry_of(row)
@@ -208,7 +219,7 @@ class PostgresSessions:
         lease = await self._leases.take(session_id)
         try:
             async with self._database.transaction() as db:
-                await db.execute("SET LOCAL idle_in_transaction_session_timeout = '60s'")  # for long sessions
+                await db.execute(UNHURRIED)
                 await lease.hold(db)
                 await db.execute(ALONE)
                 yield db

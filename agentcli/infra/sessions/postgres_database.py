@@ -29,6 +29,8 @@ SET synchronous_commit = on;
 SET idle_in_transaction_session_timeout = '4s';
 SET lock_timeout = '20s'
 """
+# For a transaction in which this program reads or changes many entries.
+UNHURRIED = "SET LOCAL idle_in_transaction_session_timeout = '60s'"
 # Unless the URL says otherwise. A server that is cut off is noticed after ten seconds.
 _DEFAULTS: dict[str, Any] = {
     "connect_timeout": 5,

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 from zlib import crc32
 
@@ -22,7 +23,6 @@ from agentcli.infra.sessions.words import text_of, words_in
 
 log = logging.getLogger(__name__)
 
-LONGEST_WORD = 64  # characters of it that are looked up; a search then looks at the text itself
 _MOST_WORDS = 500_000  # bytes of them for an entry; Postgres takes twice that
 
 IS_STORED = "SELECT 1 FROM agentcli.sessions WHERE id = %s AND trashed = 0"
@@ -199,13 +199,9 @@ def rows_of(session_id: str, stored: Stored) -> list[dict[str, Any]]:
 
 def words_of(entry: Entry) -> list[str]:
     """The words that a search looks up; of a text with very many of them the first ones."""
-    words, size = [], 0
-    for word in dict.fromkeys(word[:LONGEST_WORD] for word in words_in(text_of(entry.body))):
-        size += len(word.encode())
-        if size > _MOST_WORDS:
-            break
-        words.append(word)
-    return words
+    words = words_in(text_of(entry.body))
+    sizes = accumulate(len(word.encode()) for word in words)
+    return [word for word, size in zip(words, sizes, strict=True) if size <= _MOST_WORDS]
 
 
 def entry_of(row: Sequence[Any]) -> Entry:

@@ -12,6 +12,7 @@ from agentcli.conversation.entries import Assistant, Body, Compaction, ContextNo
 from agentcli.errors import StorageError
 from agentcli.llm.messages import Text, ToolUse
 
+LONGEST_WORD = 64  # characters
 _AROUND = 60  # characters to each side of what was found
 _WORD = re.compile(r"[^\W_]+")
 _LAST_WITH_ACCENTS = 0x52F  # Latin, Greek and Cyrillic; in other scripts a mark makes another letter
@@ -36,9 +37,10 @@ class Words:
         return " ".join(f'"{" ".join(phrase)}"*' for phrase in self._phrases)
 
     @property
-    def beginnings(self) -> set[str]:
-        """A text that holds the words has, among `words_in` it, one that begins with each of these."""
-        return {word for phrase in self._phrases for word in phrase}
+    def for_tsquery(self) -> str:
+        """As a query of Postgres on `words_in` a text, which finds all texts that hold the words, and some others."""
+        words = [(word[:LONGEST_WORD], ":*" * (word is phrase[-1])) for phrase in self._phrases for word in phrase]
+        return " & ".join(f"'{word}'{mark}" for word, mark in words)
 
     def are_in(self, text: str) -> bool:
         text = folded(text)
@@ -76,7 +78,8 @@ def folded(text: str) -> str:
 
 
 def words_in(text: str) -> list[str]:
-    return _WORD.findall(folded(text))
+    """Its words for an index that knows no places, each once and cut to `LONGEST_WORD`."""
+    return list(dict.fromkeys(word[:LONGEST_WORD] for word in _WORD.findall(folded(text))))
 
 
 def text_of(body: Body) -> str:
