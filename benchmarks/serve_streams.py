@@ -87,9 +87,17 @@ async def main(streams: int, workers: int) -> None:
     doubled = sum(len(ids) - len(set(ids)) for _, ids in heard)
     lost = sum(PIECES - len(times) for times, _ in heard)
     print(f"{streams} streams, {workers} workers, {len(ages)} pieces")
-    print(f"age of a piece: median {1e3 * ages[len(ages) // 2]:.0f} ms, p99 {1e3 * ages[len(ages) * 99 // 100]:.0f} ms, most {1e3 * ages[-1]:.0f} ms")
+    print(
+        f"age of a piece: median {1e3 * ages[len(ages) // 2]:.0f} ms, p99 {1e3 * ages[len(ages) * 99 // 100]:.0f} ms, most {1e3 * ages[-1]:.0f} ms"
+    )
     print(f"joined with another {lost}, doubled {doubled}")
     print(f"memory: {before:.0f} MB before, {during:.0f} MB with all, {(during - before) / streams:.2f} MB a stream")
 
 
-asyncio.run(main(*(int(one) for one in sys.argv[1:]) if len(sys.argv) > 2 else (int(sys.argv[1]) if len(sys.argv) > 1 else 200, 1)))
+asyncio.run(
+    main(
+        *(int(one) for one in sys.argv[1:])
+        if len(sys.argv) > 2
+        else (int(sys.argv[1]) if len(sys.argv) > 1 else 200, 1)
+    )
+)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -21,6 +18,7 @@ from agentcli.agent.event_store import EventStore, StreamState
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log.memory import MemoryEvents
 from agentcli.infra.event_log.sqlite import SqliteEvents, forget_stream
+from tests.conformance.redis_server import redis_url
 
 
 def redis_events(folder: Path) -> EventStore:
@@ -42,33 +40,10 @@ shared_stores = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture(scope="session")
-def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    program = shutil.which("redis-server")
-    if program is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI has redis-server")
-        pytest.skip("needs redis-server")
-    with closing(socket.socket()) as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    folder = tmp_path_factory.mktemp("redis")
-    options = ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--appendonly", "no"]
-    with subprocess.Popen([program, *options], stdout=subprocess.DEVNULL) as server:
-        for _ in range(100):
-            try:
-                socket.create_connection(("127.0.0.1", port), timeout=1).close()
-                break
-            except OSError:
-                time.sleep(0.05)
-        yield f"redis://127.0.0.1:{port}/0"
-        server.terminate()
-
-
 @pytest.fixture
 def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     if request.node.callspec.params.get("make") == "redis":
-        (tmp_path / "redis.url").write_text(request.getfixturevalue("redis_url"))
+        (tmp_path / "redis.url").write_text(redis_url())
     return tmp_path
 
 

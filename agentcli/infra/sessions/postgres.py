@@ -61,6 +61,7 @@ SELECT {_COLUMNS} FROM (
 _CHANGES = f"{_ROWS} AND kind IN ('files_changed', 'files_restored') ORDER BY entries.time, entries.n"
 _USED = f"""
 {_ROWS} AND updated >= %(since)s AND entries.time >= %(since)s AND (%(session)s = '' OR sessions.id = %(session)s)
+AND user_id = coalesce(%(user_id)s, user_id)
 AND kind IN ('user', 'assistant', 'tool_result', 'paid', 'compaction') ORDER BY entries.session_id, seq
 """
 
@@ -157,13 +158,14 @@ class PostgresSessions:
         async with aclosing(self._rows(_CHANGES, {})) as rows:
             return [(session_id, entry) async for session_id, _, _, entry in rows]
 
-    async def usage(self, *, since: float = 0.0, session: str = "") -> UsageCollector:
-        """What was stored since a time, of one session (by its id, its start, or its name) or of all."""
+    async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
+        """What was stored since a time, of one session (by its id, its start, or its name) or of all, or of a user."""
         found = UsageCollector()
-        names = {"since": since, "session": await self._full_id(session) if session else ""}
+        id = await self._full_id(session) if session else ""
+        names = {"since": since, "session": id, "user_id": user_id}
         async with aclosing(self._rows(_USED, names)) as rows:
-            async for session_id, _, user_id, entry in rows:
-                found.add(session_id, entry, user_id=user_id)
+            async for session_id, _, owner, entry in rows:
+                found.add(session_id, entry, user_id=owner)
         return found
 
     async def _rows(self, query: str, names: dict[str, Any]) -> AsyncGenerator[tuple[str, str, str, Entry]]:
