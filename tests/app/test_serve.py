@@ -457,6 +457,21 @@ def test_a_session_of_a_terminal_is_followed_and_steered_once_it_is_taken_over(s
     assert said == ["one", "two", "three"]
 
 
+def test_what_is_redacted_is_gone_from_streams_too(served: Any, place: Place) -> None:
+    server = served({"text": "Your password is hunter2-hunter2."})
+    session = server.session()
+    session.answered("hi")
+    last = session.until(is_result)[-1][0]
+    server.running.signal(signal.SIGTERM)
+    server.running.left()
+    assert place.run("sessions", "redact", session.id, "hunter2-hunter2").code == 0
+    for file in (place.home / "state").iterdir():
+        assert file.is_dir() or b"hunter2-hunter2" not in file.read_bytes(), file
+    server = served({"text": "Hello."})
+    ((_, told),) = Client(server, session.id).until(lambda one: one.get("subtype") == "reset", after=last)
+    assert "[redacted]" in str(told["messages"])
+
+
 def test_a_terminal_takes_over_a_session_of_the_server(served: Any, place: Place) -> None:
     server = served({"text": "From the server."})
     session = server.session()

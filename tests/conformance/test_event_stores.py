@@ -17,7 +17,7 @@ import pytest
 from agentcli.agent.event_store import EventStore, StreamState
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log.memory import MemoryEvents
-from agentcli.infra.event_log.sqlite import SqliteEvents, forget_stream
+from agentcli.infra.event_log.sqlite import SqliteEvents, forget_streams
 from tests.conformance.redis_server import redis_url
 
 
@@ -323,7 +323,7 @@ def test_of_a_forgotten_stream_no_byte_is_left(tmp_path: Path) -> None:
         store = SqliteEvents(path)
         await store.append("stream", [b"hunter2 " * 500] * 20)
         await store.append("other", [b"kept"])
-        forget_stream(path, "stream")
+        forget_streams(path, ["stream"])
         assert [event.data for event in await store.read("other")] == [b"kept"]
         assert not await store.read("stream")
         await store.close()

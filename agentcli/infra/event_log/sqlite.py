@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -214,20 +214,16 @@ def connect(path: Path) -> apsw.Connection:
     return connection
 
 
-def forget_stream(path: Path, stream_id: str) -> None:
-    """Remove a stream from a store that may be open elsewhere, with every byte of it. Raises `StorageError`."""
-    if not path.exists():
-        return
+def forget_streams(path: Path, stream_ids: Sequence[str]) -> None:
+    """Remove streams from a store that may be open elsewhere, with every byte of them. Raises `StorageError`."""
     try:
-        connection = connect(path)
-        try:
+        with closing(connect(path)) as connection:
             with connection:
-                remove_streams(connection, "id = ?", stream_id)
+                for stream_id in stream_ids:
+                    remove_streams(connection, "id = ?", stream_id)
             connection.pragma("wal_checkpoint", "truncate")
-        finally:
-            connection.close()
     except apsw.Error as error:
-        raise StorageError(f"The events of session {stream_id} could not be removed from {path}: {error}.") from error
+        raise StorageError(f"What servers keep of these sessions stays in {path}: {error}.") from error
 
 
 def remove_streams(db: apsw.Connection, which: str, value: float | str) -> None:

@@ -133,6 +133,11 @@ def _refuse_unreadable(before: Entry, after: Entry) -> None:
         )
 
 
+def relatives(db: apsw.Connection, session_id: str) -> list[str]:
+    """The sessions that may share entries with one, and itself."""
+    return [str(id) for id, _ in db.execute(_RELATIVES, (lineage(db, session_id)[0][0],)).fetchall()]
+
+
 def _strike_names(db: apsw.Connection, root: str, secrets: Secrets) -> None:
     """A title is the beginning of a prompt, and may end in the middle of a secret: it is made anew."""
     for id, name in db.execute(_RELATIVES, (root,)).fetchall():

@@ -169,11 +169,13 @@ class SqliteSessions:
         trash = import_module("agentcli.infra.sessions.trash")
         async with self._owned(session_id) as id:
             await self._writer.call(lambda db: trash.remove(db, id, self.path.parent / "trash"))
+            await self._forget_streams([id])
 
     async def reset(self, session_id: str) -> None:
         trash = import_module("agentcli.infra.sessions.trash")
         async with self._owned(session_id) as id:
             await self._writer.call(lambda db: trash.remove(db, id, self.path.parent / "trash", keeps_row=True))
+            await self._forget_streams([id])
 
     async def restore(self, session_id: str) -> str:
         trash = import_module("agentcli.infra.sessions.trash")
@@ -189,7 +191,15 @@ class SqliteSessions:
         async with self._owned(session_id) as id:
             places: int = await self._writer.call(lambda db: redaction.redact(db, id, struck))
             await asyncio.to_thread(redaction.wipe, self.path)  # also where an earlier one could not
+            await self._forget_streams(await self._writer.call(lambda db: redaction.relatives(db, id)))
         return places
+
+    async def _forget_streams(self, session_ids: Sequence[str]) -> None:
+        """Remove what a server has kept of them for its readers: the log tells it again, as it is now."""
+        events = self.path.with_name("events.db")
+        if events.exists():
+            forget = import_module("agentcli.infra.event_log.sqlite").forget_streams
+            await asyncio.to_thread(forget, events, session_ids)
 
     @asynccontextmanager
     async def _owned(self, session_id: str) -> AsyncIterator[str]:

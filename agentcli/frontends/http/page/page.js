@@ -258,6 +258,7 @@ class View {
     const said = [];
     for (const block of one.message.content) {
       if (block.type === "tool_result") this.showResult(block);
+      else if (block.text?.startsWith("<system-reminder>")) continue; // for the model alone
       else said.push(block.type === "text" ? block.text : `[${block.type}]`);
     }
     if (!said.length) return;
