@@ -12,6 +12,8 @@ if (place.token) sessionStorage.setItem("token", place.token);
 let session = place.session ?? "";
 let following = null;
 let view = null;
+const main = document.querySelector("main");
+let isAtEnd = true; // what comes is followed until somebody scrolls back
 setPlace();
 
 function setPlace() {
@@ -50,6 +52,7 @@ function tell(problem) {
 
 function logIn() {
   following?.stop();
+  showMenu(false);
   $("login").hidden = false;
   $("foot").hidden = true;
   $("login-problem").textContent = sessionStorage.getItem("token") ? "That token is not this server's." : "";
@@ -119,6 +122,7 @@ function begin() {
   $("questions").replaceChildren();
   if (!sessionStorage.getItem("token")) return logIn();
   if (!session) return showMenu(true);
+  isAtEnd = true;
   view = new View();
   following = follow(`v1/sessions/${session}/events`, {
     token: () => sessionStorage.getItem("token"),
@@ -152,8 +156,6 @@ class View {
   }
 
   add(node) {
-    const main = document.querySelector("main");
-    const isAtEnd = main.scrollHeight - main.scrollTop - main.clientHeight < 80;
     if (node && !node.isConnected) $("log").append(node);
     if (isAtEnd) main.scrollTop = main.scrollHeight;
   }
@@ -265,7 +267,7 @@ class View {
     const node = element("div", { className: "said" }, shown(said.join("\n")));
     this.add(node);
     if (one.entry_id) this.entries.set(one.entry_id, [node]);
-    if (document.querySelector("#session-list [aria-current] span")?.textContent === "No prompt yet") list();
+    if (document.querySelector("#session-list [aria-current] span")?.textContent.endsWith("No prompt yet")) list();
   }
 
   showResult(block) {
@@ -312,6 +314,7 @@ class View {
       case "approval_requested":
       case "question":
         $("questions").append(this.card(one));
+        isAtEnd = true;
         this.add();
         break;
       case "approval_settled":
@@ -449,6 +452,10 @@ $("mode").addEventListener("change", () => op({ type: "set_permission_mode", mod
 $("take-over").addEventListener("click", async () => {
   if (await op({ type: "take_over" })) $("elsewhere").hidden = true;
 });
+main.addEventListener("scroll", () => {
+  isAtEnd = main.scrollHeight - main.scrollTop - main.clientHeight < 40;
+});
+main.addEventListener("click", () => session && showMenu(false));
 addEventListener("online", () => following?.again());
 document.addEventListener("visibilitychange", () => document.hidden || (following?.again(), list()));
 setInterval(() => document.hidden || list(), 10000);
