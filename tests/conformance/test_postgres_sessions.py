@@ -7,9 +7,10 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -194,9 +195,18 @@ asyncio.run(main())
 """
 
 
-def appending(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
+@contextmanager
+def appending(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The process, which is killed in the end, or when it takes long."""
     command = [sys.executable, "-c", APPEND, running().url_for(folder), *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE)
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        watchdog = threading.Timer(60, process.kill)
+        watchdog.start()
+        try:
+            yield process
+        finally:
+            watchdog.cancel()
+            process.kill()
 
 
 def line_of(process: subprocess.Popen[bytes]) -> str:
