@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from agentcli.agent import events, ops
     from agentcli.agent.accounting.metrics import UsageCollector
     from agentcli.agent.context.transform import create_context_transform
+    from agentcli.agent.event_store import EventStore, StreamEvent, StreamState
     from agentcli.agent.events import (
         ApprovalRequested,
         ApprovalSettled,
@@ -41,7 +42,11 @@ if TYPE_CHECKING:
     from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
     from agentcli.conversation.schema import readable_from
     from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
+    from agentcli.infra.event_log.memory import MemoryEvents
+    from agentcli.infra.event_log.redis import RedisEvents
+    from agentcli.infra.event_log.sqlite import SqliteEvents
     from agentcli.infra.sessions.memory import MemorySessions
+    from agentcli.infra.sessions.postgres import PostgresSessions
     from agentcli.infra.sessions.sqlite import SqliteSessions
     from agentcli.library import Agent, AgentFailed
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
@@ -64,7 +69,12 @@ _HOMES = {
         "agentcli.reply_forms": "to_anthropic_message to_chat_completion",
         "agentcli.agent.interfaces": "ConversationStore Locks SessionLog SessionStore",
         "agentcli.conversation.schema": "readable_from",
+        "agentcli.agent.event_store": "EventStore StreamEvent StreamState",
+        "agentcli.infra.event_log.memory": "MemoryEvents",
+        "agentcli.infra.event_log.redis": "RedisEvents",
+        "agentcli.infra.event_log.sqlite": "SqliteEvents",
         "agentcli.infra.sessions.memory": "MemorySessions",
+        "agentcli.infra.sessions.postgres": "PostgresSessions",
         "agentcli.infra.sessions.sqlite": "SqliteSessions",
         "agentcli.tools.mcp.client": "MCPClient RemoteResult RemoteTool",
         "agentcli.tools.sandbox": "Sandbox",
@@ -93,16 +103,17 @@ _HOMES = {
 __all__ = [
     "Activation", "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "ApprovalSettled", "Approve",
     "CacheControl", "CallHooks", "ClientResult", "ClientToolRequested", "Compaction", "ConfigError",
-    "ConversationStore", "Document", "Done", "EntryStored", "Event", "HookAnswer", "HookRan", "Image", "Interrupt",
-    "Locks", "MCPClient", "MemorySessions", "Message", "ModeChanged", "NoHooks", "Notice", "OutputDelta", "Prompt",
-    "Provider", "ProviderSwitched", "QueueChanged", "RemoteResult", "RemoteTool", "Retry", "Sandbox", "SessionLog",
-    "SessionStore", "SetEffort", "SetMode", "SetModel", "Skill", "SkillRegistry", "SqliteSessions", "Steer",
-    "Steered", "StorageError", "SubagentEnded", "SubagentStarted", "Text", "TextDelta", "ThinkingDelta",
-    "TokenEncoder", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolSpec", "ToolStarted",
-    "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageCollector", "UsageError", "UsageReported",
-    "UserError", "__version__", "count_conversation_tokens", "count_message_tokens", "count_tokens",
-    "create_context_transform", "encoders", "events", "get_model_info", "ops", "read_skill", "readable_from",
-    "to_anthropic_message", "to_chat_completion", "tool",
+    "ConversationStore", "Document", "Done", "EntryStored", "Event", "EventStore", "HookAnswer", "HookRan", "Image",
+    "Interrupt", "Locks", "MCPClient", "MemoryEvents", "MemorySessions", "Message", "ModeChanged", "NoHooks",
+    "Notice", "OutputDelta", "PostgresSessions", "Prompt", "Provider", "ProviderSwitched", "QueueChanged",
+    "RedisEvents", "RemoteResult", "RemoteTool", "Retry", "Sandbox", "SessionLog", "SessionStore", "SetEffort",
+    "SetMode", "SetModel", "Skill", "SkillRegistry", "SqliteEvents", "SqliteSessions", "Steer", "Steered",
+    "StorageError", "StreamEvent", "StreamState", "SubagentEnded", "SubagentStarted", "Text", "TextDelta",
+    "ThinkingDelta", "TokenEncoder", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolSpec",
+    "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageCollector", "UsageError",
+    "UsageReported", "UserError", "__version__", "count_conversation_tokens", "count_message_tokens",
+    "count_tokens", "create_context_transform", "encoders", "events", "get_model_info", "ops", "read_skill",
+    "readable_from", "to_anthropic_message", "to_chat_completion", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker is to know the names above, and no others

@@ -303,7 +303,9 @@ def allowed_values(kind: Any) -> tuple[str, ...]:
 
 def shown(settings: Settings) -> Settings:
     """The settings as anybody may see them."""
-    return msgspec.structs.replace(settings, observability=settings.observability.without_secrets())
+    return msgspec.structs.replace(
+        settings, observability=settings.observability.without_secrets(), serve=settings.serve.without_secrets()
+    )
 
 
 def to_toml(settings: Settings) -> str:
@@ -348,7 +350,8 @@ def is_table(kind: Any) -> bool:
     """True for a group within a group, or a table of such."""
     if get_origin(kind) is dict:
         kind = get_args(kind)[1]
-        return get_origin(kind) is dict
+        if get_origin(kind) is dict:
+            return True
     return isinstance(kind, type) and issubclass(kind, Struct)
 
 

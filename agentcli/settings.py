@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from agentcli.compaction_settings import CompactionSettings
 from agentcli.look_settings import TerminalSettings
@@ -234,7 +236,7 @@ class ServeTokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """
 
     sha256: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
-    user_id: Annotated[str, Meta(min_length=1)]
+    user_id: Annotated[str, Meta(pattern=r"\S")]
     rate_per_minute: Positive = 600
     budget_usd: Usd | None = None
 
@@ -256,6 +258,14 @@ class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     budget_usd: Usd | None = None
     tokens: dict[str, ServeTokenSettings] = {}
     idle_minutes: Annotated[float, Meta(gt=0, le=1_440)] = 10.0
+
+    def without_secrets(self) -> ServeSettings:
+        """The same for showing: addresses without their passwords."""
+        return replace(self, database=_without_password(self.database), redis=_without_password(self.redis))
+
+
+def _without_password(address: str) -> str:
+    return re.sub(r"(?<=//)[^/]*@", "[masked]@", re.sub(r"(?<=password=)[^&]*", "[masked]", address))
 
 
 class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

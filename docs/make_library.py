@@ -29,7 +29,10 @@ This page is written from the docstrings by `python docs/make_library.py`; a tes
 GROUPS = {
     "Agents": ("Agent", "AgentFailed"),
     "Tools": ("tool", "Tool", "ToolContext", "ToolOutput", "ToolSpec"),
-    "Stores": ("ConversationStore", "SessionStore", "MemorySessions", "SqliteSessions", "readable_from"),
+    "Stores": (
+        "ConversationStore", "SessionStore", "MemorySessions", "SqliteSessions", "PostgresSessions", "readable_from",
+        "EventStore", "StreamEvent", "StreamState", "MemoryEvents", "SqliteEvents", "RedisEvents",
+    ),
     "Seams": ("Provider", "Sandbox", "MCPClient", "RemoteTool", "RemoteResult", "Locks", "TurnHooks", "CallHooks"),
     "Events": (
         "TextDelta", "ThinkingDelta", "ToolStarted", "OutputDelta", "ToolFinished", "ApprovalRequested", "ClientToolRequested",

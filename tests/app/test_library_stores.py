@@ -12,7 +12,17 @@ from typing import Any
 
 import pytest
 
-from agentcli import Agent, MemorySessions, RemoteResult, RemoteTool, SqliteSessions, Text, readable_from
+from agentcli import (
+    Agent,
+    MemoryEvents,
+    MemorySessions,
+    RemoteResult,
+    RemoteTool,
+    SqliteEvents,
+    SqliteSessions,
+    Text,
+    readable_from,
+)
 from agentcli.agent.events import ApprovalRequested
 from agentcli.conversation.schema import SCHEMA_VERSION
 from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError
@@ -351,3 +361,54 @@ async def test_closing_ends_a_call_whose_caller_has_gone(work: Path) -> None:
     calling.cancel()
     await agent.close()
     assert ended == ["ended"]
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_a_stream_is_kept_for_readers_elsewhere(work: Path, kind: str) -> None:
+    """Each event is numbered and stored; who reads later, or from the middle on, reads the same."""
+    events = MemoryEvents() if kind == "memory" else SqliteEvents(work.parent / "events.db")
+    async with Agent(provider=Recorder(), cwd=work, event_store=events) as agent:
+        seen = [event async for event in agent.stream("one", stream_id="first")]
+        assert type(seen[-1]).__name__ == "Done"
+        await agent.run("two", stream_id="second")
+        await agent.run("three")
+        with pytest.raises(UsageError, match="event_store"):
+            await Agent(provider=Recorder(), cwd=work).run("x", stream_id="y")
+    for name, text in (("first", "answer 1"), ("second", "answer 2")):
+        state = await events.state(name)
+        assert state is not None
+        assert state.status == "complete"
+        stored = await events.read(name)
+        assert [event.id for event in stored] == list(range(1, state.last_id + 1))
+        objects = [json.loads(event.data) for event in stored]
+        assert (objects[-1]["type"], objects[-1]["result"]) == ("result", text)
+        assert any(one["type"] == "stream_event" for one in objects)
+        assert await events.read(name, 2) == stored[2:]
+    await events.close()
+
+
+async def test_the_stream_of_a_turn_that_fails_or_is_left_says_so(work: Path) -> None:
+    class Failing(Recorder):
+        async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+            raise AuthError("the key is wrong")
+            yield
+
+    class Slow(Recorder):
+        async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+            yield TextDelta("a")
+            await asyncio.sleep(60)
+
+    events = MemoryEvents()
+    async with Agent(provider=Failing(), cwd=work, event_store=events) as agent:
+        with pytest.raises(AgentcliError):
+            await agent.run("one", stream_id="fails")
+    assert (await events.state("fails")).status == "failed"  # type: ignore[union-attr]
+    async with Agent(provider=Slow(), cwd=work, event_store=events) as agent:
+        async for _ in agent.stream("one", stream_id="left"):
+            break
+        for _ in range(100):
+            state = await events.state("left")
+            if state is not None and state.status != "running":
+                break
+            await asyncio.sleep(0.05)
+    assert json.loads((await events.read("left"))[-1].data)["subtype"] == "interrupted"

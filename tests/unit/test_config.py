@@ -38,6 +38,7 @@ from agentcli.settings import (
     RetrySettings,
     SandboxSettings,
     ServerSettings,
+    ServeSettings,
     Settings,
     SkillSettings,
     TokenSettings,
@@ -66,6 +67,7 @@ GROUPS: dict[str, type[msgspec.Struct]] = {
     "observability": ObservabilitySettings,
     "terminal": TerminalSettings,
     "local": LocalSettings,
+    "serve": ServeSettings,
 }
 
 
@@ -298,6 +300,13 @@ WRONG: list[tuple[str, Any, str]] = [
     ("local.model", 1, "Expected `str`"),
     ("local.context", 511, ">= 512"),
     ("local.linger", -1.0, ">= 0"),
+    ("serve.hosts", "box", "Expected `array`"),
+    ("serve.database", "mysql://x", "match"),
+    ("serve.redis", "localhost", "match"),
+    ("serve.advertise", 1, "Expected `str`"),
+    ("serve.rate_per_minute", 0, ">= 1"),
+    ("serve.budget_usd", 0, "> 0"),
+    ("serve.idle_minutes", 0, "> 0"),
 ]
 PLACES = [
     f"{group}.{field.encode_name}"
@@ -589,6 +598,13 @@ OTHER: dict[str, Any] = {
     "local.model": "~/m.gguf",
     "local.context": 4096,
     "local.linger": 60.0,
+    "serve.hosts": ("box.lan", "box"),
+    "serve.database": "postgresql://me@db/agentcli",
+    "serve.redis": "redis://cache/0",
+    "serve.advertise": "10.0.0.5",
+    "serve.rate_per_minute": 7,
+    "serve.budget_usd": 2.5,
+    "serve.idle_minutes": 3.0,
 }
 
 
