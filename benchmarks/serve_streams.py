@@ -3,8 +3,8 @@
     python benchmarks/serve_streams.py [STREAMS] [WORKERS]
 
 Each session's scripted model writes a text of numbered pieces for about 20 s; a client in a process of its own follows all of
-the streams, and says by the clock that both share how old each piece is when it arrives. Events are stored in batches of at
-most 50 ms, which counts. The floor is an empty server's memory.
+the streams. A piece is as late as it comes after the pace of its stream. Events are stored in batches of at most 50 ms, which
+counts. The floor of the memory is that of a server with one session.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def rss_mb(pid: int) -> float:
 
 
 async def follow(client: httpx2.AsyncClient, path: str, late: list[float], ids: list[int]) -> None:
-    """Note how late each piece is: the first piece's time is the model's start, the others follow at a fixed pace."""
+    """Note when each piece comes, and each event's id."""
     async with client.stream("GET", f"{path}/events") as answer:
         rest = b""
         async for chunk in answer.aiter_bytes():
@@ -45,6 +45,12 @@ async def follow(client: httpx2.AsyncClient, path: str, late: list[float], ids: 
                     late.append(now)
                 if b'"type":"result"' in data:
                     return
+
+
+def ages_of(times: list[float]) -> list[float]:
+    """How late each piece is against the least late one within a second: the model's own pace drifts slowly."""
+    starts = [when - n * EVERY_MS / 1_000 for n, when in enumerate(times)]
+    return [start - min(starts[max(0, n - 10) : n + 11]) for n, start in enumerate(starts)]
 
 
 async def main(streams: int, workers: int) -> None:
@@ -78,12 +84,7 @@ async def main(streams: int, workers: int) -> None:
                 during = rss_mb(server.pid)
                 await asyncio.gather(*following)
             server.terminate()
-    # What comes at a fixed pace and is late at most as the earliest was cannot be told from the model's own start.
-    ages = sorted(
-        at - min(when - n * EVERY_MS / 1_000 for n, when in enumerate(times)) - n * EVERY_MS / 1_000
-        for times, _ in heard
-        for n, at in enumerate(times)
-    )
+    ages = sorted(age for times, _ in heard for age in ages_of(times))
     doubled = sum(len(ids) - len(set(ids)) for _, ids in heard)
     lost = sum(PIECES - len(times) for times, _ in heard)
     print(f"{streams} streams, {workers} workers, {len(ages)} pieces")

@@ -52,7 +52,8 @@ class Hosting:
         self._opening: dict[str, asyncio.Lock] = {}
         self._readers: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
-        self._leaving = asyncio.Event()
+        self._waiting: set[asyncio.Task[object]] = set()
+        self._is_leaving = False
 
     def hosted(self, session_id: str) -> HostedSession | None:
         return self._open.get(session_id)
@@ -93,7 +94,7 @@ class Hosting:
             await opened.session.close()
             await opened.aclose()
             raise
-        if self._leaving.is_set():
+        if self._is_leaving:
             await hosted.close()
             raise StorageError("The server is ending: send this again.")
         self._open[id] = hosted
@@ -136,20 +137,25 @@ class Hosting:
 
     def leave(self) -> None:
         """End the streams of all readers, who may come back to another server."""
-        self._leaving.set()
+        self._is_leaving = True
+        for task in self._waiting:
+            task.cancel()
 
     async def events_after(self, session_id: str, after: int, count: int, *, wait_s: float) -> Sequence[StreamEvent]:
         """What is read of a stream; raises `StorageError`, also when the server ends."""
-        reading = asyncio.ensure_future(self.events.read(session_id, after, count, wait_s=wait_s))
-        leaving = asyncio.ensure_future(self._leaving.wait())
+        task = asyncio.current_task()
+        assert task is not None
+        self._waiting.add(task)
         try:
-            await asyncio.wait((reading, leaving), return_when="FIRST_COMPLETED")
-            if not reading.done():
-                raise StorageError("The server ends.")
-            return reading.result()
+            if not self._is_leaving:
+                return await self.events.read(session_id, after, count, wait_s=wait_s)
+        except asyncio.CancelledError:
+            if not self._is_leaving:
+                raise
+            task.uncancel()  # it was `leave`
         finally:
-            reading.cancel()
-            leaving.cancel()
+            self._waiting.discard(task)
+        raise StorageError("The server ends.")
 
     async def catch_up(self, session_id: str) -> None:
         """Tell what the log has and the stream has not, where no server has the session open. Raises `StorageError`."""
