@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,14 +21,14 @@ from msgspec import Struct
 from agentcli.cli.http_sessions import HttpSessions, UsageStore
 from agentcli.cli.output import warn
 from agentcli.config import Config
-from agentcli.errors import UsageError
+from agentcli.errors import UsageError, UserError
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.event_log.sqlite import SqliteEvents
 from agentcli.infra.sessions.sqlite import SqliteSessions
 
 if TYPE_CHECKING:
     from agentcli.agent.event_store import EventStore
-    from agentcli.frontends.http.guard import Token
+    from agentcli.frontends.http.tokens import Token
 
 _QUICK_S = 2.0  # a worker that ends sooner is not replaced at once
 _ENDING_S = 15.0  # for all workers to store what they have
@@ -46,6 +47,7 @@ class Worker(Struct, frozen=True):
 
 def serve(worker: Worker, count: int, *, on_ready: Callable[[], None]) -> int:
     """Serve with so many processes until a signal comes; gives the exit code."""
+    _import_server()  # once for all processes
     worker.listening.listen(2_048)
     return asyncio.run(_work(worker, on_ready)) if count == 1 else Workers(worker).run(count, on_ready)
 
@@ -68,6 +70,9 @@ class Workers:
         os.close(told)
         if _all_told(ready, count):
             on_ready()
+        elif not self._signal:
+            self._end()
+            raise UserError("A worker could not begin; what it said is above, or in the log.")
         while not self._signal:
             self._replace_dead()
             time.sleep(0.1)
@@ -135,15 +140,13 @@ def _all_told(pipe: int, count: int) -> bool:
 
 async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None = None) -> int:
     """One process: what it serves, to whom, and where other processes reach it. It ends with its `parent`."""
-    try:
-        import uvicorn  # the extra
+    import uvicorn  # the extra, as what follows
 
-        from agentcli.frontends.http.forwarding import Forwarding
-        from agentcli.frontends.http.guard import Guard
-        from agentcli.frontends.http.hosting import Hosting
-        from agentcli.frontends.http.routes import Routes
-    except ImportError as error:
-        raise UsageError(f"A server needs an extra ({error.name}): pip install 'agentcli[server]'.") from error
+    from agentcli.frontends.http.forwarding import Forwarding
+    from agentcli.frontends.http.guard import Guard
+    from agentcli.frontends.http.hosting import Hosting
+    from agentcli.frontends.http.routes import Routes
+
     serving, paths = worker.config.settings.serve, worker.config.paths
     with ExitStack() as open_files:
         inner, address = open_files.enter_context(_inner_socket(serving.advertise))
@@ -180,6 +183,18 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
             server.capture_signals = nullcontext  # type: ignore[assignment,method-assign]  # ours are heeded
             await server.serve(sockets=[worker.listening, inner])
         return 128 + received["signal"] if received else 1
+
+
+def _import_server() -> None:
+    """Raises `UsageError` without the extra."""
+    try:
+        import_module("uvicorn")
+        import_module("agentcli.frontends.http.routes")
+    except ImportError as error:
+        raise UsageError(
+            f"A server needs an extra ({error.name} is missing): ./install.sh --extras server, or pip install "
+            "'agentcli[server]'."
+        ) from error
 
 
 def _store(config: Config, address: str) -> UsageStore:

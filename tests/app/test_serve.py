@@ -683,3 +683,12 @@ def test_any_worker_answers_for_all_sessions(served: Any) -> None:
             session.until(lambda one: is_result(one) and one["stream_id"] == stream_id)  # noqa: B023
     messages = server.client.get(session.path).json()["messages"]
     assert [one["role"] for one in messages] == ["user", "assistant"] * 6
+
+
+def test_without_the_extra_it_says_what_to_install(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "without" / "starlette").mkdir(parents=True)
+    (tmp_path / "without" / "starlette" / "__init__.py").write_text("raise ModuleNotFoundError(name='starlette')\n")
+    for flags in ((), ("--workers", "2")):
+        ran = place.run("serve", *flags, env={"PYTHONPATH": str(tmp_path / "without")})
+        assert (ran.code, ran.out) == (2, "")
+        assert "agentcli[server]" in ran.err

@@ -19,7 +19,7 @@ from agentcli.cli.output import warn
 from agentcli.cli.serving import Worker, serve
 from agentcli.config import Config
 from agentcli.errors import UsageError
-from agentcli.frontends.http.guard import Token, hash_of
+from agentcli.frontends.http.tokens import Token, hash_of
 from agentcli.paths import current_folder
 
 _MOST_WORKERS, _HIGHEST_PORT = 64, 65_535

@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import time
 from collections.abc import Callable, Collection, Sequence
 from urllib.parse import urlsplit
 
-from msgspec import Struct
 from starlette.requests import HTTPConnection, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from agentcli.frontends.http.failures import Refused, failed
 from agentcli.frontends.http.page import PAGE_FILES
+from agentcli.frontends.http.tokens import Token, hash_of
 
 # These say nothing about any session.
 _OPEN = frozenset(("/", "/health", "/openapi.json", *(f"/{name}" for name in PAGE_FILES)))
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
-
-
-class Token(Struct, frozen=True):
-    """Who may use the server. Without a `user_id` all sessions may be seen, with one only that user's.
-
-    `sha256` is the token's hash in hexadecimal digits, `budget_usd` what its user's sessions may cost on a day.
-    """
-
-    sha256: str
-    user_id: str = ""
-    rate_per_minute: int = 600
-    budget_usd: float | None = None
-
-
-def hash_of(token: str) -> str:
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 class Bucket:

@@ -273,6 +273,7 @@ class HostedSession:
             case SayNow(message):
                 await self.message(message, steers=True, tools=(), stream_id=uuid.uuid4().hex)
             case _:
+                await self._writer.write([])  # it is still ours
                 await control(self._host, asks)
                 self._writer.change(model=self._session.snapshot().model)
                 await self._writer.write([])

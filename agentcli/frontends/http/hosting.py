@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -49,7 +50,7 @@ class Hosting:
         self._budget_of = budget_of
         self._idle_s = idle_s
         self._open: dict[str, HostedSession] = {}
-        self._opening: dict[str, asyncio.Lock] = {}
+        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._readers: Counter[str] = Counter()
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[object]] = set()
@@ -88,7 +89,7 @@ class Hosting:
         id = opened.session.id
         try:
             writer = await StreamWriter.taken(self.events, id)
-            hosted = HostedSession(opened, writer, on_given_up=self._given_up)
+            hosted = HostedSession(opened, writer, on_given_up=self.give_up)
             await hosted.begin(was_running=state is not None and state.status == "running")
         except BaseException:
             await opened.session.close()
@@ -100,7 +101,7 @@ class Hosting:
         self._open[id] = hosted
         return hosted
 
-    def _given_up(self, session_id: str) -> None:
+    def give_up(self, session_id: str) -> None:
         """Close a session that another program goes on with."""
         if (hosted := self._open.pop(session_id, None)) is not None:
             self._close_aside(hosted)
@@ -195,12 +196,12 @@ class Hosting:
         long_ago = time.monotonic() - self._idle_s
         for session_id, hosted in list(self._open.items()):
             if hosted.is_idle and hosted.last_used < long_ago and not self._readers[session_id]:
-                self._given_up(session_id)
+                self.give_up(session_id)
 
     async def aclose(self) -> None:
         self.leave()
         for session_id in list(self._open):
-            self._given_up(session_id)
+            self.give_up(session_id)
         while self._closing:
             await asyncio.wait(self._closing)
         await self.events.close()

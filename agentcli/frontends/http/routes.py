@@ -21,7 +21,7 @@ from starlette.routing import Route
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.conversation.conversation import Conversation
-from agentcli.errors import NoSession, UsageError, UserError
+from agentcli.errors import NoSession, StreamMoved, UsageError, UserError
 from agentcli.frontends.http.description import description
 from agentcli.frontends.http.failures import Refused, failed, json_answer
 from agentcli.frontends.http.forwarding import Forwarding
@@ -191,11 +191,13 @@ class Routes:
         while True:
             owner = await self._hosting.owner(info.id, take_over=take_over)
             if isinstance(owner, HostedSession):
-                return json_answer(await take(owner), 202)
-            if not owner.address:
+                try:
+                    return json_answer(await take(owner), 202)
+                except StreamMoved:
+                    self._hosting.give_up(info.id)  # another server has taken it
+            elif not owner.address:
                 raise _held_by_a_terminal(info)
-            answer = await self._forwarding.forward(request, owner.address, body)
-            if answer is not None:
+            elif (answer := await self._forwarding.forward(request, owner.address, body)) is not None:
                 return answer
             if time.monotonic() > deadline:
                 raise Refused(503, "no_owner", "The server that has the session open does not answer: try again.")
