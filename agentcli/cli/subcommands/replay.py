@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from agentcli.agent.accounting.metrics import counted
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.sessions.store import with_store
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
@@ -69,4 +70,5 @@ def _tell(report: Report) -> None:
         tell(f"Not made again, their recorded results were used: {names}.")
     count = len(report.differences)
     found = f"{count} difference{'s' * (count != 1)}" if count else "no difference"
-    tell(f"{report.turns} turns, {report.requests} requests, {report.calls} calls made again: {found}.")
+    done = (counted(report.turns, "turn"), counted(report.requests, "request"), counted(report.calls, "call"))
+    tell(f"{', '.join(done)} made again: {found}.")
