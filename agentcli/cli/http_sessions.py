@@ -22,6 +22,7 @@ from agentcli.cli.one_shot import extras_from
 from agentcli.cli.own_commands import add_own_commands
 from agentcli.cli.session_opener import ConfiguredOpener
 from agentcli.conversation.entries import Entry
+from agentcli.errors import UserError
 from agentcli.frontends.http.opening import Opened, Wanted
 from agentcli.infra.day_account import DayAccount
 from agentcli.setup.session_choice import SessionChoice
@@ -58,12 +59,11 @@ class HttpSessions:
         )
         opener = ConfiguredOpener(config, builder)
         try:
-            if wanted.model:
-                opener.check_model(wanted.model)
+            model = self._usable(opener, wanted)
             choice = SessionChoice(user_id=wanted.user_id, name=wanted.name)
             if wanted.id:
                 choice = SessionChoice("id", wanted.id, take_over=wanted.take_over)
-            session = await builder.build_session(choice, model=wanted.model)
+            session = await builder.build_session(choice, model=model)
             commands = conversation_commands()
             add_own_commands(commands, config, builder, log.warning)
         except BaseException:
@@ -74,6 +74,19 @@ class HttpSessions:
         if wanted.budget_usd is not None:
             session.state.budgets = session.state.budgets.within(self._account(wanted.user_id, wanted.budget_usd))
         return Opened(session, opener, commands, builder.aclose)
+
+    @staticmethod
+    def _usable(opener: ConfiguredOpener, wanted: Wanted) -> str:
+        """The model that is wanted; a stored session goes on with the usual one where its own is not there any more."""
+        try:
+            if wanted.model:
+                opener.check_model(wanted.model)
+        except UserError as error:
+            if not wanted.id:
+                raise
+            log.warning("session %s goes on with another model: %s", wanted.id, error)
+            return ""
+        return wanted.model
 
     def _account(self, user_id: str, most_usd: float) -> DayAccount:
         self._budgets.mkdir(parents=True, exist_ok=True, mode=0o700)

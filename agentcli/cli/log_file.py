@@ -76,8 +76,8 @@ class LogFile(logging.Handler):
         self._keep = keep
 
     def emit(self, record: logging.LogRecord) -> None:
-        line = (self.format(record) + "\n").encode(errors="backslashreplace")
-        with suppress(OSError):
+        with suppress(OSError, ImportError):  # also what the format imports can fail, where no file can be opened
+            line = (self.format(record) + "\n").encode(errors="backslashreplace")
             self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             file = self._open()
             try:

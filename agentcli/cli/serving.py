@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import resource
 import signal
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -33,6 +35,9 @@ if TYPE_CHECKING:
 _QUICK_S = 2.0  # a worker that ends sooner is not replaced at once
 _ENDING_S = 15.0  # for all workers to store what they have
 _GRACE_S = 1  # for answers that are under way
+_LOOK_EVERY_S = 0.1  # for workers that have ended, and signals
+_MOST_READ = 1_024
+_LONGEST_ADDRESS = 100  # bytes of a unix socket's path, of which systems take little more
 
 
 class Worker(Struct, frozen=True):
@@ -48,6 +53,9 @@ class Worker(Struct, frozen=True):
 def serve(worker: Worker, count: int, *, on_ready: Callable[[], None]) -> int:
     """Serve with so many processes until a signal comes; gives the exit code."""
     _import_server()  # once for all processes
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each reader holds a connection
+    _sweep(worker.config.paths.state / "serve")
     worker.listening.listen(2_048)
     return asyncio.run(_work(worker, on_ready)) if count == 1 else Workers(worker).run(count, on_ready)
 
@@ -65,17 +73,20 @@ class Workers:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._note)
         ready, told = os.pipe()
+        os.set_blocking(ready, False)
         for _ in range(count):
             self._start(partial(os.write, told, b"."))
-        os.close(told)
-        if _all_told(ready, count):
+        while not self._signal and count:
+            count -= _read(ready)
+            if any(_ended(self._started)):
+                self._end()
+                raise UserError("A worker could not begin: what it said is above, or in the log.")
+            time.sleep(_LOOK_EVERY_S)
+        if not self._signal:
             on_ready()
-        elif not self._signal:
-            self._end()
-            raise UserError("A worker could not begin; what it said is above, or in the log.")
         while not self._signal:
             self._replace_dead()
-            time.sleep(0.1)
+            time.sleep(_LOOK_EVERY_S)
         return self._end()
 
     def _note(self, number: int, frame: object) -> None:
@@ -106,6 +117,8 @@ class Workers:
                 del self._started[pid]
             time.sleep(0.02)
         self._tell_all(signal.SIGKILL)
+        for pid in self._started:
+            os.waitpid(pid, 0)
         return 128 + self._signal
 
     def _tell_all(self, number: int) -> None:
@@ -130,12 +143,12 @@ def _end_process(worker: Worker, on_ready: Callable[[], Any], parent: int) -> No
         os._exit(code)
 
 
-def _all_told(pipe: int, count: int) -> bool:
-    """Wait until each worker has told that it is ready; False if one ended before."""
-    with open(pipe, "rb", buffering=0) as told:
-        while count and (said := told.read(count)):
-            count -= len(said)
-    return not count
+def _read(pipe: int) -> int:
+    """So many bytes have come."""
+    try:
+        return len(os.read(pipe, _MOST_READ))
+    except BlockingIOError:
+        return 0
 
 
 async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None = None) -> int:
@@ -149,11 +162,15 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
 
     serving, paths = worker.config.settings.serve, worker.config.paths
     with ExitStack() as open_files:
-        inner, address = open_files.enter_context(_inner_socket(serving.advertise))
+        inner, address = open_files.enter_context(_inner_socket(paths.state / "serve", serving.advertise))
         store = _store(worker.config, address)
         sessions = HttpSessions(worker.options, store, budgets=paths.state / "serve" / "budgets")
         budgets = {token.user_id: token.budget_usd for token in worker.tokens}
-        hosting = Hosting(sessions, _events(worker.config), budget_of=budgets.get, idle_s=serving.idle_minutes * 60)
+
+        def budget_of(user_id: str) -> float | None:
+            return budgets.get(user_id, budgets[""])
+
+        hosting = Hosting(sessions, _events(worker.config), budget_of=budget_of, idle_s=serving.idle_minutes * 60)
         routes = Routes(hosting, Forwarding(), cwd=worker.config.cwd)
         is_socket = bool(worker.options.socket)
         app = Guard(
@@ -214,8 +231,8 @@ def _events(config: Config) -> EventStore:
 
 
 @contextmanager
-def _inner_socket(advertise: str) -> Any:
-    """A socket for other processes of the server, and its address."""
+def _inner_socket(folder: Path, advertise: str) -> Any:
+    """A socket for other processes of the server, in a folder that is its owner's alone, and its address."""
     if advertise:
         try:
             family, *_, address = socket.getaddrinfo(advertise, 0, type=socket.SOCK_STREAM)[0]
@@ -227,7 +244,19 @@ def _inner_socket(advertise: str) -> Any:
             name = f"[{advertise}]" if ":" in advertise else advertise
             yield opened, f"http://{name}:{opened.getsockname()[1]}"
         return
-    with tempfile.TemporaryDirectory(prefix="agentcli-") as folder, socket.socket(socket.AF_UNIX) as opened:
-        path = Path(folder, "socket")
+    with ExitStack() as open_files:
+        path = folder / f"{os.getpid()}.sock"
+        if len(os.fsencode(path)) > _LONGEST_ADDRESS:
+            path = Path(open_files.enter_context(tempfile.TemporaryDirectory(prefix="agentcli-")), "socket")
+        opened = open_files.enter_context(socket.socket(socket.AF_UNIX))
+        path.unlink(missing_ok=True)
         opened.bind(str(path))
+        open_files.callback(path.unlink, missing_ok=True)
         yield opened, f"unix:{path}"
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the sockets of processes that were killed."""
+    for path in folder.glob("*.sock"):
+        if not Path(f"/proc/{path.stem}").exists() and sys.platform == "linux":
+            path.unlink(missing_ok=True)

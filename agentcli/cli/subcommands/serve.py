@@ -49,6 +49,7 @@ def run(arguments: list[str]) -> int:
     token_file = Path(options.token_file).absolute() if options.token_file else folder / "token"
     token = kept_token(token_file)
     listening, told = _listening(options)
+    bound = Path(options.socket).lstat() if options.socket else None
     worker = Worker(options, config, tokens=_tokens(config, token), hosts=_hosts(options, config), listening=listening)
 
     def tell_ready() -> None:
@@ -61,8 +62,8 @@ def run(arguments: list[str]) -> int:
         return serve(worker, options.workers, on_ready=tell_ready)
     finally:
         listening.close()
-        if options.socket:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # a later server may have put its own there
+            if bound is not None and os.path.samestat(bound, Path(options.socket).lstat()):
                 Path(options.socket).unlink()
 
 

@@ -6,6 +6,8 @@ import httpx2
 from starlette.requests import Request
 from starlette.responses import Response
 
+from agentcli.frontends.http.failures import Refused
+
 FORWARDED = "x-agentcli-forwarded"
 _TIMEOUT = httpx2.Timeout(30.0, connect=2.0)
 
@@ -16,10 +18,13 @@ class Forwarding:
     def __init__(self) -> None:
         self._clients: dict[str, httpx2.AsyncClient] = {}
 
-    async def forward(self, request: Request, address: str, body: bytes) -> Response | None:
-        """The other process's answer; None where there is none, so that the request may be tried again.
+    async def forward(
+        self, request: Request, address: str, body: bytes, *, is_repeatable: bool = False
+    ) -> Response | None:
+        """The other process's answer; None where it was not asked, so that the request may be tried again.
 
-        A request is forwarded once: where two processes each take the other for the owner, one of them learns better.
+        So may one that `is_repeatable` when the answer did not come; raises `Refused` for others. A request is
+        forwarded once: where two processes each take the other for the owner, one of them learns better.
         """
         if FORWARDED in request.headers:
             return None
@@ -29,8 +34,12 @@ class Forwarding:
             answer = await self._client(address).request(request.method, path, content=body, headers=headers)
         except httpx2.ConnectError:
             return None
-        except httpx2.HTTPError:  # it may have been done: a message has an id by which that is known
-            return None
+        except httpx2.HTTPError as error:
+            if is_repeatable:
+                return None
+            raise Refused(
+                503, "unknown_outcome", "The server that has the session open ended: look what is done."
+            ) from error
         return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
 
     def _client(self, address: str) -> httpx2.AsyncClient:

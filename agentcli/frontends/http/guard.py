@@ -82,7 +82,7 @@ class Guard:
                 403, "host", f"This server is not called {host[:200]!r}: name it in serve.hosts if it should be."
             )
         origin = asked.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise Refused(403, "origin", f"A page of {origin[:200]!r} may not use this server.")
 
     def _token_of(self, asked: HTTPConnection) -> Token:

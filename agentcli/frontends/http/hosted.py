@@ -27,22 +27,24 @@ from agentcli.agent.loop import half_answer, is_unanswered
 from agentcli.agent.ops import GoOn, Prompt, RunQueued, Steer
 from agentcli.agent.result import ResultBuilder
 from agentcli.conversation.entries import Assistant, Entry, User
-from agentcli.errors import StreamMoved, UsageError, UserError
+from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
+from agentcli.frontends.http.failures import Refused
 from agentcli.frontends.http.opening import Opened
-from agentcli.frontends.http.stream import StreamWriter
+from agentcli.frontends.http.stream import StreamWriter, Waiting, hash_of
 from agentcli.frontends.json_forms.controlling import control
 from agentcli.frontends.json_forms.entry_objects import entry_object, system_object
-from agentcli.frontends.json_forms.input import Control, Message, RunCommand
+from agentcli.frontends.json_forms.input import Control, Message, RunCommand, SetModel
 from agentcli.frontends.json_forms.input import Steer as SayNow
 from agentcli.frontends.json_forms.output import JsonOutput
 from agentcli.frontends.screenless import ScreenlessHost, TypedCommand
 from agentcli.llm.messages import Block, Text, Usage
 from agentcli.llm.provider import ToolSpec
-from agentcli.llm.wire.anthropic_request import block_to_wire
 
 log = logging.getLogger(__name__)
 
 BATCH_S = 0.05  # deltas of this time are stored together
+MOST_WAITING = 50  # messages, each of which is stored again with each change of the queue
+LONGEST_BEGINNING = 200  # characters
 MOST_TAKEN = 32  # messages that are known when they are sent again
 _NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # each session has an address of its own
 
@@ -63,6 +65,7 @@ class HostedSession:
         self._output = JsonOutput(session, self._objects.append, partial=True)
         self._status: StreamStatus | None = None
         self._messages: deque[tuple[tuple[Block, ...], str]] = deque()  # prompts whose turn has not begun
+        self._steers: dict[str, str] = {}  # names of the turns they were sent to, by their hashes
         self._taking = asyncio.Lock()
         self._asides: set[asyncio.Task[None]] = set()
         self._offset = 0  # from the number of an entry in its log to its place in the session
@@ -104,7 +107,8 @@ class HostedSession:
             session.submit(GoOn(is_killed=True))
         elif was_running:
             self._writer.change(is_open=False)
-            await self._writer.write([self._ended()] if is_open else [], status="complete")
+            status: StreamStatus = "running" if conversation.queue.follow_ups else "complete"
+            await self._writer.write([self._ended()] if is_open else [], status=status)
             session.submit(RunQueued())
 
     def _introduced(self, *, is_resumed: bool) -> dict[str, Any]:
@@ -121,19 +125,28 @@ class HostedSession:
         return system_object("init", self.id, **told)
 
     def _tell_prompts_of(self, missing: Sequence[Entry]) -> None:
-        """A prompt that was stored and not told has its turn begun."""
+        """A prompt that was stored and not told has its turn begun; one of a terminal's is nobody's here."""
         for entry in missing:
-            if _is_prompt(entry) and self._writer.note.waiting:
-                span, *waiting = self._writer.note.waiting
-                self._writer.change(span=span, waiting=tuple(waiting))
+            if not _is_prompt(entry):
+                continue
+            note, content = self._writer.note, hash_of(entry.body.content)  # type: ignore[union-attr]
+            span = next((one.stream_id for one in note.waiting if one.content == content), "")
+            waiting = tuple(one for one in note.waiting if one.stream_id != span)
+            self._writer.change(span=span or uuid.uuid4().hex, waiting=waiting)
 
     def _remember_waiting(self) -> None:
         follow_ups = self._session.snapshot().conversation.queue.follow_ups
         note = self._writer.note
-        names = note.waiting[-len(follow_ups) :] if follow_ups else ()
-        self._messages.extend(zip(list(follow_ups)[-len(names) :], names, strict=True) if names else ())
-        lost = set(note.waiting) - set(names)  # noted, and not stored before the kill: they may be sent again
-        self._writer.change(waiting=tuple(names), taken=tuple(name for name in note.taken if name not in lost))
+        names = {one.content: one.stream_id for one in reversed(note.waiting)}
+        for content in follow_ups:
+            if name := names.pop(hash_of(content), ""):
+                self._messages.append((content, name))
+        kept = {name for _, name in self._messages}
+        lost = {one.stream_id for one in note.waiting} - kept  # noted, and not stored: they may be sent again
+        self._writer.change(waiting=self._waiting(), taken=tuple(name for name in note.taken if name not in lost))
+
+    def _waiting(self) -> tuple[Waiting, ...]:
+        return tuple(Waiting(name, hash_of(content)) for content, name in self._messages)
 
     def _ended(self) -> dict[str, Any]:
         """The result of a turn that ended when nobody was left to tell it."""
@@ -185,7 +198,7 @@ class HostedSession:
             case Compaction() | ProviderSwitched() if is_main:
                 pass  # their entries tell it
             case QueueChanged(steering, follow_ups) if is_main:
-                waiting = {"steering": _wire(steering), "follow_ups": _wire(follow_ups)}
+                waiting = {"steering": _beginnings(steering), "follow_ups": _beginnings(follow_ups)}
                 self._objects.append(system_object("queue_changed", self.id, **waiting))
             case ModeChanged(mode) if is_main:
                 self._writer.change(mode=mode)
@@ -215,17 +228,18 @@ class HostedSession:
                 self._status = "complete"
             case _:
                 return
-        if self._status != "running" and self._messages:
-            self._status = "running"  # what waits comes next
+        queue = self._session.snapshot().conversation.queue
+        if queue.steering or queue.follow_ups or self._messages:
+            self._status = "running"  # what waits comes next, also after a restart
 
     def _begin_span(self, entry: Entry) -> None:
         """Name the turn that begins with a prompt; a message that joins a turn belongs to it."""
         assert isinstance(entry.body, User)
         if self._messages and self._messages[0][0] == entry.body.content:
             _, span = self._messages.popleft()
-            self._writer.change(span=span, waiting=tuple(name for _, name in self._messages))
-        elif not self._writer.note.is_open:
-            self._writer.change(span=uuid.uuid4().hex)
+            self._writer.change(span=span, waiting=self._waiting())
+        elif not self._writer.note.is_open:  # steering that came too late keeps the name it was given
+            self._writer.change(span=self._steers.pop(hash_of(entry.body.content), "") or uuid.uuid4().hex)
 
     # What is asked for
 
@@ -234,27 +248,48 @@ class HostedSession:
         self.last_used = time.monotonic()
         async with self._taking:
             if stream_id in self._writer.note.taken:
-                return stream_id
+                return self._writer.note.span if steers else stream_id
+            self._check_room()
             if tools:
                 self._session.bring(tools)
             first = message.blocks[0]
             if isinstance(first, Text) and (typed := self._host.typed(first.text)) is not None:
+                await self._note_taken(stream_id)
                 self._spawn_command(typed, stream_id, more=message.blocks[1:], answers=True)
                 return stream_id
             content = self._with_files(message)
             if steers and self._session.is_busy:
+                span = self._writer.note.span
+                self._steers[hash_of(content)] = span
                 self._session.submit(Steer(content))
                 await self._session.stored()
-                return self._writer.note.span
+                await self._note_taken(stream_id)
+                return span
             await self._submit(Prompt(content), stream_id)
             return stream_id
 
+    def _check_room(self) -> None:
+        queue = self._session.snapshot().conversation.queue
+        if len(queue.steering) + len(queue.follow_ups) >= MOST_WAITING:
+            raise Refused(429, "queue_full", f"{MOST_WAITING} messages wait already: send this when some are answered.")
+
+    async def _note_taken(self, stream_id: str) -> None:
+        """Raises `StorageError`."""
+        self._writer.change(taken=(*self._writer.note.taken, stream_id)[-MOST_TAKEN:])
+        await self._writer.write_now(status=None)
+
     async def _submit(self, prompt: Prompt, stream_id: str) -> None:
         """Note the prompt, then store it: whoever goes on after a kill finds both, or only a note of nothing."""
+        before = self._writer.note
         self._messages.append((prompt.content, stream_id))
-        taken = (*self._writer.note.taken, stream_id)[-MOST_TAKEN:]
-        self._writer.change(waiting=tuple(name for _, name in self._messages), taken=taken)
-        await self._writer.write([], status="running")
+        taken = (*before.taken, stream_id)[-MOST_TAKEN:]
+        self._writer.change(waiting=self._waiting(), taken=taken)
+        try:
+            await self._writer.write_now(status="running")
+        except StorageError:
+            self._messages.pop()
+            self._writer.change(waiting=before.waiting, taken=before.taken)
+            raise
         self._session.submit(prompt)
         await self._session.stored()
 
@@ -273,7 +308,9 @@ class HostedSession:
             case SayNow(message):
                 await self.message(message, steers=True, tools=(), stream_id=uuid.uuid4().hex)
             case _:
-                await self._writer.write([])  # it is still ours
+                await self._writer.write_now(status=None)  # it is still ours
+                if isinstance(asks, SetModel):
+                    await self._host.check_model(asks.model)
                 await control(self._host, asks)
                 self._writer.change(model=self._session.snapshot().model)
                 await self._writer.write([])
@@ -319,5 +356,7 @@ def _is_prompt(entry: Entry) -> bool:
     return isinstance(entry.body, User) and not entry.body.is_reminder
 
 
-def _wire(messages: Sequence[Sequence[Block]]) -> list[list[dict[str, Any]]]:
-    return [[block_to_wire(block) for block in message] for message in messages]
+def _beginnings(messages: Sequence[Sequence[Block]]) -> list[str]:
+    """Messages that wait, in short: they are told again with each change."""
+    texts = ("".join(block.text for block in message if isinstance(block, Text)) for message in messages)
+    return [text[:LONGEST_BEGINNING] for text in texts]

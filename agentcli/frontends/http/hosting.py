@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -26,6 +26,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.5
 IDLE_S = 600.0
+_MOST_WAIT_S = 60.0
 
 
 class Elsewhere(Struct, frozen=True):
@@ -52,6 +53,7 @@ class Hosting:
         self._open: dict[str, HostedSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._readers: Counter[str] = Counter()
+        self._failed: dict[str, tuple[float, float]] = {}  # the next wait, and when it is over
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[object]] = set()
         self._is_leaving = False
@@ -160,8 +162,12 @@ class Hosting:
 
     async def catch_up(self, session_id: str) -> None:
         """Tell what the log has and the stream has not, where no server has the session open. Raises `StorageError`."""
-        if session_id in self._open or await self.sessions.holder(session_id):
+        holder = await self.sessions.holder(session_id)
+        if session_id in self._open or holder:
             return
+        state = await self.events.state(session_id)
+        if holder is None and state is not None and state.status == "running":
+            return  # whoever goes on with it tells what is missing, and answers it
         writer = await StreamWriter.of(self.events, session_id)
         info, missing = await self.sessions.load(session_id, after=writer.note.entries)
         if not missing and writer.note.epoch + writer.note.entries:
@@ -180,17 +186,32 @@ class Hosting:
             await asyncio.sleep(LOOK_EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # so that servers take turns
             try:
                 for session_id in await self.events.running():
-                    if session_id not in self._open and await self.sessions.holder(session_id) is None:
-                        await self.owner(session_id)
+                    if session_id not in self._open:
+                        await self._look_after(session_id, self._take_over)
                 for session_id in list(self._readers):
-                    await self.catch_up(session_id)
-            except NoSession:
-                log.debug("a session was removed")
-            except UserError as error:
+                    await self._look_after(session_id, self.catch_up)
+            except StorageError as error:
                 log.warning("%s", error)
-            except Exception:  # the next look may go well; without any, sessions would wait for good
-                log.exception("sessions could not be looked after")
             self._close_idle()
+
+    async def _take_over(self, session_id: str) -> None:
+        if await self.sessions.holder(session_id) is None:
+            await self.owner(session_id)
+
+    async def _look_after(self, session_id: str, work: Callable[[str], Awaitable[None]]) -> None:
+        """Do it; what fails is tried again later and later, and keeps nothing else from being done."""
+        wait_s, not_before = self._failed.get(session_id, (LOOK_EVERY_S, 0.0))
+        if time.monotonic() < not_before:
+            return
+        try:
+            await work(session_id)
+        except NoSession:
+            await self.events.remove(session_id)
+        except Exception as error:  # whatever it is: the other sessions wait
+            self._failed[session_id] = min(2 * wait_s, _MOST_WAIT_S), time.monotonic() + wait_s
+            log.warning("session %s: %s", session_id, error, exc_info=not isinstance(error, UserError))
+        else:
+            self._failed.pop(session_id, None)
 
     def _close_idle(self) -> None:
         long_ago = time.monotonic() - self._idle_s

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.requests import ClientDisconnect, Request
 
 from agentcli.frontends.given_media import check_media
 from agentcli.frontends.http.failures import Refused
-from agentcli.frontends.json_forms.input import CONTROLS, ClientResult, Control, Message, check_tool
+from agentcli.frontends.json_forms.input import CONTROLS, Control, Message, Say, asked, check_tool
 from agentcli.frontends.json_lines import json_in
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
@@ -42,7 +42,7 @@ class NewMessage(Struct, frozen=True, forbid_unknown_fields=True):
     content: str | tuple[Text | Image | Document, ...]
     mode: Literal["prompt", "steer", "follow_up"] = "prompt"
     tools: tuple[ToolSpec, ...] = ()
-    stream_id: str = ""
+    stream_id: Annotated[str, Meta(max_length=128)] = ""
 
 
 class TakeOver(Struct, frozen=True, tag_field="subtype", tag="take_over"):
@@ -94,9 +94,10 @@ def op_of(body: bytes) -> Control | TakeOver:
         kind = given.get("type") if isinstance(given, dict) else None
         if kind not in (*OPS, "take_over"):
             raise ValueError(f"type is one of {', '.join((*OPS, 'take_over'))}")
-        asks: Control | TakeOver = msgspec.convert({**given, "subtype": kind}, Control | TakeOver)
-        if isinstance(asks, ClientResult) and not isinstance(asks.content, str):
-            check_media(asks.content)
+        if kind == "take_over":
+            return TakeOver()
+        asks = asked({**given, "type": "control", "subtype": kind})
+        assert not isinstance(asks, Say)
+        return asks
     except (ValueError, RecursionError) as error:
         raise Refused(400, "invalid", f"{str(error).rstrip('.')}.") from error
-    return asks

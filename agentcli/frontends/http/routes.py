@@ -164,7 +164,7 @@ class Routes:
             told = await hosted.message(message, steers=steers, tools=given.tools, stream_id=given.stream_id)
             return {"stream_id": told}
 
-        return await self._asked(request, msgspec.json.encode(given), info, take)
+        return await self._asked(request, msgspec.json.encode(given), info, take, is_repeatable=True)
 
     async def _op(self, request: Request) -> Response:
         body, info = await body_of(request), await self._found(request)
@@ -185,6 +185,7 @@ class Routes:
         take: Callable[[HostedSession], Awaitable[dict[str, Any]]],
         *,
         take_over: bool = False,
+        is_repeatable: bool = False,
     ) -> Response:
         """Have it done here, or by the server that owns the session. Raises `UserError`."""
         deadline = time.monotonic() + _TRY_FOR_S
@@ -197,7 +198,7 @@ class Routes:
                     self._hosting.give_up(info.id)  # another server has taken it
             elif not owner.address:
                 raise _held_by_a_terminal(info)
-            elif (answer := await self._forwarding.forward(request, owner.address, body)) is not None:
+            elif answer := await self._forwarding.forward(request, owner.address, body, is_repeatable=is_repeatable):
                 return answer
             if time.monotonic() > deadline:
                 raise Refused(503, "no_owner", "The server that has the session open does not answer: try again.")
@@ -210,13 +211,13 @@ class Routes:
         owner = await self._hosting.sessions.holder(session_id)
         if owner == "":
             raise Refused(409, "in_use", "A terminal has the session open: end it there, or take it over first.")
-        return await self._forwarding.forward(request, owner, b"") if owner else None
+        return await self._forwarding.forward(request, owner, b"", is_repeatable=True) if owner else None
 
     async def _events(self, request: Request) -> Response:
         info = await self._found(request)
         after = 0
         if given := request.headers.get("last-event-id") or request.query_params.get("after"):
-            after = int(given) if given.isdecimal() and len(given) < 20 else -1  # no id of ours is known to nobody
+            after = int(given) if given.isdecimal() and len(given) < 19 else -1  # what is no id of ours is not known
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(sent(self._hosting, info.id, after), media_type="text/event-stream", headers=headers)
 

@@ -8,6 +8,7 @@ the entries that are missing, so that a kill at any moment loses none and double
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,11 +21,19 @@ from agentcli.agent.event_store import EventStore, StreamStatus
 from agentcli.conversation.entries import Entry
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.frontends.json_forms.entry_objects import entry_object
+from agentcli.llm.messages import Block
 
 log = logging.getLogger(__name__)
 
 IDS_OF_A_WRITER = 1_000_000
 _AGAIN_AFTER_S = 1.0
+
+
+class Waiting(Struct, frozen=True):
+    """A message whose turn has not begun: its `stream_id`, and a hash of what it says."""
+
+    stream_id: str
+    content: str
 
 
 class Note(Struct, frozen=True, omit_defaults=True):
@@ -42,7 +51,7 @@ class Note(Struct, frozen=True, omit_defaults=True):
     model: str = ""
     mode: str = ""
     span: str = ""
-    waiting: tuple[str, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
     taken: tuple[str, ...] = ()
     is_open: bool = False
 
@@ -86,6 +95,11 @@ class StreamWriter:
         """Change the note; it is stored with the next objects."""
         self.note = replace(self.note, **fields)
 
+    async def write_now(self, *, status: StreamStatus | None) -> None:
+        """Store the note, or raise `StorageError`."""
+        async with self._writing:
+            await self._append([], status)
+
     async def write(self, objects: Sequence[dict[str, Any]], *, status: StreamStatus | None = None) -> None:
         """Store the objects and the note; waits for a store that cannot be reached. Raises `StreamMoved`."""
         async with self._writing:
@@ -103,9 +117,10 @@ class StreamWriter:
         telling = max((n for n, one in enumerate(objects, 1) if _tells_entry(one)), default=0)
         note = replace(self.note, told=self._last_id + telling) if telling else self.note
         text = msgspec.json.encode(note).decode()
-        self._last_id = await self._store.append(
+        last_id = await self._store.append(
             self._stream_id, events, status=status, note=text, if_note=self._kept, after=self._last_id
         )
+        self._last_id = max(self._last_id, last_id)
         self._kept, self.note = text, replace(self.note, told=note.told)
 
     async def tell_missing(self, entries: Iterable[Entry], more: Sequence[dict[str, Any]] = ()) -> None:
@@ -114,6 +129,11 @@ class StreamWriter:
         objects = [made for entry in missing if (made := entry_object(entry, self._stream_id))]
         self.change(entries=self.note.entries + len(missing))
         await self.write([*objects, *more])
+
+
+def hash_of(content: Sequence[Block]) -> str:
+    """Tells a message from others."""
+    return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 
 def _tells_entry(one: dict[str, Any]) -> bool:

@@ -106,7 +106,7 @@ def parse_line(raw: bytes) -> Line:
     try:
         data = json_in(raw)
         id = _id(data)
-        return Line(raw, _asked(data), id)
+        return Line(raw, asked(data), id)
     except (ValueError, RecursionError) as error:
         return Line(raw, None, id, f"{str(error).rstrip('.')}. {_expected(data)}")
 
@@ -123,7 +123,7 @@ def _id(data: Any) -> str | int | None:
             return None
 
 
-def _asked(data: Any) -> Say | Control:
+def asked(data: Any) -> Say | Control:
     """Raises `ValueError`."""
     match data:
         case {"type": "user"}:

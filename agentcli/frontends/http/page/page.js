@@ -177,6 +177,7 @@ class View {
   }
 
   take(one) {
+    if (one.stream_id && ["assistant", "stream_event", "user"].includes(one.type)) this.span = one.stream_id;
     if (one.type === "stream_event" && !one.parent_tool_use_id) this.takePart(one.event);
     else if (one.type === "assistant") this.takeReply(one);
     else if (one.type === "user") this.takeUser(one);
@@ -282,14 +283,17 @@ class View {
   }
 
   takeResult(one) {
-    this.dropUnfinished();
-    this.setBusy(false);
+    const isOfTurn = one.stream_id === this.span; // else a command's
+    if (isOfTurn) {
+      this.dropUnfinished();
+      this.setBusy(false);
+      $("questions").replaceChildren();
+    }
     if (one.is_error) this.note(one.subtype === "interrupted" ? "Interrupted." : one.result || one.subtype, true);
     if (one.total_cost_usd !== null) {
       this.cost = (this.cost ?? 0) + one.total_cost_usd;
       $("cost").textContent = `$${this.cost.toFixed(4)}`;
     }
-    for (const card of [...$("questions").children]) card.remove();
   }
 
   takeSystem(one) {
@@ -409,17 +413,24 @@ class View {
   }
 }
 
-async function say(mode) {
+let sending = Promise.resolve(); // messages go one after the other, also those that wait for the network
+
+function say(mode) {
   const text = $("text").value;
   if (!text.trim() || !session) return;
   const body = { content: text, mode, stream_id: crypto.randomUUID?.() ?? String(Math.random()).slice(2) };
+  const path = `v1/sessions/${session}/messages`;
   $("text").value = "";
   tell("");
+  sending = sending.then(() => deliver(path, body));
+}
+
+async function deliver(path, body) {
   try {
-    await send(`v1/sessions/${session}/messages`, body);
+    await send(path, body);
     tell("");
   } catch (error) {
-    $("text").value ||= text;
+    $("text").value = [body.content, $("text").value].filter(Boolean).join("\n");
     tell(error.message);
     $("elsewhere").hidden = error.code !== "in_use";
   }
