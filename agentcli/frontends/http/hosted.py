@@ -95,20 +95,20 @@ class HostedSession:
         if self._writer.note.entries > len(conversation.entries):  # the session was emptied
             self._writer.change(entries=0)
             missing = conversation.entries
-        is_open = self._writer.note.is_open or any(_is_prompt(entry) for entry in missing)
-        self._tell_prompts_of(missing)
+        told, is_open = self._told(missing)
         self._remember_waiting()
         shown = session.snapshot()
-        self._writer.change(model=shown.model, mode=shown.mode)
+        self._writer.change(model=shown.model, mode=shown.mode, entries=len(conversation.entries))
         self._following = asyncio.create_task(self._follow(session.subscribe_batches()))
+        self._writer.change(is_open=is_open and was_running)
         is_cut = is_open and bool(conversation.asked_again or is_unanswered(conversation) or half_answer(conversation))
-        await self._writer.tell_missing(missing, [self._introduced(is_resumed=was_running and is_cut)])
+        await self._writer.write([*told, self._introduced(is_resumed=was_running and is_cut)])
         if was_running and is_cut:
             session.submit(GoOn(is_killed=True))
         elif was_running:
             self._writer.change(is_open=False)
             status: StreamStatus = "running" if conversation.queue.follow_ups else "complete"
-            await self._writer.write([self._ended()] if is_open else [], status=status)
+            await self._writer.write([self._ended(_last_reply(conversation.entries))] if is_open else [], status=status)
             session.submit(RunQueued())
 
     def _introduced(self, *, is_resumed: bool) -> dict[str, Any]:
@@ -124,23 +124,37 @@ class HostedSession:
         }
         return system_object("init", self.id, **told)
 
-    def _tell_prompts_of(self, missing: Sequence[Entry]) -> None:
-        """A prompt that was stored and not told has its turn begun; one of a terminal's is nobody's here."""
-        for entry in missing:
-            if not _is_prompt(entry):
-                continue
-            note, content = self._writer.note, hash_of(entry.body.content)  # type: ignore[union-attr]
-            span = next((one.stream_id for one in note.waiting if one.content == content), "")
-            waiting = tuple(one for one in note.waiting if one.stream_id != span)
-            self._writer.change(span=span or uuid.uuid4().hex, waiting=waiting)
+    def _told(self, missing: Sequence[Entry]) -> tuple[list[dict[str, Any]], bool]:
+        """The objects of entries that were not told, and whether a turn is open behind them.
+
+        A prompt that waited begins a turn, with the name it was given; the turn before has ended then. So does one that
+        a terminal took, which has no name here.
+        """
+        entries = self._session.snapshot().conversation.entries
+        objects: list[dict[str, Any]] = []
+        is_open = self._writer.note.is_open
+        for position, entry in enumerate(missing, len(entries) - len(missing)):
+            if _is_prompt(entry):
+                content = hash_of(entry.body.content)  # type: ignore[union-attr]
+                found = next((one for one in self._writer.note.waiting if one.content == content), None)
+                if found or not is_open:
+                    if is_open:
+                        objects.append(self._ended(_last_reply(entries[:position])))
+                    waiting = tuple(one for one in self._writer.note.waiting if one is not found)
+                    self._writer.change(span=found.stream_id if found else uuid.uuid4().hex, waiting=waiting)
+                    is_open = True
+            if made := entry_object(entry, self.id):
+                objects.append(made | {"stream_id": self._writer.note.span} if is_open else made)
+        return objects, is_open
 
     def _remember_waiting(self) -> None:
         follow_ups = self._session.snapshot().conversation.queue.follow_ups
         note = self._writer.note
-        names = {one.content: one.stream_id for one in reversed(note.waiting)}
+        left = list(note.waiting)
         for content in follow_ups:
-            if name := names.pop(hash_of(content), ""):
-                self._messages.append((content, name))
+            if found := next((one for one in left if one.content == hash_of(content)), None):
+                left.remove(found)
+                self._messages.append((content, found.stream_id))
         kept = {name for _, name in self._messages}
         lost = {one.stream_id for one in note.waiting} - kept  # noted, and not stored: they may be sent again
         self._writer.change(waiting=self._waiting(), taken=tuple(name for name in note.taken if name not in lost))
@@ -148,13 +162,12 @@ class HostedSession:
     def _waiting(self) -> tuple[Waiting, ...]:
         return tuple(Waiting(name, hash_of(content)) for content, name in self._messages)
 
-    def _ended(self) -> dict[str, Any]:
-        """The result of a turn that ended when nobody was left to tell it."""
-        reply = self._session.snapshot().conversation.last_reply
+    def _ended(self, reply: Assistant | None) -> dict[str, Any]:
+        """The result of a turn that ended with a reply when nobody was left to tell it."""
         text, usage, cost = "", Usage(), None
-        if reply is not None and isinstance(reply.body, Assistant):
-            usage, cost = reply.body.usage, reply.body.cost_usd
-            text = "".join(block.text for block in reply.body.content if isinstance(block, Text))
+        if reply is not None:
+            usage, cost = reply.usage, reply.cost_usd
+            text = "".join(block.text for block in reply.content if isinstance(block, Text))
         end = Done(text, 1, usage, cost_usd=cost)
         return ResultBuilder(self._session).build(end) | {"stream_id": self._writer.note.span}
 
@@ -220,7 +233,7 @@ class HostedSession:
     def _note_turn(self, event: Event) -> None:
         match event:
             case TurnStarted(1):
-                self._writer.change(is_open=True, model=self._session.snapshot().model)
+                self._writer.change(model=self._session.snapshot().model)
                 self._status = "running"
             case TurnFailed():
                 self._status = "failed"
@@ -240,6 +253,7 @@ class HostedSession:
             self._writer.change(span=span, waiting=self._waiting())
         elif not self._writer.note.is_open:  # steering that came too late keeps the name it was given
             self._writer.change(span=self._steers.pop(hash_of(entry.body.content), "") or uuid.uuid4().hex)
+        self._writer.change(is_open=True)
 
     # What is asked for
 
@@ -354,6 +368,10 @@ class HostedSession:
 
 def _is_prompt(entry: Entry) -> bool:
     return isinstance(entry.body, User) and not entry.body.is_reminder
+
+
+def _last_reply(entries: Sequence[Entry]) -> Assistant | None:
+    return next((entry.body for entry in reversed(entries) if isinstance(entry.body, Assistant)), None)
 
 
 def _beginnings(messages: Sequence[Sequence[Block]]) -> list[str]:

@@ -123,12 +123,11 @@ class StreamWriter:
         self._last_id = max(self._last_id, last_id)
         self._kept, self.note = text, replace(self.note, told=note.told)
 
-    async def tell_missing(self, entries: Iterable[Entry], more: Sequence[dict[str, Any]] = ()) -> None:
+    async def tell_missing(self, entries: Iterable[Entry]) -> None:
         """Tell the entries that follow those the stream has told. Raises `StreamMoved`."""
         missing = list(entries)
-        objects = [made for entry in missing if (made := entry_object(entry, self._stream_id))]
         self.change(entries=self.note.entries + len(missing))
-        await self.write([*objects, *more])
+        await self.write([made for entry in missing if (made := entry_object(entry, self._stream_id))])
 
 
 def hash_of(content: Sequence[Block]) -> str:
