@@ -284,6 +284,7 @@ def _config_of_copy(config: Config, scratch: Scratch, folder: Path, mode: str) -
         checkpoints=structs.replace(settings.checkpoints, enabled=False),
         budgets=BudgetSettings(),
         mcp=MCPSettings(enabled=False),
+        observability=structs.replace(settings.observability, traces=False, metrics=False, logs=False),
     )
     paths = structs.replace(config.paths, state=folder / "state", cache=folder / "cache")
     cwd = scratch.copy / config.cwd.relative_to(scratch.root)
