@@ -75,18 +75,18 @@ def test_what_cannot_be_meant_is_refused_with_what_to_do(place: Place, arguments
     refused(ran, ran.code, says)
 
 
-PLANNED = "replay eval serve".split()
+PLANNED = ["eval"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         *(([name], f"`agentcli {name}` does not exist yet") for name in PLANNED),
-        (["replay", "--yes"], "does not exist yet"),
+        (["eval", "--yes"], "does not exist yet"),
         (["eval", "run", "--json"], "does not exist yet"),
-        (["serve", "-p"], "does not exist yet"),
-        (["--plain", "replay"], "does not exist yet"),
-        (["-m", "scripted/s", "replay", "--list"], "does not exist yet"),
+        (["eval", "-p"], "does not exist yet"),
+        (["--plain", "eval"], "does not exist yet"),
+        (["-m", "scripted/s", "eval", "--list"], "does not exist yet"),
         (["--output-format", "json", "--", "eval"], "does not exist yet"),
         (["--plain", "sessions", "list"], "agentcli sessions"),
         (["sesions"], "Did you mean `agentcli sessions`?"),

@@ -23,6 +23,8 @@ from tests.app.running import Place, call, wait_until
 from tests.conformance.replies import chat_chunk, chat_sse
 from tests.conformance.servers import Reply, chat_server
 
+pytestmark = pytest.mark.slow  # each starts a server
+
 LONG = "The quick brown fox jumps over the lazy dog. " * 8
 
 
@@ -631,7 +633,6 @@ def test_headers_that_make_no_sense_break_nothing(served: Any, headers: dict[str
         assert server.client.post(f"{session.path}/ops", json=op).status_code == 400
 
 
-@pytest.mark.slow
 def test_killed_at_random_moments_no_message_is_lost_and_none_is_told_twice(served: Any, place: Place) -> None:
     """Prompts that were acknowledged are answered, each once, whatever is killed in between."""
     replies = [{"text": f"Answer {n}.", "chunk": 3, "delay_ms": 5} for n in range(40)]
@@ -658,7 +659,6 @@ def test_killed_at_random_moments_no_message_is_lost_and_none_is_told_twice(serv
     assert [one["message"]["id"] for _, one in events if one["type"] == "assistant"] == replied
 
 
-@pytest.mark.slow
 def test_cut_at_every_byte_a_stream_loses_nothing_and_doubles_nothing(served: Any) -> None:
     server = served({"text": "Grüße! ✓ " * 3, "chunk": 6}, AGENTCLI_SERVE_RATE_PER_MINUTE="10000000")
     session = server.session()
@@ -709,7 +709,6 @@ def _raw(server: Server, session: Client, after: int, most: int | None, *, last:
             data += part
 
 
-@pytest.mark.slow
 def test_when_a_worker_is_killed_every_stream_goes_on_within_five_seconds(served: Any, place: Place) -> None:
     replies = [{"text": LONG, "chunk": 4, "delay_ms": 30}]
     server = served(*replies, flags=("--workers", "2"))
@@ -752,7 +751,6 @@ def test_when_a_worker_is_killed_every_stream_goes_on_within_five_seconds(served
     assert cut, "the worker that was killed had sessions"
 
 
-@pytest.mark.slow
 def test_any_worker_answers_for_all_sessions(served: Any) -> None:
     server = served(*({"text": f"Answer {n}."} for n in range(10)), flags=("--workers", "3"))
     session = server.session()

@@ -19,7 +19,7 @@ from tests.app.running import Place
 pytestmark = pytest.mark.slow  # each test starts shells and the program
 
 CASES = {
-    "agentcli se": ["sessions"],
+    "agentcli ses": ["sessions"],
     "agentcli sess": ["sessions"],
     "agentcli --eff": ["--effort"],
     "agentcli --effort h": ["high"],

@@ -31,6 +31,9 @@ KEY = "ghp_" + "aB3dE6gH9jK2mN5pQ8sT1vW4xY7zA0cF3hJ6"
 BYPASS = ("--permission-mode", "bypassPermissions")
 
 
+pytestmark = pytest.mark.slow  # each waits for a collector
+
+
 @pytest.fixture
 def came() -> Iterator[Collector]:
     with collector() as came:

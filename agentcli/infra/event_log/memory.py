@@ -83,7 +83,7 @@ class MemoryEvents:
     async def remove(self, stream_id: str) -> None:
         if (stream := self._streams.pop(stream_id, None)) is not None:
             self._gone_id = max(self._gone_id, stream.last_id)
-        self._arrivals.tell(stream_id)
+        self._arrivals.end(stream_id)
 
     async def close(self) -> None:
         await asyncio.sleep(0)

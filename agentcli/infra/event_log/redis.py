@@ -136,6 +136,7 @@ class RedisEvents:
                 await together.execute()
 
         await self._asked(work)
+        self._arrivals.end(stream_id)
 
     async def _asked(self, work: Callable[[], Awaitable[T]]) -> T:
         try:

@@ -151,7 +151,7 @@ class SqliteEvents:
     async def remove(self, stream_id: str) -> None:
         await self._writer.call(lambda db: remove_streams(db, "id = ?", stream_id))
         self._tails.pop(stream_id, None)
-        self._arrivals.tell(stream_id)
+        self._arrivals.end(stream_id)
 
     async def close(self) -> None:
         if self._looking is not None:

@@ -13,11 +13,18 @@ class Arrivals:
 
     def __init__(self) -> None:
         self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._gone: set[str] = set()  # streams that were removed while somebody waited
 
     @property
     def streams(self) -> Sequence[str]:
         """The streams that somebody waits for."""
         return list(self._waiting)
+
+    def end(self, stream_id: str) -> None:
+        """Let nobody wait for a stream that is removed."""
+        if stream_id in self._waiting:
+            self._gone.add(stream_id)
+            self.tell(stream_id)
 
     def tell(self, stream_id: str) -> None:
         for waiting in self._waiting.get(stream_id, ()):
@@ -33,7 +40,7 @@ class Arrivals:
         self._waiting.setdefault(stream_id, set()).add(arrived)  # before the first look: nothing is missed
         try:
             async with asyncio.timeout(wait_s):
-                while not (found := await look()):
+                while not (found := await look()) and stream_id not in self._gone:
                     await arrived.wait()
                     arrived.clear()
                 return found
@@ -44,3 +51,4 @@ class Arrivals:
             waiting.discard(arrived)
             if not waiting:
                 del self._waiting[stream_id]
+                self._gone.discard(stream_id)
