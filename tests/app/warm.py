@@ -23,6 +23,8 @@ from pathlib import Path
 # Modules that no run without a terminal imports, or that are programs of their own.
 LEFT_OUT = (
     "agentcli.frontends.terminal", "agentcli.cli.interactive", "agentcli.cli.terminal_opener", "agentcli.langchain",
+    "agentcli.frontends.http.", "agentcli.infra.telemetry.", "agentcli.infra.event_log.redis",
+    "agentcli.infra.sessions.postgres",
 )  # fmt: skip
 
 
