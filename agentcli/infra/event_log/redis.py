@@ -149,7 +149,7 @@ class RedisEvents:
     async def close(self) -> None:
         if self._hearing is not None:
             self._hearing.cancel()
-            await asyncio.wait([self._hearing])
+            await asyncio.wait([self._hearing], timeout=1)  # its connection may take the cancellation for its own
         await self._client.aclose()
 
 
