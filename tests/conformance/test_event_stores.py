@@ -42,7 +42,7 @@ shared_stores = pytest.mark.parametrize(
 
 @pytest.fixture
 def folder(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    if request.node.callspec.params.get("make") == "redis":
+    if getattr(request.node, "callspec", None) and request.node.callspec.params.get("make") == "redis":
         (tmp_path / "redis.url").write_text(redis_url())
     return tmp_path
 
@@ -331,6 +331,23 @@ def test_of_a_forgotten_stream_no_byte_is_left(tmp_path: Path) -> None:
     asyncio.run(run())
     for file in tmp_path.iterdir():
         assert b"hunter2" not in file.read_bytes(), file
+
+
+@pytest.mark.slow
+def test_redis_is_left_at_once_at_whatever_step_of_connecting(folder: Path) -> None:
+    async def run(steps: int) -> None:
+        store = MAKERS["redis"](folder)
+        reading = asyncio.create_task(store.read("stream", wait_s=10))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(5):
+            await store.close()
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+
+    (folder / "redis.url").write_text(redis_url())
+    for steps in range(40):
+        asyncio.run(run(steps))
 
 
 @pytest.mark.slow

@@ -147,9 +147,9 @@ class RedisEvents:
             ) from error
 
     async def close(self) -> None:
-        if self._hearing is not None:
-            self._hearing.cancel()
-            await asyncio.wait([self._hearing], timeout=1)  # its connection may take the cancellation for its own
+        while self._hearing is not None and not self._hearing.done():
+            self._hearing.cancel()  # more than once: before Python 3.12 a `wait_for` within it may swallow one
+            await asyncio.wait([self._hearing], timeout=0.1)
         await self._client.aclose()
 
 
