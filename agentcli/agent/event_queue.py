@@ -1,9 +1,10 @@
-"""One subscriber's events, kept until they are read."""
+"""Hands events to subscribers, and keeps those of each until they are read."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncGenerator
 
 from msgspec.structs import replace
 
@@ -45,6 +46,51 @@ class EventQueue:
             self._arrived.clear()
             await self._arrived.wait()
         return self._events.popleft()
+
+
+class Subscribers:
+    """Whoever follows a session, each through a queue of its own."""
+
+    def __init__(self) -> None:
+        self._queues: list[EventQueue] = []
+
+    def __len__(self) -> int:
+        return len(self._queues)
+
+    def put(self, event: Event) -> None:
+        for queue in self._queues:
+            queue.put(event)
+
+    def end(self) -> None:
+        """Nothing comes any more: those who take events in batches have heard all."""
+        for queue in self._queues:
+            queue.end()
+
+    def single(self) -> AsyncGenerator[Event, None]:
+        """Events one by one, from this call on."""
+        return self._single(self._added())
+
+    def batches(self) -> AsyncGenerator[list[Event], None]:
+        """All the events at once that have arrived since the last ones, from this call on; ends with `end`."""
+        return self._batches(self._added())
+
+    def _added(self) -> EventQueue:
+        self._queues.append(EventQueue())
+        return self._queues[-1]
+
+    async def _single(self, queue: EventQueue) -> AsyncGenerator[Event, None]:
+        try:
+            while True:
+                yield await queue.get()
+        finally:
+            self._queues.remove(queue)
+
+    async def _batches(self, queue: EventQueue) -> AsyncGenerator[list[Event], None]:
+        try:
+            while events := await queue.get_all():
+                yield events
+        finally:
+            self._queues.remove(queue)
 
 
 def _joined(last: Event, event: Event) -> Event | None:

@@ -8,14 +8,15 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 
 import msgspec
 
+from agentcli.agent.beginning import begin_turn, cut_turn
 from agentcli.agent.calls.client import merged
 from agentcli.agent.calls.own_command import own_command_entry, run_own_command, told_output
 from agentcli.agent.calls.recording import end_recording
 from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.event_hooks import end_session, fire
-from agentcli.agent.event_queue import EventQueue
+from agentcli.agent.event_queue import Subscribers
 from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TurnFailed
-from agentcli.agent.loop import begin_turn, cut_turn, run_turn
+from agentcli.agent.loop import run_turn
 from agentcli.agent.ops import (
     Approve,
     Background,
@@ -74,7 +75,7 @@ class Session:
         self.state = state
         self.runtime = runtime
         self._loop = asyncio.get_running_loop()
-        self._subscribers: list[EventQueue] = []
+        self._subscribers = Subscribers()
         self.turns_begun = 0
         self._turn: asyncio.Task[None] | None = None
         self._turn_calls: TurnCalls | None = None
@@ -289,22 +290,11 @@ class Session:
 
     def subscribe(self) -> AsyncGenerator[Event, None]:
         """Events from now on; starts listening before the first `await`."""
-        queue = EventQueue()
-        self._subscribers.append(queue)
-        return self._drain(queue)
+        return self._subscribers.single()
 
     def subscribe_batches(self) -> AsyncGenerator[list[Event], None]:
         """As `subscribe`, with all the events at once that have arrived since the last ones; ends when it is closed."""
-        queue = EventQueue()
-        self._subscribers.append(queue)
-        return self._drain_batches(queue)
-
-    async def _drain_batches(self, queue: EventQueue) -> AsyncGenerator[list[Event], None]:
-        try:
-            while events := await queue.get_all():
-                yield events
-        finally:
-            self._subscribers.remove(queue)
+        return self._subscribers.batches()
 
     async def stored(self) -> int:
         """Wait until everything submitted so far is on disk, a new session itself too; gives how many entries are.
@@ -313,18 +303,10 @@ class Session:
         """
         return (await self.runtime.log.append().committed).first_seq - 1
 
-    async def _drain(self, queue: EventQueue) -> AsyncGenerator[Event, None]:
-        try:
-            while True:
-                yield await queue.get()
-        finally:
-            self._subscribers.remove(queue)
-
     def publish(self, event: Event) -> None:
         if event.agent_id == "main" != (agent_id := self.runtime.calls.agent_id):  # a subagent's has its name already
             event = msgspec.structs.replace(event, agent_id=agent_id)
-        for queue in self._subscribers:
-            queue.put(event)
+        self._subscribers.put(event)
 
     def _begin(self, messages: Sequence[tuple[Block, ...]], *, model: str = "", from_queue: bool = False) -> None:
         """Start a turn; what was said is in the log's hands when this returns."""
@@ -421,5 +403,4 @@ class Session:
             await self.runtime.calls.workspace.sandbox.aclose()
             await end_recording(self.runtime.calls)
         await self.runtime.log.close()
-        for queue in self._subscribers:
-            queue.end()
+        self._subscribers.end()

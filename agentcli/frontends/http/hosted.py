@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
+from agentcli.agent.beginning import half_answer, is_unanswered
 from agentcli.agent.event_store import StreamStatus
 from agentcli.agent.events import (
     Compaction,
@@ -23,7 +24,6 @@ from agentcli.agent.events import (
     TurnFailed,
     TurnStarted,
 )
-from agentcli.agent.loop import half_answer, is_unanswered
 from agentcli.agent.ops import GoOn, Prompt, RunQueued, Steer
 from agentcli.agent.result import ResultBuilder
 from agentcli.conversation.entries import Assistant, Entry, User
