@@ -82,11 +82,6 @@ class HostedSession:
         """True if nothing runs here and nobody is asked."""
         return not (self._session.is_busy or self._asides or self._messages or self._session.asked)
 
-    @property
-    def asked(self) -> list[str]:
-        """The ids of the questions that wait."""
-        return list(self._session.asked)
-
     async def begin(self, *, was_running: bool) -> None:
         """Tell what the stream has not told yet, and go on with what a kill cut short. Raises `StorageError`."""
         session, conversation = self._session, self._session.snapshot().conversation
@@ -134,8 +129,8 @@ class HostedSession:
         objects: list[dict[str, Any]] = []
         is_open = self._writer.note.is_open
         for position, entry in enumerate(missing, len(entries) - len(missing)):
-            if _is_prompt(entry):
-                content = hash_of(entry.body.content)  # type: ignore[union-attr]
+            if (prompt := _prompt_in(entry)) is not None:
+                content = hash_of(prompt.content)
                 found = next((one for one in self._writer.note.waiting if one.content == content), None)
                 if found or not is_open:
                     if is_open:
@@ -204,8 +199,8 @@ class HostedSession:
                 if seq + self._offset <= self._writer.note.entries:
                     return  # it was told among those that were missing
                 self._writer.change(entries=seq + self._offset)
-                if _is_prompt(entry):
-                    self._begin_span(entry)
+                if (prompt := _prompt_in(entry)) is not None:
+                    self._begin_span(prompt)
                 if made := entry_object(entry, self.id):
                     self._objects.append(made)
             case Compaction() | ProviderSwitched() if is_main:
@@ -222,7 +217,7 @@ class HostedSession:
                 self._output.show(event)
         if is_main:
             self._note_turn(event)
-        if self._writer.note.is_open or (isinstance(event, EntryStored) and _is_prompt(event.entry)):
+        if self._writer.note.is_open:
             for made in self._objects[start:]:
                 made["stream_id"] = self._writer.note.span
         if isinstance(event, Done | TurnFailed) and is_main:
@@ -245,14 +240,14 @@ class HostedSession:
         if queue.steering or queue.follow_ups or self._messages:
             self._status = "running"  # what waits comes next, also after a restart
 
-    def _begin_span(self, entry: Entry) -> None:
+    def _begin_span(self, prompt: User) -> None:
         """Name the turn that begins with a prompt; a message that joins a turn belongs to it."""
-        assert isinstance(entry.body, User)
-        if self._messages and self._messages[0][0] == entry.body.content:
+        steered = self._steers.pop(hash_of(prompt.content), "")
+        if self._messages and self._messages[0][0] == prompt.content:
             _, span = self._messages.popleft()
             self._writer.change(span=span, waiting=self._waiting())
         elif not self._writer.note.is_open:  # steering that came too late keeps the name it was given
-            self._writer.change(span=self._steers.pop(hash_of(entry.body.content), "") or uuid.uuid4().hex)
+            self._writer.change(span=steered or uuid.uuid4().hex)
         self._writer.change(is_open=True)
 
     # What is asked for
@@ -366,8 +361,8 @@ class HostedSession:
         await self._opened.aclose()
 
 
-def _is_prompt(entry: Entry) -> bool:
-    return isinstance(entry.body, User) and not entry.body.is_reminder
+def _prompt_in(entry: Entry) -> User | None:
+    return entry.body if isinstance(entry.body, User) and not entry.body.is_reminder else None
 
 
 def _last_reply(entries: Sequence[Entry]) -> Assistant | None:

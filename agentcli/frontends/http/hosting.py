@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.agent.event_store import EventStore, StreamEvent
-from agentcli.errors import NoSession, SessionInUse, StorageError, StreamMoved, UserError
+from agentcli.errors import SessionInUse, StorageError, StreamMoved, UserError
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.opening import Sessions, Wanted
 from agentcli.frontends.http.stream import StreamWriter
@@ -162,8 +162,7 @@ class Hosting:
 
     async def catch_up(self, session_id: str) -> None:
         """Tell what the log has and the stream has not, where no server has the session open. Raises `StorageError`."""
-        holder = await self.sessions.holder(session_id)
-        if session_id in self._open or holder:
+        if session_id in self._open or (holder := await self.sessions.holder(session_id)):
             return
         state = await self.events.state(session_id)
         if holder is None and state is not None and state.status == "running":
@@ -205,8 +204,6 @@ class Hosting:
             return
         try:
             await work(session_id)
-        except NoSession:
-            await self.events.remove(session_id)
         except Exception as error:  # whatever it is: the other sessions wait
             self._failed[session_id] = min(2 * wait_s, _MOST_WAIT_S), time.monotonic() + wait_s
             log.warning("session %s: %s", session_id, error, exc_info=not isinstance(error, UserError))
