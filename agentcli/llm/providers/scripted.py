@@ -1,15 +1,16 @@
 """Plays replies from a file or a list: the model of tests, demos and benchmarks.
 
 A script is JSON lines, one reply each: `{"text"?, "thinking"?, "tool_calls"?: [{"name","input"}], "stop_reason"?,
-"usage"?, "error"?: {"kind","retry_after"?}, "delay_ms"?, "chunk"?}`. `{{last_result}}` inside a string is replaced by
-the newest tool result. `chunk` is how many characters one delta holds; `delay_ms` passes before each delta.
+"usage"?, "error"?: {"kind","retry_after"?}, "delay_ms"?, "chunk"?, "when"?}`. `{{last_result}}` inside a string is
+replaced by the newest tool result. `chunk` is how many characters one delta holds; `delay_ms` passes before each delta.
+A reply with `when` is only for conversations that begin with a prompt (or a subagent's task) that holds that text.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     error: ScriptedError | None = None
     delay_ms: float = 0
     chunk: int = 24
+    when: str = ""
 
 
 class ScriptedProvider:
@@ -88,7 +90,7 @@ class ScriptedProvider:
     ) -> None:
         self.info = info or ModelInfo("script", "scripted", prices=Prices(), takes_images=True)
         self._replies = [_reply(reply) for reply in replies]
-        self._position = 0
+        self._waiting = [*self._replies]
         self.requests: deque[Request] = deque(maxlen=keeps)
 
     @property
@@ -97,12 +99,8 @@ class ScriptedProvider:
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self.requests.append(request)
-        if self._position >= len(self._replies):
-            raise errors.BadRequest(
-                f"The script has ended: it holds {len(self._replies)} replies, one more was asked for."
-            )
-        reply = self._replies[self._position]
-        self._position += 1
+        reply = self._next(request)
+        position = len(self._replies) - len(self._waiting)
         blocks: list[Block] = []
         if reply.usage is not None:  # at once, so that a reply that breaks off has a price
             yield UsageUpdate(reply.usage)
@@ -121,7 +119,7 @@ class ScriptedProvider:
         except errors.ProviderError as error:
             error.partial = Message("assistant", tuple(blocks))
             raise
-        ids = CallIds(request.messages, prefix=f"call_{self._position}_")
+        ids = CallIds(request.messages, prefix=f"call_{position}_")
         for call in reply.tool_calls:
             id = ids.take(call.id)
             input = _filled(call.input, request)
@@ -134,6 +132,15 @@ class ScriptedProvider:
             input_tokens=estimate(request, self.info).tokens, output_tokens=len(reply.text) // 4 + 1
         )
         yield Done(Message("assistant", tuple(blocks)), stop, usage, self.model)
+
+    def _next(self, request: Request) -> ScriptedReply:
+        opening = "\n".join(_opening(request)) if any(reply.when for reply in self._waiting) else ""
+        for place, reply in enumerate(self._waiting):
+            if reply.when in opening:
+                return self._waiting.pop(place)
+        if self._waiting:
+            raise errors.BadRequest("The script holds no more replies for a conversation that begins like this one.")
+        raise errors.BadRequest(f"The script has ended: it holds {len(self._replies)} replies, one more was asked for.")
 
     async def count_tokens(self, request: Request) -> TokenCount:
         return estimate(request, self.info)
@@ -170,6 +177,14 @@ def _error(told: ScriptedError) -> errors.ProviderError:
     if kind is None:
         raise UserError(f"No error kind {told.kind!r} in a script; there is {', '.join(_ERRORS)}.")
     return kind(told.message or f"scripted {told.kind} error", retry_after=told.retry_after)
+
+
+def _opening(request: Request) -> Iterator[str]:
+    """The texts before the first reply."""
+    for message in request.messages:
+        if message.role == "assistant":
+            return
+        yield from (block.text for block in message.content if isinstance(block, Text))
 
 
 def _last_result(request: Request) -> str:

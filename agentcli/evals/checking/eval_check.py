@@ -1,0 +1,89 @@
+"""Helps the check of a task: looks at what the agent left and did, and says what is wrong.
+
+A check is run in the agent's copy of the task, confined as the agent's commands were. Exit code 0 passes. This module
+is on its path (PYTHONPATH), and uses the standard library alone, as any Python may run it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+TASK = Path(os.environ.get("AGENTCLI_EVAL_TASK", "."))
+TEST_S = 60.0
+
+
+def record() -> dict[str, Any]:
+    """What the agent did: `{"answer", "calls": [{"name", "input", "is_error", "content"}], "compactions": 0}`.
+
+    `answer` is the text it ended with (empty where it did not come to an end), `calls` are those of the agent itself in
+    the order they were made; those of its subagents are not among them.
+    """
+    told: dict[str, Any] = json.loads(Path(os.environ["AGENTCLI_EVAL_RECORD"]).read_text("utf-8"))
+    return told
+
+
+def calls(name: str) -> list[dict[str, Any]]:
+    """The agent's calls of one tool that came to a result without an error."""
+    return [call for call in record()["calls"] if call["name"] == name and not call["is_error"]]
+
+
+def fail(reason: str) -> NoReturn:
+    print(reason)
+    sys.exit(1)
+
+
+def require(condition: object, reason: str) -> None:
+    if not condition:
+        fail(reason)
+
+
+def text_of(path: str) -> str:
+    """A file of the copy; fails the check where it is not there."""
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        fail(f"{path} cannot be read: {error}")
+
+
+def require_unchanged(*paths: str) -> None:
+    """Fail unless these files are as they were at the start."""
+    for path in paths:
+        before, now = TASK / "start" / path, Path(path)
+        require(now.is_file() and now.read_bytes() == before.read_bytes(), f"{path} was changed")
+
+
+def run(*command: str, timeout_s: float = TEST_S) -> subprocess.CompletedProcess[str]:
+    """Run a program in the copy; both outputs are in `stdout`. One that takes too long fails the check."""
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    try:
+        return subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False,
+            env=environment,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        fail(f"{' '.join(command)} took more than {timeout_s:g} s")
+    except OSError as error:
+        fail(f"{command[0]} could not be run: {error}")
+
+
+def tests(folder: str | Path) -> tuple[int, bool, str]:
+    """Run the unittest files (`test*.py`) of a folder on the copy: how many ran, whether all passed, the output.
+
+    The code under test cannot end them early unseen: their number is read from the summary.
+    """
+    done = run(sys.executable, "-m", "unittest", "discover", "-s", str(folder), "-t", str(folder))
+    count = re.findall(r"^Ran (\d+) tests? in", done.stdout, re.MULTILINE)
+    passed = done.returncode == 0 and re.search(r"^OK\b", done.stdout, re.MULTILINE) is not None
+    return int(count[-1]) if count else 0, passed and len(count) == 1, done.stdout
+
+
+def require_tests(folder: str | Path, count: int) -> None:
+    """Fail unless exactly `count` tests of a folder ran, and all passed."""
+    ran, passed, output = tests(folder)
+    require(passed and ran == count, f"{ran} of {count} tests ran, or some failed:\n{output[-2_000:]}")
