@@ -42,6 +42,7 @@ COMMANDS = {
     "permissions": "explain what would happen to a command",
     "local": "install, check and serve the embedded model",
     "acp": "serve an editor over the Agent Client Protocol",
+    "eval": "let a model do tasks, and see how well it did",
     "serve": "serve sessions over HTTP, to programs and to a web page",
     "doctor": "find what is wrong with this installation",
     "completion": "print the script that completes agentcli in your shell",

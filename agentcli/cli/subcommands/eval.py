@@ -1,0 +1,235 @@
+"""`agentcli eval`: let a model do tasks, and say how well it did."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from msgspec import to_builtins
+
+from agentcli.agent.accounting.metrics import counted
+from agentcli.cli.output import tell, warn
+from agentcli.cli.subcommands.eval_progress import make_progress
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.tables import print_table
+from agentcli.config import Config, read_layer
+from agentcli.errors import UsageError, UserError
+from agentcli.evals.engines.engine import Engine
+from agentcli.evals.outcome import Outcome, Variant
+from agentcli.evals.running import RunFailed, carry_out
+from agentcli.evals.store import About, EvalStore, PlannedTask, Run
+from agentcli.evals.task import BUNDLED, Task, find_tasks
+from agentcli.settings import MODEL_PATTERN
+
+PARALLEL = 4
+INTERRUPTED = 130
+
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, the beginning of it, or its name.")]
+
+app = make_app("Let a model do tasks, and see how well it did.")
+
+
+def run(arguments: list[str]) -> int:
+    try:
+        return run_app(app, "eval", arguments)
+    except RunFailed as error:
+        warn(str(error))
+        return error.exit_code
+    except UserError as error:  # 1 says that a run is worse than another
+        warn(str(error))
+        return UsageError.exit_code
+    except KeyboardInterrupt:
+        warn("Interrupted: the same command goes on with this run.")
+        return INTERRUPTED
+
+
+@app.command("run")
+def run_tasks(
+    tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK]...", help="Their names; none: all.")] = None,
+    model: Annotated[
+        str, typer.Option("-m", "--model", help="PROVIDER/MODEL, scripted/reference or scripted/nothing.")
+    ] = "",
+    samples: Annotated[int, typer.Option(min=1, max=1_000, help="Attempts at each task.")] = 1,
+    parallel: Annotated[int | None, typer.Option(min=1, max=1_000, help="Attempts at a time.")] = None,
+    engine: Annotated[Literal["local", "ray"], typer.Option(help="Where attempts are made.")] = "local",
+    folder: Annotated[
+        Path, typer.Option("--tasks", help="A folder of tasks, or a JSONL file of SWE-bench's form.")
+    ] = BUNDLED,
+    repositories: Annotated[Path | None, typer.Option("--repos", help="The clones that a JSONL file names.")] = None,
+    name: Annotated[str, typer.Option("-n", "--name", help="A name for the run.")] = "",
+    new: Annotated[bool, typer.Option("--new", help="Begin another run where an unfinished one could go on.")] = False,
+    system_prompt: Annotated[str | None, typer.Option(help="In place of the system text.")] = None,
+    system_prompt_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
+    append_system_prompt: Annotated[str, typer.Option(help="After the system text.")] = "",
+    append_system_prompt_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
+    skills: Annotated[list[Path] | None, typer.Option(help="A folder of skills; may be repeated.")] = None,
+    permission_mode: Annotated[str, typer.Option(help="As of agentcli.")] = "auto",
+    sandbox: Annotated[str, typer.Option(help="As of agentcli; danger-full-access only in a container.")] = "",
+    time_limit: Annotated[
+        float | None, typer.Option(min=0.1, help="Seconds for each attempt; else each task's own.")
+    ] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="Requests for each prompt.")] = None,
+    max_budget_usd: Annotated[float | None, typer.Option(min=0.000001, help="US dollars for each attempt.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="Further settings, TOML or JSON.")] = None,
+    json: AsJson = False,
+) -> None:
+    """Let a model try tasks, and store what came of it. An unfinished run of the same arguments goes on."""
+    config = configuration()
+    further: dict[str, Any] = dict(read_layer(settings).values) if settings else {}
+    if sandbox:
+        further["sandbox"] = {**further.get("sandbox", {}), "profile": sandbox}
+    variant = Variant(
+        model or wait_for(_default_model(config)),
+        _text(system_prompt, system_prompt_file),
+        _text(append_system_prompt, append_system_prompt_file) or "",
+        tuple(str(_folder(one)) for one in skills or ()),
+        permission_mode,
+        time_limit,
+        max_turns,
+        max_budget_usd,
+        further,
+    )
+    found = _tasks(folder, tasks or [], repositories)
+    planned = tuple(PlannedTask(task.name, task.version, task.title, task.difficulty) for task in found)
+    place = "" if folder == BUNDLED else str(folder.resolve())
+    about = About(variant, planned, samples, place, name, engine)
+    if parallel is None:
+        parallel = 1 if variant.model.startswith("local/") else PARALLEL
+    store = EvalStore(config.paths.state / "evals.db")
+    try:
+        begun = store.begun(about, is_new=new)
+        with store.held(begun):
+            if begun.outcomes:
+                warn(f"Going on with run {begun.id}: {len(begun.outcomes)} of {len(about.jobs)} attempts are made.")
+            with make_progress(len(about.jobs), begun.outcomes) as progress:
+                made = wait_for(carry_out(store, begun, found, _engine(engine, config, variant, parallel), progress))
+    finally:
+        store.close()
+    if json:
+        print_json(_as_result(made))
+    else:
+        tell(_summary(made))
+
+
+def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Task]:
+    return list(find_tasks(folder, names))
+
+
+async def _default_model(config: Config) -> str:
+    from agentcli.model_choice import Models
+
+    models = Models(config)
+    try:
+        return await models.default()
+    finally:
+        await models.aclose()
+
+
+def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engine:
+    if name == "ray":
+        from agentcli.evals.engines.ray import RayEngine  # imports Ray, which takes a second
+
+        return RayEngine(config, variant, parallel=parallel)
+    from agentcli.evals.engines.local import LocalEngine
+
+    return LocalEngine(config, variant, parallel=parallel)
+
+
+def _text(text: str | None, file: Path | None) -> str | None:
+    if file is None:
+        return text
+    if text:
+        raise UsageError("Give the text or the file, not both.")
+    try:
+        return file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"Could not read {file}: {error}.") from error
+
+
+def _folder(path: Path) -> Path:
+    if not path.is_dir():
+        raise UsageError(f"{path} is no folder of skills.")
+    return path.resolve()
+
+
+def _as_result(made: Run) -> dict[str, Any]:
+    """The object that `eval run --json` and `eval show --json` print."""
+    return {
+        "run_id": made.id,
+        "passed": made.passed,
+        "total": len(made.about.jobs),
+        "model": made.about.variant.model,
+        "finished": made.ended is not None,
+        "about": to_builtins(made.about),
+        "tasks": [to_builtins(outcome) for outcome in made.outcomes],
+    }
+
+
+def _summary(made: Run) -> str:
+    seconds = sum(outcome.seconds for outcome in made.outcomes)
+    return (
+        f"Run {made.id}: {made.passed} of {len(made.about.jobs)} passed with {made.about.variant.model}, "
+        f"{_money(made.cost_usd)}, {seconds:,.0f} s of work."
+    )
+
+
+def _money(usd: float | None) -> str:
+    return "cost unknown" if usd is None else f"${usd:.4f}" if usd < 1 else f"${usd:,.2f}"
+
+
+def _store() -> EvalStore:
+    return EvalStore(configuration().paths.state / "evals.db")
+
+
+@app.command("list")
+def list_runs(json: AsJson = False) -> None:
+    """The runs there are, the newest first."""
+    runs = _store().runs()
+    if json:
+        print_json([{key: value for key, value in _as_result(one).items() if key != "tasks"} for one in runs])
+        return
+    rows = [
+        (
+            one.id,
+            one.about.name,
+            time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created)),
+            f"{one.passed}/{len(one.about.jobs)}",
+            _money(one.cost_usd),
+            "" if one.ended else "unfinished",
+            one.about.variant.model,
+        )
+        for one in runs
+    ]
+    headings = ("run", "name", "begun", "passed", "cost", "state", "model")
+    print_table(headings, rows, empty="There are no runs yet: agentcli eval run")
+
+
+@app.command()
+def show(run_name: RunName, json: AsJson = False) -> None:
+    """A run, attempt by attempt."""
+    found = _store().find(run_name)
+    if json:
+        print_json(_as_result(found))
+        return
+    tell(_summary(found) if found.ended else f"{_summary(found)} It is unfinished.")
+    for outcome in found.outcomes:
+        tell(_line(outcome))
+        if outcome.reason:
+            tell("\n".join(f"    {line}" for line in outcome.reason.splitlines()[-5:]))
+
+
+def _line(outcome: Outcome) -> str:
+    claims = outcome.claims.get("refuted", 0)
+    told = [
+        f"{outcome.score:.2f}",
+        counted(outcome.turns, "request"),
+        _money(outcome.cost_usd),
+        f"{outcome.seconds:.1f} s",
+        outcome.end if outcome.end != "end_turn" else "",
+        "verified" if outcome.verified else "",
+        f"{counted(claims, 'false claim')}" if claims else "",
+    ]
+    return f"{'✓' if outcome.passed else '✗'} {outcome.task} #{outcome.sample}: {', '.join(filter(None, told))}"

@@ -1,0 +1,228 @@
+"""Lets an agent try a task once: in a fresh copy, confined, with a session and a home of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from agentcli.agent.events import Done, TurnFailed
+from agentcli.agent.ops import Interrupt
+from agentcli.agent.session import Session
+from agentcli.app import Builder
+from agentcli.config import Config, load_config
+from agentcli.conversation.mentions import with_attachments
+from agentcli.conversation.portable import packed
+from agentcli.errors import UsageError
+from agentcli.evals.checks import check
+from agentcli.evals.measures import measures, record_for_check
+from agentcli.evals.outcome import Attempted, End, Outcome, Variant
+from agentcli.evals.task import Task
+from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.llm.provider import Provider
+from agentcli.llm.providers.scripted import ScriptedProvider, read_script
+from agentcli.model_choice import Models
+from agentcli.paths import Paths
+from agentcli.setup.extras import Extras
+from agentcli.setup.hooks import Hooks
+
+# What of the person's settings counts: how models are reached. All else would make results depend on who runs them.
+_FROM_PERSON = ("provider", "providers", "models", "local", "retry", "tokens", "sandbox")
+_FROM_TASK = frozenset(("compaction", "tools", "skills", "agents", "memory", "data"))
+# Errors that say nothing of the agent.
+_FAILURES = frozenset(
+    "AuthError BillingError ModelNotFound RateLimit Overloaded ServerError Timeout ConnectionFailed NoKey "
+    "StorageError".split()
+)
+_NOTHING = [{"text": "I have done nothing."}]
+_END_S = 30.0  # for an interrupted turn to end
+
+
+class Attempts:
+    """Makes attempts with one variant; `person` is the configuration of whoever runs them."""
+
+    def __init__(self, person: Config, variant: Variant) -> None:
+        self._person = person
+        self._variant = variant
+        self._models = Models(person)  # shared, so that all use one connection, and one server of the embedded model
+
+    async def aclose(self) -> None:
+        await self._models.aclose()
+
+    async def make(self, task: Task, sample: int) -> Attempted:
+        """Try a task once. Raises `UserError` for what is wrong with the task, the settings or this machine."""
+        with TemporaryDirectory(prefix="agentcli-eval-", ignore_cleanup_errors=True) as name:
+            room = Path(os.path.realpath(name))
+            await asyncio.to_thread(_fill, task, room / "work")
+            config = self._config(task, room)
+            provider = self._provider(task)
+            async with self._session(provider, config) as session:
+                began = time.monotonic()
+                limit = self._variant.time_s or task.limits.time_s
+                ends, timed_out = await _answers(session, task, limit, small=self._is_small(provider))
+                seconds = time.monotonic() - began
+                entries = [*session.snapshot().conversation.entries]
+                meter = session.state.meter
+            outcome = Outcome(
+                task.name,
+                sample,
+                end=_end(ends, timed_out=timed_out),
+                error=_error(ends),
+                seconds=round(seconds, 3),
+                failure=_failure(ends),
+                cost_usd=meter.cost_usd,
+                usage=meter.total,
+                **measures(entries, ends, str(config.cwd)),
+            )
+            if not outcome.failure:
+                record = msgspec.json.encode(record_for_check(entries, ends))
+                passed, score, reason = await check(task, config, record, room)
+                outcome = structs.replace(outcome, passed=passed, score=score, reason=reason)
+            return Attempted(outcome, packed(entries))
+
+    def _config(self, task: Task, room: Path) -> Config:
+        """The settings of an attempt: the person's models, and nothing else of theirs."""
+        variant, person = self._variant, self._person
+        if wrong := sorted(task.settings.keys() - _FROM_TASK):
+            raise UsageError(
+                f"{task.folder / 'task.toml'}: a task sets only {', '.join(sorted(_FROM_TASK))}, not {wrong[0]}."
+            )
+        layers = [
+            person_settings(person),
+            task.settings,
+            variant.settings,
+            {
+                "permissions": {"mode": variant.permission_mode},
+                "limits": {
+                    "max_turns": variant.turns or task.limits.turns,
+                    "max_budget_usd": variant.cost_usd or task.limits.cost_usd,
+                },
+                "mcp": {"enabled": False},
+            },
+        ]
+        flags: dict[str, Any] = {}
+        for layer in layers:
+            flags = _merged(flags, layer)
+        masked = [*flags.get("sandbox", {}).get("masked", ()), str(task.folder.parent)]
+        flags = _merged(flags, {"sandbox": {"masked": masked}})
+        paths = Paths(room / "config", room / "state", person.paths.cache)
+        environment = {**person.environment, "HOME": str(room / "home")}
+        for variable in [name for name in environment if name.startswith("AGENTCLI_")]:
+            del environment[variable]
+        (room / "home").mkdir()
+        config = load_config(paths, room / "work", environment, flags=flags, caller="eval")
+        return structs.replace(config, kept_keys=person.kept_keys, uses_project=True)
+
+    @asynccontextmanager
+    async def _session(self, provider: Provider, config: Config) -> AsyncIterator[Session]:
+        variant = self._variant
+        extras = Extras(
+            system_prompt=variant.system_prompt,
+            append_system_prompt=variant.append_system_prompt,
+            skill_folders=tuple(Path(folder) for folder in variant.skills),
+        )
+        builder = Builder(config, store=SqliteSessions(config.paths.sessions), extras=extras)
+        builder.hooks = Hooks(config, is_bare=True, tell=lambda text: None)  # a copy's hooks would not be confined
+        try:
+            session = await builder.build_session(model=builder.models.bring(provider))
+            try:
+                yield session
+            finally:
+                await session.close()
+        finally:
+            await builder.aclose()
+
+    def _is_small(self, provider: Provider) -> bool:
+        info = getattr(provider, "info", None)
+        return (info or self._models.info(self._variant.model)).small
+
+    def _provider(self, task: Task) -> Provider:
+        model = self._variant.model
+        if model == "scripted/nothing":
+            return ScriptedProvider(_NOTHING * len(task.prompts))
+        if model == "scripted/reference":
+            return ScriptedProvider(read_script(task.folder / "reference.jsonl"))
+        if model.startswith("scripted/"):
+            return ScriptedProvider(read_script(Path(model.removeprefix("scripted/"))))
+        return self._models.provider(model)
+
+
+def person_settings(person: Config) -> dict[str, Any]:
+    """Those of the person's settings that count, nested like config.toml."""
+    return {key: msgspec.to_builtins(getattr(person.settings, key)) for key in _FROM_PERSON}
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables joined key by key; for all else the one above counts."""
+    joined = dict(below)
+    for key, value in above.items():
+        held = joined.get(key)
+        joined[key] = _merged(held, value) if isinstance(held, Mapping) and isinstance(value, Mapping) else value
+    return joined
+
+
+def _fill(task: Task, work: Path) -> None:
+    """Make the copy that the agent works in. Raises `UsageError`."""
+    if task.repository is None:
+        shutil.copytree(task.folder / "start", work, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+        return
+    repository = task.repository
+    commands = (
+        ("clone", "--quiet", "--no-checkout", "--shared", "--", repository.path, str(work)),
+        ("-C", str(work), "checkout", "--quiet", "--detach", repository.commit),
+    )
+    for command in commands:
+        done = subprocess.run(["git", *command], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+        if done.returncode != 0:
+            raise UsageError(f"{task.name}: git {command[0]} failed: {done.stderr.strip()}")
+
+
+async def _answers(session: Session, task: Task, limit: float, *, small: bool) -> tuple[list[Done | TurnFailed], bool]:
+    """How each prompt was answered, and True where the time ran out; nothing is asked after a turn that failed."""
+    ends: list[Done | TurnFailed] = []
+    try:
+        async with asyncio.timeout(limit):
+            for prompt in task.prompts:
+                if prompt.split()[0] == "/compact":
+                    await session.compact(prompt.removeprefix("/compact").strip())
+                    continue
+                workspace = session.snapshot().workspace
+                ends.append(await session.answer(with_attachments(prompt, workspace, bare_names=small)))
+                if isinstance(ends[-1], TurnFailed) or ends[-1].reason not in ("end_turn", "max_tokens"):
+                    break
+    except TimeoutError:
+        session.submit(Interrupt())
+        async with asyncio.timeout(_END_S):
+            await session.idle()
+        return ends, True
+    return ends, False
+
+
+def _end(ends: Sequence[Done | TurnFailed], *, timed_out: bool) -> End:
+    if timed_out:
+        return "timeout"
+    last = ends[-1] if ends else None
+    if last is None or isinstance(last, TurnFailed):
+        return "error"
+    return "interrupted" if last.reason == "declined" else last.reason
+
+
+def _error(ends: Sequence[Done | TurnFailed]) -> str:
+    return ends[-1].error if ends and isinstance(ends[-1], TurnFailed) else ""
+
+
+def _failure(ends: Sequence[Done | TurnFailed]) -> str:
+    """The error of a provider or this machine that ended the attempt; empty where it was the agent's own."""
+    last = ends[-1] if ends else None
+    is_foreign = isinstance(last, TurnFailed) and last.error_type in _FAILURES
+    return _error(ends) if is_foreign else ""

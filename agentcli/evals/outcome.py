@@ -1,0 +1,67 @@
+"""Defines what a run lets an agent try, and what came of each attempt; all of it plain data that can travel."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from agentcli.llm.messages import Usage
+
+End = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "timeout", "stopped", "interrupted", "error"]
+
+
+class Variant(Struct, frozen=True, omit_defaults=True):
+    """How the agent of a run is set up: what two runs may differ in. Limits take the place of the tasks' own.
+
+    `model` is `provider/model`; `scripted/reference` plays each task's own solution, `scripted/nothing` does nothing.
+    `skills` are folders of skills, `settings` is nested like config.toml.
+    """
+
+    model: str
+    system_prompt: str | None = None
+    append_system_prompt: str = ""
+    skills: tuple[str, ...] = ()
+    permission_mode: str = "auto"
+    time_s: float | None = None
+    turns: int | None = None
+    cost_usd: float | None = None
+    settings: dict[str, Any] = {}
+
+
+class Outcome(Struct, frozen=True):
+    """What came of one attempt. `score` is 0 to 1, `reason` what the check said where it did not pass.
+
+    `turns` are requests, `seconds` those from the first prompt to the last answer. A cost of None: a price is not
+    known. `tools` counts calls, `tool_errors` those that failed. `verified`: a check such as a test run passed, and no
+    source file was changed after it. `claims` counts those of the answers by verdict: `verified`, `refuted` (false),
+    `unverified`. `prefix` are hashes of the tools and the system text. A `failure` is one of the provider or this
+    machine, which says nothing of the agent: such an attempt is made again.
+    """
+
+    task: str
+    sample: int
+    passed: bool = False
+    score: float = 0.0
+    reason: str = ""
+    end: End = "end_turn"
+    error: str = ""
+    turns: int = 0
+    cost_usd: float | None = 0.0
+    seconds: float = 0.0
+    usage: Usage = Usage()
+    tools: dict[str, int] = {}
+    tool_errors: dict[str, int] = {}
+    verified: bool = False
+    claims: dict[str, int] = {}
+    compactions: int = 0
+    prefix: str = ""
+    answered_by: str = ""
+    failure: str = ""
+
+
+class Attempted(Struct, frozen=True):
+    """An outcome with its conversation, packed."""
+
+    outcome: Outcome
+    transcript: bytes = b""

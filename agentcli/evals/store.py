@@ -1,0 +1,197 @@
+"""Keeps runs and the outcome of each attempt in an SQLite file."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import secrets
+import time
+import zlib
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import msgspec
+from filelock import FileLock, Timeout
+from msgspec import Struct
+
+from agentcli.errors import StorageError, UsageError
+from agentcli.evals.outcome import Attempted, Outcome, Variant
+from agentcli.version import __version__
+
+_TABLES = """
+CREATE TABLE IF NOT EXISTS runs (
+    id TEXT PRIMARY KEY, key TEXT NOT NULL, created REAL NOT NULL, ended REAL, about TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS attempts (
+    run_id TEXT NOT NULL REFERENCES runs(id) ON DELETE CASCADE, task TEXT NOT NULL, sample INTEGER NOT NULL,
+    outcome TEXT NOT NULL, transcript BLOB NOT NULL, PRIMARY KEY (run_id, task, sample)
+);
+"""
+_WAIT_MS = 10_000  # for another program that writes
+
+
+class PlannedTask(Struct, frozen=True):
+    name: str
+    version: str
+    title: str
+    difficulty: str
+
+
+class About(Struct, frozen=True):
+    """What a run is of. `tasks_folder` tells sets of tasks apart that use the same names."""
+
+    variant: Variant
+    tasks: tuple[PlannedTask, ...]
+    samples: int
+    tasks_folder: str = ""
+    name: str = ""
+    engine: str = "local"
+    agentcli: str = __version__
+    python: str = platform.python_version()
+    machine: str = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+
+    @property
+    def key(self) -> str:
+        """The same for runs that an unfinished one may stand for: how and by whom it is run is no part of it."""
+        same = (self.variant, self.tasks, self.samples, self.tasks_folder, self.name, self.agentcli)
+        return hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:16]
+
+    @property
+    def jobs(self) -> list[tuple[str, int]]:
+        """The task and number of each attempt; first one of each task, then the second of each."""
+        return [(task.name, sample) for sample in range(1, self.samples + 1) for task in self.tasks]
+
+
+class Run(Struct, frozen=True):
+    """A stored run. `ended` is None for one with attempts still to be made; times are seconds since 1970."""
+
+    id: str
+    created: float
+    ended: float | None
+    about: About
+    outcomes: tuple[Outcome, ...] = ()
+
+    @property
+    def passed(self) -> int:
+        return sum(outcome.passed for outcome in self.outcomes)
+
+    @property
+    def cost_usd(self) -> float | None:
+        costs = [outcome.cost_usd for outcome in self.outcomes]
+        return None if None in costs else sum(cost for cost in costs if cost is not None)
+
+    def of_task(self, task: str) -> list[Outcome]:
+        return [outcome for outcome in self.outcomes if outcome.task == task]
+
+
+class EvalStore:
+    """The file, opened at once. Raises `StorageError`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with self._told():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._db = apsw.Connection(str(path))
+            self._db.set_busy_timeout(_WAIT_MS)
+            self._db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON")
+            self._db.execute(_TABLES)
+
+    def close(self) -> None:
+        self._db.close()
+
+    def begun(self, about: About, *, is_new: bool = False) -> Run:
+        """The newest unfinished run of these arguments; without one, or with `is_new`, another is begun."""
+        with self._transaction():
+            rows = list(
+                self._db.execute(
+                    "SELECT id FROM runs WHERE key = ? AND ended IS NULL ORDER BY created DESC LIMIT 1", (about.key,)
+                )
+            )
+            if rows and not is_new:
+                return self._run(str(rows[0][0]))
+            now = time.time()
+            id = f"{time.strftime('%m%d-%H%M', time.localtime(now))}-{secrets.token_hex(2)}"
+            self._db.execute(
+                "INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", (id, about.key, now, msgspec.json.encode(about).decode())
+            )
+            return Run(id, now, None, about)
+
+    @contextmanager
+    def held(self, run: Run) -> Iterator[None]:
+        """Keep other programs from going on with a run. Raises `UsageError` where one does."""
+        lock = FileLock(self._path.with_name(f"eval-{run.id}.lock"), timeout=0)
+        try:
+            lock.acquire()
+        except Timeout as error:
+            raise UsageError(f"Run {run.id} is under way in another program; --new begins another.") from error
+        try:
+            yield
+        finally:
+            lock.release()
+            Path(lock.lock_file).unlink(missing_ok=True)
+
+    def add(self, run_id: str, attempted: Attempted) -> None:
+        outcome = attempted.outcome
+        row = (
+            run_id, outcome.task, outcome.sample,
+            msgspec.json.encode(outcome).decode(), zlib.compress(attempted.transcript),
+        )  # fmt: skip
+        with self._transaction():
+            self._db.execute("INSERT INTO attempts VALUES (?, ?, ?, ?, ?)", row)
+
+    def end(self, run_id: str) -> None:
+        with self._transaction():
+            self._db.execute("UPDATE runs SET ended = ? WHERE id = ?", (time.time(), run_id))
+
+    def runs(self) -> Sequence[Run]:
+        """All, the newest first."""
+        with self._transaction():
+            return [self._run(str(id)) for (id,) in list(self._db.execute("SELECT id FROM runs ORDER BY created DESC"))]
+
+    def find(self, name: str) -> Run:
+        """A run by its id, the beginning of it, or its name (the newest of that name). Raises `UsageError`."""
+        runs = self.runs()
+        if exact := [run for run in runs if name in (run.id, run.about.name)]:
+            return exact[0]
+        found = [run for run in runs if name and run.id.startswith(name)]
+        if len(found) == 1:
+            return found[0]
+        what = "Several runs begin" if found else "No run begins"
+        raise UsageError(f"{what} with {name!r}: `agentcli eval list` shows them.")
+
+    def transcript(self, run_id: str, task: str, sample: int) -> bytes:
+        """The packed conversation of an attempt. Raises `UsageError`."""
+        with self._transaction():
+            where = (run_id, task, sample)
+            query = "SELECT transcript FROM attempts WHERE run_id = ? AND task = ? AND sample = ?"
+            for (data,) in self._db.execute(query, where):
+                return zlib.decompress(data)
+        raise UsageError(f"Run {run_id} holds no attempt {sample} of {task}.")
+
+    def _run(self, id: str) -> Run:
+        for created, ended, about in self._db.execute("SELECT created, ended, about FROM runs WHERE id = ?", (id,)):
+            rows = self._db.execute("SELECT outcome FROM attempts WHERE run_id = ?", (id,))
+            found = {(one.task, one.sample): one for one in (msgspec.json.decode(row, type=Outcome) for (row,) in rows)}
+            about = msgspec.json.decode(about, type=About)
+            outcomes = tuple(found[job] for job in about.jobs if job in found)
+            return Run(id, created, ended, about, outcomes)
+        raise UsageError(f"There is no run {id}.")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._told(), self._db:
+            yield
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (apsw.Error, OSError, msgspec.MsgspecError) as error:
+            raise StorageError(f"{self._path}: {error}. Free some space, or move the file away.") from error
+
+
+def done_jobs(run: Run) -> Collection[tuple[str, int]]:
+    return {(outcome.task, outcome.sample) for outcome in run.outcomes}
