@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -17,12 +16,13 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.cli.tables import print_table
 from agentcli.config import Config, read_layer
 from agentcli.errors import UsageError, UserError
+from agentcli.cli.subcommands.eval_telling import tell_comparison
+from agentcli.evals.comparing import Comparison, compare
 from agentcli.evals.engines.engine import Engine
 from agentcli.evals.outcome import Outcome, Variant
 from agentcli.evals.running import RunFailed, carry_out
 from agentcli.evals.store import About, EvalStore, PlannedTask, Run
 from agentcli.evals.task import BUNDLED, Task, find_tasks
-from agentcli.settings import MODEL_PATTERN
 
 PARALLEL = 4
 INTERRUPTED = 130
@@ -233,3 +233,70 @@ def _line(outcome: Outcome) -> str:
         f"{counted(claims, 'false claim')}" if claims else "",
     ]
     return f"{'✓' if outcome.passed else '✗'} {outcome.task} #{outcome.sample}: {', '.join(filter(None, told))}"
+
+
+@app.command("compare")
+def compare_runs(
+    a: Annotated[str, typer.Argument(metavar="A", help="The run to compare with.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The run that may be better or worse.")],
+    json: AsJson = False,
+) -> None:
+    """Say what became better and what worse from A to B; exits with 1 when B is worse beyond chance."""
+    store = _store()
+    found = compare(store.find(a), store.find(b))
+    if json:
+        print_json(_as_comparison(found))
+    else:
+        tell_comparison(found)
+    raise typer.Exit(int(found.is_worse))
+
+
+def _as_comparison(found: Comparison) -> dict[str, Any]:
+    return {
+        "a": found.a.id,
+        "b": found.b.id,
+        "worse_beyond_chance": found.is_worse,
+        "score_difference": found.score_difference,
+        "chance": found.chance,
+        "sign_test": found.sign,
+        "better": found.better,
+        "worse": found.worse,
+        "left_out": found.left_out,
+        "tasks": [
+            {
+                "task": pair.task,
+                "samples": [len(pair.a), len(pair.b)],
+                "pass_rate": pair.pass_rates,
+                "difference": pair.difference,
+            }
+            for pair in found.pairs
+        ],
+        "measures": to_builtins(found.measures),
+    }
+
+
+@app.command()
+def report(
+    run_name: RunName,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="The file: .html or .md; none: Markdown here.")] = None,
+    baseline: Annotated[str, typer.Option(help="A run to show beside it.")] = "",
+) -> None:
+    """Write a run as an HTML page with charts and its transcripts, or as Markdown for a pull request."""
+    # Charts, pages and their helpers, which no other command needs.
+    from agentcli.evals.report.markdown import as_markdown
+    from agentcli.evals.report.page import as_page
+    from agentcli.evals.report.transcripts import write_file, write_transcripts
+
+    store = _store()
+    found, before = store.find(run_name), store.find(baseline) if baseline else None
+    if output is None or output.suffix.lower() in (".md", ".markdown"):
+        text = as_markdown(found, before)
+        if output is None:
+            tell(text)
+            return
+    elif output.suffix.lower() in (".html", ".htm"):
+        text = as_page(found, write_transcripts(store, found, output), before)
+    else:
+        raise UsageError(f"No form is known by the ending {output.suffix or 'of ' + output.name}: there is .html and .md.")
+    write_file(output, text)
+    tell(f"Written: {output}")
