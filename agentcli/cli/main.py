@@ -47,8 +47,6 @@ COMMANDS = {
     "doctor": "find what is wrong with this installation",
     "completion": "print the script that completes agentcli in your shell",
 }
-# Not there yet, but never a prompt: "undo" is not to be answered by a model and billed.
-PLANNED = frozenset(("eval",))
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
@@ -105,8 +103,6 @@ def _run(arguments: list[str], ending: Ending) -> int:
 
 def _options(arguments: list[str]) -> argparse.Namespace:
     """Raises `UsageError`, also where the name of a command stands in the prompt's place."""
-    if arguments and arguments[0] in PLANNED:
-        raise UsageError(f"`agentcli {arguments[0]}` does not exist yet.{_as_prompt(arguments[0])}")
     flags = parser(COMMANDS)
     options, unknown = flags.parse_known_args(arguments)
     if options.prompt and not options.print:
@@ -120,10 +116,8 @@ def _refuse_command(word: str) -> None:
     """Raise `UsageError` for a prompt that is the name of a command, or one slip away from it."""
     if word in COMMANDS:
         raise UsageError(f"The name of a command comes before all flags: agentcli {word} …{_as_prompt(word)}")
-    if word in PLANNED:
-        raise UsageError(f"`agentcli {word}` does not exist yet.{_as_prompt(word)}")
     typed = word.strip().lower()
-    name = next((name for name in (*COMMANDS, *sorted(PLANNED)) if _is_one_slip(typed, name)), None)
+    name = next((name for name in COMMANDS if _is_one_slip(typed, name)), None)
     if name is not None and not any(map(str.isspace, typed)):
         raise UsageError(f"Did you mean `agentcli {name}`?{_as_prompt(word)}")
 

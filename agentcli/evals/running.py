@@ -37,15 +37,15 @@ async def carry_out(store: EvalStore, run: Run, tasks: Sequence[Task], engine: E
     async with aclosing(engine.attempts(jobs, progress.started)) as attempts:
         async for attempted in attempts:
             outcome = attempted.outcome
-            progress.finished(outcome)
             if outcome.failure:
                 failures.append(outcome.failure)
                 in_row += 1
-                if in_row == MOST_FAILURES:
-                    break
             else:
                 store.add(run.id, attempted)
                 in_row = 0
+            progress.finished(outcome)
+            if in_row == MOST_FAILURES:
+                break
     if failures:
         raise RunFailed(
             f"{len(failures)} attempts could not be made: {failures[-1]} "
