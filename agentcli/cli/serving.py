@@ -98,6 +98,7 @@ class Workers:
             return
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
+        os.setpgid(0, 0)  # Ctrl-C is the parent's alone: a second signal would have a worker leave at once
         os.close(self._alive)
         _end_process(self._worker, on_ready, self._parent)
 

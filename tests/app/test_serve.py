@@ -7,6 +7,8 @@ import os
 import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ import openapi_spec_validator
 import pytest
 
 from tests.app.http_client import Client, Event, Server, events_in, kinds, text_of
-from tests.app.running import Place, call, wait_until
+from tests.app.running import PATIENCE_S, Place, call, wait_until
 from tests.conformance.replies import chat_chunk, chat_sse
 from tests.conformance.servers import Reply, chat_server
 
@@ -602,6 +604,18 @@ def test_a_server_whose_worker_dies_at_the_start_says_so(place: Place) -> None:
         ended = server.left()
     assert (ended.code, ended.out) == (1, "")
     assert "serve.advertise" in ended.err
+
+
+def test_ctrl_c_which_reaches_all_processes_ends_the_workers_in_order(place: Place) -> None:
+    command = [sys.executable, "-m", "agentcli", "serve", "--workers", "2"]
+    with subprocess.Popen(
+        command, cwd=place.folder, env=place.environment, stdout=subprocess.PIPE, start_new_session=True
+    ) as server:
+        assert server.stdout is not None
+        assert b"url" in server.stdout.readline()
+        os.killpg(server.pid, signal.SIGINT)
+        assert server.wait(PATIENCE_S) == 130
+    assert [*(place.home / "state/serve").glob("*.sock")] == []
 
 
 def test_a_socket_that_a_later_server_has_taken_stays(served: Any, tmp_path: Path) -> None:
