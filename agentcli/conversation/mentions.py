@@ -22,6 +22,11 @@ _BARE_NAME = re.compile(r"(?<![\w@/.-])((?:[\w.-]+/)*[\w-]+\.[A-Za-z0-9]{1,6})(?
 _LINES = re.compile(r"(.+?):([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
 _ATTACHED = ("<file path=", "<folder path=")
 MOST_LISTED = 100  # names of a folder
+_ABOUT_PROJECT = re.compile(
+    r"\b(?:this|the) (?:project|repo(?:sitory)?|code ?base|program|package|app|library)\b", re.I
+)
+_READMES = ("README.md", "README.rst", "README.txt", "README", "readme.md")
+_README_LINES = 40
 
 
 def typed_blocks(content: Sequence[Block]) -> list[Block]:
@@ -38,12 +43,19 @@ def with_attachments(
 ) -> tuple[Block, ...]:
     """The prompt and the files it names. A name that is no readable file of the workspace stays plain text.
 
-    `typed` is the part in which names count: what was pasted is somebody else's text.
+    `typed` is the part in which names count: what was pasted is somebody else's text. With `bare_names` a question about
+    the project that names no file gets the beginning of its README, which a small model answers without opening.
     """
+    typed = prompt if typed is None else typed
     blocks: list[Block] = [Text(prompt)]
-    for name in dict.fromkeys(_names(prompt if typed is None else typed, bare_names=bare_names)):
+    for name in dict.fromkeys(_names(typed, bare_names=bare_names)):
         with suppress(ToolError, OSError):  # a name that is too long is an OSError
             blocks += _attached(name, workspace)
+    if bare_names and len(blocks) == 1 and _ABOUT_PROJECT.search(typed):
+        for name in _READMES:
+            with suppress(ToolError, OSError):
+                if found := _attached(f"{name}:1-{_README_LINES}", workspace):
+                    return (*blocks, *found)
     return tuple(blocks)
 
 
