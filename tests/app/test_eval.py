@@ -232,6 +232,19 @@ def until(is_so: Any) -> None:
         time.sleep(0.05)
 
 
+def test_a_ray_cluster_gives_the_results_of_this_machine(place: Place) -> None:
+    pytest.importorskip("ray")
+    add_task(place, "solved")
+    add_task(place, "unsolved", replies=[{"text": "I would rather not."}])
+    add_task(place, "linked", start={"a.txt": "a", "bin/run": "#!/bin/sh\n"})
+    here, there = (evaluated(place, "--samples", "2", "--engine", name, "--new") for name in ("local", "ray"))
+    for told in (here, there):
+        for outcome in told["tasks"]:
+            del outcome["seconds"]
+    assert here["tasks"] == there["tasks"]
+    assert here["passed"] == 4
+
+
 def test_the_tasks_that_come_with_it_are_there(place: Place) -> None:
     from agentcli.evals.task import BUNDLED, find_tasks
 

@@ -41,6 +41,26 @@ def messages(place: Place, ran: Ran) -> str:
     return json.dumps(shown["messages"])
 
 
+def test_subagents_side_by_side_get_the_replies_that_are_meant_for_them(place: Place) -> None:
+    of_red = ({"text": "I am red.", "when": "count the red"},)
+    of_blue = (
+        lets(call("bash", command="true")) | {"when": "count the blue"},
+        {"text": "I am blue.", "when": "the blue"},
+    )
+    ran = place.run(
+        "-p", "go", "-m", place.script(lets(agent("count the red"), agent("count the blue")), *of_blue, *of_red, DONE),
+        "--output-format", "stream-json",
+    )  # fmt: skip
+    assert ran.code == 0, ran.err
+    told = [
+        block["content"]
+        for line in ran.of("user")
+        if line["parent_tool_use_id"] is None
+        for block in line["message"]["content"]
+    ]
+    assert [text.split(".")[0] for text in told] == ["I am red", "I am blue"]
+
+
 def test_the_parent_gets_the_answer_and_nothing_else(place: Place) -> None:
     (place.folder / "a.txt").write_text("treasure\n")
     child = place.script(lets(call("file_read", path="a.txt")), {"text": "It is in line 1."})

@@ -192,3 +192,21 @@ def test_a_folder_is_listed_up_to_a_bound(workspace: Workspace) -> None:
     assert listed.text.startswith('<folder path="many">\na.txt\nf000/\nf001/\n')
     assert listed.text.endswith("f098/\n[21 more]\n</folder>")
     assert typed_blocks((prompt, listed)) == [prompt]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_attached"),
+    [
+        ("what does this project do?", True),
+        ("Explain the code base", True),
+        ("what does main.py of this project do?", False),
+        ("what is a monad?", False),
+    ],
+)
+def test_a_question_about_the_project_gets_the_beginning_of_its_readme(
+    workspace: Workspace, prompt: str, is_attached: bool
+) -> None:
+    (workspace.cwd / "README.md").write_text("".join(f"line {n}\n" for n in range(1, 100)))
+    texts = [block.text for block in with_attachments(prompt, workspace, bare_names=True) if isinstance(block, Text)]
+    assert any("line 40\n" in text and "line 41" not in text for text in texts) == is_attached
+    assert len(with_attachments(prompt, workspace, bare_names=False)) == 1

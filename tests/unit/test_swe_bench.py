@@ -1,0 +1,295 @@
+"""Tasks of SWE-bench's form: the agent's copy holds no solution, and the hidden tests decide."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcli.config import load_config
+from agentcli.errors import UsageError
+from agentcli.evals.attempt import Attempts
+from agentcli.evals.outcome import Attempted, Outcome, Variant
+from agentcli.evals.swe_bench import swe_bench_tasks
+from agentcli.paths import find_paths
+
+NAME = "owner__calc-1"
+UNITTEST = "python3 -m unittest {tests}"
+PYTEST = f"{sys.executable} -m pytest -q {{tests}}"
+TEST = """import unittest
+from calc import add, double
+
+class Calc(unittest.TestCase):
+    def test_double(self):
+        self.assertEqual(double(3), 6)
+"""
+MORE = """
+    def test_add(self):
+        self.assertEqual(add(2, 2), 4)
+
+    def test_add_none(self):
+        self.assertEqual(add(5, 0), 5)
+"""
+BUG = "def add(a, b):\n    return a - b\n\ndef double(a):\n    return 2 * a\n"
+MENDED = BUG.replace("a - b", "a + b")
+
+
+class Origin:
+    """A clone with a bug, mended later; `instance` is its line."""
+
+    def __init__(self, folder: Path) -> None:
+        self.repositories = folder / "repos"
+        self.clone = self.repositories / "owner__calc"
+        (self.clone / "tests").mkdir(parents=True)
+        self.git("init", "--quiet", "-b", "main")
+        self.commit("old", {"calc.py": "# nothing\n"})
+        self.base = self.commit("base", {"calc.py": BUG, "tests/__init__.py": "", "tests/test_calc.py": TEST})
+        self.fix = self.commit("fix", {"calc.py": MENDED, "tests/test_calc.py": TEST + MORE})
+        self.git("tag", "v2")
+        self.file = folder / "instances.jsonl"
+        self.instance = {
+            "instance_id": NAME,
+            "repo": "owner/calc",
+            "base_commit": self.base,
+            "problem_statement": "add subtracts\n\n`add(2, 2)` gives 0.",
+            "patch": self.git("diff", self.base, self.fix, "--", "calc.py"),
+            "test_patch": self.git("diff", self.base, self.fix, "--", "tests"),
+            "FAIL_TO_PASS": json.dumps(["tests.test_calc.Calc.test_add"]),
+            "PASS_TO_PASS": ["tests.test_calc.Calc.test_double"],
+            "test_cmd": UNITTEST,
+            "hints_text": "",
+            "version": "1.0",
+        }
+
+    def git(self, *arguments: str) -> str:
+        person = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        done = subprocess.run(["git", *person, *arguments], cwd=self.clone, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    def commit(self, message: str, files: Mapping[str, str]) -> str:
+        for name, text in files.items():
+            (self.clone / name).write_text(text)
+        self.git("add", ".")
+        self.git("commit", "--quiet", "-m", message)
+        return self.git("rev-parse", "HEAD").strip()
+
+    def write(self, **changes: Any) -> Path:
+        instance = {name: value for name, value in {**self.instance, **changes}.items() if value is not None}
+        self.file.write_text(json.dumps(instance) + "\n")
+        return self.file
+
+    def with_pytest(self) -> dict[str, Any]:
+        test = "tests/test_calc.py::Calc::test_"
+        return {
+            "test_cmd": PYTEST,
+            "FAIL_TO_PASS": [f"{test}add", f"{test}add_none"],
+            "PASS_TO_PASS": [f"{test}double"],
+        }
+
+
+@pytest.fixture
+def origin(tmp_path):
+    return Origin(tmp_path)
+
+
+def attempt(origin: Origin, tmp_path: Path, model: str | list[dict[str, Any]], **changes: Any) -> Outcome:
+    return attempted(origin, tmp_path, model, **changes).outcome
+
+
+def attempted(origin: Origin, tmp_path: Path, model: str | list[dict[str, Any]], **changes: Any) -> Attempted:
+    [task] = swe_bench_tasks(origin.write(**changes), origin.repositories, tmp_path / "tasks")
+    if not isinstance(model, str):
+        script = tmp_path / "script.jsonl"
+        script.write_text("".join(json.dumps(reply) + "\n" for reply in model))
+        model = f"scripted/{script}"
+    person = load_config(find_paths(str(tmp_path / "home")), tmp_path, dict(os.environ))
+    return asyncio.run(made(Attempts(person, Variant(model)), task))
+
+
+async def made(attempts: Attempts, task: Any) -> Attempted:
+    try:
+        return await attempts.make(task, 1)
+    finally:
+        await attempts.aclose()
+
+
+def bash(command: str) -> list[dict[str, Any]]:
+    return [{"tool_calls": [{"name": "bash", "input": {"command": command}}]}, {"text": "Done."}]
+
+
+def write(path: str, text: str) -> str:
+    return f"cat > {path} <<'END'\n{text}END\n"
+
+
+def test_the_reference_passes(origin, tmp_path):
+    outcome = attempt(origin, tmp_path, "scripted/reference")
+    assert (outcome.passed, outcome.score, outcome.reason, outcome.tool_errors) == (True, 1.0, "", {})
+
+
+def test_the_reference_passes_with_pytest_and_a_bare_clone(origin, tmp_path):
+    bare = origin.repositories / "owner" / "calc"
+    origin.git("clone", "--quiet", "--bare", ".", str(bare))
+    shutil.rmtree(origin.clone)
+    outcome = attempt(origin, tmp_path, "scripted/reference", **origin.with_pytest())
+    assert (outcome.passed, outcome.score, outcome.reason) == (True, 1.0, "")
+
+
+@pytest.mark.parametrize("command", [UNITTEST, PYTEST])
+def test_nothing_fails(origin, tmp_path, command):
+    changes = origin.with_pytest() if command == PYTEST else {}
+    outcome = attempt(origin, tmp_path, "scripted/nothing", **changes)
+    assert not outcome.passed
+    assert outcome.score == (0.5 if command == PYTEST else 0)  # adding 0 is right with the bug, too
+
+
+def test_a_test_that_broke_leaves_no_score(origin, tmp_path):
+    broken = MENDED.replace("2 * a", "3 * a")
+    outcome = attempt(origin, tmp_path, bash(write("calc.py", broken)), **origin.with_pytest())
+    assert (outcome.passed, outcome.score) == (False, 0)
+    assert "1 of 1 that passed are broken" in outcome.reason
+
+
+def test_an_id_that_the_data_set_cut_and_one_that_is_not_there(origin, tmp_path):
+    patch = (
+        "diff --git a/tests/test_more.py b/tests/test_more.py\nnew file mode 100644\n--- /dev/null\n"
+        "+++ b/tests/test_more.py\n@@ -0,0 +1,4 @@\n+import pytest, calc\n"
+        '+@pytest.mark.parametrize("word", ["a b", "c"])\n+def test_word(word):\n+    assert calc.add(1, 1) == 2\n'
+    )
+    test = "tests/test_more.py::test_"
+    changes = {"test_cmd": PYTEST, "test_patch": patch, "PASS_TO_PASS": []}
+    passing = attempt(origin, tmp_path, "scripted/reference", **changes, FAIL_TO_PASS=[f"{test}word[a"])
+    assert (passing.passed, passing.reason) == (True, "")
+    half = attempt(origin, tmp_path, "scripted/reference", **changes, FAIL_TO_PASS=[f"{test}word[c]", f"{test}gone"])
+    assert (half.passed, half.score) == (False, 0.5)
+    assert f"{test}gone" in half.reason
+
+
+def test_what_an_agent_makes_of_the_tests_does_not_count(origin, tmp_path):
+    easy = TEST + MORE.replace("4", "0")
+    commands = write("tests/test_calc.py", easy) + "git update-index --skip-worktree tests/test_calc.py"
+    outcome = attempt(origin, tmp_path, bash(commands))
+    assert (outcome.passed, outcome.score, outcome.tool_errors) == (False, 0, {})
+    assert "AssertionError: 0 != 4" in outcome.reason
+
+
+@pytest.mark.parametrize("made", ["rm tests/test_calc.py", "rm tests/test_calc.py; mkdir -p tests/test_calc.py/x"])
+def test_tests_that_an_agent_took_away_are_there_again(origin, tmp_path, made):
+    outcome = attempt(origin, tmp_path, bash(write("calc.py", MENDED) + made))
+    assert (outcome.passed, outcome.reason) == (True, "")
+
+
+def test_a_test_file_that_is_renamed(origin, tmp_path):
+    origin.git("mv", "tests/test_calc.py", "tests/test_sums.py")
+    renamed = origin.commit("rename", {})
+    patch = origin.git("diff", "-M", origin.base, renamed, "--", "tests")
+    assert "rename from" in patch
+    changes = {"test_patch": patch, "FAIL_TO_PASS": ["tests.test_sums"], "PASS_TO_PASS": []}
+    edits = "echo 1 > tests/test_calc.py; echo 1 > tests/test_sums.py"
+    outcome = attempt(origin, tmp_path, bash(write("calc.py", MENDED) + edits), **changes)
+    assert (outcome.passed, outcome.reason) == (True, "")
+
+
+def test_the_future_is_not_in_the_copy(origin, tmp_path):
+    looks = [
+        f"! git cat-file -e {origin.fix}",
+        f"! git cat-file -e $(git rev-parse {origin.base}~1 2>/dev/null || echo none)",
+        f'test "$(git log --all --reflog --format=%H)" = {origin.base}',
+        'test -z "$(git remote)$(git tag)"',
+        'test "$(git for-each-ref --format="%(refname)")" = refs/heads/main',
+        'test "$(git symbolic-ref HEAD)" = refs/heads/main',
+        f"! grep -r {origin.clone} .git",
+        "! test -e .git/objects/info/alternates",
+        'test "$(git status --porcelain)" = ""',
+    ]
+    blob = origin.git("rev-parse", f"{origin.fix}:calc.py").strip()
+    looks.append(f"! git cat-file -e {blob}")
+    command = "set -e\n" + "\n".join(
+        f"if ! ({look}) 2>/dev/null; then echo 'not so: {i}'; exit 1; fi" for i, look in enumerate(looks)
+    )
+    outcome = attempt(origin, tmp_path, "scripted/nothing", test_cmd=command, test_patch="")
+    assert (outcome.passed, outcome.reason) == (True, "")
+    assert origin.git("cat-file", "-t", blob) == "blob\n"  # the looks find what is there
+
+
+def test_a_commit_that_no_branch_leads_to(origin, tmp_path):
+    origin.git("checkout", "--quiet", "--detach", origin.base)
+    lost = origin.commit("lost", {"extra.txt": "x\n"})
+    origin.git("checkout", "--quiet", "main")
+    outcome = attempt(
+        origin, tmp_path, "scripted/reference", base_commit=lost, test_cmd=f"test -e extra.txt && {UNITTEST}"
+    )
+    assert (outcome.passed, outcome.reason) == (True, "")
+
+
+def test_the_agent_sees_neither_the_clone_nor_the_tasks(origin, tmp_path):
+    look = f"cat {origin.clone}/calc.py {tmp_path}/tasks/{NAME}/reference.jsonl; git -C {origin.clone} log; true"
+    outcome = attempt(origin, tmp_path, bash(f"({look}) > seen.txt 2>&1"), test_cmd="! grep -E 'a . b|fix' seen.txt")
+    assert (outcome.passed, outcome.reason) == (True, "")
+
+
+def test_the_same_file_gives_the_same_tasks(origin, tmp_path):
+    file = origin.write()
+    [one] = swe_bench_tasks(file, origin.repositories, tmp_path / "a")
+    [two] = swe_bench_tasks(file, origin.repositories, tmp_path / "b", [NAME])
+    [again] = swe_bench_tasks(file, origin.repositories, tmp_path / "a")
+    assert (one.version, one.name, one.title) == (two.version, NAME, "add subtracts")
+    assert again == one
+    [other] = swe_bench_tasks(origin.write(patch="other"), origin.repositories, tmp_path / "a")
+    assert other.version != one.version
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"patch": None}, r"line 1: .*`patch`"),
+        ({"base_commit": "--upload-pack=x"}, r"line 1: .*base_commit"),
+        ({"instance_id": "../../x"}, r"line 1: .*instance_id"),
+        ({"instance_id": "x/y"}, r"line 1: .*instance_id"),
+        ({"instance_id": ".."}, r"line 1: .*instance_id"),
+        ({"instance_id": "x\n"}, r"line 1: .*instance_id"),
+        ({"repo": "../calc"}, r"line 1: .*repo"),
+        ({"FAIL_TO_PASS": "[1"}, r"line 1: FAIL_TO_PASS: neither a list"),
+        ({"FAIL_TO_PASS": []}, r"line 1: FAIL_TO_PASS: it names no test"),
+        ({"PASS_TO_PASS": 3}, r"line 1: .*PASS_TO_PASS"),
+        ({"repo": "owner/other"}, r"line 1: repo: .*repos/owner__other, .*repos/owner/other, .*repos/other is"),
+    ],
+)
+def test_an_error_names_line_and_field(origin, tmp_path, changes, told):
+    with pytest.raises(UsageError, match=told):
+        swe_bench_tasks(origin.write(**changes), origin.repositories, tmp_path / "tasks")
+    assert not (tmp_path / "tasks").exists()
+
+
+def test_errors_of_the_file_itself(origin, tmp_path):
+    line = origin.write().read_text()
+    for text, told in [
+        ("\n", "holds no instances"),
+        (line + line, f"line 2: instance_id: {NAME} is there twice"),
+        (line + "{", "line 2: "),
+    ]:
+        origin.file.write_text(text)
+        with pytest.raises(UsageError, match=told):
+            swe_bench_tasks(origin.file, origin.repositories, tmp_path / "tasks")
+    with pytest.raises(UsageError, match="cannot be read"):
+        swe_bench_tasks(tmp_path / "none.jsonl", origin.repositories, tmp_path / "tasks")
+    with pytest.raises(UsageError, match=f"no instance owner__calc-2.*mean {NAME}"):
+        swe_bench_tasks(origin.write(), origin.repositories, tmp_path / "tasks", ["owner__calc-2"])
+
+
+def test_a_commit_that_the_clone_lacks(origin, tmp_path):
+    with pytest.raises(UsageError, match=f"{NAME}: `git .*rev-parse"):
+        attempt(origin, tmp_path, "scripted/nothing", base_commit="0" * 39 + "1")
+
+
+def test_only_the_named_instances_need_a_clone(origin, tmp_path):
+    line = origin.write(instance_id="other__x-1", repo="other/x").read_text()
+    origin.file.write_text(line + origin.write().read_text())
+    assert [task.name for task in swe_bench_tasks(origin.file, origin.repositories, tmp_path / "t", [NAME])] == [NAME]
