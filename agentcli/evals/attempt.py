@@ -45,6 +45,8 @@ _FAILURES = frozenset(
     "StorageError".split()
 )
 _NOTHING = [{"text": "I have done nothing."}]
+_UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"  # of any commit, also one that no branch leads to
+_REPOSITORY_VARIABLES = frozenset("GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_COMMON_DIR".split())
 _END_S = 30.0  # for an interrupted turn to end
 
 
@@ -114,6 +116,8 @@ class Attempts:
         for layer in layers:
             flags = _merged(flags, layer)
         masked = [*flags.get("sandbox", {}).get("masked", ()), str(task.folder.parent)]
+        if task.repository is not None:  # its later commits hold the solution
+            masked.append(str(Path(task.repository.path).absolute()))
         flags = _merged(flags, {"sandbox": {"masked": masked}})
         paths = Paths(room / "config", room / "state", person.paths.cache)
         environment = {**person.environment, "HOME": str(room / "home")}
@@ -176,15 +180,31 @@ def _fill(task: Task, work: Path) -> None:
     if task.repository is None:
         shutil.copytree(task.folder / "start", work, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         return
-    repository = task.repository
-    commands = (
-        ("clone", "--quiet", "--no-checkout", "--shared", "--", repository.path, str(work)),
-        ("-C", str(work), "checkout", "--quiet", "--detach", repository.commit),
+    # Not cloned: later commits, which hold the solution, must not be in the copy. No template brings hooks.
+    path = str(Path(task.repository.path).absolute())
+    commit = _git(task, "-C", path, "rev-parse", "--verify", f"{task.repository.commit}^{{commit}}")
+    here = ("-C", str(work))
+    _git(task, "init", "--quiet", "--template=", str(work))
+    _git(task, *here, "fetch", "--quiet", "--no-tags", "--depth=1", f"--upload-pack={_UPLOAD}", path, commit.strip())
+    _git(task, *here, "checkout", "--quiet", "-B", "main", commit.strip())
+    (work / ".git" / "FETCH_HEAD").unlink()  # names the clone
+
+
+def _git(task: Task, *arguments: str) -> str:
+    """Run git, apart from any repository that the caller is in, and without hooks or work that outlasts it."""
+    settings = ("-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "maintenance.auto=false")
+    environment = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
+    done = subprocess.run(
+        ["git", *settings, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+        env=environment,
     )
-    for command in commands:
-        done = subprocess.run(["git", *command], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
-        if done.returncode != 0:
-            raise UsageError(f"{task.name}: git {command[0]} failed: {done.stderr.strip()}")
+    if done.returncode != 0:
+        raise UsageError(f"{task.name}: `git {' '.join(arguments)}` failed: {done.stderr.strip()}")
+    return done.stdout
 
 
 async def _answers(session: Session, task: Task, limit: float, *, small: bool) -> tuple[list[Done | TurnFailed], bool]:

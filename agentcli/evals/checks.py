@@ -59,4 +59,10 @@ async def check(task: Task, config: Config, record: bytes, room: Path) -> tuple[
     lines = result.output.strip().splitlines()
     told = lines[-1].strip() if lines else ""
     score = min(1.0, float(told)) if _SCORE.fullmatch(told) else float(passed)
-    return passed, score, "" if passed else result.output[-LONGEST_REASON:].strip()
+    return passed, score, "" if passed else _cut(result.output.strip())
+
+
+def _cut(text: str) -> str:
+    """Its beginning and its end."""
+    half = LONGEST_REASON // 2
+    return text if len(text) <= LONGEST_REASON else f"{text[:half]}\n…\n{text[-half:]}"

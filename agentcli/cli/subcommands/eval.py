@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import time
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -22,6 +24,7 @@ from agentcli.evals.engines.engine import Engine
 from agentcli.evals.outcome import Outcome, Variant
 from agentcli.evals.running import RunFailed, carry_out
 from agentcli.evals.store import About, EvalStore, PlannedTask, Run
+from agentcli.evals.swe_bench import swe_bench_tasks
 from agentcli.evals.task import BUNDLED, Task, find_tasks
 
 PARALLEL = 4
@@ -115,7 +118,13 @@ def run_tasks(
 
 
 def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Task]:
-    return list(find_tasks(folder, names))
+    if not folder.is_file():
+        return list(find_tasks(folder, names))
+    if repositories is None:
+        raise UsageError(f"{folder} needs --repos: the folder with clones of the repositories that it names.")
+    # A folder for each file, as two may hold other instances of the same name.
+    cached = configuration().paths.cache / "swe-bench" / sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
+    return list(swe_bench_tasks(folder, repositories, cached, names))
 
 
 async def _default_model(config: Config) -> str:

@@ -36,7 +36,8 @@ def tell_comparison(found: Comparison) -> None:
 
 
 def _verdict(found: Comparison) -> str:
-    told = f"{found.score_difference:+.3f}; chance gives as much in {found.chance:.1%} of cases"
+    chance = "less than 0.1 %" if found.chance < 0.001 else f"{found.chance:.1%}"
+    told = f"{found.score_difference:+.3f}; chance gives as much in {chance} of cases"
     if found.is_worse:
         return f"B is worse beyond chance: mean score {told}, below {LEVEL:.0%}."
     if found.score_difference < 0:
