@@ -14,11 +14,13 @@ from typing import Any
 
 import pytest
 
+from agentcli.cli.subcommands.eval import run
 from agentcli.config import load_config
 from agentcli.errors import UsageError
 from agentcli.evals.attempt import Attempts
-from agentcli.evals.outcome import Attempted, Outcome, Variant
+from agentcli.evals.outcome import Outcome, Variant
 from agentcli.evals.swe_bench import swe_bench_tasks
+from agentcli.evals.task import Task
 from agentcli.paths import find_paths
 
 NAME = "owner__calc-1"
@@ -101,22 +103,20 @@ def origin(tmp_path):
 
 
 def attempt(origin: Origin, tmp_path: Path, model: str | list[dict[str, Any]], **changes: Any) -> Outcome:
-    return attempted(origin, tmp_path, model, **changes).outcome
-
-
-def attempted(origin: Origin, tmp_path: Path, model: str | list[dict[str, Any]], **changes: Any) -> Attempted:
     [task] = swe_bench_tasks(origin.write(**changes), origin.repositories, tmp_path / "tasks")
     if not isinstance(model, str):
         script = tmp_path / "script.jsonl"
         script.write_text("".join(json.dumps(reply) + "\n" for reply in model))
         model = f"scripted/{script}"
     person = load_config(find_paths(str(tmp_path / "home")), tmp_path, dict(os.environ))
-    return asyncio.run(made(Attempts(person, Variant(model)), task))
+    # The sandbox has a /tmp of its own, where this Python and the folders of the test may lie.
+    settings = {"sandbox": {"writable": [sys.prefix, str(tmp_path)]}}
+    return asyncio.run(made(Attempts(person, Variant(model, settings=settings)), task))
 
 
-async def made(attempts: Attempts, task: Any) -> Attempted:
+async def made(attempts: Attempts, task: Task) -> Outcome:
     try:
-        return await attempts.make(task, 1)
+        return (await attempts.make(task, 1)).outcome
     finally:
         await attempts.aclose()
 
@@ -211,8 +211,8 @@ def test_the_future_is_not_in_the_copy(origin, tmp_path):
     ]
     blob = origin.git("rev-parse", f"{origin.fix}:calc.py").strip()
     looks.append(f"! git cat-file -e {blob}")
-    command = "set -e\n" + "\n".join(
-        f"if ! ({look}) 2>/dev/null; then echo 'not so: {i}'; exit 1; fi" for i, look in enumerate(looks)
+    command = "\n".join(
+        f"({look}) 2>/dev/null || {{ echo not so: look {number}; exit 1; }}" for number, look in enumerate(looks)
     )
     outcome = attempt(origin, tmp_path, "scripted/nothing", test_cmd=command, test_patch="")
     assert (outcome.passed, outcome.reason) == (True, "")
@@ -230,8 +230,11 @@ def test_a_commit_that_no_branch_leads_to(origin, tmp_path):
 
 
 def test_the_agent_sees_neither_the_clone_nor_the_tasks(origin, tmp_path):
-    look = f"cat {origin.clone}/calc.py {tmp_path}/tasks/{NAME}/reference.jsonl; git -C {origin.clone} log; true"
-    outcome = attempt(origin, tmp_path, bash(f"({look}) > seen.txt 2>&1"), test_cmd="! grep -E 'a . b|fix' seen.txt")
+    (tmp_path / "seen.txt").write_text("other files are seen\n")
+    files = f"{origin.clone}/calc.py {tmp_path}/tasks/{NAME}/reference.jsonl {tmp_path}/seen.txt"
+    look = f"cat {files}; git -C {origin.clone} log"
+    check = "cat seen.txt; grep 'are seen' seen.txt && ! grep -E 'a . b|commit' seen.txt"
+    outcome = attempt(origin, tmp_path, bash(f"({look}) > seen.txt 2>&1; true"), test_cmd=check)
     assert (outcome.passed, outcome.reason) == (True, "")
 
 
@@ -242,8 +245,9 @@ def test_the_same_file_gives_the_same_tasks(origin, tmp_path):
     [again] = swe_bench_tasks(file, origin.repositories, tmp_path / "a")
     assert (one.version, one.name, one.title) == (two.version, NAME, "add subtracts")
     assert again == one
+    version = one.version
     [other] = swe_bench_tasks(origin.write(patch="other"), origin.repositories, tmp_path / "a")
-    assert other.version != one.version
+    assert other.version != version
 
 
 @pytest.mark.parametrize(
@@ -293,3 +297,13 @@ def test_only_the_named_instances_need_a_clone(origin, tmp_path):
     line = origin.write(instance_id="other__x-1", repo="other/x").read_text()
     origin.file.write_text(line + origin.write().read_text())
     assert [task.name for task in swe_bench_tasks(origin.file, origin.repositories, tmp_path / "t", [NAME])] == [NAME]
+
+
+def test_eval_run_takes_a_file_and_its_clones(origin, tmp_path, monkeypatch, capfd):
+    monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
+    file = str(origin.write())
+    chosen = ["run", NAME, "--tasks", file, "-m", "scripted/reference", "--json"]
+    assert run([*chosen, "--repos", str(origin.repositories)]) == 0
+    assert json.loads(capfd.readouterr().out)["passed"] == 1
+    assert run(chosen) == UsageError.exit_code
+    assert "needs --repos" in capfd.readouterr().err
