@@ -27,10 +27,11 @@ _SCORE = re.compile(r"(?:0|1|0?\.\d+|[01]\.\d*)")
 async def check(task: Task, config: Config, record: bytes, room: Path) -> tuple[bool, float, str]:
     """Whether the copy passes, its score, and the end of what the check said; `config` is of the copy.
 
-    The task is copied into the `room`: wherever it lies, the sandbox shows it there.
+    The task and the helpers of checks are copied into the `room`: wherever they lie, the sandbox shows them there.
     """
     folder = room / "task"
     await asyncio.to_thread(shutil.copytree, task.folder, folder, symlinks=True)
+    await asyncio.to_thread(shutil.copytree, HELPERS, folder / HELPERS.name)
     (folder / RECORD).write_bytes(record)
     sandbox = structs.replace(config.settings.sandbox, masked=())  # the check reads what the agent may not
     config = structs.replace(config, settings=structs.replace(config.settings, sandbox=sandbox))
@@ -44,7 +45,7 @@ async def check(task: Task, config: Config, record: bytes, room: Path) -> tuple[
     variables = {
         "AGENTCLI_EVAL_TASK": folder,
         "AGENTCLI_EVAL_RECORD": folder / RECORD,
-        "PYTHONPATH": HELPERS,
+        "PYTHONPATH": folder / HELPERS.name,
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     given = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in variables.items())

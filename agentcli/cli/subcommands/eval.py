@@ -10,15 +10,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 from msgspec import to_builtins
+from msgspec.structs import replace
 
 from agentcli.agent.accounting.metrics import counted
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.eval_progress import make_progress
+from agentcli.cli.subcommands.eval_telling import tell_comparison
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.cli.tables import print_table
 from agentcli.config import Config, read_layer
 from agentcli.errors import UsageError, UserError
-from agentcli.cli.subcommands.eval_telling import tell_comparison
 from agentcli.evals.comparing import Comparison, compare
 from agentcli.evals.engines.engine import Engine
 from agentcli.evals.outcome import Outcome, Variant
@@ -108,13 +109,21 @@ def run_tasks(
             if begun.outcomes:
                 warn(f"Going on with run {begun.id}: {len(begun.outcomes)} of {len(about.jobs)} attempts are made.")
             with make_progress(len(about.jobs), begun.outcomes) as progress:
-                made = wait_for(carry_out(store, begun, found, _engine(engine, config, variant, parallel), progress))
+                made_by = _engine(engine, _hidden(config, folder), variant, parallel)
+                made = wait_for(carry_out(store, begun, found, made_by, progress))
     finally:
         store.close()
     if json:
         print_json(_as_result(made))
     else:
         tell(_summary(made))
+
+
+def _hidden(config: Config, tasks: Path) -> Config:
+    """The configuration, with the tasks out of the agent's reach: they hold solutions."""
+    sandbox = config.settings.sandbox
+    sandbox = replace(sandbox, masked=(*sandbox.masked, str(tasks.resolve())))
+    return replace(config, settings=replace(config.settings, sandbox=sandbox))
 
 
 def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Task]:
@@ -287,7 +296,9 @@ def _as_comparison(found: Comparison) -> dict[str, Any]:
 @app.command()
 def report(
     run_name: RunName,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="The file: .html or .md; none: Markdown here.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The file: .html or .md; none: Markdown here.")
+    ] = None,
     baseline: Annotated[str, typer.Option(help="A run to show beside it.")] = "",
 ) -> None:
     """Write a run as an HTML page with charts and its transcripts, or as Markdown for a pull request."""
@@ -306,6 +317,8 @@ def report(
     elif output.suffix.lower() in (".html", ".htm"):
         text = as_page(found, write_transcripts(store, found, output), before)
     else:
-        raise UsageError(f"No form is known by the ending {output.suffix or 'of ' + output.name}: there is .html and .md.")
+        raise UsageError(
+            f"No form is known by the ending {output.suffix or 'of ' + output.name}: there is .html and .md."
+        )
     write_file(output, text)
     tell(f"Written: {output}")
