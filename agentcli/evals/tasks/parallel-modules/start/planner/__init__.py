@@ -1,0 +1,1 @@
+"""Plans maintenance windows."""
