@@ -30,7 +30,8 @@ class Versions(unittest.TestCase):
         self.assertNotEqual(Version("1.0.0"), "1.0.0")
 
     def test_what_is_no_version(self):
-        for text in "1.0 1.0.0.0 v1.0.0 1.0.0x 01.0.0 1.02.0 1.0.0-01 1.0.0-a..b 1.0.0- 1.0.0+ 1.0.0-a_b".split() + [""]:
+        wrong = "1.0 1.0.0.0 v1.0.0 1.0.0x 01.0.0 1.02.0 1.0.0-01 1.0.0-a..b 1.0.0- 1.0.0+ 1.0.0-a_b"
+        for text in ["", *wrong.split()]:
             with self.subTest(text), self.assertRaises(ValueError):
                 Version(text)
 
