@@ -12,6 +12,7 @@ from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import Block, Text
 from agentcli.tools.builtin.arguments import FileRead
 from agentcli.tools.builtin.file_read import read_file
+from agentcli.tools.text.syntax import LARGEST, syntax_note
 from agentcli.tools.tool import Workspace
 
 _MENTION = re.compile(r"(?<![\w@])@(?:\"([^\"]+)\"(:\d+(?:-\d+)?)?|([^\s\"'`,;]+))")
@@ -23,7 +24,7 @@ _LINES = re.compile(r"(.+?):([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
 _ATTACHED = ("<file path=", "<folder path=")
 MOST_LISTED = 100  # names of a folder
 _ABOUT_PROJECT = re.compile(
-    r"\b(?:this|the) (?:project|repo(?:sitory)?|code ?base|program|package|app|library)\b", re.I
+    r"\b(?:this|the) (?:project|repo(?:sitory)?|code ?base|program|package|app|library)\b", re.IGNORECASE
 )
 _READMES = ("README.md", "README.rst", "README.txt", "README", "readme.md")
 _README_LINES = 40
@@ -43,8 +44,8 @@ def with_attachments(
 ) -> tuple[Block, ...]:
     """The prompt and the files it names. A name that is no readable file of the workspace stays plain text.
 
-    `typed` is the part in which names count: what was pasted is somebody else's text. With `bare_names` a question about
-    the project that names no file gets the beginning of its README, which a small model answers without opening.
+    `typed` is the part in which names count: what was pasted is somebody else's text. With `bare_names` a question
+    about the project that names no file gets the beginning of its README: a small model would guess it.
     """
     typed = prompt if typed is None else typed
     blocks: list[Block] = [Text(prompt)]
@@ -87,7 +88,9 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
         return ()
     output = read_file(FileRead(name), path, workspace)
     if isinstance(output.content, str):
-        return (foreign_text(name, output.content),)
+        with workspace.sandbox.read(path) as file:
+            note = syntax_note(path, file.read(LARGEST + 1))
+        return (foreign_text(name, f"{output.content}\n{note}" if note else output.content),)
     return output.content or ()
 
 

@@ -15,6 +15,7 @@ from agentcli.tools.summary import diff_counts
 from agentcli.tools.text.apply import apply_edits
 from agentcli.tools.text.diff import unified_diff, with_hunks
 from agentcli.tools.text.edit import Edit
+from agentcli.tools.text.syntax import syntax_note
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 
@@ -88,5 +89,6 @@ def _edit(given: FileEdit, path: Path, context: ToolContext) -> ToolOutput:
     change = _change(given, before, shown)
     write_bytes(path, change.content, context.workspace)
     files.replaced(path, before, change.content)
-    content = "\n".join([change.diff.rstrip("\n"), *change.notes]) if change.notes else change.diff
+    notes = [note for note in (*change.notes, syntax_note(path, change.content)) if note]
+    content = "\n".join([change.diff.rstrip("\n"), *notes]) if notes else change.diff
     return ToolOutput(content, {"path": shown, "diff": change.diff}, diff_counts(change.diff))

@@ -13,6 +13,7 @@ from agentcli.tools.builtin.files import is_there, read_bytes, write_bytes
 from agentcli.tools.summary import diff_counts
 from agentcli.tools.text.diff import unified_diff, with_hunks
 from agentcli.tools.text.encoding import BOM, DecodedText, decode, require_encodable
+from agentcli.tools.text.syntax import syntax_note
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 
@@ -60,6 +61,8 @@ def _write(given: FileWrite, path: Path, context: ToolContext) -> ToolOutput:
     write_bytes(path, change.content, context.workspace)
     files.saw(path, change.content)
     done = f"{'Created' if before is None else 'Replaced'} {shown}.{change.note}"
+    if note := syntax_note(path, change.content):
+        done = f"{done} {note}"
     return ToolOutput(done, {"path": shown, "diff": change.diff}, diff_counts(change.diff))
 
 

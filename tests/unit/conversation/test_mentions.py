@@ -28,7 +28,7 @@ def workspace(tmp_path: Path) -> Workspace:
         "a.b-c.d",
     ):
         (ws / name).parent.mkdir(parents=True, exist_ok=True)
-        (ws / name).write_text(f"text of {name}\n")
+        (ws / name).write_text(f"# text of {name}\n")
     (tmp_path / "outside.txt").write_text("secret\n")
     (ws / "link.txt").symlink_to("../outside.txt")
     return Workspace(ws, LocalSandbox([ws], environment={}, job_folder=tmp_path / "jobs"))
@@ -42,7 +42,7 @@ def attached(prompt: str, workspace: Workspace, *, bare_names: bool = False) -> 
     for block in rest:
         assert isinstance(block, Text)
         name = block.text.split('"')[1]
-        assert block.text == f'<file path="{name}">\n1\ttext of {name}\n</file>'
+        assert block.text == f'<file path="{name}">\n1\t# text of {name}\n</file>'
         names.append(name)
     return names
 
@@ -179,7 +179,7 @@ def test_lines_that_name_nothing_stay_text(workspace: Workspace, name: str) -> N
 
 
 def test_a_file_whose_name_ends_like_lines_is_meant_itself(workspace: Workspace) -> None:
-    (workspace.cwd / "main.py:3").write_text("text of main.py:3\n")
+    (workspace.cwd / "main.py:3").write_text("# text of main.py:3\n")
     assert attached("@main.py:3", workspace) == ["main.py:3"]
 
 

@@ -1,0 +1,62 @@
+"""A small model is urged to do what it only talks about, once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agentcli.agent.events import Done
+from agentcli.llm.models import ModelInfo, Prices
+from tests.unit.agent.stage import on_stage
+
+SMALL = ModelInfo("script", "scripted", prices=Prices(), small=True)
+EDITS = {"tool_calls": [{"name": "file_write", "input": {"path": "new.py", "content": "x = 1\n"}}]}
+RUNS = {"tool_calls": [{"name": "bash", "input": {"command": "true"}}]}
+
+
+async def notes(folder: Path, prompt: str, *replies: dict[str, Any], info: ModelInfo = SMALL) -> tuple[str, list[str]]:
+    """The answer, and the notes that the model was given on the way."""
+    async with on_stage(folder, replies, info=info, mode="bypassPermissions") as stage:
+        done = await stage.ask(prompt)
+        assert isinstance(done, Done)
+        told = [
+            block.text
+            for message in stage.provider.requests[-1].messages
+            for block in message.content
+            if hasattr(block, "text")
+        ]
+    return done.text, [text for text in told if text.startswith("<system-reminder>")]
+
+
+async def test_a_change_that_is_only_described_is_asked_for_once(tmp_path: Path) -> None:
+    talk = {"text": "You should write x = 1."}
+    answer, told = await notes(tmp_path, "Fix a.py", talk, {"text": "I cannot."})
+    assert answer == "I cannot."
+    assert [("No file was changed" in text) for text in told] == [True]
+
+
+async def test_what_was_changed_is_to_be_run(tmp_path: Path) -> None:
+    answer, told = await notes(tmp_path, "Fix a.py", EDITS, {"text": "done"}, RUNS, {"text": "It passes."})
+    assert answer == "It passes."
+    assert [("Run the tests" in text) for text in told] == [True]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "replies"),
+    [
+        ("What does add() do?", [{"text": "It adds."}]),
+        ("Hello", [{"text": "Hi."}]),
+        ("Fix a.py", [EDITS, RUNS, {"text": "done"}]),
+    ],
+)
+async def test_an_answer_to_a_question_or_work_that_is_done_stands(
+    tmp_path: Path, prompt: str, replies: list[dict[str, Any]]
+) -> None:
+    assert (await notes(tmp_path, prompt, *replies))[1] == []
+
+
+async def test_larger_models_are_not_urged(tmp_path: Path) -> None:
+    large = ModelInfo("script", "scripted", prices=Prices())
+    assert await notes(tmp_path, "Fix a.py", {"text": "You should."}, info=large) == ("You should.", [])

@@ -1,0 +1,37 @@
+"""What was written and does not parse is said with the result."""
+
+from pathlib import Path
+
+import pytest
+
+from agentcli.tools.text.syntax import LARGEST, syntax_note
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("a.py", b"def f(:\n", "line 1"),
+        ("a.py", b"x = (1,\n\ny = 2\n", "line 1: '(' was never closed"),
+        ("a.py", b"(" * 1_000, "valid Python"),
+        ("a.py", b"x = 1\0\n", "valid Python"),
+        ("a.json", b'{"a": }', "no valid JSON"),
+        ("a.toml", b"a = \n", "no valid TOML"),
+    ],
+)
+def test_what_does_not_parse_is_told(name: str, content: bytes, says: str) -> None:
+    assert says in syntax_note(Path(name), content)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.py", b"x = '\\d'\n"),
+        ("a.py", b""),
+        ("a.json", b"\xef\xbb\xbf{}"),
+        ("a.py", "# -*- coding: latin-1 -*-\nx = 'é'\n".encode("latin-1")),
+        ("a.txt", b"def f(:\n"),
+        ("a.py", b"(" * (LARGEST + 1)),
+    ],
+)
+def test_what_parses_or_cannot_be_judged_is_not(name: str, content: bytes) -> None:
+    assert syntax_note(Path(name), content) == ""
