@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import msgspec
@@ -47,6 +47,7 @@ _FAILURES = frozenset(
 _NOTHING = [{"text": "I have done nothing."}]
 _UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"  # of any commit, also one that no branch leads to
 _REPOSITORY_VARIABLES = frozenset("GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_COMMON_DIR".split())
+_TEMPORARY = os.path.realpath(gettempdir())  # without links, as the sandbox names folders
 _END_S = 30.0  # for an interrupted turn to end
 
 
@@ -63,8 +64,8 @@ class Attempts:
 
     async def make(self, task: Task, sample: int) -> Attempted:
         """Try a task once. Raises `UserError` for what is wrong with the task, the settings or this machine."""
-        with TemporaryDirectory(prefix="agentcli-eval-", ignore_cleanup_errors=True) as name:
-            room = Path(os.path.realpath(name))
+        with TemporaryDirectory(dir=_TEMPORARY, prefix="agentcli-eval-", ignore_cleanup_errors=True) as name:
+            room = Path(name)
             await asyncio.to_thread(_fill, task, room / "work")
             config = self._config(task, room)
             provider = self._provider(task)

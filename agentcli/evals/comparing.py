@@ -108,12 +108,12 @@ def compare(a: Run, b: Run) -> Comparison:
 def sign_test(better: int, worse: int) -> float:
     """The exact two-sided p value of the sign test; ties are left out."""
     n, most = better + worse, max(better, worse)
-    return min(1.0, 2 * sum(comb(n, k) for k in range(most, n + 1)) / 2**n)
+    return min(1.0, 2 * sum(comb(n, k) for k in range(most, n + 1)) / (1 << n))
 
 
 def _chance(pairs: Sequence[Pair]) -> float:
     """The one-sided p value of a permutation test: attempts at one task are exchangeable if B is no worse than A."""
-    random_ = random.Random(_SEED)
+    random_ = random.Random(_SEED)  # noqa: S311 - not for secrets
     pools = [([_score(one) for one in (*pair.a, *pair.b)], len(pair.a)) for pair in pairs]
     seen = sum(pair.difference for pair in pairs)
     count = 0
@@ -156,7 +156,7 @@ def _measures(pairs: Sequence[Pair]) -> Iterator[Measure]:
 
 def _interval(pairs: Sequence[Pair], value: Value) -> tuple[float, float]:
     """The 95 % percentile interval of B's mean less A's, by a bootstrap of tasks, and of the attempts at each."""
-    random_ = random.Random(_SEED)
+    random_ = random.Random(_SEED)  # noqa: S311 - not for secrets
     sides = [([value(one) for one in pair.a], [value(one) for one in pair.b]) for pair in pairs]
     if all(len({*a}) == 1 and len({*b}) == 1 for a, b in sides):  # resampling attempts would change nothing
         differences = [b[0] - a[0] for a, b in sides]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.app.eval_tasks import CHECK, SOLVES, add_task, evaluated, writes
+from tests.app.eval_tasks import CHECK, SOLVES, add_task, evaluated
 from tests.app.running import Place
 
 pytestmark = pytest.mark.slow
@@ -90,7 +90,8 @@ def test_the_time_of_an_attempt_is_limited(place: Place) -> None:
 
 
 def test_prompts_share_a_session_which_can_be_compacted(place: Place) -> None:
-    check = '#!/usr/bin/env python3\nfrom eval_check import record, require\nrequire(record()["compactions"] == 1, "none")\n'
+    told = 'from eval_check import record, require\nrequire(record()["compactions"] == 1, "none")\n'
+    check = f"#!/usr/bin/env python3\n{told}"
     talk = [{"text": f"reply {n} " * 500} for n in range(12)]
     prompts = json.dumps([*[f"prompt {n}" for n in range(11)], "/compact", "the last"])
     add_task(place, "long", check=check, replies=talk, prompt=prompts, more="[settings.compaction]\nkeep_turns = 1")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from typing import Self
 
 from agentcli.evals.engines.engine import Job
 from agentcli.evals.outcome import Outcome
-
 
 LONGEST = 78  # columns of the line that is drawn anew
 
@@ -22,7 +22,7 @@ class LineProgress:
         self._running: dict[tuple[str, int], float] = {}
         self._draws = sys.stderr.isatty()
 
-    def __enter__(self) -> LineProgress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
