@@ -61,8 +61,8 @@ class About(Struct, frozen=True):
 
     @property
     def jobs(self) -> list[tuple[str, int]]:
-        """The task and number of each attempt; first one of each task, then the second of each."""
-        return [(task.name, sample) for sample in range(1, self.samples + 1) for task in self.tasks]
+        """The task and number of each attempt; those at one task follow each other, as caches hold what they share."""
+        return [(task.name, sample) for task in self.tasks for sample in range(1, self.samples + 1)]
 
 
 class Run(Struct, frozen=True):

@@ -26,9 +26,9 @@ def test_system_text_and_all_tools_fit_into_2100_tokens() -> None:
     assert tokens(system_prompt(small=False)) + of_tools(SPECS) <= 2_100
 
 
-def test_a_small_model_gets_five_tools_within_400_tokens() -> None:
+def test_a_small_model_gets_four_tools_within_400_tokens() -> None:
     small = small_specs(SPECS)
-    assert [spec.name for spec in small] == ["file_read", "file_write", "file_edit", "grep_search", "bash"]
+    assert [spec.name for spec in small] == ["file_read", "file_edit", "grep_search", "bash"]
     assert tokens(system_prompt(small=True)) + of_tools(small) <= 400
 
 

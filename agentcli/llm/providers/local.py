@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
 from agentcli.errors import UserError
+from agentcli.llm.block_edits import block_edits
 from agentcli.llm.chat_completions import stream_chat
 from agentcli.llm.errors import BadRequest, ProviderError
 from agentcli.llm.http import HttpClient
 from agentcli.llm.local_server.server import acquire
 from agentcli.llm.media import MediaRules
-from agentcli.llm.messages import Message, Text
+from agentcli.llm.messages import Message, Text, ToolUse
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount, complete
+from agentcli.llm.provider import (
+    Done,
+    Health,
+    Request,
+    StreamEvent,
+    TextDelta,
+    TokenCount,
+    ToolCallDelta,
+    ToolCallEnded,
+    ToolCallStarted,
+    complete,
+)
 from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.wire.openai_request import Quirks, media_rules
 
@@ -69,6 +82,15 @@ class LocalProvider:
                 if isinstance(event, Done) and (end := missing_fence(event.message)):
                     yield TextDelta(end)
                     event = with_text(event, end)
+                if isinstance(event, Done) and not event.message.tool_uses:
+                    calls = [
+                        ToolUse(f"call_{secrets.token_hex(6)}", "file_edit", edit) for edit in _edits(event, request)
+                    ]
+                    for call in calls:
+                        yield ToolCallStarted(call.id, call.name)
+                        yield ToolCallDelta(call.id, msgspec.json.encode(call.input).decode())
+                        yield ToolCallEnded(call.id)
+                    event = with_calls(event, calls) if calls else event
                 yield event
 
     async def warm(self, request: Request) -> None:
@@ -127,6 +149,16 @@ def server_starter(
 def missing_fence(message: Message) -> str:
     """The end of a code block that the server held back, taking it for the beginning of a call."""
     return "\n```" if message.text.count("```") % 2 and not message.tool_uses else ""
+
+
+def _edits(done: Done, request: Request) -> list[dict[str, Any]]:
+    can_edit = any(tool.name == "file_edit" for tool in request.tools)
+    return block_edits(done.message.text, request) if can_edit and "```" in done.message.text else []
+
+
+def with_calls(done: Done, calls: Sequence[ToolUse]) -> Done:
+    message = Message("assistant", (*done.message.content, *calls))
+    return msgspec.structs.replace(done, message=message, stop_reason="tool_use")
 
 
 def with_text(done: Done, text: str) -> Done:

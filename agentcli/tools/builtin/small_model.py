@@ -13,7 +13,6 @@ from agentcli.llm.provider import ToolSpec
 _TOOLS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     "file_read": ("Read a text file.", ("path",), ("offset", "limit")),
     "file_edit": ("Replace text in a file that was read before.", ("path", "old_string", "new_string"), ()),
-    "file_write": ("Create a file, or replace one that was read, with the whole content.", ("path", "content"), ()),
     "grep_search": (
         "Search all files for a regular expression; path limits it to one file or folder.",
         ("pattern",),
