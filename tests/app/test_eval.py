@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -244,13 +243,3 @@ def test_a_ray_cluster_gives_the_results_of_this_machine(place: Place) -> None:
             del outcome["seconds"]
     assert here["tasks"] == there["tasks"]
     assert here["passed"] == 4
-
-
-def test_the_tasks_that_come_with_it_are_there(place: Place) -> None:
-    from agentcli.evals.task import BUNDLED, find_tasks
-
-    tasks = find_tasks()
-    assert len(tasks) == 13
-    for task in tasks:
-        assert len(list((BUNDLED / task.name / "wrong").glob("*.jsonl"))) >= 3
-        assert Path(task.folder, "reference.jsonl").is_file()
