@@ -21,6 +21,7 @@ _ASKS_FOR_CHANGE = re.compile(
     r"\b(?:add|change|convert|correct|delete|fix|implement|make|mend|move|refactor|remove|rename|replace|rewrite|update)\b",
     re.IGNORECASE,
 )
+_TEST = re.compile(r"(?:^|/)test_[^/]*$|_test\.py$")
 _IS_QUESTION = re.compile(r"\s*(?:how|what|where|which|who|why|when|explain|show)\b", re.IGNORECASE)
 
 
@@ -70,7 +71,7 @@ def _changes(block: str, files: Mapping[str, str]) -> Iterator[tuple[str, str, s
     found: dict[str, list[tuple[str, str]]] = {
         name: [(path, old) for path, text in files.items() if (old := _function(text, name))] for name in new
     }
-    places = {path for held in found.values() for path, _ in held} or {*files}
+    places = {path for held in found.values() for path, _ in held} or {path for path in files if not _TEST.search(path)}
     for name, text in new.items():
         match found[name]:
             case [(path, old)]:

@@ -17,7 +17,8 @@ class Empty(unittest.TestCase):
         self.assertEqual(Pool(parse("name=")).name, "APP")
 
     def test_given_values_count(self):
-        self.assertEqual(start("port=1\nworkers=3"), ("localhost:1", 3))
+        self.assertEqual(start("# workers=4\n\n port = 1\nworkers=3"), ("localhost:1", 3))
+        self.assertNotIn("#", "".join(parse("# a=b\n #c=d")))
 
     def test_a_later_empty_one_breaks_nothing(self):
         self.assertIn(parse("port=1\nport=")["port"], ("1", "8080"))

@@ -31,7 +31,7 @@ class Row:
 
     def cancel(self, name):
         """Free all seats of a name; gives how many there were."""
-        seats = [seat for seat, holder in self.taken.items() ]
+        seats = list(self.taken)
         for seat in seats:
             del self.taken[seat]
         return len(seats)

@@ -1,5 +1,6 @@
 import unittest
 
+from shop import shipping
 from shop.cart import Cart
 from shop.report import recalc
 from shop.tax import calc, calc_all
@@ -16,3 +17,7 @@ class Shop(unittest.TestCase):
         cart = Cart()
         cart.add(100)
         self.assertEqual((cart.total(), cart.tax(), recalc(cart)), (119, 19, ["100 + 19"]))
+
+    def test_shipping(self):
+        self.assertEqual([shipping.calc(pieces) for pieces in (0, 1, 3)], [0, 500, 600])
+        self.assertEqual(Cart().shipping(), 0)

@@ -9,5 +9,3 @@ def start(text):
     settings = parse(text)
     pool = Pool(settings)
     return f"localhost:{settings['port']}", pool.size
-
-
