@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
@@ -120,7 +120,7 @@ class Attempts:
         if task.repository is not None:  # its later commits hold the solution
             masked.append(str(Path(task.repository.path).absolute()))
         flags = _merged(flags, {"sandbox": {"masked": masked}})
-        paths = Paths(room / "config", room / "state", person.paths.cache)
+        paths = Paths(room / "config", room / "state", room / "cache")
         environment = {**person.environment, "HOME": str(room / "home")}
         for variable in [name for name in environment if name.startswith("AGENTCLI_")]:
             del environment[variable]
@@ -223,8 +223,9 @@ async def _answers(session: Session, task: Task, limit: float, *, small: bool) -
                     break
     except TimeoutError:
         session.submit(Interrupt())
-        async with asyncio.timeout(_END_S):
-            await session.idle()
+        with suppress(TimeoutError):  # what is stuck ends with the session
+            async with asyncio.timeout(_END_S):
+                await session.idle()
         return ends, True
     return ends, False
 
