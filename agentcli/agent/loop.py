@@ -122,7 +122,7 @@ async def _rounds(turn: Turn) -> DoneReason:
         steered = add_steering(turn)
         reported = await add_reports(turn, waits=not calls and not steered)
         has_more = calls or steered or reported or continue_reply(turn, reply) or await settle_plan(turn)
-        has_more = has_more or asks_again(turn) or await urges(turn)
+        has_more = has_more or asks_again(turn) or urges(turn)
         if not has_more and not await heed_stop(turn):
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
     return "max_turns"

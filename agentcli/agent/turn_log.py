@@ -50,7 +50,7 @@ class Turn:
     was compacted for it. `is_refused`: the provider takes the newest request in no form. `dearer_model` is the one that
     a cheaper one has just replaced. `left` are calls of an earlier reply that are still to run. `stops` counts how
     often hooks let it go on, `tries_to_fit` how often an answer did not fit a schema; a prompt may be
-    `is_refused_by_hook`. `pending` are entries being stored, oldest first; of
+    `is_refused_by_hook`. The model asked last may be `is_small`. `pending` are entries being stored, oldest first; of
     `entry_ids` the first `accepted` were in a request that was answered.
     """
 
@@ -76,6 +76,7 @@ class Turn:
     stops: int = 0
     is_refused_by_hook: bool = False
     tries_to_fit: int = 0
+    is_small: bool = False
     pending: list[asyncio.Task[None]] = field(default_factory=list)
     prompt_ids: list[str] = field(default_factory=list)
     entry_ids: list[str] = field(default_factory=list)

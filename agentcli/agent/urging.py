@@ -10,10 +10,9 @@ from agentcli.llm.block_edits import asks_for_change
 NOTE = "No file was changed yet. Call file_edit now, or write the whole changed function as a ```python block."
 
 
-async def urges(turn: Turn) -> bool:
+def urges(turn: Turn) -> bool:
     """Whether a small model is to go on, once, as it was asked for a change and made none. Larger ones mean it."""
-    _, info = await turn.runtime.resolve(turn.state)
-    if not info.small:
+    if not turn.is_small:
         return False
     path = turn.state.conversation.path
     start = max((n for n, entry in enumerate(path) if _is_prompt(entry)), default=0)

@@ -148,7 +148,7 @@ async def _default_model(config: Config) -> str:
 
 def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engine:
     if name == "ray":
-        from agentcli.evals.engines.ray import RayEngine  # imports Ray, which takes a second
+        from agentcli.evals.engines.ray import RayEngine
 
         return RayEngine(config, variant, parallel=parallel)
     from agentcli.evals.engines.local import LocalEngine

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,11 +26,6 @@ from agentcli.evals.outcome import Attempted, Variant
 from agentcli.evals.task import Task, read_task, task_files
 from agentcli.paths import find_paths
 
-try:
-    import ray
-except ImportError as error:
-    raise UsageError("--engine ray needs Ray: pip install 'agentcli[ray]'.") from error
-
 
 class _Sent(msgspec.Struct, frozen=True):
     """A job as it travels: files are (path, mode, content)."""
@@ -43,15 +39,21 @@ class _Sent(msgspec.Struct, frozen=True):
 
 
 class RayEngine:
-    """As `LocalEngine`, on the workers of a cluster; each attempt takes one of its CPUs."""
+    """As `LocalEngine`, on the workers of a cluster; each attempt takes one of its CPUs. Raises `UsageError`."""
 
     def __init__(self, person: Config, variant: Variant, *, parallel: int) -> None:
+        try:
+            self._ray = import_module("ray")
+        except ImportError as error:
+            raise UsageError(
+                "--engine ray needs Ray: ./install.sh --extras ray, or pip install 'agentcli[ray]'."
+            ) from error
         self._person = person
         self._variant = variant
         self._parallel = parallel
 
     async def attempts(self, jobs: Sequence[Job], started: Callable[[Job], None]) -> AsyncGenerator[Attempted, None]:
-        address = os.environ.get("RAY_ADDRESS")
+        ray, address = self._ray, os.environ.get("RAY_ADDRESS")
         here: dict[str, Any] = {} if address else {"num_cpus": self._parallel, "include_dashboard": False}
         ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **here)
         remote = ray.remote(_attempt)
