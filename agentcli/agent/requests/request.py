@@ -66,6 +66,7 @@ def _other_model(turn: Turn, error: ProviderError | UserError) -> str:
 async def _request(turn: Turn) -> llm.Done:
     save_money(turn)
     provider, info = await turn.runtime.resolve(turn.state)
+    turn.is_small = info.small
     is_switched = note_switch(turn, f"{provider.name}/{provider.model}")
     add_notes(turn)
     await make_room(turn, info, turn.runtime.prefix(info))
