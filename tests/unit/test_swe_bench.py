@@ -23,6 +23,8 @@ from agentcli.evals.swe_bench import swe_bench_tasks
 from agentcli.evals.task import Task
 from agentcli.paths import find_paths
 
+pytestmark = pytest.mark.slow  # real repositories, and a sandbox that hides files
+
 NAME = "owner__calc-1"
 UNITTEST = "python3 -m unittest {tests}"
 PYTEST = f"{sys.executable} -m pytest -q {{tests}}"
