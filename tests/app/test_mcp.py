@@ -429,6 +429,7 @@ def test_a_server_over_http_is_sent_its_headers(place: Place) -> None:
     assert "dependency_error" in results(down)[0]
 
 
+@pytest.mark.slow
 def test_a_login_is_asked_for_made_once_and_renewed(place: Place) -> None:
     place.is_warm = False
     with http_server(wants_login=True, lasts_s=1) as far:

@@ -82,6 +82,7 @@ async def test_names_that_lead_elsewhere_or_are_odd_are_refused(tmp_path: Path, 
     assert kept(tmp_path) == {}
 
 
+@pytest.mark.slow
 async def test_links_that_were_planted_lead_nowhere(tmp_path: Path) -> None:
     await asked(tmp_path, call("memory", command="write", path="a/b.md", content="x"))
     folder = next((tmp_path / "home/state/memory").rglob("b.md")).parent.parent

@@ -267,6 +267,7 @@ def test_a_session_that_is_not_stored_leaves_nothing(project: Place) -> None:
     assert not list((project.home / "state/tries").glob("try-*"))
 
 
+@pytest.mark.slow
 def test_what_a_job_did_is_taken_back(project: Place) -> None:
     before = tree_of(project.folder)
     job = bash("sleep 0.3; echo late >late.txt; rm a.txt", background=True)
@@ -369,6 +370,7 @@ def test_where_nobody_can_be_asked_the_slash_command_only_lists(
     assert "TWO" not in (project.folder / "a.txt").read_text()
 
 
+@pytest.mark.slow
 async def test_random_interleavings_end_as_a_model_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
     for seed in range(12):

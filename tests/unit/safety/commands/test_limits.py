@@ -67,6 +67,7 @@ LONG = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LONG)
 def test_a_monstrous_command_is_judged_in_about_a_second(name: str) -> None:
     started = time.perf_counter()

@@ -371,6 +371,7 @@ def play(stage: Stage, steps: Sequence[Any], *, shows: bool = True) -> list[Frag
     return said
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(SIZES, st.sampled_from(sorted(PALETTES)), STEPS, st.booleans())
 def test_frames_at_any_time_leave_the_transcript_as_if_written_in_one_go(
