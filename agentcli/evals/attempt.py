@@ -27,7 +27,7 @@ from agentcli.errors import UsageError
 from agentcli.evals.checks import check
 from agentcli.evals.measures import measures, record_for_check
 from agentcli.evals.outcome import Attempted, End, Outcome, Variant
-from agentcli.evals.task import Task
+from agentcli.evals.task import BUNDLED, Task
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
@@ -116,7 +116,7 @@ class Attempts:
         flags: dict[str, Any] = {}
         for layer in layers:
             flags = _merged(flags, layer)
-        masked = [*flags.get("sandbox", {}).get("masked", ()), str(task.folder.parent)]
+        masked = [*flags.get("sandbox", {}).get("masked", ()), str(task.folder.parent), str(BUNDLED)]
         if task.repository is not None:  # its later commits hold the solution
             masked.append(str(Path(task.repository.path).absolute()))
         flags = _merged(flags, {"sandbox": {"masked": masked}})

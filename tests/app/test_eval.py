@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from agentcli.evals.task import BUNDLED
 from tests.app.eval_tasks import CHECK, SOLVES, add_task, evaluated
 from tests.app.running import Place
 
@@ -21,7 +22,7 @@ def test_a_run_says_what_passed_and_what_it_took(place: Place) -> None:
     add_task(place, "unsolved", replies=[{"text": "I created `answer.txt`."}])
     told = evaluated(place, "--samples", "2")
     assert (told["passed"], told["total"]) == (2, 4)
-    solved, unsolved = told["tasks"][:2]
+    solved, _, unsolved, _ = told["tasks"]
     assert (solved["task"], solved["sample"], solved["passed"], solved["score"]) == ("solved", 1, True, 1.0)
     assert (solved["turns"], solved["tools"]) == (2, {"file_write": 1})
     assert solved["usage"]["input_tokens"] > 0
@@ -46,7 +47,8 @@ def test_the_agent_sees_neither_the_solution_nor_the_person(place: Place) -> Non
     (place.home / "AGENTS.md").parent.mkdir(parents=True, exist_ok=True)
     (place.home / "AGENTS.md").write_text("Always say hello.\n")
     (place.home / "config.toml").write_text('[hooks]\nPreToolUse = [{hooks = [{command = "touch hooked"}]}]\n')
-    look = "ls -A; find / -name reference.jsonl 2>/dev/null | xargs cat; env | grep -c AGENTCLI; echo x >> README.md"
+    tasks = place.folder.parent / "tasks"
+    look = f"ls -A; cat {tasks}/*/reference.jsonl {BUNDLED}/*/reference.jsonl; echo x >> README.md"
     folder = add_task(
         place, "looks", replies=[{"tool_calls": [{"name": "bash", "input": {"command": look}}]}, {"text": "done"}]
     )
