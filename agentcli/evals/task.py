@@ -7,7 +7,7 @@ import os
 import tomllib
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -18,6 +18,7 @@ from agentcli.near_names import did_you_mean
 
 BUNDLED = Path(__file__).with_name("tasks")
 Difficulty = Literal["easy", "medium", "hard", "special"]
+DIFFICULTIES: tuple[str, ...] = get_args(Difficulty)
 
 
 class TaskLimits(Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,9 +94,8 @@ def find_tasks(folder: Path = BUNDLED, names: Collection[str] = ()) -> Sequence[
     for name in names:
         if name not in there:
             raise UsageError(f"No task {name}{did_you_mean(name, there)}; there is {', '.join(there)}.")
-    order = list(Difficulty.__args__)  # type: ignore[attr-defined]
     tasks = [read_task(there[name]) for name in there if not names or name in names]
-    return sorted(tasks, key=lambda task: order.index(task.difficulty))
+    return sorted(tasks, key=lambda task: DIFFICULTIES.index(task.difficulty))
 
 
 def read_task(file: Path) -> Task:

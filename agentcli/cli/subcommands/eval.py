@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from agentcli.agent.accounting.metrics import counted
 from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands.eval_progress import make_progress
+from agentcli.cli.subcommands.eval_progress import LineProgress
 from agentcli.cli.subcommands.eval_telling import tell_comparison
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.cli.tables import print_table
@@ -27,6 +27,7 @@ from agentcli.evals.running import RunFailed, carry_out
 from agentcli.evals.store import About, EvalStore, PlannedTask, Run
 from agentcli.evals.swe_bench import swe_bench_tasks
 from agentcli.evals.task import BUNDLED, Task, find_tasks
+from agentcli.frontends.export.markdown import money
 
 PARALLEL = 4
 INTERRUPTED = 130
@@ -108,7 +109,7 @@ def run_tasks(
         with store.held(begun):
             if begun.outcomes:
                 warn(f"Going on with run {begun.id}: {len(begun.outcomes)} of {len(about.jobs)} attempts are made.")
-            with make_progress(len(about.jobs), begun.outcomes) as progress:
+            with LineProgress(len(about.jobs), begun.outcomes) as progress:
                 made_by = _engine(engine, _hidden(config, folder), variant, parallel)
                 made = wait_for(carry_out(store, begun, found, made_by, progress))
     finally:
@@ -190,12 +191,8 @@ def _summary(made: Run) -> str:
     seconds = sum(outcome.seconds for outcome in made.outcomes)
     return (
         f"Run {made.id}: {made.passed} of {len(made.about.jobs)} passed with {made.about.variant.model}, "
-        f"{_money(made.cost_usd)}, {seconds:,.0f} s of work."
+        f"cost {money(made.cost_usd)}, {seconds:,.0f} s of work."
     )
-
-
-def _money(usd: float | None) -> str:
-    return "cost unknown" if usd is None else f"${usd:.4f}" if usd < 1 else f"${usd:,.2f}"
 
 
 def _store() -> EvalStore:
@@ -215,7 +212,7 @@ def list_runs(json: AsJson = False) -> None:
             one.about.name,
             time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created)),
             f"{one.passed}/{len(one.about.jobs)}",
-            _money(one.cost_usd),
+            money(one.cost_usd),
             "" if one.ended else "unfinished",
             one.about.variant.model,
         )
@@ -244,7 +241,7 @@ def _line(outcome: Outcome) -> str:
     told = [
         f"{outcome.score:.2f}",
         counted(outcome.turns, "request"),
-        _money(outcome.cost_usd),
+        money(outcome.cost_usd),
         f"{outcome.seconds:.1f} s",
         outcome.end if outcome.end != "end_turn" else "",
         "verified" if outcome.verified else "",

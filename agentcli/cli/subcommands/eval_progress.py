@@ -57,7 +57,3 @@ class LineProgress:
         if self._draws:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
-
-
-def make_progress(total: int, made: Sequence[Outcome]) -> LineProgress:
-    return LineProgress(total, made)

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from statistics import fmean
-from typing import get_args
 
 from msgspec import Struct
 
 from agentcli.evals.outcome import Outcome
 from agentcli.evals.store import PlannedTask, Run
-from agentcli.evals.task import Difficulty
+from agentcli.evals.task import DIFFICULTIES
 from agentcli.llm.messages import Usage
 from agentcli.safety.secrets.masking import mask
-
-_ORDER = [*get_args(Difficulty)]
 
 
 class Figures(Struct, frozen=True):
@@ -55,7 +52,7 @@ class Figures(Struct, frozen=True):
 
 def by_task(run: Run) -> list[tuple[PlannedTask, Figures]]:
     """All planned tasks, easy ones first, also those without attempts so far."""
-    tasks = sorted(run.about.tasks, key=lambda task: [*_ORDER, task.difficulty].index(task.difficulty))
+    tasks = sorted(run.about.tasks, key=lambda task: [*DIFFICULTIES, task.difficulty].index(task.difficulty))
     return [(task, Figures(run.of_task(task.name))) for task in tasks]
 
 
