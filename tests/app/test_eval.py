@@ -131,6 +131,23 @@ def test_a_killed_run_goes_on_and_repeats_nothing(place: Place) -> None:
     assert place.run(*arguments, "--json").out.count(run["run_id"]) == 0  # a finished run is not gone on with
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_nothing_running_and_nothing_behind(place: Place, number: int) -> None:
+    rooms = place.folder.parent / "rooms"
+    rooms.mkdir()
+    sleeps = {"tool_calls": [{"name": "bash", "input": {"command": "touch begun; sleep 987"}}]}
+    add_task(place, "long", replies=[sleeps, {"text": "done"}])
+    arguments = ("eval", "run", "--tasks", str(place.folder.parent / "tasks"), "-m", "scripted/reference")
+    process = place.process(*arguments, env={"TMPDIR": str(rooms)})
+    until(lambda: any(rooms.glob("agentcli-eval-*/work/begun")))
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert (process.returncode, b"goes on with this run" in err) == (128 + number, True), err
+    assert [*rooms.glob("agentcli-eval-*")] == []
+    ran = json.loads(place.run("eval", "list", "--json").out)
+    assert [run["finished"] for run in ran] == [False]
+
+
 def test_what_is_no_fault_of_the_agent_is_made_again(place: Place) -> None:
     add_task(place, "down", replies=[{"error": {"kind": "auth"}}])
     assert "could not be made" in evaluated(place, code=1)

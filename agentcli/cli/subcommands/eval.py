@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
+from collections.abc import Coroutine
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,11 +30,20 @@ from agentcli.evals.store import About, EvalStore, PlannedTask, Run
 from agentcli.evals.swe_bench import swe_bench_tasks
 from agentcli.evals.task import BUNDLED, Task, find_tasks
 from agentcli.frontends.export.markdown import money
+from agentcli.frontends.signals import interrupt_on_signals
 
 PARALLEL = 4
-INTERRUPTED = 130
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, the beginning of it, or its name.")]
+
+
+class Interrupted(UserError):
+    """A signal ended a run in order: nothing that it had made runs on, or is left behind."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("Interrupted: the same command goes on with this run.")
+        self.exit_code = 128 + number
+
 
 app = make_app("Let a model do tasks, and see how well it did.")
 
@@ -40,15 +51,12 @@ app = make_app("Let a model do tasks, and see how well it did.")
 def run(arguments: list[str]) -> int:
     try:
         return run_app(app, "eval", arguments)
-    except RunFailed as error:
+    except (RunFailed, Interrupted) as error:
         warn(str(error))
         return error.exit_code
     except UserError as error:  # 1 says that a run is worse than another
         warn(str(error))
         return UsageError.exit_code
-    except KeyboardInterrupt:
-        warn("Interrupted: the same command goes on with this run.")
-        return INTERRUPTED
 
 
 @app.command("run")
@@ -111,13 +119,29 @@ def run_tasks(
                 warn(f"Going on with run {begun.id}: {len(begun.outcomes)} of {len(about.jobs)} attempts are made.")
             with LineProgress(len(about.jobs), begun.outcomes) as progress:
                 made_by = _engine(engine, _hidden(config, folder), variant, parallel)
-                made = wait_for(carry_out(store, begun, found, made_by, progress))
+                made = wait_for(_until_signal(carry_out(store, begun, found, made_by, progress)))
     finally:
         store.close()
     if json:
         print_json(_as_result(made))
     else:
         tell(_summary(made))
+
+
+async def _until_signal(work: Coroutine[Any, Any, Run]) -> Run:
+    """Raises `Interrupted` once attempts that were under way have ended."""
+    running = asyncio.ensure_future(work)
+
+    def end() -> None:
+        running.cancel()
+
+    with interrupt_on_signals(end) as received:
+        try:
+            return await running
+        except asyncio.CancelledError:
+            if not received:
+                raise
+            raise Interrupted(received["signal"]) from None
 
 
 def _hidden(config: Config, tasks: Path) -> Config:
