@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from agentcli.llm.messages import Text, ToolResult
+from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.llm.provider import Request
 
 _FILE = re.compile(r'<file path="([^"\n]+\.py)">\n(.*?)\n</file>', re.DOTALL)
+_NOT_SAID = ("<system-reminder>", "<file path=", "<folder path=")
 _NUMBERED = re.compile(r"^ *\d+\t", re.MULTILINE)
 _BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _ASKS_FOR_CHANGE = re.compile(
@@ -27,15 +28,15 @@ _IS_QUESTION = re.compile(r"\s*(?:how|what|where|which|who|why|when|explain|show
 
 def block_edits(answer: str, request: Request) -> list[dict[str, Any]]:
     """The inputs of the file_edit calls that an answer to a request for a change stands for; mostly none."""
-    prompt, files = _prompt(request)
+    prompt, files, made = _asked(request)
     if not files or not asks_for_change(prompt):
         return []
-    edits: dict[tuple[str, str], dict[str, Any]] = {}
-    for block in _BLOCK.findall(answer):
-        for path, old, new in _changes(block, files):
-            if old.strip() != new.strip():
-                edits[path, old] = {"path": path, "old_string": old, "new_string": new}
-    return list(edits.values())
+    changes = {place: new for block in _BLOCK.findall(answer) for place, new in _changes(block, files).items()}
+    return [
+        {"path": path, "old_string": old, "new_string": new}
+        for (path, old), new in changes.items()
+        if old.strip() != new.strip() and old not in made
+    ]
 
 
 def asks_for_change(prompt: str) -> bool:
@@ -43,44 +44,45 @@ def asks_for_change(prompt: str) -> bool:
     return bool(_ASKS_FOR_CHANGE.search(prompt)) and not _IS_QUESTION.match(prompt)
 
 
-def _prompt(request: Request) -> tuple[str, dict[str, str]]:
-    """The newest prompt without what is attached to it, and the text of each Python file that is."""
+def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
+    """The newest prompt, the text of each Python file that is attached to it, and what was edited since then."""
+    made: set[str] = set()
     for message in reversed(request.messages):
+        uses = [block for block in message.content if isinstance(block, ToolUse)]
+        made |= {str(use.input.get("old_string")) for use in uses if use.name == "file_edit"}
         texts = [block.text for block in message.content if isinstance(block, Text)]
-        is_prompt = message.role == "user" and not any(isinstance(block, ToolResult) for block in message.content)
-        if is_prompt and any(_FILE.search(text) for text in texts):
-            files = {path: _NUMBERED.sub("", text) for text in texts for path, text in _FILE.findall(text)}
-            return next((text for text in texts if not text.startswith("<")), ""), files
-    return "", {}
+        said = [text for text in texts if not text.startswith(_NOT_SAID)]
+        if message.role == "user" and said and not any(isinstance(block, ToolResult) for block in message.content):
+            files = {path: _NUMBERED.sub("", text) for one in texts for path, text in _FILE.findall(one)}
+            return said[0], files, made
+    return "", {}, made
 
 
-def _changes(block: str, files: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """For each function of a block: the file it belongs to, the text there, and what takes its place."""
+def _changes(block: str, files: Mapping[str, str]) -> dict[tuple[str, str], str]:
+    """For each function of a block: the file it belongs to and the text there, and what takes its place."""
     try:
         nodes = ast.parse(block).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
+        return {}
     lines = block.split("\n")
-    new = {
-        node.name: "\n".join(
-            lines[min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1 : node.end_lineno]
-        )
-        for node in nodes
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-    }
-    found: dict[str, list[tuple[str, str]]] = {
-        name: [(path, old) for path, text in files.items() if (old := _function(text, name))] for name in new
-    }
-    places = {path for held in found.values() for path, _ in held} or {path for path in files if not _TEST.search(path)}
-    for name, text in new.items():
-        match found[name]:
-            case [(path, old)]:
-                yield path, old, text
-            case [] if len(places) == 1 and (last := _last_function(files[path := next(iter(places))], new)):
-                yield path, last, f"{last}\n\n\n{text}"
+    changes: dict[tuple[str, str], str] = {}
+    added = []
+    for node in nodes:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            new = "\n".join(lines[first - 1 : node.end_lineno])
+            match [(path, old) for path, text in files.items() if (old := _function(text, node.name))]:
+                case [place]:
+                    changes[place] = new
+                case []:
+                    added.append(new)
+    places = {path for path, _ in changes} or {path for path in files if not _TEST.search(path)}
+    if added and len(places) == 1 and (last := _last_function(files[path := next(iter(places))])):
+        changes[path, last] = "\n\n\n".join([changes.get((path, last), last), *added])
+    return changes
 
 
-_START = re.compile(r"^(?:@|(?:async )?def (\w+)|class |\w|if |#)", re.MULTILINE)
+_START = re.compile(r"^(?:@|(?:async )?def |class |\w|if |#)", re.MULTILINE)
 
 
 def _function(text: str, name: str) -> str:
@@ -92,6 +94,6 @@ def _function(text: str, name: str) -> str:
     return text[begin.start() : end.start() if end else len(text)].rstrip()
 
 
-def _last_function(text: str, new: Mapping[str, str]) -> str:
+def _last_function(text: str) -> str:
     names = re.findall(r"^(?:async )?def (\w+)", text, re.MULTILINE)
-    return _function(text, names[-1]) if names and names[-1] not in new else ""
+    return _function(text, names[-1]) if names else ""

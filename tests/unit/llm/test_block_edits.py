@@ -65,6 +65,31 @@ def test_a_new_function_comes_after_the_last() -> None:
     assert edit["new_string"] == f"{edit['old_string']}\n\n\ndef third(items):\n    return items[2]"
 
 
+def test_several_new_functions_and_a_changed_last_one_go_together() -> None:
+    code = "@cached\ndef second(items):\n    return items[2]\n\n\ndef third():\n    pass\n\n\ndef fourth():\n    pass"
+    (edit,) = block_edits(block(code), request("Add functions to a.py"))
+    assert edit["old_string"].endswith("return items[1]")
+    assert edit["new_string"] == code
+
+
+def test_what_was_edited_since_is_not_edited_again() -> None:
+    shown = block("def first(items):\n    return items[0]")
+    (edit,) = block_edits(shown, request("Fix a.py"))
+    more = (Message("assistant", (ToolUse("1", "file_edit", edit),)), Message("user", (ToolResult("1", "done"),)))
+    assert block_edits(shown, request("Fix a.py", BROKEN, *more)) == []
+
+
+def test_a_later_question_is_none_of_it() -> None:
+    more = (Message("assistant", (Text("Done."),)), Message("user", (Text("What does first() do?"),)))
+    assert block_edits(block("def first(items):\n    return items[0]"), request("Fix a.py", BROKEN, *more)) == []
+
+
+def test_it_is_found_after_a_reminder() -> None:
+    note = Message("user", (Text("<system-reminder>No file was changed yet.</system-reminder>"),))
+    more = (Message("assistant", (Text("You should."),)), note)
+    assert block_edits(block("def first(items):\n    return items[0]"), request("Fix a.py", BROKEN, *more))
+
+
 def test_it_is_found_after_results_too() -> None:
     more = (Message("assistant", (ToolUse("1", "bash", {}),)), Message("user", (ToolResult("1", "failed"),)))
     assert block_edits(block("def first(items):\n    return items[0]"), request("Fix a.py", BROKEN, *more))
