@@ -216,14 +216,13 @@ def unacceptable(seeds: range) -> list[tuple[str, int, list[str]]]:
     return found
 
 
-@pytest.mark.slow
 def test_no_api_refuses_a_transcript_that_the_doctor_has_seen() -> None:
-    assert unacceptable(range(150)) == []
+    assert unacceptable(range(60)) == []
 
 
 @pytest.mark.slow
-def test_no_api_refuses_any_of_two_thousand_transcripts() -> None:
-    assert unacceptable(range(100, 2_100)) == []
+def test_no_api_refuses_any_of_hundreds_of_transcripts() -> None:
+    assert unacceptable(range(100, 900)) == []
 
 
 def test_the_validators_refuse_many_transcripts_as_they_are() -> None:

@@ -28,7 +28,7 @@ from agentcli.llm.retry import RetryPolicy
 from agentcli.llm.tokens import estimate
 from tests.unit.agent.stage import on_stage
 
-FEW, MANY = 40, 500
+FEW, MANY = 40, 250
 PIECE = 4_000
 
 
