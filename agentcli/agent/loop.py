@@ -32,7 +32,7 @@ from agentcli.agent.turn_log import (
     take_back_refused,
     tell_error,
 )
-from agentcli.agent.urging import urges
+from agentcli.agent.urging import has_said_all, urges
 from agentcli.conversation.entries import Result, User, reminder
 from agentcli.errors import LoopError, StorageError, UserError
 from agentcli.llm import provider as llm
@@ -105,7 +105,7 @@ async def _rounds(turn: Turn) -> DoneReason:
                 take_back_prompt(turn)
                 turn.emit(Notice("The message was taken back."))
             return "max_budget"
-        calls = reply.message.tool_uses
+        calls, is_over = reply.message.tool_uses, False
         if (refusal := await _refusal(turn, reply)) is not None:
             reason, why = refusal
             refuse_calls(turn, calls, why)
@@ -119,10 +119,11 @@ async def _rounds(turn: Turn) -> DoneReason:
             await note_instructions(turn, calls)
             if turn.calls.is_stopped or not await may_repeat(turn):
                 return "declined"
+            is_over = has_said_all(turn, reply, results)
         steered = add_steering(turn)
         reported = await add_reports(turn, waits=not calls and not steered)
-        has_more = calls or steered or reported or continue_reply(turn, reply) or await settle_plan(turn)
-        has_more = has_more or asks_again(turn) or urges(turn)
+        has_more = (calls and not is_over) or steered or reported or continue_reply(turn, reply)
+        has_more = has_more or await settle_plan(turn) or asks_again(turn) or urges(turn)
         if not has_more and not await heed_stop(turn):
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
     return "max_turns"

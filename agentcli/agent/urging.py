@@ -1,13 +1,17 @@
-"""Has a small model make the change that it only describes."""
+"""Has a small model make the change that it only describes, and end where it has."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from agentcli.agent.turn_log import Turn, add
 from agentcli.conversation.entries import Entry, Result, User, reminder
 from agentcli.conversation.file_changes import FilesChanged
+from agentcli.llm import provider as llm
 from agentcli.llm.block_edits import asks_for_change
+from agentcli.tools.text.syntax import IS_INVALID
 
-NOTE = "No file was changed yet. Call file_edit now, or write the whole changed function as a ```python block."
+NOTE = "No file was changed yet. Write each changed function whole in a ```python block now."
 
 
 def urges(turn: Turn) -> bool:
@@ -25,6 +29,12 @@ def urges(turn: Turn) -> bool:
     turn.answer.clear()
     add(turn, note)
     return True
+
+
+def has_said_all(turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
+    """Whether a small model's answer came with its calls and all went well: another request would take its time only."""
+    went_well = not any(one.result.is_error or IS_INVALID in one.result.text for one in results)
+    return turn.is_small and reply.stop_reason == "end_turn" and went_well
 
 
 def _changes_files(entry: Entry) -> bool:

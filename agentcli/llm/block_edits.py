@@ -1,42 +1,60 @@
 """Reads the code blocks of a small model's answer as the edits it means: it shows a function, and does not change it.
 
-Only files that were attached to the newest prompt are looked at. A block stands for edits where it has whole functions
-of one of them, or new ones. The calls then go the way of all calls, with the diff and the question.
+Python files that were attached to the newest prompt are edited where a block has whole functions, methods or classes
+of one of them, or new ones. A block that belongs to none of them is the content of another Python file, if the prompt
+names one. The calls then go the way of all calls, with the diff and the question.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
+from pathlib import PurePath
+from typing import Any, NamedTuple
 
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.llm.provider import Request
 
 _FILE = re.compile(r'<file path="([^"\n]+\.py)">\n(.*?)\n</file>', re.DOTALL)
 _NOT_SAID = ("<system-reminder>", "<file path=", "<folder path=")
-_NUMBERED = re.compile(r"^ *\d+\t", re.MULTILINE)
+_NUMBERED = re.compile(r"^ *(\d+)\t(.*)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+_NAME = re.compile(r"(?<![\w@/.-])(?:[\w.-]+/)*[\w-]+\.py(?![\w/])")
+_ASKS_FOR_FILE = re.compile(r"\b(?:create|write)\b.*\.py\b", re.IGNORECASE | re.DOTALL)
 _ASKS_FOR_CHANGE = re.compile(
     r"\b(?:add|change|convert|correct|delete|fix|implement|make|mend|move|refactor|remove|rename|replace|rewrite|update)\b",
     re.IGNORECASE,
 )
-_TEST = re.compile(r"(?:^|/)test_[^/]*$|_test\.py$")
+_TEST_FILE = re.compile(r"(?:^|/)test_[^/]*$|_test\.py$")
+_TEST_NAME = re.compile(r"test|.*Tests?(?:Case)?$", re.IGNORECASE)
+_HEAD = re.compile(r"( *)(async def|def|class) (\w+)")
 _IS_QUESTION = re.compile(r"\s*(?:how|what|where|which|who|why|when|explain|show)\b", re.IGNORECASE)
 
 
-def block_edits(answer: str, request: Request) -> list[dict[str, Any]]:
-    """The inputs of the file_edit calls that an answer to a request for a change stands for; mostly none."""
-    prompt, files, made = _asked(request)
-    if not files or not asks_for_change(prompt):
+class _Definition(NamedTuple):
+    """A function or class, or a method `within` a class: its lines, counted from 0, with its decorators."""
+
+    within: str
+    name: str
+    is_class: bool
+    first: int
+    end: int
+
+
+def block_edits(answer: str, request: Request) -> list[tuple[str, dict[str, Any]]]:
+    """The calls of tools, with their inputs, that an answer to a request for a change stands for; mostly none."""
+    prompt, files, written = _asked(request)
+    asks_for_file = bool(_ASKS_FOR_FILE.search(prompt)) and not _IS_QUESTION.match(prompt)
+    if not asks_for_file and not asks_for_change(prompt):
         return []
-    changes = {place: new for block in _BLOCK.findall(answer) for place, new in _changes(block, files).items()}
-    return [
-        {"path": path, "old_string": old, "new_string": new}
-        for (path, old), new in changes.items()
-        if old.strip() != new.strip() and old not in made
-    ]
+    changed = dict(files)
+    others = [block for block in _BLOCK.findall(answer) if not _apply(block, changed) and _parsed(block)]
+    edits = [_edit(path, text, changed[path]) for path, text in files.items() if _is_sound(text, changed[path])]
+    names = set(_NAME.findall(prompt)) - files.keys() - written
+    new = [{"path": name, "content": others[0]} for name in names if asks_for_file and len(names) == len(others) == 1]
+    return [*(("file_edit", edit) for edit in edits), *(("file_write", one) for one in new)]
 
 
 def asks_for_change(prompt: str) -> bool:
@@ -45,55 +63,151 @@ def asks_for_change(prompt: str) -> bool:
 
 
 def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
-    """The newest prompt, the text of each Python file that is attached to it, and what was edited since then."""
-    made: set[str] = set()
+    """The newest prompt; each Python file that is attached, with the edits made since; the files written since."""
+    uses: list[ToolUse] = []
+    done: set[str] = set()
     for message in reversed(request.messages):
-        uses = [block for block in message.content if isinstance(block, ToolUse)]
-        made |= {str(use.input.get("old_string")) for use in uses if use.name == "file_edit"}
+        uses += [block for block in reversed(message.content) if isinstance(block, ToolUse)]
+        results = [block for block in message.content if isinstance(block, ToolResult)]
+        done |= {result.tool_use_id for result in results if not result.is_error}
         texts = [block.text for block in message.content if isinstance(block, Text)]
         said = [text for text in texts if not text.startswith(_NOT_SAID)]
-        if message.role == "user" and said and not any(isinstance(block, ToolResult) for block in message.content):
-            files = {path: _NUMBERED.sub("", text) for one in texts for path, text in _FILE.findall(one)}
-            return said[0], files, made
-    return "", {}, made
+        if message.role == "user" and said and not results:
+            files = {path: _unnumbered(text) for one in texts for path, text in _FILE.findall(one)}
+            for use in reversed(uses):
+                path, old, new = (str(use.input.get(key)) for key in ("path", "old_string", "new_string"))
+                if use.name == "file_edit" and use.id in done and path in files:
+                    files[path] = files[path].replace(old, new, 1)
+            return said[0], files, {str(use.input.get("path")) for use in uses if use.name == "file_write"}
+    return "", {}, set()
 
 
-def _changes(block: str, files: Mapping[str, str]) -> dict[tuple[str, str], str]:
-    """For each function of a block: the file it belongs to and the text there, and what takes its place."""
-    try:
-        nodes = ast.parse(block).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return {}
-    lines = block.split("\n")
-    changes: dict[tuple[str, str], str] = {}
-    added = []
+def _unnumbered(text: str) -> str:
+    """The lines of a file that are shown with their numbers; a note may follow them."""
+    return "\n".join(line for _, line in _NUMBERED.findall(text))
+
+
+def _apply(block: str, files: dict[str, str]) -> bool:
+    """Put the definitions of a block in the place of those of the same name, and new ones behind the last.
+
+    False where there is no place for any of them.
+    """
+    if (module := _parsed(block)) is None:
+        return False
+    lines, touched = block.split("\n"), set()
+    classes = {one.name for text in files.values() for one in _outline(text) if one.is_class}
+    for one in _outline(block):
+        if (one.within not in classes) if one.within else (one.is_class and one.name in classes):
+            continue  # of a class that is there, the methods are taken one by one; a new one is taken whole
+        code = lines[one.first : one.end]
+        places = [(path, at) for path, text in files.items() for at in _outline(text) if at[:2] == one[:2]]
+        touched |= {path for path, _ in places}
+        if len(places) == 1:
+            path, at = places[0]
+            files[path] = _with_lines(files[path], at.first, at.end, code)
+        elif not places and (path := _place(one, files)):
+            touched.add(path)
+            last = max(at.end for at in _outline(files[path]) if at.within == one.within)
+            files[path] = _with_lines(files[path], last, last, ["", *([] if one.within else [""]), *code])
+    for path in touched if len(touched) == 1 else ():
+        files[path] = _with_imports(files[path], module, PurePath(path).stem)
+    return bool(touched)
+
+
+def _with_imports(text: str, block: ast.Module, own: str) -> str:
+    """A file with what a block imports more, except from the file itself; `own` is its module's name."""
+    if (module := _parsed(text)) is None:
+        return text
+    there = [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    known = {name for node in there for name in _imported(node)}
+    new = [name for node in block.body for name in _imported(node) if name not in known and own not in name.split()]
+    last = max((node.end_lineno or 0 for node in there), default=_after_docstring(module))
+    return _with_lines(text, last, last, new) if new else text
+
+
+def _after_docstring(module: ast.Module) -> int:
+    return module.body[0].end_lineno or 0 if module.body and ast.get_docstring(module) is not None else 0
+
+
+def _imported(node: ast.stmt) -> list[str]:
+    """A statement for each name that a statement imports."""
+    match node:
+        case ast.Import(names):
+            return [ast.unparse(ast.Import([name])) for name in names]
+        case ast.ImportFrom(module, names, level):
+            return [ast.unparse(ast.ImportFrom(module, [name], level)) for name in names]
+        case _:
+            return []
+
+
+def _place(new: _Definition, files: Mapping[str, str]) -> str:
+    """The file that a new definition belongs to: that of its class, else the only one of tests or of code."""
+    paths = [path for path, text in files.items() if any(at.within == new.within for at in _outline(text))]
+    if not new.within:
+        is_test = bool(_TEST_NAME.match(new.name))
+        paths = [path for path in paths if bool(_TEST_FILE.search(path)) == is_test]
+    return paths[0] if len(paths) == 1 else ""
+
+
+def _outline(text: str) -> list[_Definition]:
+    """The functions and classes of the outermost level, and the methods of these; the text need not parse."""
+    module = _parsed(text)
+    return [*(_by_indentation(text.split("\n")) if module is None else _by_syntax(module.body))]
+
+
+def _by_syntax(nodes: Sequence[ast.stmt], within: str = "") -> Iterator[_Definition]:
     for node in nodes:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
-            new = "\n".join(lines[first - 1 : node.end_lineno])
-            match [(path, old) for path, text in files.items() if (old := _function(text, node.name))]:
-                case [place]:
-                    changes[place] = new
-                case []:
-                    added.append(new)
-    places = {path for path, _ in changes} or {path for path in files if not _TEST.search(path)}
-    if added and len(places) == 1 and (last := _last_function(files[path := next(iter(places))])):
-        changes[path, last] = "\n\n\n".join([changes.get((path, last), last), *added])
-    return changes
+            yield _Definition(within, node.name, isinstance(node, ast.ClassDef), first - 1, node.end_lineno or first)
+            if isinstance(node, ast.ClassDef) and not within:
+                yield from _by_syntax(node.body, node.name)
 
 
-_START = re.compile(r"^(?:@|(?:async )?def |class |\w|if |#)", re.MULTILINE)
+def _by_indentation(lines: Sequence[str]) -> Iterator[_Definition]:
+    within, inner = "", ""
+    for number, line in enumerate(lines):
+        if not (head := _HEAD.match(line)) or head[1] not in ("", inner or head[1]) or (head[1] and not within):
+            continue
+        if head[1]:
+            inner = head[1]
+        else:
+            within, inner = (head[3] if head[2] == "class" else ""), ""
+        first = number - sum(1 for _ in takewhile(lambda above: above.lstrip().startswith("@"), lines[:number][::-1]))
+        outer = re.compile(rf" {{0,{len(head[1])}}}[@\w#]")
+        end = next((n for n in range(number + 1, len(lines)) if outer.match(lines[n])), len(lines))
+        while not lines[end - 1].strip():
+            end -= 1
+        yield _Definition(within if head[1] else "", head[3], head[2] == "class", first, end)
 
 
-def _function(text: str, name: str) -> str:
-    """The lines of a function at the outermost level, with its decorators; the file need not parse."""
-    begin = re.search(rf"^(?:@.*\n)*(?:async )?def {re.escape(name)}\b", text, re.MULTILINE)
-    if begin is None:
-        return ""
-    end = _START.search(text, begin.end())
-    return text[begin.start() : end.start() if end else len(text)].rstrip()
+def _with_lines(text: str, first: int, end: int, new: Sequence[str]) -> str:
+    lines = text.split("\n")
+    return "\n".join([*lines[:first], *new, *lines[end:]])
 
 
-def _last_function(text: str) -> str:
-    names = re.findall(r"^(?:async )?def (\w+)", text, re.MULTILINE)
-    return _function(text, names[-1]) if names else ""
+def _is_sound(before: str, after: str) -> bool:
+    """Whether there is a change, and its parts were put together rightly."""
+    return before != after and (_parsed(after) is not None or _parsed(before) is None)
+
+
+def _parsed(code: str) -> ast.Module | None:
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _edit(path: str, before: str, after: str) -> dict[str, Any]:
+    """The lines that differ, and as many around them as make them the only ones of their kind."""
+    old, new = before.split("\n"), after.split("\n")
+    start = _shared(old, new)
+    end = _shared(old[start:][::-1], new[start:][::-1])
+    while not (piece := "\n".join(old[start : len(old) - end])).strip() or before.count(piece) > 1:
+        start, end = max(0, start - 1), max(0, end - 1)
+    return {"path": path, "old_string": piece, "new_string": "\n".join(new[start : len(new) - end])}
+
+
+def _shared(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many lines at the beginning are the same."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

@@ -84,7 +84,7 @@ class LocalProvider:
                     event = with_text(event, end)
                 if isinstance(event, Done) and not event.message.tool_uses:
                     calls = [
-                        ToolUse(f"call_{secrets.token_hex(6)}", "file_edit", edit) for edit in _edits(event, request)
+                        ToolUse(f"call_{secrets.token_hex(6)}", name, given) for name, given in _edits(event, request)
                     ]
                     for call in calls:
                         yield ToolCallStarted(call.id, call.name)
@@ -151,14 +151,14 @@ def missing_fence(message: Message) -> str:
     return "\n```" if message.text.count("```") % 2 and not message.tool_uses else ""
 
 
-def _edits(done: Done, request: Request) -> list[dict[str, Any]]:
+def _edits(done: Done, request: Request) -> list[tuple[str, dict[str, Any]]]:
     can_edit = any(tool.name == "file_edit" for tool in request.tools)
     return block_edits(done.message.text, request) if can_edit and "```" in done.message.text else []
 
 
 def with_calls(done: Done, calls: Sequence[ToolUse]) -> Done:
     message = Message("assistant", (*done.message.content, *calls))
-    return msgspec.structs.replace(done, message=message, stop_reason="tool_use")
+    return msgspec.structs.replace(done, message=message, stop_reason="end_turn")
 
 
 def with_text(done: Done, text: str) -> Done:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 LARGEST = 200_000  # bytes; parsing takes about 5 ms for each 10,000
+IS_INVALID = "Note: this is no valid"
 _LONGEST_LINE = 200  # characters
 _PYTHON = f"Python {sys.version_info.major}.{sys.version_info.minor}"
 _READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
@@ -33,9 +34,9 @@ def syntax_note(path: Path, content: bytes) -> str:
     except SyntaxError as error:
         lines = text.splitlines()[(error.lineno or 0) - 1 : error.lineno]
         line = f"\n{lines[0][:_LONGEST_LINE]}" if lines else ""
-        return f"Note: this is no valid {name}: line {error.lineno}: {error.msg}.{line}"
+        return f"{IS_INVALID} {name}: line {error.lineno}: {error.msg}.{line}"
     except UnicodeDecodeError:  # another encoding, which the file may name
         return ""
     except (ValueError, RecursionError, MemoryError) as error:
-        return f"Note: this is no valid {name}: {error}."
+        return f"{IS_INVALID} {name}: {error}."
     return ""
