@@ -32,7 +32,7 @@ def urges(turn: Turn) -> bool:
 
 
 def has_said_all(turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
-    """Whether a small model's answer came with its calls and all went well: another request would take its time only."""
+    """Whether a small model's answer came with its calls, and all went well: a further request would only take time."""
     went_well = not any(one.result.is_error or IS_INVALID in one.result.text for one in results)
     return turn.is_small and reply.stop_reason == "end_turn" and went_well
 

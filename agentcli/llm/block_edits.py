@@ -203,9 +203,11 @@ def _edit(path: str, before: str, after: str) -> dict[str, Any]:
     old, new = before.split("\n"), after.split("\n")
     start = _shared(old, new)
     end = _shared(old[start:][::-1], new[start:][::-1])
-    while not (piece := "\n".join(old[start : len(old) - end])).strip() or before.count(piece) > 1:
+    while True:
+        piece, instead = old[start : len(old) - end], new[start : len(new) - end]
+        if "".join(piece).strip() and instead and f"{before}\n".count("\n".join(piece)) == 1:
+            return {"path": path, "old_string": "\n".join(piece), "new_string": "\n".join(instead)}
         start, end = max(0, start - 1), max(0, end - 1)
-    return {"path": path, "old_string": piece, "new_string": "\n".join(new[start : len(new) - end])}
 
 
 def _shared(one: Sequence[str], other: Sequence[str]) -> int:

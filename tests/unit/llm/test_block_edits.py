@@ -27,6 +27,7 @@ def second(items):
 if __name__ == "__main__":
     print(first(sys.argv))
 """
+SOUND = BROKEN.replace("items[0", "items[0]")
 
 
 def request(prompt: str, text: str = BROKEN, *more: Message, path: str = "a.py") -> Request:
@@ -39,44 +40,117 @@ def block(code: str) -> str:
     return f"You should change it:\n\n```python\n{code}\n```\n\nThen it works."
 
 
+def edited(code: str, prompt: str = "Fix a.py", text: str = BROKEN) -> str:
+    """The file after the one edit that a block of code stands for, which finds its place."""
+    ((name, edit),) = block_edits(block(code), request(prompt, text))
+    assert (name, edit["path"], text.count(edit["old_string"])) == ("file_edit", "a.py", 1)
+    return text.replace(edit["old_string"], edit["new_string"])
+
+
 def test_a_whole_function_takes_the_place_of_the_one_that_is_there() -> None:
-    (edit,) = block_edits(block("def first(items):\n    return items[0]"), request("Fix a.py"))
-    assert edit == {
-        "path": "a.py",
-        "old_string": "def first(items):\n    return items[0",
-        "new_string": "def first(items):\n    return items[0]",
-    }
+    assert edited("def first(items):\n    return items[0]") == BROKEN.replace("items[0", "items[0]")
 
 
 def test_decorators_belong_to_a_function() -> None:
-    (edit,) = block_edits(block("@cached\ndef second(items):\n    return items[2]"), request("Change a.py"))
-    assert edit["old_string"].startswith("@cached\ndef second")
-    assert edit["old_string"].endswith("return items[1]")
+    assert edited("@cached\ndef second(items):\n    return items[2]", text=SOUND) == SOUND.replace(
+        "    # the next one\n    return items[1]", "    return items[2]"
+    )
+    assert edited("def second(items):\n    # the next one\n    return items[1]", text=SOUND) == SOUND.replace(
+        "@cached\n", ""
+    )
 
 
 def test_of_a_whole_file_the_functions_that_differ_are_changed() -> None:
     whole = BROKEN.replace("items[0", "items[0]")
-    (edit,) = block_edits(block(whole), request("Fix a.py"))
-    assert edit["new_string"] == "def first(items):\n    return items[0]"
+    ((_, edit),) = block_edits(block(whole), request("Fix a.py"))
+    assert (edit["old_string"], edit["new_string"]) == ("    return items[0", "    return items[0]")
 
 
 def test_a_new_function_comes_after_the_last() -> None:
-    (edit,) = block_edits(block("def third(items):\n    return items[2]"), request("Add third() to a.py"))
-    assert edit["new_string"] == f"{edit['old_string']}\n\n\ndef third(items):\n    return items[2]"
+    third = "def third(items):\n    return items[2]"
+    assert f"    return items[1]\n\n\n{third}\n\n\nif __name__" in edited(third, "Add third() to a.py")
 
 
 def test_several_new_functions_and_a_changed_last_one_go_together() -> None:
     code = "@cached\ndef second(items):\n    return items[2]\n\n\ndef third():\n    pass\n\n\ndef fourth():\n    pass"
-    (edit,) = block_edits(block(code), request("Add functions to a.py"))
-    assert edit["old_string"].endswith("return items[1]")
-    assert edit["new_string"] == code
+    assert f"{code}\n\n\nif __name__" in edited(code, "Add functions to a.py")
+
+
+CLASSES = '''"""Shapes."""
+
+from math import pi
+
+
+class Circle:
+    scale = 1
+
+    def __init__(self, radius):
+        self.radius = radius
+
+    def area(self):
+        return self.radius
+
+
+class Square:
+    def area(self):
+        return self.radius
+'''
+
+
+def test_methods_change_one_by_one_and_new_ones_come_after_the_last() -> None:
+    code = "class Circle:\n    def area(self):\n        return 1\n\n    def name(self):\n        return 2"
+    assert edited(code, text=CLASSES) == CLASSES.replace(
+        "        return self.radius\n\n\nclass Square",
+        "        return 1\n\n    def name(self):\n        return 2\n\n\nclass Square",
+    )
+
+
+def test_methods_are_found_in_a_file_that_does_not_parse() -> None:
+    broken = CLASSES.replace("= radius", "= (radius")
+    code = "class Circle:\n    def __init__(self, radius):\n        self.radius = radius"
+    assert edited(code, text=broken) == CLASSES
+
+
+def test_a_function_ends_where_python_says() -> None:
+    text = 'def usage():\n    print("""\nUsage: a\n""")\n\n\nprint(1)\n'
+    assert edited("def usage():\n    pass", text=text) == "def usage():\n    pass\n\n\nprint(1)\n"
+
+
+def test_what_a_block_imports_more_is_imported() -> None:
+    code = "import re\nfrom math import pi, tau\nfrom a import Circle\n\ndef tall():\n    return re, tau"
+    after = edited(code, "Add tall() to a.py", CLASSES)
+    assert after.startswith('"""Shapes."""\n\nfrom math import pi\nimport re\nfrom math import tau\n\n\nclass Circle')
+
+
+def test_tests_go_to_the_file_of_tests() -> None:
+    tests = request("", "import unittest\n\n\nclass Old:\n    pass\n", path="test_a.py").messages[0].content[1:]
+    both = Request("", (Message("user", (*request("Add tests").messages[0].content, *tests)),), ())
+    calls = block_edits(block("class TestFirst:\n    pass") + block("def third():\n    pass"), both)
+    assert [edit["path"] for _, edit in calls] == ["a.py", "test_a.py"]
+
+
+def test_a_block_for_a_file_that_is_not_there_is_its_content() -> None:
+    alone = Request("", (Message("user", (Text("Write hello.py that greets."),)),), ())
+    assert block_edits(block("print('Hello')"), alone) == [
+        ("file_write", {"path": "hello.py", "content": "print('Hello')\n"})
+    ]
+    assert block_edits(block("print('Hello')") + block("print('Bye')"), alone) == []
+    nowhere = Request("", (Message("user", (Text("Write a function that greets."),)),), ())
+    assert block_edits(block("def greet():\n    pass"), nowhere) == []
+    asked = Request("", (Message("user", (Text("How would you write hello.py?"),)),), ())
+    assert block_edits(block("print('Hello')"), asked) == []
 
 
 def test_what_was_edited_since_is_not_edited_again() -> None:
     shown = block("def first(items):\n    return items[0]")
-    (edit,) = block_edits(shown, request("Fix a.py"))
-    more = (Message("assistant", (ToolUse("1", "file_edit", edit),)), Message("user", (ToolResult("1", "done"),)))
-    assert block_edits(shown, request("Fix a.py", BROKEN, *more)) == []
+    ((_, edit),) = block_edits(shown, request("Fix a.py"))
+    call = Message("assistant", (ToolUse("1", "file_edit", edit),))
+    made = (call, Message("user", (ToolResult("1", "done"),)))
+    assert block_edits(shown, request("Fix a.py", BROKEN, *made)) == []
+    failed = (call, Message("user", (ToolResult("1", "refused", is_error=True),)))
+    assert block_edits(shown, request("Fix a.py", BROKEN, *failed)) == [("file_edit", edit)]
+    ((_, again),) = block_edits(block("def first(items):\n    return 1"), request("Fix a.py", BROKEN, *made))
+    assert (again["old_string"], again["new_string"]) == ("    return items[0]", "    return 1")
 
 
 def test_a_later_question_is_none_of_it() -> None:
@@ -103,7 +177,7 @@ def test_it_is_found_after_results_too() -> None:
         ("Fix a.py", "It is right."),
         ("Fix a.py", block("def first(items:\n    return")),
         ("Fix a.py", block("print(1)")),
-        ("Fix a.py", block("class First:\n    pass")),
+        ("Fix a.py", block("class TestFirst:\n    pass")),
         ("Fix a.py", "```sh\ndef first\n```"),
         ("Fix a.py", block("@cached\ndef second(items):\n    # the next one\n    return items[1]")),
     ],
@@ -138,7 +212,7 @@ async def test_the_embedded_model_s_code_becomes_a_call_of_file_edit() -> None:
         await provider.aclose()
     done = events[-1]
     assert isinstance(done, Done)
-    assert (done.stop_reason, [use.name for use in done.message.tool_uses]) == ("tool_use", ["file_edit"])
+    assert (done.stop_reason, [use.name for use in done.message.tool_uses]) == ("end_turn", ["file_edit"])
     assert done.message.text == said
     assert [type(event) for event in events[-4:-1]] == [ToolCallStarted, ToolCallDelta, ToolCallEnded]
     assert isinstance(without[-1], Done)
