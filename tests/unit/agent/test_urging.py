@@ -53,3 +53,33 @@ async def test_an_answer_to_a_question_or_work_that_is_done_stands(
 async def test_larger_models_are_not_urged(tmp_path: Path) -> None:
     large = ModelInfo("script", "scripted", prices=Prices())
     assert await notes(tmp_path, "Fix a.py", {"text": "You should."}, info=large) == ("You should.", [])
+
+
+def shows(content: str, path: str = "new.py") -> dict[str, Any]:
+    """An answer that came with the call it stands for."""
+    call = {"name": "file_write", "input": {"path": path, "content": content}}
+    return {"text": "This is it.", "tool_calls": [call], "stop_reason": "end_turn"}
+
+
+async def test_an_answer_that_came_with_its_calls_is_the_last(tmp_path: Path) -> None:
+    async with on_stage(tmp_path, [shows("x = 1\n")], info=SMALL, mode="bypassPermissions") as stage:
+        done = await stage.ask("Write new.py")
+    assert isinstance(done, Done)
+    assert (done.text, done.turns, done.reason) == ("This is it.", 1, "end_turn")
+    assert [path.read_text() for path in tmp_path.rglob("new.py")] == ["x = 1\n"]
+
+
+@pytest.mark.parametrize("first", [shows("x = (\n"), shows("x = 1\n", path="/new.py")])
+async def test_what_came_of_its_calls_is_told_where_it_is_not_right(tmp_path: Path, first: dict[str, Any]) -> None:
+    async with on_stage(tmp_path, [first, {"text": "I see."}], info=SMALL, mode="bypassPermissions") as stage:
+        done = await stage.ask("Write new.py")
+    assert isinstance(done, Done)
+    assert (done.text, done.turns) == ("I see.", 2)
+
+
+async def test_larger_models_are_told_what_came_of_their_calls(tmp_path: Path) -> None:
+    large = ModelInfo("script", "scripted", prices=Prices())
+    async with on_stage(tmp_path, [shows("x = 1\n"), {"text": "Done."}], info=large, mode="bypassPermissions") as stage:
+        done = await stage.ask("Write new.py")
+    assert isinstance(done, Done)
+    assert (done.text, done.turns) == ("Done.", 2)
