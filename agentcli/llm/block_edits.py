@@ -23,8 +23,9 @@ _NUMBERED = re.compile(r"^ *(\d+)\t(.*)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"(?<![\w@/.-])(?:[\w.-]+/)*[\w-]+\.py(?![\w/])")
 _ASKS_FOR_FILE = re.compile(r"\b(?:create|write)\b.*\.py\b", re.IGNORECASE | re.DOTALL)
+# Not to rename or move something, which takes more than the definitions that an answer shows.
 _ASKS_FOR_CHANGE = re.compile(
-    r"\b(?:add|change|convert|correct|delete|fix|implement|make|mend|move|refactor|remove|rename|replace|rewrite|update)\b",
+    r"\b(?:add|change|convert|correct|delete|fix|implement|make|mend|refactor|remove|replace|rewrite|update)\b",
     re.IGNORECASE,
 )
 _TEST_FILE = re.compile(r"(?:^|/)test_[^/]*$|_test\.py$")
@@ -94,24 +95,29 @@ def _apply(block: str, files: dict[str, str]) -> bool:
     """
     if (module := _parsed(block)) is None:
         return False
-    lines, touched = block.split("\n"), set()
+    lines, has_place, touched = block.split("\n"), False, set()
+    code_paths = {path for path in files if not _TEST_FILE.search(path)}
     classes = {one.name for text in files.values() for one in _outline(text) if one.is_class}
     for one in _outline(block):
         if (one.within not in classes) if one.within else (one.is_class and one.name in classes):
             continue  # of a class that is there, the methods are taken one by one; a new one is taken whole
-        code = lines[one.first : one.end]
+        new = lines[one.first : one.end]
         places = [(path, at) for path, text in files.items() for at in _outline(text) if at[:2] == one[:2]]
-        touched |= {path for path, _ in places}
+        has_place = has_place or bool(places)
         if len(places) == 1:
             path, at = places[0]
-            files[path] = _with_lines(files[path], at.first, at.end, code)
+            if code_paths and path not in code_paths:
+                continue  # the tests of what is changed stay: small models show them with mistakes
+            touched.add(path)
+            files[path] = _with_lines(files[path], at.first, at.end, new)
         elif not places and (path := _place(one, files)):
+            has_place = True
             touched.add(path)
             last = max(at.end for at in _outline(files[path]) if at.within == one.within)
-            files[path] = _with_lines(files[path], last, last, ["", *([] if one.within else [""]), *code])
+            files[path] = _with_lines(files[path], last, last, ["", *([] if one.within else [""]), *new])
     for path in touched if len(touched) == 1 else ():
         files[path] = _with_imports(files[path], module, PurePath(path).stem)
-    return bool(touched)
+    return has_place
 
 
 def _with_imports(text: str, block: ast.Module, own: str) -> str:

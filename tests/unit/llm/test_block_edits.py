@@ -129,6 +129,16 @@ def test_tests_go_to_the_file_of_tests() -> None:
     assert [edit["path"] for _, edit in calls] == ["a.py", "test_a.py"]
 
 
+def test_tests_that_are_there_stay_where_their_code_is_attached_too() -> None:
+    text = "class OldTest:\n    def test_old(self):\n        pass"
+    tests = request("", text, path="test_a.py").messages[0].content[1:]
+    both = Request("", (Message("user", (*request("Fix a.py").messages[0].content, *tests)),), ())
+    shown = block("import re\n" + text.replace("pass", "return 1"))
+    assert block_edits(shown, both) == []
+    alone = Request("", (Message("user", (Text("Fix test_a.py"), *tests)),), ())
+    assert [edit["path"] for _, edit in block_edits(shown, alone)] == ["test_a.py"]
+
+
 def test_a_block_for_a_file_that_is_not_there_is_its_content() -> None:
     alone = Request("", (Message("user", (Text("Write hello.py that greets."),)),), ())
     assert block_edits(block("print('Hello')"), alone) == [
@@ -174,6 +184,7 @@ def test_it_is_found_after_results_too() -> None:
     [
         ("What does a.py do?", block("def first(items):\n    return items[0]")),
         ("How would I fix a.py?", block("def first(items):\n    return items[0]")),
+        ("Rename first() in a.py to head()", block("def head(items):\n    return items[0]")),
         ("Fix a.py", "It is right."),
         ("Fix a.py", block("def first(items:\n    return")),
         ("Fix a.py", block("print(1)")),
