@@ -20,6 +20,7 @@ from agentcli.llm.provider import Request
 _FILE = re.compile(r'<file path="([^"\n]+\.py)">\n(.*?)\n</file>', re.DOTALL)
 _NOT_SAID = ("<system-reminder>", "<file path=", "<folder path=")
 _NUMBERED = re.compile(r"^ *(\d+)\t(.*)$", re.MULTILINE)
+_NUMBER = re.compile(r"^ *\d+\t", re.MULTILINE)  # copied with the line from the file
 _BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"(?<![\w@/.-])(?:[\w.-]+/)*[\w-]+\.py(?![\w/])")
 _ASKS_FOR_FILE = re.compile(r"\b(?:create|write)\b.*\.py\b", re.IGNORECASE | re.DOTALL)
@@ -51,7 +52,8 @@ def block_edits(answer: str, request: Request) -> list[tuple[str, dict[str, Any]
     if not asks_for_file and not asks_for_change(prompt):
         return []
     changed = dict(files)
-    others = [block for block in _BLOCK.findall(answer) if not _apply(block, changed) and _parsed(block)]
+    blocks = [_NUMBER.sub("", block) for block in _BLOCK.findall(answer)]
+    others = [block for block in blocks if not _apply(block, changed) and _parsed(block)]
     edits = [_edit(path, text, changed[path]) for path, text in files.items() if _is_sound(text, changed[path])]
     names = set(_NAME.findall(prompt)) - files.keys() - written
     new = [{"path": name, "content": others[0]} for name in names if asks_for_file and len(names) == len(others) == 1]

@@ -51,6 +51,10 @@ def test_a_whole_function_takes_the_place_of_the_one_that_is_there() -> None:
     assert edited("def first(items):\n    return items[0]") == BROKEN.replace("items[0", "items[0]")
 
 
+def test_numbers_of_lines_are_none_of_the_code() -> None:
+    assert edited("9\tdef first(items):\n10\t    return items[0]") == BROKEN.replace("items[0", "items[0]")
+
+
 def test_decorators_belong_to_a_function() -> None:
     assert edited("@cached\ndef second(items):\n    return items[2]", text=SOUND) == SOUND.replace(
         "    # the next one\n    return items[1]", "    return items[2]"
