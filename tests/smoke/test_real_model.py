@@ -52,7 +52,7 @@ def test_it_finds_out_through_a_tool(model: tuple[str, dict[str, str]], tmp_path
 def test_it_makes_a_small_change(model: tuple[str, dict[str, str]], tmp_path: Path) -> None:
     repository = tmp_path / "shop"
     make_sample(repository)
-    prompt = "In price.py, with_tax must add the tax to the net amount. Fix that line with file_edit."
+    prompt = "with_tax in price.py takes the tax away from the net amount. It must add it: fix it."
     run = ask(prompt, model, repository, "--permission-mode", "acceptEdits")
     assert run.returncode == 0, run.stderr
     assert "net + net * TAX" in (repository / "price.py").read_text()

@@ -29,7 +29,7 @@ from agentcli.paths import find_paths
 app = make_app("The tour.", needs_command=False)
 
 QUESTION = "Search the project for with_tax: where is it used, and what does it do?"
-CHANGE = "In price.py, with_tax must add the tax to the net amount. Fix that line with file_edit."
+CHANGE = "with_tax in price.py takes the tax away from the net amount. It must add it: fix it."
 
 
 def run(arguments: list[str]) -> int:
