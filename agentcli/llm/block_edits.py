@@ -19,8 +19,7 @@ from agentcli.llm.provider import Request
 
 _FILE = re.compile(r'<file path="([^"\n]+\.py)">\n(.*?)\n</file>', re.DOTALL)
 _NOT_SAID = ("<system-reminder>", "<file path=", "<folder path=")
-_NUMBERED = re.compile(r"^ *(\d+)\t(.*)$", re.MULTILINE)
-_NUMBER = re.compile(r"^ *\d+\t", re.MULTILINE)  # copied with the line from the file
+_NUMBERED = re.compile(r"^ *\d+\t(.*)$", re.MULTILINE)
 _BLOCK = re.compile(r"^```(?:python|py)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 _NAME = re.compile(r"(?<![\w@/.-])(?:[\w.-]+/)*[\w-]+\.py(?![\w/])")
 _ASKS_FOR_FILE = re.compile(r"\b(?:create|write)\b.*\.py\b", re.IGNORECASE | re.DOTALL)
@@ -52,7 +51,8 @@ def block_edits(answer: str, request: Request) -> list[tuple[str, dict[str, Any]
     if not asks_for_file and not asks_for_change(prompt):
         return []
     changed = dict(files)
-    blocks = [_NUMBER.sub("", block) for block in _BLOCK.findall(answer)]
+    # Numbers of lines are copied with them, but such a text may be data, too.
+    blocks = [block if _parsed(block) else _NUMBERED.sub(r"\1", block) for block in _BLOCK.findall(answer)]
     others = [block for block in blocks if not _apply(block, changed) and _parsed(block)]
     edits = [_edit(path, text, changed[path]) for path, text in files.items() if _is_sound(text, changed[path])]
     names = set(_NAME.findall(prompt)) - files.keys() - written
@@ -87,7 +87,7 @@ def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
 
 def _unnumbered(text: str) -> str:
     """The lines of a file that are shown with their numbers; a note may follow them."""
-    return "\n".join(line for _, line in _NUMBERED.findall(text))
+    return "\n".join(_NUMBERED.findall(text))
 
 
 def _apply(block: str, files: dict[str, str]) -> bool:

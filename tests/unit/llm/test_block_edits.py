@@ -55,6 +55,11 @@ def test_numbers_of_lines_are_none_of_the_code() -> None:
     assert edited("9\tdef first(items):\n10\t    return items[0]") == BROKEN.replace("items[0", "items[0]")
 
 
+def test_numbers_in_data_stay() -> None:
+    code = 'def first(items):\n    return """\n1\ta\n"""'
+    assert code in edited(code)
+
+
 def test_decorators_belong_to_a_function() -> None:
     assert edited("@cached\ndef second(items):\n    return items[2]", text=SOUND) == SOUND.replace(
         "    # the next one\n    return items[1]", "    return items[2]"
