@@ -6,6 +6,7 @@ which brings the rest and takes back the id of the new process and its exit code
 
 from __future__ import annotations
 
+import atexit
 import gc
 import json
 import os
@@ -19,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 # Modules that no run without a terminal imports, or that are programs of their own.
 LEFT_OUT = (
@@ -134,6 +136,26 @@ def _become(descriptors: list[int]) -> None:
     sys.argv = ["agentcli", *request["arguments"]]
 
 
+def _run_main() -> NoReturn:
+    """Run the program and leave without finalization, which would copy the whole heap that was forked."""
+    code: object = 0
+    try:
+        import_module("agentcli.__main__").main()
+    except SystemExit as ended:
+        code = ended.code or 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()  # waits for threads, as the interpreter does
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            code = code or 120  # as the interpreter has it
+    os._exit(code if isinstance(code, int) else 1)
+
+
 if __name__ == "__main__":
     _serve(socket.socket(fileno=int(sys.argv[1])))
-    import_module("agentcli.__main__").main()
+    _run_main()
