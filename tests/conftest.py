@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+import tests.properties  # noqa: F401  # sets how long property tests take
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

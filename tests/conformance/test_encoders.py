@@ -6,10 +6,11 @@ import base64
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.llm.tokens.registry import EncoderRow, TokenEncoder, encoders
+from tests.properties import examples
 
 HARD = (
     "",
@@ -44,7 +45,7 @@ def test_text_comes_back_and_is_counted_as_it_is_encoded(encoder: TokenEncoder, 
 
 
 @given(st.text(max_size=200))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_any_text_comes_back(encoder: TokenEncoder, text: str) -> None:
     assert encoder.decode(encoder.encode(text)) == text
 

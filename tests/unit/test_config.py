@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import pytest
 import tomli_w
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.config import Config, is_table, load_config, read_layer, to_toml
@@ -45,6 +45,7 @@ from agentcli.settings import (
     ToolSettings,
     WebSettings,
 )
+from tests.properties import examples
 
 GROUPS: dict[str, type[msgspec.Struct]] = {
     "budgets": BudgetSettings,
@@ -154,7 +155,7 @@ servers = st.builds(
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_group_that_is_saved_and_loaded_is_equal(group: str, tmp_path: Path) -> None:
     @given(groups(GROUPS[group]))
-    @settings(max_examples=60, deadline=None)
+    @examples(60)
     def check(value: msgspec.Struct) -> None:
         saved = to_toml(Settings(**{group: value}))
         layer = read_layer(write(tmp_path / "config.toml", saved))
@@ -167,7 +168,7 @@ rows = st.dictionaries(words, st.dictionaries(words, st.dictionaries(words, plai
 
 
 @given(st.dictionaries(words, servers, max_size=2), rows)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_servers_and_model_rows_that_are_saved_and_loaded_are_equal(servers: Any, models: Any) -> None:
     value = Settings(providers=servers, models=models)
     assert msgspec.convert(tomllib.loads(to_toml(value)), Settings) == value

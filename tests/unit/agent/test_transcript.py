@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.llm.messages import Block, Message, Text, ToolResult, ToolUse, user_message
 from agentcli.llm.transcript import LOST, doctor, is_valid
+from tests.properties import examples
 
 
 @st.composite
@@ -61,14 +62,14 @@ def mutilated(draw: st.DrawFn) -> tuple[Message, ...]:
 
 
 @given(valid_transcripts())
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_a_valid_transcript_is_left_untouched(messages: tuple[Message, ...]) -> None:
     assert is_valid(messages)
     assert doctor(messages) is messages
 
 
 @given(mutilated())
-@settings(max_examples=500, deadline=None)
+@examples(500)
 def test_a_mutilated_transcript_becomes_valid(messages: tuple[Message, ...]) -> None:
     mended = doctor(messages)
     assert is_valid(mended), mended
@@ -76,7 +77,7 @@ def test_a_mutilated_transcript_becomes_valid(messages: tuple[Message, ...]) -> 
 
 
 @given(mutilated())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_mending_loses_no_text_and_no_call(messages: tuple[Message, ...]) -> None:
     mended = doctor(messages)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.conversation.conversation import Conversation
@@ -24,8 +24,9 @@ from agentcli.conversation.entries import (
 )
 from agentcli.llm.messages import Base64Source, Image, Message, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.transcript import doctor, is_valid
+from tests.properties import examples
 
-quick = settings(max_examples=150, deadline=None)
+quick = examples(150)
 
 # Random logs: what a person, a model and crashes can write one after another.
 
@@ -65,7 +66,7 @@ def logs(draw: st.DrawFn) -> list[Entry]:
 
 
 @given(logs())
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_whatever_a_log_holds_the_messages_made_of_it_can_be_sent(log: list[Entry]) -> None:
     messages = Conversation(log).valid_messages()
     assert is_valid(messages)
@@ -84,7 +85,7 @@ def test_whatever_a_log_holds_the_messages_made_of_it_can_be_sent(log: list[Entr
 
 
 @given(logs())
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_entries_added_at_the_end_leave_earlier_messages_as_they_are(log: list[Entry]) -> None:
     """But for a summary and for what is taken back, which are there to change them."""
     before = Conversation(log).messages
@@ -158,7 +159,7 @@ def test_an_image_beside_an_empty_text_stays() -> None:
 
 
 @given(logs())
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_a_conversation_that_grew_is_the_one_that_was_read_whole(log: list[Entry]) -> None:
     """Whatever was asked of it meanwhile."""
     grown = Conversation()

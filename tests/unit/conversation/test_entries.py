@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.conversation.entries import (
@@ -28,9 +28,10 @@ from agentcli.conversation.entries import (
 )
 from agentcli.conversation.schema import SCHEMA_VERSION, STEPS
 from agentcli.llm.messages import Base64Source, Image, Text, ToolResult, Usage
+from tests.properties import examples
 from tests.unit.llm.test_messages import blocks, json_values, words
 
-quick = settings(max_examples=150, deadline=None)
+quick = examples(150)
 
 counts = st.integers(0, 10**9)
 usages = st.builds(Usage, counts, counts, counts, counts, counts, counts, st.none() | st.floats(0, 1e6))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 
 from agentcli.compaction_settings import CompactionSettings
@@ -29,6 +29,7 @@ from agentcli.conversation.entries import (
 from agentcli.conversation.turns import turn_records
 from agentcli.llm.messages import Base64Source, Image, Message, RedactedThinking, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.transcript import is_valid
+from tests.properties import examples
 
 WORDS = st.sampled_from(["a", "set the port to 80", "ünïcödé 文件", "line\nline", "x" * 900, "y " * 3_000, "[#3]", "`"])
 
@@ -89,7 +90,7 @@ def said(messages: Sequence[Message]) -> str:
     st.sampled_from([3_000, 12_000, 60_000]),
     st.integers(0, 12),
 )
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_a_plan_is_small_enough_valid_and_complete_or_says_why_there_is_none(
     log: list[Entry], strategy: str, keep: int, window: int, summarised: int
 ) -> None:

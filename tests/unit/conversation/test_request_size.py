@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.conversation.conversation import Conversation
@@ -23,6 +23,7 @@ from agentcli.conversation.entries import (
 from agentcli.llm.messages import Base64Source, Image, Text, Thinking, ToolResult, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec
+from tests.properties import examples
 
 MODEL, OTHER = ModelInfo("m", "p", takes_images=True), ModelInfo("o", "p")
 TOOLS = (ToolSpec("look", "Looks.", {"type": "object"}),)
@@ -166,7 +167,7 @@ COUNTS = st.sampled_from([0, 10**8, 2 * 10**8])  # the large ones teach nothing,
     ),
     st.sets(st.integers(0, 13)),
 )
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_following_a_conversation_gives_the_same_as_measuring_it_once(log: list[Body], measured: set[int]) -> None:
     made = Conversation()
     for number, body in enumerate(log):

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.llm.wire.arguments import LONGEST_REPAIR, calls_in_text, parse_arguments
+from tests.properties import examples
 
 NAMES = frozenset({"read_file"})
 
@@ -83,21 +84,21 @@ objects = st.dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(objects, st.booleans())
 def test_json_is_read_as_it_is(value: dict[str, Any], ascii_only: bool) -> None:
     assert parse_arguments(json.dumps(value, ensure_ascii=ascii_only)) == value
     assert parse_arguments(json.dumps(json.dumps(value))) == value
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.text(alphabet=st.sampled_from("{}[]\"':,\\ntf0e-.`j ab\n\ud800"), max_size=20))
 def test_whatever_is_written_the_outcome_can_be_stored(written: str) -> None:
     read = parse_arguments(written)
     assert read is None or isinstance(msgspec.json.encode(read), bytes)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(objects.filter(bool), st.data())
 def test_no_prefix_of_a_call_is_read_when_it_was_cut(value: dict[str, Any], data: Any) -> None:
     written = json.dumps(value)

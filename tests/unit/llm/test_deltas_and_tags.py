@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby, pairwise
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.llm.errors import RateLimit, ServerError
@@ -21,8 +21,9 @@ from agentcli.llm.provider import (
 )
 from agentcli.llm.wire.deltas import merged, read
 from agentcli.llm.wire.think_tags import ThinkTags
+from tests.properties import examples
 
-quick = settings(max_examples=200, deadline=None)
+quick = examples(200)
 
 texts = st.text(max_size=3)
 ids = st.sampled_from(["a", "b"])

@@ -11,16 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.llm.errors import ConnectionFailed, ServerError
 from agentcli.llm.event_streams import LONGEST_LINE, LineParser, ServerSentEvent, SseParser
 from agentcli.llm.json_text import decode_json, encode_json, without_lone_surrogates
 from agentcli.llm.refusals import retry_after_seconds
+from tests.properties import examples
 
 SHARED = Path(__file__).parents[3].parent / "shared/data/stream.jsonl.gz"
-quick = settings(max_examples=150, deadline=None)
+quick = examples(150)
 
 
 def parse(*chunks: bytes) -> list[ServerSentEvent]:

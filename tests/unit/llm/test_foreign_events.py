@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.llm.errors import ProviderError
@@ -17,8 +17,9 @@ from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
 from tests.conformance.reading import asking
 from tests.conformance.replies import Call, Said, anthropic_events, chat_chunks, ollama_lines
+from tests.properties import examples
 
-quick = settings(max_examples=250, deadline=None)
+quick = examples(250)
 INFO = ModelInfo("m", "p")
 SAID = Said("Text.", "Hm.", (Call("a", "read_file", {"path": "x"}), Call("b", "list_files", {})))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.llm.messages import (
@@ -25,8 +25,9 @@ from agentcli.llm.messages import (
     without_empty_text,
 )
 from agentcli.llm.wire.anthropic_request import block_to_wire
+from tests.properties import examples
 
-quick = settings(max_examples=150, deadline=None)
+quick = examples(150)
 
 words = st.text(max_size=8)
 json_values: Any = st.recursive(

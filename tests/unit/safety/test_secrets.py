@@ -12,13 +12,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.safety.secrets.finding import bytes_for_search, find_tokens
 from agentcli.safety.secrets.masking import Masker, find_secrets, mask
 from agentcli.safety.secrets.rule import Rule
 from agentcli.safety.secrets.rules import all_rules
+from tests.properties import examples
 from tests.rows import each_row
 
 RULES = all_rules()
@@ -373,7 +374,7 @@ _PIECES = (
 pieces = st.lists(st.one_of(st.sampled_from(_PIECES), st.sampled_from(_PIECES), st.text(max_size=5)), max_size=12)
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(pieces, st.lists(st.integers(1, 80), min_size=1, max_size=20))
 @example(["x" * 20_000 + filled("ghp_{w36}")], [7_000])
 @example(["-----BEGIN PRIVATE KEY-----\n" + "a" * 30_000], [501])

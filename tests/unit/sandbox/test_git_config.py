@@ -6,10 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, example, given
 from hypothesis import strategies as st
 
 from agentcli.infra.sandbox.git.config import Configuration, Setting, read_configuration
+from tests.properties import examples
 
 PIECES = (
     *('[a "b\0c"]', '[a "b.c\0"]', '[a "\0"]', "\0"),
@@ -19,7 +20,7 @@ PIECES = (
 )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(PIECES), max_size=25).map("".join))
 @example("[core] hooksPath = hk\n")
 @example('[core]\nhooksPath = "a # b" c  # d\n')

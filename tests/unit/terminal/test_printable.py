@@ -7,10 +7,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.frontends.printable import MOST_LINE_ENDS, PrintableStream, exposed, printable
+from tests.properties import examples
 from tests.rows import each_row
 
 SHARED = Path(__file__).parents[3].parent / "shared/data/terminal.jsonl.gz"
@@ -140,7 +141,7 @@ _PARTS = [
 ]  # fmt: skip
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(st.lists(st.one_of(st.sampled_from(_PARTS), st.text(max_size=3)), max_size=12), st.lists(st.integers(0, 60)))
 @example(["p", "а", "ypal"], [1, 2])
 @example(["👨", "\u200d", "👩"], [1, 2])

@@ -6,13 +6,14 @@ import re
 import unicodedata
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
 from agentcli.tools.text.apply import apply_edits
 from agentcli.tools.text.edit import Edit
 from agentcli.tools.text.encoding import DecodedText, decode
+from tests.properties import examples
 from tests.unit.tools.bench import Bench
 
 LINE_ENDS = "[Matched apart from line ends;"
@@ -239,7 +240,7 @@ _PARTS = st.lists(
 _CODECS = st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "utf-16-be", "utf-32", "latin-1", "cp1252"])
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(head=_PARTS, old=_PARTS, tail=_PARTS, new=_PARTS, codec=_CODECS)
 @example(head="a\r\n", old="\nb", tail="\r\n", new="\n", codec="utf-16")
 def test_in_any_encoding_only_the_edited_span_changes(head: str, old: str, tail: str, new: str, codec: str) -> None:
@@ -267,7 +268,7 @@ def test_in_any_encoding_only_the_edited_span_changes(head: str, old: str, tail:
     assert re.split("\r*\n", made) == re.split("\r*\n", new)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(content=st.binary(max_size=60), data=st.data())
 def test_in_any_bytes_only_the_edited_span_changes(content: bytes, data: st.DataObject) -> None:
     decoded = decode(content)
@@ -289,7 +290,7 @@ def test_in_any_bytes_only_the_edited_span_changes(content: bytes, data: st.Data
     assert after.content == head + decoded.part("XY") + tail
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(text=_PARTS, form=st.sampled_from(["NFC", "NFD"]))
 def test_a_text_is_found_in_any_form_of_unicode(text: str, form: str) -> None:
     wanted = unicodedata.normalize(form, text)

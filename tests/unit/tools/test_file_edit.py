@@ -7,7 +7,7 @@ import re
 import stat
 
 import pytest
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
@@ -16,6 +16,7 @@ from agentcli.tools.text.apply import apply_edits
 from agentcli.tools.text.edit import Edit
 from agentcli.tools.text.encoding import DecodedText, decode
 from agentcli.tools.text.nearest import nearest
+from tests.properties import examples
 from tests.unit.tools.bench import Bench
 
 
@@ -323,7 +324,7 @@ def lf(text: str) -> str:
     return text.replace("\r\n", "\n")
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(text=_FILES, start=st.integers(0, 20), length=st.integers(1, 6), new=_STRINGS, replace_all=st.booleans())
 @example(text="a\r\nb\r\n", start=1, length=2, new="\n\nb", replace_all=False)
 @example(text="a\r\n\r\n\r\nb", start=1, length=2, new="\n", replace_all=True)
@@ -351,7 +352,7 @@ def test_an_edit_is_the_plain_replace_on_text_with_lf_ends(
             edited(text, [Edit(old, new)])
 
 
-@settings(max_examples=250, deadline=None)
+@examples(250)
 @given(before=_FILES, old=_STRINGS, after=_FILES, new=_STRINGS, end=_ENDS)
 def test_text_before_and_after_an_edit_keeps_its_line_ends(
     before: str, old: str, after: str, new: str, end: str
@@ -363,7 +364,7 @@ def test_text_before_and_after_an_edit_keeps_its_line_ends(
     assert made.endswith(f">{after}")
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(before=_FILES, after=_FILES, encoding=_ENCODINGS)
 def test_an_edit_of_a_file_changes_no_byte_outside_it(before: str, after: str, encoding: tuple[str, bytes]) -> None:
     name, bom = encoding
@@ -399,7 +400,7 @@ def test_a_byte_order_mark_that_is_not_there_is_not_found(bench: Bench) -> None:
     assert bench.fails("file_edit", path="a", old_string="\ufeffone", new_string="1").kind == "not_found"
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(content=st.binary(max_size=60) | st.binary(max_size=20).map(lambda tail: b"\xff\xfe" + tail))
 @example(content=b"\xff\xfe\0\0a\0\0\0")
 @example(content=b"\xef\xbb\xbf\xef\xbb\xbfa")

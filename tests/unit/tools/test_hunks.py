@@ -6,12 +6,13 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
 from agentcli.tools.text.diff import diff_hunks, sides_of_hunks, unified_diff, with_hunks
 from agentcli.tools.tool import ToolContext
+from tests.properties import examples
 from tests.unit.tools.bench import Bench
 
 FAR = "".join(f"line {n}\n" for n in range(30))
@@ -61,7 +62,7 @@ ends = st.sampled_from(["\n", "\r\n"])
 
 
 @given(lines, lines, ends, ends, st.booleans(), st.booleans(), st.sets(st.integers(0, 5)))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_all_hunks_make_the_change_and_none_leaves_the_text(
     old: list[str], new: list[str], old_end: str, new_end: str, last: bool, new_last: bool, chosen: set[int]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
@@ -14,6 +14,7 @@ from agentcli.tools.text.edit import Edit
 from agentcli.tools.text.encoding import DecodedText
 from agentcli.tools.text.match import exact_places
 from agentcli.tools.text.views import folded
+from tests.properties import examples
 
 
 def edit(before: str, old: str, new: str, *, replace_all: bool = False) -> Applied:
@@ -80,7 +81,7 @@ _PIECES = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(text=_PIECES)
 @example(text="a\n\u0301")
 def test_the_beginning_of_every_line_is_between_characters(text: str) -> None:
@@ -113,7 +114,7 @@ def test_of_places_within_one_another_the_first_is_meant_and_it_is_said(before: 
     assert "It begins once more in line 2, within it." in applied.notes[0]
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(text=st.text("a\n", max_size=20), start=st.integers(0, 20), length=st.integers(1, 8))
 @example(text="aaa", start=0, length=2)
 def test_what_counts_as_one_is_what_is_replaced_from_the_left(text: str, start: int, length: int) -> None:
@@ -127,7 +128,7 @@ def test_what_counts_as_one_is_what_is_replaced_from_the_left(text: str, start: 
             edit(text, old, "X")
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(text=st.text("ab", max_size=60), old=st.text("ab", min_size=1, max_size=12))
 @example(text="aabaabaaabaabaa", old="aabaabaa")
 def test_every_place_is_found_however_they_overlap(text: str, old: str) -> None:
@@ -135,7 +136,7 @@ def test_every_place_is_found_however_they_overlap(text: str, old: str) -> None:
     assert found == [(at, at + len(old)) for at in range(len(text)) if text.startswith(old, at)]
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(row=st.text("ab", min_size=1, max_size=3), times=st.integers(1, 12), more=st.text("ab", max_size=8))
 def test_every_place_in_a_row_of_the_same_is_found(row: str, times: int, more: str) -> None:
     text, old = row * 30 + more + row * 30, row * times
@@ -179,7 +180,7 @@ def test_a_line_put_before_all_others_gets_the_end_of_the_next(before: str, old:
 _LINES = st.lists(st.sampled_from(["a", "b", "", " c"]), min_size=1, max_size=5)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(lines=_LINES, new=_LINES, data=st.data())
 def test_a_file_with_crlf_alone_gets_no_other_line_end(lines: list[str], new: list[str], data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(lines) - 1))

@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.tools.text.encoding import decode, shown
 from agentcli.tools.text.stream import Choice, read_lines
+from tests.properties import examples
 from tests.unit.tools.bench import Bench
 
 _TEXTS = st.text("aé文😀 \n\r\t", max_size=60).flatmap(
@@ -33,7 +34,7 @@ class Pieces(io.BytesIO):
         return super().read(self._size)
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(_TEXTS | _BYTES, st.integers(1, 5), st.none() | st.integers(1, 4), st.integers(4, 20), st.integers(1, 9))
 def test_lines_read_in_pieces_are_those_of_the_whole(
     content: bytes, first: int, most: int | None, head: int, size: int

@@ -6,9 +6,10 @@ import shlex
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.properties import examples
 from tests.unit.safety.commands.desk import judged
 
 
@@ -94,7 +95,7 @@ def test_scripts_in_scripts_and_subshells_in_subshells_are_judged() -> None:
     assert judged(command).verdict in ("try", "ask")
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.text())
 def test_no_text_makes_judging_fail(text: str) -> None:
     assert judged(text).verdict in ("allow", "try", "ask", "block")
@@ -115,7 +116,7 @@ _PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.lists(_PIECES, max_size=14), st.sampled_from([" ", ""]))
 def test_no_mixture_of_shell_syntax_makes_judging_fail(pieces: list[str], between: str) -> None:
     assert judged(between.join(pieces)).verdict in ("allow", "try", "ask", "block")

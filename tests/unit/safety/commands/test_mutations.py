@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.properties import examples
 from tests.unit.safety.commands.desk import cases, judged
 
 
@@ -51,7 +52,7 @@ def _in_shell(command: str) -> str:
     return f"sh -c '{quoted}'"
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.sampled_from(_CATASTROPHES), st.lists(_AROUND, max_size=3), st.booleans())
 def test_a_catastrophe_stays_one_inside_other_commands(command: str, around: list[str], in_shell: bool) -> None:
     for form in around:
@@ -59,7 +60,7 @@ def test_a_catastrophe_stays_one_inside_other_commands(command: str, around: lis
     assert judged(_in_shell(command) if in_shell else command).verdict == "block"
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(st.deferred(lambda: st.sampled_from(_unknown())), st.lists(_AROUND, max_size=3), st.booleans())
 def test_an_unknown_command_is_not_harmless_inside_others(command: str, around: list[str], in_shell: bool) -> None:
     for form in around:
@@ -90,7 +91,7 @@ _WRAPPERS = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(
     st.sampled_from([["rm", "-rf", "/"], ["rm", "-r", "-f", "/etc"], ["chmod", "-R", "777", "/"], ["mv", "/usr", "x"]]),
     st.lists(_QUOTING, min_size=4, max_size=4),
@@ -106,14 +107,14 @@ def test_a_name_over_two_lines_is_not_harmless_and_its_words_may_be() -> None:
     assert judged("rm -r\\\nf \\\n/").verdict == "block"
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from(_HARMLESS), st.sampled_from([" && ", "; ", " | ", " || ", "\n", " & "]))
 def test_a_harmless_command_does_not_lend_its_verdict(command: str, operator: str) -> None:
     assert judged(f"{command}{operator}rm -rf x").verdict in ("try", "ask")
     assert judged(f"{command}{operator}rm -rf /").verdict == "block"
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(st.sampled_from(_HARMLESS), st.sampled_from(_HARMLESS), st.sampled_from([" && ", "; ", " || ", "\n"]))
 def test_harmless_commands_stay_so_side_by_side(one: str, other: str, operator: str) -> None:
     # What one leaves behind (a variable, a folder) may leave open what the other does; and the forgiving reader takes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -37,7 +37,6 @@ def preview(asked: ApprovalPanel, columns: int = 100) -> str:
     return plain(asked.preview(columns, 40))
 
 
-@settings(deadline=None)
 @given(
     st.builds(
         panel,

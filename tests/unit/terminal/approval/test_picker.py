@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.frontends.terminal.approval.picker import MOST_SHOWN, Picker
@@ -20,7 +20,6 @@ def shown(chooser: Picker, columns: int = 80, most: int = 20) -> list[str]:
     return [plain(row) for row in chooser.rows(columns, most)]
 
 
-@settings(deadline=None)
 @given(
     TEXT,
     st.lists(st.tuples(TEXT, TEXT), max_size=12),
@@ -42,7 +41,6 @@ def test_rows_fit_any_window_whatever_they_say(
     assert not any(character < " " or "\x7f" <= character < "\xa0" for character in text)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), st.lists(st.integers(-50, 50)), st.integers(3, 20))
 def test_the_chosen_option_is_always_in_sight(count: int, moves: list[int], most: int) -> None:
     chooser = picker(count)

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.keys import Keys
 
 from agentcli.frontends.terminal.input.keyboard import TerminalInput
+from tests.properties import examples
 
 BACKGROUND = "\x1b]11;rgb:1e1e/1e1e/1e1e\x1b\\"
 SYNCHRONIZED = "\x1b[?2026;2$y"
@@ -65,7 +66,7 @@ def keyboard(terminal: tuple[int, object]) -> Keyboard:
     return new_keyboard(terminal)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data(), st.booleans())
 def test_reports_are_told_and_typed_text_is_typed_however_it_is_read(
     terminal: tuple[int, object], data: st.DataObject, expects: bool
@@ -128,7 +129,7 @@ def test_keys_arrive_whole_also_when_they_are_read_in_two(keyboard: Keyboard, se
     assert [name for name, _ in keys] == [key.value]
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.data())
 def test_a_paste_stays_as_it_is_whatever_is_in_it(terminal: tuple[int, object], data: st.DataObject) -> None:
     keyboard = new_keyboard(terminal)

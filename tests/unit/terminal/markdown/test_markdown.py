@@ -9,15 +9,16 @@ from itertools import pairwise
 from types import FrameType
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
 from agentcli.frontends.terminal.markdown.inline import LONGEST_HOLD, LONGEST_WORD
 from agentcli.frontends.terminal.markdown.stream import RULE, MarkdownStream
 from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain
+from tests.properties import examples
 
-quick = settings(max_examples=300, deadline=None)
+quick = examples(300)
 
 PIECES = [
     *"* ** *** _ __ ` `` ``` ~~ ~~~ [ ] ( ) ]( ]( ![ < > & &amp; &#27; \\ # ! | : + - --- 1. 2) [x] [r] :// a".split(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.frontends.terminal.output.live import TAIL_ROWS, Live, RunningCall
@@ -31,7 +31,6 @@ class Held:
         self.table = [[("", row)] for row in rows]
 
 
-@settings(deadline=None)
 @given(
     st.builds(
         Live,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.frontends.terminal.output.notify import notification
@@ -21,7 +21,6 @@ ENVIRONMENTS = [
 WHOLE = re.compile(r"(?:\x1b\](?:9;|777;notify;agentcli;)[^\x00-\x1f\x7f-\x9f;]*\x07|\x07)?")
 
 
-@settings(deadline=None)
 @given(
     st.text(st.one_of(st.characters(codec="utf-8"), st.sampled_from("\x07\x1b\\;\x9c\x9d\x90\r\n\x18\x1a"))),
     st.sampled_from(CHOICES),

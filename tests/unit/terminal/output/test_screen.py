@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pyte
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prompt_toolkit.data_structures import Size
 from prompt_toolkit.layout import Layout
@@ -20,6 +20,7 @@ from agentcli.frontends.terminal.output.screen import Frame, Screen, reflows
 from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.frontends.terminal.text.text_width import clipped, width
 from agentcli.frontends.terminal.text.theme import PALETTES, ROLES, Theme
+from tests.properties import examples
 
 REFLOWING = {"TMUX": "/tmp/tmux,1,0"}
 Cell = tuple[Any, int]  # what pyte shows in it, and how many columns it takes
@@ -372,7 +373,7 @@ def play(stage: Stage, steps: Sequence[Any], *, shows: bool = True) -> list[Frag
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(SIZES, st.sampled_from(sorted(PALETTES)), STEPS, st.booleans())
 def test_frames_at_any_time_leave_the_transcript_as_if_written_in_one_go(
     size: tuple[int, int], palette: str, steps: list[Any], synchronizes: bool
@@ -384,7 +385,7 @@ def test_frames_at_any_time_leave_the_transcript_as_if_written_in_one_go(
     assert stage.show() == ""
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(SIZES, STEPS)
 def test_finishing_leaves_the_transcript_alone_and_the_cursor_below_it(size: tuple[int, int], steps: list[Any]) -> None:
     stage = Stage(*size)
@@ -402,7 +403,7 @@ RESIZED = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(SIZES, RESIZED, st.sampled_from([REFLOWING, {}]))
 def test_no_text_is_lost_when_the_window_changes(
     size: tuple[int, int], steps: list[Any], environment: dict[str, str]
@@ -447,7 +448,7 @@ def small_regions(draw: st.DrawFn) -> Callable[[int, int], Frame]:
 ROOMY = st.tuples(st.just("size"), st.tuples(st.integers(4, 90), st.integers(30, 50)), st.booleans())
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(ROOMY, st.lists(st.one_of(FRAGMENTS, small_regions(), st.none(), ROOMY), max_size=16))
 def test_where_the_terminal_wraps_anew_a_resize_leaves_no_trace(first: Any, steps: list[Any]) -> None:
     stage = Stage(*first[1], environment=REFLOWING)

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.frontends.terminal.output.status_line import COMMAND_TIMEOUT_S, Status, custom_status, status_row
@@ -40,7 +40,6 @@ def ends(pid: int) -> bool:
     return False
 
 
-@settings(deadline=None)
 @given(
     st.builds(
         Status,

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.agent.events import ToolFinished
@@ -85,7 +85,6 @@ def test_nothing_that_steers_a_terminal_gets_through(hostile: str, name: str, is
     assert not STEERS.search(text(event))
 
 
-@settings(deadline=None)
 @given(
     st.one_of(
         st.text(),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.frontends.terminal.text.highlight import LONGEST_LINE, CodeHighlighter, lexer_for
+from tests.properties import examples
 
 LANGUAGES = (
     "python ts bash json yaml console html css go rust c cpp java kotlin php ruby sql diff toml make xml nosuch".split()
@@ -96,7 +97,7 @@ def test_a_very_long_line_is_plain() -> None:
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.sampled_from(LANGUAGES), st.text("ab1 \t\"'`/*<>!-#$(){}[]\\:;=@%&|\u2028é日\n", max_size=80))
 def test_every_character_is_kept_whatever_the_code(language: str, code: str) -> None:
     assert [plain(line) for line in lines(language, code)] == code.split("\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import wcwidth
 
@@ -28,7 +28,6 @@ TEXT = st.text(
 LINE = TEXT.map(lambda text: text.replace("\n", "").replace("\t", ""))
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["", "bold"]), TEXT)), st.integers(0, 300))
 def test_a_clipped_row_fits_and_says_that_something_is_missing(fragments: list[tuple[str, str]], columns: int) -> None:
     row = clipped(fragments, columns)
@@ -47,7 +46,6 @@ def test_what_is_cut_between_two_fragments_has_an_ellipsis_too(parts: list[str])
     assert plain(clipped([("", part) for part in parts], 5)) == "1234…"
 
 
-@settings(deadline=None)
 @given(st.integers(1, 40), LINE, st.integers(1, 40))
 def test_text_leads_to_the_same_place_in_one_piece_and_in_many(column: int, text: str, columns: int) -> None:
     column = min(column, columns)
@@ -59,7 +57,6 @@ def test_text_leads_to_the_same_place_in_one_piece_and_in_many(column: int, text
     assert at <= columns
 
 
-@settings(deadline=None)
 @given(TEXT, st.integers(1, 300), st.integers(0, 6))
 def test_the_end_of_a_text_fits_the_rows_it_is_given(text: str, columns: int, most: int) -> None:
     rows = wrapped_tail(text, columns, most)
@@ -67,7 +64,6 @@ def test_the_end_of_a_text_fits_the_rows_it_is_given(text: str, columns: int, mo
     assert all(width(row) <= columns for row in rows)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 2_000), st.integers(1, 60))
 def test_a_growing_line_moves_only_when_a_row_is_full(length: int, columns: int) -> None:
     text = "".join(chr(97 + n % 26) for n in range(length))
@@ -75,7 +71,6 @@ def test_a_growing_line_moves_only_when_a_row_is_full(length: int, columns: int)
     assert wrapped_tail(text, columns, 3) == rows[-3:]
 
 
-@settings(deadline=None)
 @given(st.lists(st.text("ab日\u0301\t\n", max_size=6)))
 def test_tabs_are_the_same_in_one_piece_and_in_many(parts: list[str]) -> None:
     text, column = "", 0

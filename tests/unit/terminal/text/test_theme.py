@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyte
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.frontends.terminal.text.diff import diff_fragments
@@ -21,6 +21,7 @@ from agentcli.frontends.terminal.text.theme import (
 )
 from agentcli.look_settings import COLOUR_NAMES, COLOURS, THEMES
 from agentcli.look_settings import ROLES as ROLES_OF_SETTINGS
+from tests.properties import examples
 
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 BACKGROUNDS = {"dark": "#1e1e1e", "light": "#f5f5f5", "high-contrast-dark": "#000000", "high-contrast-light": "#ffffff"}
@@ -102,7 +103,7 @@ def test_without_colours_there_are_only_attributes() -> None:
     assert codes <= {"", "1", "3", "4", "7", "9", "1;4"}
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     st.lists(
         st.tuples(st.lists(st.sampled_from(ROLES), max_size=3).map(" ".join), st.text("ab \n", max_size=3)), max_size=14
@@ -150,7 +151,6 @@ def test_the_palette_for_a_choice(choice: str, environment: dict[str, str], back
     assert palette_for(choice, environment, is_terminal=True, background=background) == palette
 
 
-@settings(deadline=None)
 @given(
     st.sampled_from(THEMES),
     st.dictionaries(st.sampled_from(["TERM", "COLORTERM", "COLORFGBG", "NO_COLOR", "FORCE_COLOR"]), st.text()),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
 from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain
 from agentcli.frontends.terminal.text.text_width import width
 from agentcli.frontends.terminal.text.wrapping import WordWrap, wrapped
+from tests.properties import examples
 
 
 def markdown(source: str, columns: int, *, wraps: bool = True) -> list[str]:
@@ -74,7 +75,7 @@ def test_a_list_of_names_hangs_from_its_second_column() -> None:
     assert rows("  one two three", 9) == ["  one two", "  three"]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(
     st.lists(st.tuples(st.sampled_from(["", "bold"]), st.text("ab é日。（ \t-", max_size=12)), max_size=20),
     st.integers(2, 30),
