@@ -28,6 +28,8 @@ INTERPRETER_S = {
     "COVERAGE_PROCESS_CONFIG",
 }
 
+Process = subprocess.Popen[bytes] | warm.Process
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -86,9 +88,10 @@ class Place:
         """Run to the end; without `stdin` it is /dev/null."""
         given = stdin.encode() if isinstance(stdin, str) else stdin
         environment = {**self.environment, **(env or {})}
-        if self.is_warm and self.user is None and not INTERPRETER_S & environment.keys():
-            code, out, err = warm.run(arguments, self.folder, environment, given, PATIENCE_S)
-            return Ran(code, out.decode(), err.decode())
+        if self._may_fork(environment):
+            with warm.Process.with_pipes(arguments, self.folder, environment, stdin=given is not None) as process:
+                out, err = process.communicate(given, PATIENCE_S)
+            return Ran(process.wait(), out.decode(), err.decode())
         done = subprocess.run(
             self._command(arguments),
             cwd=self.folder,
@@ -104,19 +107,23 @@ class Place:
     def start(self, *arguments: str, env: Mapping[str, str] | None = None, stdin: bool = False) -> Running:
         return Running(self.process(*arguments, env=env, stdin=stdin))
 
-    def process(
-        self, *arguments: str, env: Mapping[str, str] | None = None, stdin: bool = False
-    ) -> subprocess.Popen[bytes]:
+    def process(self, *arguments: str, env: Mapping[str, str] | None = None, stdin: bool = False) -> Process:
+        environment = {**self.environment, **(env or {})}
+        if self._may_fork(environment):
+            return warm.Process.with_pipes(arguments, self.folder, environment, stdin=stdin)
         return subprocess.Popen(
             self._command(arguments),
             cwd=self.folder,
-            env={**self.environment, **(env or {})},
+            env=environment,
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             preexec_fn=_hear_hangups,  # noqa: PLW1509  # it takes no lock
             **self._who(),
         )
+
+    def _may_fork(self, environment: Mapping[str, str]) -> bool:
+        return self.is_warm and self.user is None and not INTERPRETER_S & environment.keys()
 
     def _who(self) -> dict[str, Any]:
         return {} if self.user is None else {"user": self.user, "group": self.user, "extra_groups": []}
@@ -134,7 +141,7 @@ def _hear_hangups() -> None:
 class Running:
     """A program that is still running; its lines are read as they come."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: Process) -> None:
         self._process = process
         self._out: list[str] = []
         self._err: list[bytes] = []

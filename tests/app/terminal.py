@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import select
 import signal
-import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-import pexpect
 import pyte
+
+from tests.app import warm
 
 KEYS = (
     "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY", "DEEPSEEK_API_KEY", "OPENROUTER_API_KEY",
@@ -31,21 +33,19 @@ class Terminal:
         kept = {name: value for name, value in os.environ.items() if name not in KEYS}
         home = {"AGENTCLI_HOME": str(cwd.parent / "home"), "OLLAMA_HOST": "127.0.0.1:9", "TERM": "xterm-256color"}
         home["PYTHON_KEYRING_BACKEND"] = NO_KEYRING
-        self._child = pexpect.spawn(
-            sys.executable,
-            ["-m", "agentcli", *flags],
-            cwd=cwd,
-            env={**kept, **home, **env},
-            dimensions=(rows, columns),
-            timeout=10,
-        )
-        self.screen.write_process_input = self._child.send  # a terminal answers where its cursor is
+        self._master, slave = os.openpty()
+        termios.tcsetwinsize(slave, (rows, columns))
+        self._process = warm.Process(flags, cwd, {**kept, **home, **env}, (slave,) * 3, has_terminal=True)
+        os.close(slave)
+        self._is_open = True
+        self.screen.write_process_input = self.type  # a terminal answers where its cursor is
 
     def type(self, keys: str) -> None:
-        self._child.send(keys)
+        self.send(keys.encode())
 
     def send(self, data: bytes) -> None:
-        self._child.send(data)
+        while data:
+            data = data[os.write(self._master, data) :]
 
     def asked(self) -> str:
         """Wait for a question and for as long as nobody could have answered it."""
@@ -80,11 +80,11 @@ class Terminal:
         return "\n".join([*(row.rstrip() for row in above), self.text()])
 
     def resize(self, rows: int, columns: int) -> None:
-        self._child.setwinsize(rows, columns)
+        termios.tcsetwinsize(self._master, (rows, columns))
         self.screen.resize(rows, columns)
 
     def kill(self, number: signal.Signals) -> None:
-        self._child.kill(number)
+        self._process.send_signal(number)
 
     def settle(self, seconds: float = 0.4) -> str:
         """Read for a while; gives the screen."""
@@ -94,25 +94,34 @@ class Terminal:
         return self.text()
 
     def _read(self) -> None:
-        try:
-            data = self._child.read_nonblocking(65_536, timeout=0.1)
-        except pexpect.TIMEOUT:
-            return
-        except pexpect.EOF:
-            self._child.wait()
-            return
-        self.written += data
-        self._stream.feed(data)
+        """Feed the screen what has been written, or what comes within a moment."""
+        if not self._is_open:
+            time.sleep(0.01)
+        elif select.select([self._master], [], [], 0.1)[0]:
+            try:
+                data = os.read(self._master, 65_536)
+            except OSError:  # EIO: nobody has the terminal any more
+                self._is_open = False
+                return
+            self.written += data
+            self._stream.feed(data)
 
     def exit_code(self) -> int:
         deadline = time.monotonic() + PATIENCE_S
-        while self._child.isalive() and time.monotonic() < deadline:
+        while (code := self._process.poll()) is None and time.monotonic() < deadline:
             self._read()
-        self._child.close()
-        return int(self._child.exitstatus if self._child.exitstatus is not None else -1)
+        while self._is_open and select.select([self._master], [], [], 0)[0]:
+            self._read()
+        self.close()
+        return -1 if code is None or code < 0 else code
 
     def close(self) -> None:
-        self._child.close(force=True)
+        if self._master >= 0:
+            os.close(self._master)
+            self._master = -1
+            self._is_open = False
+        self._process.kill()
+        self._process.wait(PATIENCE_S)
 
 
 Open = Callable[..., Terminal]

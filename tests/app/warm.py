@@ -1,102 +1,169 @@
-"""Starts agentcli at a third of the cost: forks a process that has imported it, and lets its main run there.
+"""Start agentcli at a tenth of the cost: fork a process that has imported it, and let its main run there.
 
-Run as a program, this file is that process. It takes one byte for each start, with stdin, stdout, stderr and a channel,
-which brings the rest and takes back the id of the new process and its exit code.
+Run as a program, this file is that process. All workers of a test run share one. Each connection to its socket brings
+the descriptors of a program and how to start it, and takes back its process id and, later, its exit code. A connection
+without descriptors is a lease: the process ends with the last of them.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import gc
 import json
 import os
 import pkgutil
+import select
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import termios
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import BinaryIO, NoReturn, Self
 
-# Modules that no run without a terminal imports, or that are programs of their own.
+# Modules that need extras, or that are programs of their own.
 LEFT_OUT = (
-    "agentcli.frontends.terminal", "agentcli.cli.interactive", "agentcli.cli.terminal_opener", "agentcli.langchain",
-    "agentcli.frontends.http.", "agentcli.infra.telemetry.", "agentcli.infra.event_log.redis",
+    "agentcli.langchain", "agentcli.infra.telemetry.", "agentcli.infra.event_log.redis",
     "agentcli.infra.sessions.postgres",
 )  # fmt: skip
 
 
-def run(
-    arguments: Sequence[str | bytes], cwd: Path, env: Mapping[str, str], stdin: bytes | None, timeout: float
-) -> tuple[int, bytes, bytes]:
-    """Run it to the end; gives its exit code and what it wrote. Without `stdin` that is /dev/null."""
-    channel, theirs = socket.socketpair()
-    their_in, in_ = os.pipe()
-    out, their_out = os.pipe()
-    err, their_err = os.pipe()
-    if stdin is None:
-        os.close(their_in)
-        their_in = os.open(os.devnull, os.O_RDONLY)
-    with channel:
-        with theirs:
-            socket.send_fds(_server(env["PATH"]), [b"r"], [their_in, their_out, their_err, theirs.fileno()])
+class Process:
+    """A program that was forked; like `subprocess.Popen`, as far as tests need it."""
+
+    def __init__(
+        self,
+        arguments: Sequence[str | bytes],
+        cwd: Path,
+        env: Mapping[str, str],
+        descriptors: Sequence[int],
+        *,
+        has_terminal: bool = False,
+    ) -> None:
+        """Start it with its stdin, stdout and stderr, which the caller closes."""
+        self.stdin: BinaryIO | None = None
+        self.stdout: BinaryIO | None = None
+        self.stderr: BinaryIO | None = None
+        self.returncode: int | None = None
+        request = {
+            "arguments": [os.fsdecode(one) for one in arguments],
+            "cwd": str(cwd),
+            "env": dict(env),
+            "has_terminal": has_terminal,
+        }
+        self._channel = socket.socket(socket.AF_UNIX)
+        self._channel.connect(str(_server()))
+        socket.send_fds(self._channel, [b"r"], list(descriptors))
+        self._channel.sendall(json.dumps(request).encode() + b"\n")
+        self._answers = self._channel.makefile("rb")
+        self.pid = int(self._answers.readline())
+
+    @classmethod
+    def with_pipes(cls, arguments: Sequence[str | bytes], cwd: Path, env: Mapping[str, str], *, stdin: bool) -> Process:
+        """Start it with pipes; without `stdin` that is /dev/null."""
+        their_in, in_ = os.pipe() if stdin else (os.open(os.devnull, os.O_RDONLY), None)
+        out, their_out = os.pipe()
+        err, their_err = os.pipe()
+        process = cls(arguments, cwd, env, (their_in, their_out, their_err))
         for descriptor in (their_in, their_out, their_err):
             os.close(descriptor)
-        request = {"arguments": [os.fsdecode(one) for one in arguments], "cwd": str(cwd), "env": dict(env)}
-        channel.sendall(json.dumps(request).encode() + b"\n")
+        process.stdin = None if in_ is None else os.fdopen(in_, "wb")
+        process.stdout, process.stderr = os.fdopen(out, "rb"), os.fdopen(err, "rb")
+        return process
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until it has ended; gives its exit code, or minus the signal that ended it."""
+        if self.returncode is None:
+            if not select.select([self._channel], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("agentcli", timeout or 0)
+            self.returncode = int(self._answers.readline())
+            self._channel.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        with suppress(subprocess.TimeoutExpired):
+            self.wait(0)
+        return self.returncode
+
+    def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[bytes, bytes]:
+        """Feed it, read all that it writes, and wait for its end."""
         written: dict[int, bytes] = {}
-        threads = [
-            threading.Thread(target=_write, args=(in_, stdin or b""), daemon=True),
-            *(threading.Thread(target=_read, args=(one, written), daemon=True) for one in (out, err)),
+        readers = [
+            threading.Thread(target=lambda i=i, pipe=pipe: written.update({i: pipe.read()}), daemon=True)
+            for i, pipe in enumerate((self.stdout, self.stderr))
+            if pipe is not None
         ]
-        for thread in threads:
-            thread.start()
-        channel.settimeout(timeout)
-        answers = channel.makefile()
-        pid = int(answers.readline())
-        try:
-            code = int(answers.readline())
-        except TimeoutError:
-            os.kill(pid, signal.SIGKILL)
-            raise subprocess.TimeoutExpired(list(arguments), timeout) from None
-    for thread in threads:
-        thread.join(timeout)
-    return code, written[out], written[err]
+        for reader in readers:
+            reader.start()
+        if self.stdin is not None:
+            with suppress(BrokenPipeError), self.stdin:  # it need not read to the end
+                self.stdin.write(input or b"")
+        self.wait(timeout)
+        for reader in readers:
+            reader.join(timeout)
+        return written.get(0, b""), written.get(1, b"")
 
+    def __enter__(self) -> Self:
+        return self
 
-def _write(descriptor: int, data: bytes) -> None:
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-    except BrokenPipeError:
-        pass  # it does not read to the end
+    def __exit__(self, *_: object) -> None:
+        """Close its pipes; a program that still runs is killed."""
+        self.kill()
+        self.wait()
+        for pipe in (self.stdin, self.stdout, self.stderr):
+            if pipe is not None:
+                pipe.close()
 
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
 
-def _read(descriptor: int, written: dict[int, bytes]) -> None:
-    with open(descriptor, "rb") as file:
-        written[descriptor] = file.read()
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
 
 
 @cache
-def _server(path: str) -> socket.socket:
-    """Start it; it ends with this process, which closes the other end."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        subprocess.Popen(
-            [sys.executable, "-P", __file__, str(theirs.fileno())],
-            env={"PATH": path, "LANG": "C.UTF-8"},  # the interpreter's; the program gets its own
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-        )
-    return ours
+def _server() -> Path:
+    """Return the socket of this test run's server, which is started if need be; it ends with the last worker."""
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID") or str(os.getpid())
+    path = Path(tempfile.gettempdir(), f"agentcli-warm-{os.getuid()}-{run[:16]}")
+    lease = socket.socket(socket.AF_UNIX)
+    with Path(f"{path}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            lease.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            path.unlink(missing_ok=True)
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(str(path))
+                listener.listen(64)
+                subprocess.Popen(
+                    [sys.executable, "-P", __file__, str(listener.fileno()), str(path)],
+                    env={"PATH": os.environ["PATH"], "LANG": "C.UTF-8"},  # the interpreter's; programs get their own
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[listener.fileno()],
+                )
+            lease.connect(str(path))
+    lease.sendall(b"l")
+    atexit.register(lease.close)
+    return path
 
 
-def _serve(requests: socket.socket) -> None:
+# In the server
+
+
+def _serve(listener: socket.socket, path: Path) -> None:
     """Return in a process that is to become the program; never in this one."""
     package = import_module("agentcli")
     for module in pkgutil.walk_packages(package.__path__, "agentcli."):
@@ -104,32 +171,58 @@ def _serve(requests: socket.socket) -> None:
             import_module(module.name)
     gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+    leases: set[socket.socket] = set()
     while True:
-        byte, descriptors, _, _ = socket.recv_fds(requests, 1, 4)
-        if not byte:
+        for ready in select.select([listener, *leases], [], [])[0]:
+            if ready is not listener:  # whoever held it is gone
+                leases.discard(ready)
+                ready.close()
+                if not leases:
+                    _leave_unless_wanted(listener, path)
+                continue
+            channel, _ = listener.accept()
+            kind, descriptors, _, _ = socket.recv_fds(channel, 1, 3)
+            if kind == b"l":
+                leases.add(channel)
+                continue
+            if os.fork() == 0:
+                for other in (listener, *leases):
+                    other.close()
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                return _become(channel, descriptors)
+            channel.close()
+            for descriptor in descriptors:
+                os.close(descriptor)
+
+
+def _leave_unless_wanted(listener: socket.socket, path: Path) -> None:
+    with Path(f"{path}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # nobody is just connecting
+        if not select.select([listener], [], [], 0)[0]:
+            path.unlink(missing_ok=True)
+            Path(lock.name).unlink()
             os._exit(0)
-        if os.fork() == 0:
-            requests.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            return _become(descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
 
 
-def _become(descriptors: list[int]) -> None:
+def _become(channel: socket.socket, descriptors: list[int]) -> None:
     """Watch the program from outside, in its parent, and tell how it ended."""
-    with socket.socket(fileno=descriptors.pop()) as channel:
+    with channel:
         with channel.makefile() as lines:
             request = json.loads(lines.readline())
         if pid := os.fork():
-            channel.sendall(b"%d\n" % pid)
             for descriptor in descriptors:
                 os.close(descriptor)
-            channel.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            with suppress(BrokenPipeError):  # nobody waits for it
+                channel.sendall(b"%d\n" % pid)
+                channel.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             os._exit(0)
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
+    if request["has_terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # as in a terminal, also where the tests run under nohup
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
@@ -157,5 +250,5 @@ def _run_main() -> NoReturn:
 
 
 if __name__ == "__main__":
-    _serve(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])), Path(sys.argv[2]))
     _run_main()
