@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from agentcli.errors import ConfigError
+from agentcli.short_program import run_short_program
 
 LONGEST_RUN_S = 10.0
 KEPT_S = 300.0
-LARGEST = 64 * 1024  # bytes of output; a pipe holds no more while nobody reads
+LARGEST = 64 * 1024  # bytes of output
 
 
 class KeyHelper:
@@ -45,50 +45,18 @@ class KeyHelper:
         self._until = 0.0
 
     async def _asked(self) -> str:
-        read_end, write_end = os.pipe()
-        try:
-            code = await self._run(write_end)
-            printed = _waiting_in(read_end)
-        finally:
-            os.close(read_end)
-            os.close(write_end)
-        if code != 0:
-            raise self._error(f"the command ended with exit code {code}: run it by hand to see why.")
-        if not (key := printed.decode(errors="replace").strip()):
-            raise self._error("the command printed no key.")
-        return key
-
-    async def _run(self, output: int) -> int:
-        """The exit code. The command ends with its time or with whoever waits for it."""
         words = split_command(self._command, self._error)
         try:
-            process = await asyncio.create_subprocess_exec(
-                *words,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=asyncio.subprocess.DEVNULL,
-                cwd=self._folder,
-                start_new_session=True,
-            )
+            end = await run_short_program(words, timeout_s=LONGEST_RUN_S, max_bytes=LARGEST, cwd=self._folder)
         except OSError as error:
             raise self._error(f"the command could not be started ({error.strerror}).") from error
-        try:
-            async with asyncio.timeout(LONGEST_RUN_S):
-                return await process.wait()
-        except TimeoutError as error:
-            raise self._error(f"the command did not end within {LONGEST_RUN_S:g} s.") from error
-        finally:
-            if process.returncode is None:
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def _waiting_in(pipe: int) -> bytes:
-    """What was written by now; a program that the command left behind may hold the other end open."""
-    os.set_blocking(pipe, False)
-    try:
-        return os.read(pipe, LARGEST)
-    except BlockingIOError:
-        return b""
+        if end.exit_code is None:
+            raise self._error(f"the command did not end within {LONGEST_RUN_S:g} s.")
+        if end.exit_code != 0:
+            raise self._error(f"the command ended with exit code {end.exit_code}: run it by hand to see why.")
+        if not (key := end.stdout.decode(errors="replace").strip()):
+            raise self._error("the command printed no key.")
+        return key
 
 
 def split_command(command: str, error: Callable[[str], ConfigError]) -> list[str]:

@@ -116,6 +116,15 @@ def test_context_reaches_the_model(place: Place) -> None:
     assert given(place, "after")["tool_response"]["content"] == "Created made."
 
 
+@pytest.mark.parametrize("verdict", ["echo no >&2; exit 2", f"echo '{json.dumps(decided('deny'))}'"])
+def test_a_verdict_counts_when_the_hook_has_ended_whoever_holds_its_output(place: Place, verdict: str) -> None:
+    hook(place, "PreToolUse", f"sleep 30 & sleep 0.1; {verdict}", timeout=20)
+    ran = stream(place, WRITE)
+    (shown,) = ran.of("system", "hook")
+    assert (shown["decision"], shown["problem"], shown["duration_ms"] < 10_000) == ("deny", "", True)
+    assert not (place.folder / "made").exists()
+
+
 @pytest.mark.parametrize(
     "command", ["python3 /nowhere/guard.py", "/nowhere/guard", "sh /nowhere/guard.sh", "sleep 30", "echo '{not json'"]
 )

@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -62,10 +63,13 @@ def run(*command: str, timeout_s: float = TEST_S) -> subprocess.CompletedProcess
     """Run a program in the copy; both outputs are in `stdout`. One that takes too long fails the check."""
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
-        return subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s, check=False,
-            env=environment,
-        )  # fmt: skip
+        # A pipe would be waited for as long as a child that was left behind holds it.
+        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+            done = subprocess.run(
+                command, stdout=output, stderr=subprocess.STDOUT, timeout=timeout_s, check=False, env=environment
+            )
+            output.seek(0)
+            return subprocess.CompletedProcess(command, done.returncode, output.read())
     except subprocess.TimeoutExpired:
         fail(f"{' '.join(command)} took more than {timeout_s:g} s")
     except OSError as error:

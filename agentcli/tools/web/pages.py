@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import signal
@@ -12,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from agentcli.errors import ToolError
+from agentcli.short_program import run_short_program
 from agentcli.tools.observation import beginning_of
 from agentcli.tools.web.access import WebPage
 from agentcli.tools.web.charsets import decoded
@@ -20,6 +20,7 @@ from agentcli.tools.web.hidden import visible_text
 
 MOST_HTML = 3_000_000  # characters of a page that are turned into Markdown; the rest is left out, and that is said
 CONVERSION_S = 20.0
+_MAX_ANSWER_BYTES = 64 * 1024 * 1024  # more than any page of MOST_HTML characters becomes
 _SLACK = 1_000  # characters that show nothing among the first ones
 _SNIFFED = 2_048  # characters at the start of a body that tell what it is
 
@@ -82,32 +83,20 @@ async def _as_markdown(page: str, base_url: str) -> _Markdown:
     # -P and the search path of this process: the working directory may be a stranger's project. No other variable of
     # the environment reaches a parser of foreign pages.
     search = os.pathsep.join(dict.fromkeys([str(Path(__file__).parents[3]), *filter(None, sys.path)]))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        *("-P", "-m", "agentcli.tools.web.html_pages", base_url),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        env={"PYTHONPATH": search, "PYTHONUTF8": "1"},
-        start_new_session=True,
+    end = await run_short_program(
+        (sys.executable, "-P", "-m", "agentcli.tools.web.html_pages", base_url),
+        timeout_s=CONVERSION_S,
+        max_bytes=_MAX_ANSWER_BYTES,
+        environment={"PYTHONPATH": search, "PYTHONUTF8": "1"},
+        stdin=page.encode("utf-8", errors="replace"),
     )
-    too_long = ToolError("The page is built so that reading it takes too long.", kind="validation_error")
+    if end.exit_code in (None, -signal.SIGXCPU, -signal.SIGKILL):
+        raise ToolError("The page is built so that reading it takes too long.", kind="validation_error")
     try:
-        async with asyncio.timeout(CONVERSION_S):
-            answer, _ = await process.communicate(page.encode("utf-8", errors="replace"))
-    except TimeoutError as error:
-        raise too_long from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-        raise too_long
-    try:
-        return msgspec.json.decode(answer, type=_Markdown)
+        return msgspec.json.decode(end.stdout, type=_Markdown)
     except msgspec.DecodeError as error:
         raise ToolError(
-            f"The page could not be read: its parser ended with code {process.returncode}.", kind="validation_error"
+            f"The page could not be read: its parser ended with code {end.exit_code}.", kind="validation_error"
         ) from error
 
 

@@ -156,6 +156,8 @@ async def ripgrep_files(root: Path) -> AsyncGenerator[list[str], None]:
     finally:
         if process.returncode is None:
             process.kill()
+        while await process.stdout.read(65_536):  # until the pipe is empty `wait` does not return
+            pass
         await process.wait()
 
 

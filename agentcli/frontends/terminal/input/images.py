@@ -9,8 +9,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.programs.short_program import output_of
 from agentcli.llm.media_types import media_type_of
+from agentcli.short_program import run_short_program
 
 LARGEST_IMAGE = 5 * 1024 * 1024  # bytes; the Messages API takes no larger one
 CLIPBOARD_TIME_LIMIT_S = 2.0
@@ -70,9 +70,14 @@ async def clipboard_image(environment: Mapping[str, str]) -> bytes | None:
     for name, *arguments in _CLIPBOARD:
         if program := shutil.which(name, path=environment.get("PATH", "")):
             argv = (program, *arguments)
-            data = await output_of(argv, environment, seconds=CLIPBOARD_TIME_LIMIT_S, most=MOST_READ)
-            if data and image_type_of(data):
-                return data
+            try:
+                end = await run_short_program(
+                    argv, timeout_s=CLIPBOARD_TIME_LIMIT_S, max_bytes=MOST_READ, environment=environment
+                )
+            except OSError:
+                continue
+            if end.exit_code == 0 and image_type_of(end.stdout):
+                return end.stdout
     return None
 
 

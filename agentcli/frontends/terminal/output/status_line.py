@@ -9,12 +9,12 @@ import msgspec
 from msgspec import Struct
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.programs.short_program import output_of
 from agentcli.frontends.terminal.text.fragments import Row
 from agentcli.frontends.terminal.text.text_width import clipped, row_width
+from agentcli.short_program import run_short_program
 
 COMMAND_TIMEOUT_S = 2.0
-LONGEST_OUTPUT = 65_536  # bytes; a command that prints more is not waited for
+LONGEST_OUTPUT = 65_536  # bytes
 MODE_LABELS = {"acceptEdits": "accept edits", "bypassPermissions": "bypass permissions", "dontAsk": "never ask"}
 _MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}
 
@@ -123,8 +123,14 @@ async def custom_status(command: str, status: Status, environment: Mapping[str, 
     if not command.strip():
         return ""
     told = {**msgspec.structs.asdict(status), "context_share": round(status.context_share, 4)}
-    shell = ("/bin/sh", "-c", command)
-    output = await output_of(
-        shell, environment, stdin=msgspec.json.encode(told), seconds=COMMAND_TIMEOUT_S, most=LONGEST_OUTPUT
-    )
-    return printable((output or b"").decode("utf-8", "replace")).partition("\n")[0]
+    try:
+        end = await run_short_program(
+            ("/bin/sh", "-c", command),
+            timeout_s=COMMAND_TIMEOUT_S,
+            max_bytes=LONGEST_OUTPUT,
+            environment=environment,
+            stdin=msgspec.json.encode(told),
+        )
+    except OSError:
+        return ""
+    return printable(end.stdout.decode(errors="replace") if end.exit_code == 0 else "").partition("\n")[0]

@@ -243,6 +243,19 @@ def test_a_listing_that_goes_on_is_ended_with_the_index(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 10))
 
 
+def test_a_listing_that_is_left_early_ends_though_its_pipe_is_full(tmp_path: Path) -> None:
+    for number in range(3_000):
+        (tmp_path / f"{'a' * 200}{number}").touch()
+
+    async def run() -> None:
+        listing = ripgrep_files(tmp_path)
+        await anext(listing)
+        await asyncio.sleep(0.1)
+        await listing.aclose()
+
+    asyncio.run(asyncio.wait_for(run(), 10))
+
+
 def test_a_folder_that_is_gone_has_no_files(tmp_path: Path) -> None:
     async def run() -> list[str]:
         return await FileIndex(partial(ripgrep_files, tmp_path / "gone")).match("")
