@@ -23,6 +23,7 @@ from agentcli.agent.turn_log import (
     Turn,
     add,
     answer_open_calls,
+    begin_answer,
     hook_allows,
     queue_changed,
     refuse_calls,
@@ -111,8 +112,7 @@ async def _rounds(turn: Turn) -> DoneReason:
             refuse_calls(turn, calls, why)
             return reason
         if calls:
-            turn.said += turn.answer
-            turn.answer.clear()
+            begin_answer(turn)
             results = await run_calls_of(turn, calls)
             own = (one.duration_ms for one in results if one.name != "create_subagent")  # which charges its own
             turn.budgets.charge({"seconds": sum(own) / 1000})
@@ -122,10 +122,14 @@ async def _rounds(turn: Turn) -> DoneReason:
             is_over = has_said_all(turn, reply, results)
         steered = add_steering(turn)
         reported = await add_reports(turn, waits=not calls and not steered)
+        if steered or reported:
+            begin_answer(turn)
         has_more = (calls and not is_over) or steered or reported or continue_reply(turn, reply)
         has_more = has_more or await settle_plan(turn) or asks_again(turn) or urges(turn)
-        if not has_more and not await heed_stop(turn):
-            return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
+        if not has_more:
+            if not await heed_stop(turn):
+                return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
+            begin_answer(turn)
     return "max_turns"
 
 

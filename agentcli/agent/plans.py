@@ -6,7 +6,7 @@ import re
 
 from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import Approve
-from agentcli.agent.turn_log import Turn, add
+from agentcli.agent.turn_log import Turn, add, begin_answer
 from agentcli.conversation.entries import PlanAccepted, User, reminder
 from agentcli.llm.messages import Text, ToolUse
 
@@ -28,12 +28,10 @@ async def settle_plan(turn: Turn) -> bool:
     if answer.allowed:
         changed = answer.comment.strip()
         add(turn, PlanAccepted(changed or plan), reminder(f"{_CHANGED}{changed}" if changed else _ACCEPTED))
-        turn.said += turn.answer
-        turn.answer.clear()
+        begin_answer(turn)
         return True
     if answer.comment.strip():
         add(turn, User((Text(answer.comment.strip()),)))
-        turn.said += turn.answer
-        turn.answer.clear()
+        begin_answer(turn)
         return True
     return False

@@ -45,13 +45,13 @@ NOT_BEGUN = "Not run: the program ended while a question about another call wait
 class Turn:
     """One prompt being answered. `round` counts its requests, from 1.
 
-    `answer` holds the parts of the answer so far, `said` texts that came before calls. `has_half_answer`: a reply
-    broke off in its text, and no other has come since. `has_overflowed`: a request was too long, and the conversation
-    was compacted for it. `is_refused`: the provider takes the newest request in no form. `dearer_model` is the one that
-    a cheaper one has just replaced. `left` are calls of an earlier reply that are still to run. `stops` counts how
-    often hooks let it go on, `tries_to_fit` how often an answer did not fit a schema; a prompt may be
-    `is_refused_by_hook`. The model asked last may be `is_small`. `pending` are entries being stored, oldest first; of
-    `entry_ids` the first `accepted` were in a request that was answered.
+    `answer` holds the parts of the answer so far, `said` texts that came before calls, or before the turn was sent
+    on. `has_half_answer`: a reply broke off in its text, and no other has come since. `has_overflowed`: a request was
+    too long, and the conversation was compacted for it. `is_refused`: the provider takes the newest request in no
+    form. `dearer_model` is the one that a cheaper one has just replaced. `left` are calls of an earlier reply that
+    are still to run. `stops` counts how often hooks let it go on, `tries_to_fit` how often an answer did not fit a
+    schema; a prompt may be `is_refused_by_hook`. The model asked last may be `is_small`. `pending` are entries being
+    stored, oldest first; of `entry_ids` the first `accepted` were in a request that was answered.
     """
 
     state: AgentState
@@ -81,6 +81,12 @@ class Turn:
     prompt_ids: list[str] = field(default_factory=list)
     entry_ids: list[str] = field(default_factory=list)
     accepted: int = 0
+
+
+def begin_answer(turn: Turn) -> None:
+    """Set aside what was said so far: what the model says next is an answer of its own."""
+    turn.said += turn.answer
+    turn.answer.clear()
 
 
 def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
