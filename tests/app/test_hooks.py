@@ -86,6 +86,46 @@ def test_an_answer_in_json_decides(place: Place, answer: dict[str, Any], *, is_m
     assert (place.folder / "made").exists() is is_made
 
 
+BANNER = "Now using node v22 {default}\n"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        BANNER + json.dumps(decided("deny")),
+        BANNER + json.dumps(decided("deny"), indent=2) + "\nbye",
+        json.dumps(decided("allow")) + "\n" + json.dumps(decided("deny")),
+        json.dumps({"permissionDecision": "deny"}),
+    ],
+)
+def test_a_verdict_counts_beside_other_output(place: Place, said: str) -> None:
+    hook(place, "PreToolUse", says(place, "banner", said))
+    (shown,) = stream(place, WRITE).of("system", "hook")
+    assert (shown["decision"], shown["problem"]) == ("deny", "")
+    assert not (place.folder / "made").exists()
+
+
+@pytest.mark.parametrize("word", ["denied", "Allow", True])
+def test_a_decision_that_is_no_known_word_denies_and_is_reported(place: Place, word: Any) -> None:
+    command = says(place, "odd", decided(word))
+    hook(place, "PreToolUse", command)
+    ran = stream(place, WRITE)
+    assert not (place.folder / "made").exists()
+    (told,) = (line["text"] for line in ran.of("system", "notice"))
+    assert f"`{command}`: it decided {word!r}, which is none of allow, ask and deny" in told
+    assert repr(word) in results(ran)[0]
+
+
+def test_plain_text_may_hold_what_looks_like_json(place: Place) -> None:
+    text = 'int main()\n{\n  return 0;\n}\n{"name": "x",}\n{"name": "y"}'
+    hook(place, "SessionStart", says(place, "code", text), onError="deny")
+    hook(place, "PreToolUse", "echo all is well")
+    ran = stream(place, WRITE)
+    assert json.dumps(text)[1:-1] in place.run("sessions", "show", ran.result["session_id"], "--json").out
+    assert not ran.of("system", "notice")
+    assert (place.folder / "made").exists()
+
+
 def test_a_yes_of_a_hook_overrules_no_deny_rule(place: Place) -> None:
     hook(place, "PreToolUse", says(place, "yes", decided("allow")))
     assert "denies it" in results(stream(place, WRITE, flags=("--deny", "Write")))[0]
@@ -126,7 +166,15 @@ def test_a_verdict_counts_when_the_hook_has_ended_whoever_holds_its_output(place
 
 
 @pytest.mark.parametrize(
-    "command", ["python3 /nowhere/guard.py", "/nowhere/guard", "sh /nowhere/guard.sh", "sleep 30", "echo '{not json'"]
+    "command",
+    [
+        "python3 /nowhere/guard.py",
+        "/nowhere/guard",
+        "sh /nowhere/guard.sh",
+        "sleep 30",
+        "echo '{not json'",
+        "echo hi; echo \"{'decision': 'deny'}\"",
+    ],
 )
 @pytest.mark.parametrize("on_error", ["allow", "deny"])
 def test_a_hook_that_could_not_run_is_no_denial_unless_that_is_wanted(
@@ -168,7 +216,7 @@ def test_a_stop_hook_lets_the_model_go_on(place: Place) -> None:
     flag = place.folder.parent / "once"
     hook(place, "Stop", f"test -e {flag} && exit 0; touch {flag}; echo run the tests first >&2; exit 2")
     ran = place.run("-p", "go", "-m", place.script({"text": "one"}, {"text": "two"}), "--output-format", "json")
-    assert json.loads(ran.out)["result"].endswith("two")
+    assert json.loads(ran.out)["result"] == "two"
 
 
 def test_a_stop_hook_without_end_is_not_heeded_for_ever(place: Place) -> None:

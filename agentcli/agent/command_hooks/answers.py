@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import msgspec
 from msgspec import Struct
 
 from agentcli.agent.command_hooks.specs import HookSpec
@@ -20,7 +20,15 @@ _NO_SCRIPT = re.compile(
     re.IGNORECASE,
 )
 _PLAIN_CONTEXT = ("SessionStart", "UserPromptSubmit", "SubagentStart")  # whose plain output is told to the model
+_ABOUT_CALLS = ("PreToolUse", "PermissionRequest")
+_BRACE = re.compile(r"^[ \t]*\{", re.MULTILINE)
+_ANSWER_KEY = re.compile(r'"(?:hookSpecificOutput|permissionDecision|decision|continue|systemMessage)"')
+_DECODER = json.JSONDecoder()
 Decision = Literal["", "allow", "ask", "deny"]
+# The words of the field; one that defers leaves the decision to others.
+_DECISIONS: dict[str, Decision] = {
+    "": "", "allow": "allow", "approve": "allow", "ask": "ask", "deny": "deny", "block": "deny", "defer": "",
+}  # fmt: skip
 _STRENGTH: dict[Decision, int] = {"": 0, "allow": 1, "ask": 2, "deny": 3}
 
 
@@ -77,13 +85,29 @@ def read_answer(spec: HookSpec, ended: Ended) -> Said:
     if ended.exit_code:
         told = ended.stderr.strip().splitlines()[:1] or [""]
         return Said(problem=f"`{spec.command}` ended with {ended.exit_code}: {told[0]}".rstrip(": "))
-    text = ended.stdout.strip()
-    if not text.startswith("{"):
-        return Said(context=text if spec.event in _PLAIN_CONTEXT else "")
-    try:
-        return _read_json(msgspec.json.decode(text, type=dict[str, Any]))
-    except msgspec.MsgspecError as error:
-        return _failed(spec, f"its answer is no JSON ({error})")
+    return _read_output(spec, ended.stdout.strip().removeprefix("\ufeff"))
+
+
+def _read_output(spec: HookSpec, text: str) -> Said:
+    """The answer of a hook that ended with 0: the JSON objects that begin a line, else plain text."""
+    takes_text = spec.event in _PLAIN_CONTEXT  # which may hold JSON, or code that looks like it
+    answers: list[Said] = []
+    position = 0
+    while found := _BRACE.search(text, position):
+        start = found.end() - 1
+        try:
+            answer, position = _DECODER.raw_decode(text, start)
+            if rest := text[position:].partition("\n")[0].strip():
+                raise ValueError(f"{rest[:40]!r} follows it")
+        except (ValueError, RecursionError) as error:
+            if not takes_text or start == 0 or _ANSWER_KEY.search(text, start):
+                return combined([*answers, _failed(spec, f"its answer is no JSON ({error})")])
+            break
+        if start == 0 or any(_ANSWER_KEY.fullmatch(f'"{key}"') for key in answer):
+            answers.append(_read_json(spec, answer))
+    if answers:
+        return combined(answers)
+    return Said(context=text if takes_text else "")
 
 
 def _not_started(ended: Ended) -> str:
@@ -103,22 +127,40 @@ def _failed(spec: HookSpec, why: str) -> Said:
     return Said(spec.on_error, f"A hook that has to be asked failed: {problem}", problem=problem)
 
 
-def _read_json(answer: dict[str, Any]) -> Said:
-    own = answer.get("hookSpecificOutput")
-    own = own if isinstance(own, dict) else {}
+def _read_json(spec: HookSpec, answer: dict[str, Any]) -> Said:
+    own = answer.get("hookSpecificOutput", {})
+    if not isinstance(own, dict):
+        return _failed(spec, "its hookSpecificOutput is no object")
     behaviour = own.get("decision")  # of PermissionRequest
     behaviour = behaviour if isinstance(behaviour, dict) else {}
-    decision = own.get("permissionDecision") or behaviour.get("behavior") or answer.get("decision") or ""
-    decision = {"block": "deny", "approve": "allow"}.get(decision, decision)
+    word = (
+        own.get("permissionDecision")
+        or answer.get("permissionDecision")
+        or behaviour.get("behavior")
+        or answer.get("decision")
+        or ""
+    )
+    decision = _DECISIONS.get(word) if isinstance(word, str) else None
+    if decision is None:
+        return _undecided(spec, word)
     reason = own.get("permissionDecisionReason") or behaviour.get("message") or answer.get("reason") or ""
     stops = answer.get("continue") is False
     updated = own.get("updatedInput", behaviour.get("updatedInput"))
     notice = answer.get("systemMessage")
     return Said(
-        decision if decision in _STRENGTH else "",
+        decision,
         str(answer.get("stopReason") or reason) if stops else str(reason),
         updated if isinstance(updated, dict) else None,
         str(own.get("additionalContext") or ""),
         (str(notice),) if notice else (),
         stops=stops,
     )
+
+
+def _undecided(spec: HookSpec, word: object) -> Said:
+    """The answer of a hook whose decision is no known word: what it was asked about is not let through unseen."""
+    why = f"it decided {word!r}, which is none of allow, ask and deny"
+    if spec.event not in _ABOUT_CALLS:
+        return _failed(spec, why)
+    problem = f"`{spec.command}`: {why}"
+    return Said("deny", f"A hook's answer was not understood, so the call is denied: {problem}", problem=problem)
