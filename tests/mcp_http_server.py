@@ -14,16 +14,15 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 from tests.mcp_server import Refused, answer
 
-OPTIONS = argparse.Namespace(tools="", page=50, instructions="")
-
 
 class Server(ThreadingHTTPServer):
     """`tokens` are those that count now; `asked` are the paths and methods it was asked for."""
 
-    def __init__(self, *, wants_login: bool, lasts_s: int) -> None:
+    def __init__(self, *, wants_login: bool, lasts_s: int, tools: str) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.wants_login = wants_login
         self.lasts_s = lasts_s
+        self.options = argparse.Namespace(tools=tools, page=50, instructions="")
         self.tokens: set[str] = set()
         self.refreshes: set[str] = set()
         self.asked: list[str] = []
@@ -35,8 +34,8 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def http_server(*, wants_login: bool = False, lasts_s: int = 3600) -> Iterator[Server]:
-    server = Server(wants_login=wants_login, lasts_s=lasts_s)
+def http_server(*, wants_login: bool = False, lasts_s: int = 3600, tools: str = "") -> Iterator[Server]:
+    server = Server(wants_login=wants_login, lasts_s=lasts_s, tools=tools)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         yield server
@@ -95,7 +94,7 @@ class Handler(BaseHTTPRequestHandler):
         if "id" not in message:
             return self.reply(None, 202)
         try:
-            result = {"result": answer(message["method"], message.get("params") or {}, OPTIONS)}
+            result = {"result": answer(message["method"], message.get("params") or {}, self.server.options)}
         except Refused as error:
             result = {"error": {"code": error.code, "message": str(error)}}
         return self.reply({"jsonrpc": "2.0", "id": message["id"], **result})

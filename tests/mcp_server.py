@@ -9,6 +9,7 @@ import argparse
 import itertools
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -75,9 +76,20 @@ def ask(params: dict[str, Any]) -> dict[str, Any]:
 
 
 class Refused(Exception):
-    def __init__(self, code: int, message: str) -> None:
+    def __init__(self, code: Any, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+# Results that break the protocol, for the tool `odd`.
+ODD: dict[str, Any] = {
+    "surrogate": text("half \ud83d"),
+    "no result": "a text",
+    "unknown block": {"content": [{"type": "weird", "x": 1}, {"type": "text", "text": "kept"}]},
+    "annotations": {"content": [{"type": "text", "text": "annotated", "annotations": {"priority": 7}}]},
+    "text alone": {"content": "not a list"},
+    "structured list": {"structuredContent": [1, 2], "isError": "false"},
+}
 
 
 def call(name: str, given: dict[str, Any], params: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
@@ -102,6 +114,9 @@ def call(name: str, given: dict[str, Any], params: dict[str, Any], options: argp
             return text("slowly done")
         case "die":
             print("I have had enough", file=sys.stderr, flush=True)
+            os._exit(3)
+        case "leave":
+            subprocess.Popen(["sleep", "60"])
             os._exit(3)
         case "flood":
             while True:
@@ -133,6 +148,16 @@ def call(name: str, given: dict[str, Any], params: dict[str, Any], options: argp
                     {"type": "image", "data": PIXEL, "mimeType": "image/png"},
                 ]
             }
+        case "odd" if given["kind"] == "error":
+            raise Refused("E1", "no such thing")
+        case "odd" if given["kind"] == "broken":
+            sys.stdout.write(
+                f'{{"jsonrpc":"2.0","id":{params["_meta"]["progressToken"]},"result":{{"content":["a\\x"]}}}}\n'
+            )
+            return text("too late")
+        case "odd":
+            found: dict[str, Any] = ODD[given["kind"]]
+            return found
         case "matching":
             return text("matched", structuredContent={"s": "a" * 60 + "!"})
         case _:

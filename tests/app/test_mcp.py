@@ -196,6 +196,13 @@ def test_a_server_that_dies_is_started_again(place: Place) -> None:
     assert "die" not in ran.result["result"]
 
 
+def test_the_end_of_a_server_counts_though_a_child_of_it_holds_its_output(place: Place) -> None:
+    server(place, "test", "--tools", str(tools_file(place, {"name": "leave"}, {"name": "say"})), timeout=20_000)
+    left, again = results(stream(place, one("leave"), one("say", text="again")))
+    assert left.startswith("resource_error")
+    assert again == "again"
+
+
 def test_one_that_dies_again_and_again_is_left_alone(place: Place) -> None:
     server(place)
     ran = stream(place, *[one("die") if n % 2 else one("die", n=n) for n in range(6)])
@@ -559,6 +566,49 @@ def test_a_prompt_of_a_server_attaches_nothing(place: Place) -> None:
     stream(place)
     ran = place.run("-p", "/mcp__test__postcard @private.txt", "-m", place.script(DONE), "--output-format", "json")
     assert "for me alone" not in place.run("sessions", "show", ran.result["session_id"], "--json").out
+
+
+ODD = {"name": "odd"}
+
+
+def test_a_reply_that_cannot_be_read_ends_its_call_at_once(place: Place) -> None:
+    server(place, "test", "--tools", str(tools_file(place, ODD)))
+    kinds = ("surrogate", "error", "no result", "broken")
+    surrogate, error, no_result, broken = results(stream(place, *(one("odd", kind=kind) for kind in kinds)))
+    assert surrogate == "half \ufffd"
+    assert "no such thing" in error
+    assert "its reply cannot be read: JSONRPCResponse.result: Input should be a valid dictionary" in no_result
+    assert "its reply cannot be read: Invalid \\escape" in broken
+
+
+def test_a_reply_over_http_is_read_alike(place: Place) -> None:
+    with http_server(tools=str(tools_file(place, ODD))) as far:
+        place.run("mcp", "add", "test", f"{far.url}/mcp")
+        surrogate, error = results(stream(place, one("odd", kind="surrogate"), one("odd", kind="error")))
+    assert surrogate == "half \ufffd"
+    assert "no such thing" in error
+
+
+def test_what_can_be_read_of_a_result_is_kept(place: Place) -> None:
+    server(place, "test", "--tools", str(tools_file(place, ODD)))
+    kinds = ("unknown block", "annotations", "text alone", "structured list")
+    assert results(stream(place, *(one("odd", kind=kind) for kind in kinds))) == [
+        "[a part of the type 'weird', which cannot be read]\nkept",
+        "annotated",
+        "not a list",
+        "[1, 2]",
+    ]
+
+
+def test_an_odd_tool_costs_no_other_one(place: Place) -> None:
+    union = {"anyOf": [{"type": "object", "properties": {"a": {"type": "string"}}}]}
+    odd = [{"name": "union", "inputSchema": union}, {"name": "bare", "inputSchema": None}, {"name": 7}]
+    server(
+        place, "test", "--tools", str(tools_file(place, *odd, {"name": "shown", "annotations": 1}, {"name": "good"}))
+    )
+    ran = stream(place, one("union", a="x"), one("bare"), one("shown"), one("good"))
+    assert results(ran) == [f"called {name}" for name in ("union", "bare", "shown", "good")]
+    assert "The MCP server test: tool 7 is left out: name: Input should be a valid string." in notices(ran)
 
 
 def test_a_name_or_a_file_that_cannot_be_is_told(place: Place) -> None:

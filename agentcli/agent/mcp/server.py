@@ -52,6 +52,10 @@ class Heed(Protocol):
         """The server has announced other tools or prompts."""
         ...
 
+    def report(self, problem: str) -> None:
+        """Something of the server's cannot be used, as a sentence."""
+        ...
+
 
 class Pins(Protocol):
     """Keeps what servers offered when they were last approved."""
@@ -91,6 +95,7 @@ class Server:
         self._looking: asyncio.Task[None] | None = None
         self._starts: deque[float] = deque(maxlen=MOST_RESTARTS + 1)
         self._needs_login = False
+        self._reported: set[str] = set()
         self._introduced_to: WeakSet[FileLedger] = WeakSet()  # each conversation has one of its own
 
     @property
@@ -229,6 +234,11 @@ class Server:
     def offer_changed(self) -> None:
         if self._looking is None or self._looking.done():
             self._looking = asyncio.create_task(self._look_again())
+
+    def report(self, problem: str) -> None:
+        if problem not in self._reported:
+            self._reported.add(problem)
+            self._tell(problem)
 
     async def _look_again(self) -> None:
         if (client := self._client) is not None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import httpx2
 import mcp_types as types
 from mcp import Client
+from mcp.client import streamable_http
 from mcp.client._transport import Transport, TransportStreams
 from mcp.client.auth import OAuthFlowError
 from mcp.client.session import ClientRequestContext, IncomingMessage
@@ -29,6 +30,8 @@ from agentcli.agent.mcp.server import Heed, NeedsLogin
 from agentcli.errors import ToolError
 from agentcli.infra.mcp.content import parts_of, resource_part
 from agentcli.infra.mcp.elicitation import elicited
+from agentcli.infra.mcp.messages import MessageReader, fault_of
+from agentcli.infra.mcp.results import repair_result
 from agentcli.infra.mcp.stdio import Launch, stdio_transport
 from agentcli.llm.messages import Text
 from agentcli.tools.mcp.client import Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec
@@ -87,6 +90,7 @@ class SdkClient:
             async with client:
                 # A regular expression of the server's would hold up the event loop, and nobody relies on it.
                 client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
+                self._repair_results(client)
                 opened.set_result(client)
                 listening = asyncio.create_task(self._listen(client))
                 try:
@@ -101,6 +105,20 @@ class SdkClient:
         finally:
             if not opened.done():
                 opened.cancel()
+
+    def _repair_results(self, client: Client) -> None:
+        """Have an odd item of a result cost nothing but itself; the SDK gives up all of the result."""
+        dispatcher = client.session._dispatcher  # noqa: SLF001 - no other seam lies before the validation of results
+        send = dispatcher.send_raw_request
+
+        async def send_and_repair(method: str, *given: Any, **options: Any) -> dict[str, Any]:
+            result = await send(method, *given, **options)
+            return repair_result(method, client.protocol_version, result, self._report)
+
+        dispatcher.send_raw_request = send_and_repair  # type: ignore[method-assign]
+
+    def _report(self, problem: str) -> None:
+        self._heed.report(f"The MCP server {self.name}: {problem}.")
 
     def lost(self, why: str) -> None:
         """The transport has ended."""
@@ -209,14 +227,14 @@ class SdkClient:
                 return NeedsLogin(f"{where} wants a login: agentcli mcp login {self.name}", kind="permission_denied")
             case MCPError(code=types.INVALID_PARAMS):
                 return ToolError(f"{where} says: {error}", kind="invalid_parameters")
+            case MCPError(code=types.PARSE_ERROR):
+                return ToolError(f"{where}: {error}.", code=str(error.code))
             case MCPError(code=types.CONNECTION_CLOSED):
                 return ToolError(f"{where} is gone: {error}", kind="resource_error", code="connection_closed")
             case MCPError():
                 return ToolError(f"{where} says: {error}", code=str(error.code))
             case ValidationError():
-                fault = error.errors()[0]
-                place = ".".join(map(str, fault["loc"][-4:]))
-                return ToolError(f"{where} sent what is no answer: {place}: {fault['msg']}.")
+                return ToolError(f"{where} sent what is no answer: {fault_of(error)}.")
             case httpx2.HTTPStatusError() if error.response.status_code in (401, 403):
                 return NeedsLogin(
                     f"{where} refuses access (HTTP {error.response.status_code}): check its headers, or "
@@ -305,5 +323,7 @@ async def _http_transport(
         yield streams
 
 
+# Its transports for HTTP take no reader of ours.
+streamable_http.jsonrpc_message_adapter = types.jsonrpc_message_adapter = MessageReader()  # type: ignore[assignment]
 warnings.filterwarnings("ignore", category=MCPDeprecationWarning)
 logging.getLogger("mcp").addHandler(logging.NullHandler())  # its tracebacks are for a log, not for a terminal

@@ -15,10 +15,10 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client._transport import TransportStreams
 from mcp.shared.message import SessionMessage
-from mcp_types import jsonrpc_message_adapter
 from msgspec import Struct
 
 from agentcli.errors import ToolError
+from agentcli.infra.mcp.messages import MessageReader
 
 LONGEST_MESSAGE = 16 * 1024 * 1024  # bytes; a server that writes a longer line is ended
 KEPT_STDERR = 4_096  # bytes, the newest
@@ -41,7 +41,7 @@ async def stdio_transport(launch: Launch, *, on_end: Callable[[str], None]) -> A
 
     Raises `ToolError` when it cannot be started.
     """
-    process = await _started(launch)
+    process, transport, exited = await _started(launch)
     to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, from_session = anyio.create_memory_object_stream[SessionMessage](0)
     heard = bytearray()
@@ -49,16 +49,31 @@ async def stdio_transport(launch: Launch, *, on_end: Callable[[str], None]) -> A
         asyncio.create_task(_keep_newest(process, heard)),
         asyncio.create_task(_write(process, from_session)),
         asyncio.create_task(_read(process, to_session, heard, on_end)),
+        asyncio.create_task(_end_reading(transport, exited)),
     ]
     try:
         yield read, write
     finally:
-        await asyncio.shield(asyncio.create_task(_ended(process, tasks)))
+        await asyncio.shield(asyncio.create_task(_ended(process, exited, tasks)))
         for stream in (to_session, read, write, from_session):
             stream.close()
 
 
-async def _started(launch: Launch) -> asyncio.subprocess.Process:
+class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
+    """Tells when the server itself has ended; `Process.wait()` also waits for children that hold its pipes."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=LONGEST_MESSAGE, loop=asyncio.get_running_loop())
+        self.exited = asyncio.Event()
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self.exited.set()
+
+
+async def _started(
+    launch: Launch,
+) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport, asyncio.Event]:
     program, *arguments = launch.argv
     found = shutil.which(program, path=launch.environment.get("PATH"))
     if found is None:
@@ -67,7 +82,9 @@ async def _started(launch: Launch) -> asyncio.subprocess.Process:
     if binder := shutil.which("setpriv"):  # a server that heeds no closed stdin ends with us, however we end
         argv = [binder, "--pdeathsig", "KILL", *argv]
     try:
-        return await asyncio.create_subprocess_exec(
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.subprocess_exec(
+            _Protocol,
             *argv,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -75,8 +92,8 @@ async def _started(launch: Launch) -> asyncio.subprocess.Process:
             env=launch.environment,
             cwd=launch.cwd,
             start_new_session=True,
-            limit=LONGEST_MESSAGE,
         )
+        return asyncio.subprocess.Process(transport, protocol, loop), transport, protocol.exited
     except (OSError, ValueError) as error:
         raise ToolError(f"{program} could not be started: {error}.", kind="dependency_error") from error
 
@@ -97,13 +114,13 @@ async def _read(
 ) -> None:
     """Hand on the server's messages, until it ends or writes what is none."""
     assert process.stdout is not None
-    why = ""
+    why, reader = "", MessageReader()
     try:
         while line := await process.stdout.readline():
             if not line.strip():
                 continue
             try:
-                message: SessionMessage | Exception = SessionMessage(jsonrpc_message_adapter.validate_json(line))
+                message: SessionMessage | Exception = SessionMessage(reader.validate_json(line))
             except ValueError as error:  # servers print to stdout what they mean for people
                 log.warning("no message of MCP: %.200r", line)
                 message = error
@@ -128,7 +145,15 @@ async def _keep_newest(process: asyncio.subprocess.Process, heard: bytearray) ->
         del heard[:-KEPT_STDERR]
 
 
-async def _ended(process: asyncio.subprocess.Process, tasks: list[asyncio.Task[None]]) -> None:
+async def _end_reading(transport: asyncio.SubprocessTransport, exited: asyncio.Event) -> None:
+    """End the messages of a server that has ended, though a child of it may still hold its output."""
+    await exited.wait()
+    await asyncio.sleep(GRACE_S)  # for what it wrote last
+    if (output := transport.get_pipe_transport(1)) is not None:
+        output.close()
+
+
+async def _ended(process: asyncio.subprocess.Process, exited: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
     """Let the server end as the specification says: stdin closes, then SIGTERM, then SIGKILL for all of its group."""
     assert process.stdin is not None
     try:
@@ -136,7 +161,7 @@ async def _ended(process: asyncio.subprocess.Process, tasks: list[asyncio.Task[N
         for sign in (signal.SIGTERM, signal.SIGKILL):
             with suppress(TimeoutError):
                 async with asyncio.timeout(GRACE_S):
-                    await process.wait()
+                    await exited.wait()
                 break
             _signal(process, sign)
     finally:
