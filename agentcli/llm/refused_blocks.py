@@ -27,7 +27,7 @@ from agentcli.llm.provider import Request
 
 TOO_LARGE = 413
 _OF_CONTENT = (400, TOO_LARGE, 415, 422)  # statuses that a server gives for what a request holds
-_FIELD, _RESULT = "field ", "result "  # beginnings of keys that are no block's own
+_FIELD, _RESULT, _TOOL = "field ", "result ", "tool "  # beginnings of keys that are no block's own
 
 _ABOUT_THINKING = re.compile(r"thinking|signature|reasoning", re.IGNORECASE)
 _ABOUT_MEDIA = re.compile(r"image|media|vision|visual|multi-?modal|mmproj|pdf|document|base64|\bfile", re.IGNORECASE)
@@ -44,6 +44,8 @@ _ABOUT_OTHERS = re.compile(  # an account, a model, a length: some services answ
 )
 _ADDRESS = re.compile(r"https?://\S+")
 _PLACE = re.compile(r"messages\W+(\d+)\W+content\W+(\d+)(?:\W+tool_result)?(?:\W+content\W+(\d+))?")
+_ABOUT_SCHEMA = re.compile(r"schema|parameters|propert|declaration|definition", re.IGNORECASE)
+_TOOL_INDEX = re.compile(r"\b(?:tools|function_declarations)\W{1,2}(\d+)\b")  # the last one is the innermost
 _A_THOUGHT = re.compile(r"^$|'thinking'|'redacted_thinking'|'reasoning_|'encrypted_content'")  # in a body's messages
 _REASONING = frozenset(("reasoning_details", "encrypted_content"))  # in a provider's own block
 _NO_THINKING = r"not support.{0,40}thinking|thinking.{0,40}not support"
@@ -100,12 +102,14 @@ def blames_content(error: ProviderError) -> bool:
 def ways(request: Request, error: ProviderError) -> list[Way]:
     """All ways in which a request that was refused could be taken, in the order in which to try them.
 
-    Its words put first what they name. Else reasoning goes first, then images and documents, the newest before all;
-    calls follow, and last results, those first that are new since a request was taken.
+    Its words put first what they name, a single tool before all. Else reasoning goes first, then images and
+    documents, the newest before all; calls follow, and last results, those first that are new since a request was
+    taken.
     """
-    if not blames_content(error):
-        return []
     said = _said(error)
+    tools = _tools(request, error, said)
+    if not blames_content(error):
+        return tools
     new = request.messages[request.earlier_messages :]
     blocks = [block for message in request.messages for block in message.content]
     held = str(
@@ -133,7 +137,11 @@ def ways(request: Request, error: ProviderError) -> list[Way]:
     groups.sort(key=lambda group: not group[0].search(said))
     # Of two with the same keys the later, wider words stay, at the place of the first.
     found = {frozenset(keys): how for _, group in groups for how, keys in group if keys}
-    return [*_fields(error, said), *(Way(how, keys, how.endswith("results")) for keys, how in found.items())]
+    return [
+        *_tools(request, error, said),
+        *_fields(error, said),
+        *(Way(how, keys, how.endswith("results")) for keys, how in found.items()),
+    ]
 
 
 def _said(error: ProviderError) -> str:
@@ -142,6 +150,31 @@ def _said(error: ProviderError) -> str:
 
 def _results(messages: Iterable[Message]) -> list[str]:
     return [_RESULT + b.tool_use_id for message in messages for b in message.content if isinstance(b, ToolResult)]
+
+
+def _tools(request: Request, error: ProviderError, said: str) -> list[Way]:
+    """The way without the tool whose name, or whose place in the body, the refusal gives."""
+    if not isinstance(error, BadRequest) or isinstance(error, ContextOverflow | ModelNotFound):
+        return []
+    names = [tool.name for tool in request.tools]
+    sent = error.sent.get("tools")
+    placed = [_tool_name(tool) for tool in sent] if isinstance(sent, list) else names
+    found = [int(index) for index in _TOOL_INDEX.findall(said)][-1:]
+    named = [placed[index] for index in found if index < len(placed)]
+    if _ABOUT_SCHEMA.search(said):
+        named += [name for name in names if re.search(_quoted(name), said)]
+    return [Way(f"without the tool {name}", frozenset((_TOOL + name,))) for name in named[:1] if name in names]
+
+
+def _quoted(name: str) -> str:
+    """A pattern of a tool's name: in quotes, since many are words that a refusal may use; one of a server as it is."""
+    bare = rf"|\b{re.escape(name)}\b" if name.startswith("mcp__") else ""
+    return rf"(['\"`]){re.escape(name)}\1{bare}"
+
+
+def _tool_name(tool: Any) -> str:
+    function = tool.get("function", tool) if isinstance(tool, dict) else {}
+    return str(function.get("name", "")) if isinstance(function, dict) else ""
 
 
 def _fields(error: ProviderError, said: str) -> list[Way]:
@@ -171,8 +204,9 @@ def _named(media: list[str], error: ProviderError) -> list[tuple[str, list[str]]
 
 def without(request: Request, keys: Collection[str]) -> Request:
     """The request without what these keys name; a text stands for an image, a document, a result, a call."""
+    request = replace(request, tools=tuple(tool for tool in request.tools if _TOOL + tool.name not in keys))
     unsent = frozenset(key.removeprefix(_FIELD) for key in keys if key.startswith(_FIELD))
-    if len(unsent) == len(keys):
+    if all(key.startswith((_FIELD, _TOOL)) for key in keys):
         return replace(request, unsent=unsent) if unsent else request
 
     def named(block: Image | Document) -> Text | Image | Document:

@@ -16,7 +16,7 @@ import pytest
 from agentcli.llm.messages import ToolUse
 from tests.app.running import Place, Ran, call, wait_until
 from tests.conformance.replies import Said, anthropic_reply
-from tests.conformance.servers import anthropic_server
+from tests.conformance.servers import Received, Reply, anthropic_server, json_reply
 from tests.mcp_http_server import http_server
 from tests.processes import is_running
 
@@ -609,6 +609,41 @@ def test_an_odd_tool_costs_no_other_one(place: Place) -> None:
     ran = stream(place, one("union", a="x"), one("bare"), one("shown"), one("good"))
     assert results(ran) == [f"called {name}" for name in ("union", "bare", "shown", "good")]
     assert "The MCP server test: tool 7 is left out: name: Input should be a valid string." in notices(ran)
+
+
+def odd_place(tools: list[dict[str, Any]]) -> int | None:
+    """Where the first tool is that a provider refuses."""
+    return next((n for n, tool in enumerate(tools) if '"a b"' in json.dumps(tool)), None)
+
+
+@pytest.mark.parametrize("named_by", ["place", "name"])
+def test_a_tool_that_a_provider_refuses_is_left_out_and_the_others_stay(place: Place, named_by: str) -> None:
+    schema = {"type": "object", "properties": {"a b": {"type": "string"}}}
+    odd = [{"name": f"get_account_{n}", "inputSchema": schema} for n in (1, 2)]
+    server(place, "test", "--tools", str(tools_file(place, *odd, {"name": "good"})))
+
+    def reply(received: Received) -> Reply:
+        tools = received.json["tools"]
+        if (n := odd_place(tools)) is None:
+            return anthropic_reply("Fine.")
+        path = (
+            f"tools.{n}.custom.input_schema.properties"
+            if named_by == "place"
+            else f"Invalid schema for {tools[n]['name']}"
+        )
+        error = {"type": "invalid_request_error", "message": f"{path}: keys should match '^[a-zA-Z0-9_.-]'"}
+        return json_reply({"type": "error", "error": error}, 400)
+
+    with anthropic_server([reply] * 3) as claude:
+        env = {"ANTHROPIC_API_KEY": "k", "ANTHROPIC_BASE_URL": claude.url}
+        ran = place.run("-p", "go", "-m", "anthropic/claude-sonnet-5-5", env=env)
+        assert ran.code == 0, ran.err
+        names = [tool["name"] for tool in claude.requests[-1].json["tools"]]
+    assert "mcp__test__good" in names
+    assert "bash" in names
+    assert not any("account" in name for name in names)
+    assert "without the tool mcp__test__get_account_1" in ran.err
+    assert "without the tool mcp__test__get_account_2" in ran.err
 
 
 def test_a_name_or_a_file_that_cannot_be_is_told(place: Place) -> None:

@@ -13,6 +13,7 @@ from agentcli.errors import ToolError
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.tools.mcp.client import RemoteResult, RemoteTool
 from agentcli.tools.mcp.names import tool_names
+from agentcli.tools.mcp.provider_schema import provider_schema
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 
@@ -36,14 +37,14 @@ def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, tak
             "foreign",  # what a server says of a tool (readOnlyHint and the like) proves nothing
             source=f"mcp:{server}",
             time_limit_s=None,  # the call has its own, which stops while the person is asked something
-            schema=_object_schema(tool.schema),
+            schema=provider_schema(tool.schema),
             is_described_when_called=True,
         )
 
 
 async def _run(tool: RemoteTool, call: CallRemote, given: dict[str, Any], context: ToolContext) -> ToolOutput:
     """Raises `ToolError`; where the server refuses the arguments it tells what they have to be."""
-    own_level = "output_level" in tool.schema.get("properties", {})
+    own_level = "output_level" in provider_schema(tool.schema)["properties"]
     input = {name: value for name, value in given.items() if name != "output_level" or own_level}
     try:
         return output_of(await call(tool, input, context))
@@ -70,8 +71,3 @@ def output_of(result: RemoteResult) -> ToolOutput:
         is_error=result.is_error,
         error_kind="execution_error" if result.is_error else None,
     )
-
-
-def _object_schema(schema: dict[str, Any]) -> dict[str, Any]:
-    """A server's schema as providers take one: always an object."""
-    return {**schema, "type": "object"}
