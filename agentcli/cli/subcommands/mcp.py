@@ -100,6 +100,7 @@ def add_server(
         entry["env"] = dict(_pair(one, "=", "--env") for one in env)
     if header:
         entry["headers"] = dict(_pair(one, ":", "--header") for one in header)
+    load_sdk()  # a server that could not be used is not added
     what = "replaced" if name in _written(config, scope) else "added"
     tell(f"{name} is {what}. {_write(config, scope, name, entry)}")
 
