@@ -203,6 +203,7 @@ class Builder:
             return
         session.runtime.calls.servers = servers
         servers.tell = lambda text: session.publish(Notice(text))
+        servers.can_skip = self._is_interactive
         if self._can_ask:
             servers.start()
 

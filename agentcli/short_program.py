@@ -99,7 +99,7 @@ class _Output:
 
     def __init__(self, descriptor: int, max_bytes: int) -> None:
         os.set_blocking(descriptor, False)
-        self.pipe: BinaryIO = os.fdopen(descriptor, "rb", buffering=0)  # type: ignore[assignment]
+        self.pipe: BinaryIO = os.fdopen(descriptor, "rb", buffering=0)
         self.kept = bytearray()
         self._max_bytes = max_bytes
 
@@ -121,7 +121,7 @@ class _Feed:
 
     def __init__(self, descriptor: int, data: bytes) -> None:
         os.set_blocking(descriptor, False)
-        self.pipe: BinaryIO = os.fdopen(descriptor, "wb", buffering=0)  # type: ignore[assignment]
+        self.pipe: BinaryIO = os.fdopen(descriptor, "wb", buffering=0)
         self._rest = memoryview(data)
 
     def write(self) -> None:

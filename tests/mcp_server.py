@@ -207,10 +207,13 @@ def main() -> None:
     flags.add_argument("--tools", default="")
     flags.add_argument("--page", type=int, default=5)
     flags.add_argument("--instructions", default="")
+    flags.add_argument("--gate", default="", help="a file without which it answers nothing yet")
     flags.add_argument("--mute", action="store_true", help="answers nothing at all")
     flags.add_argument("--chatter", action="store_true", help="prints to stdout what is no message")
     flags.add_argument("--log", default="", help="a file that gets the methods it was asked for")
     options = flags.parse_args()
+    while options.gate and not Path(options.gate).exists():
+        time.sleep(0.02)
     for line in sys.stdin:
         message = json.loads(line)
         if options.log:

@@ -45,7 +45,7 @@ class GoOn(Struct, frozen=True, tag="go_on"):
     """Go on where the conversation was cut short: at a question that nobody answered, or in an answer that broke off.
 
     With `is_killed` also after a prompt or results that the model has not answered, since the program was killed.
-    Nothing happens where it ends otherwise.
+    A turn that waits for MCP servers goes on without them. Nothing happens where it ends otherwise.
     """
 
     is_killed: bool = False

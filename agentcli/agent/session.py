@@ -147,7 +147,9 @@ class Session:
                 if queue.follow_ups and not self.is_busy:
                     self._begin([queue.follow_ups.popleft()], from_queue=True)
             case GoOn(is_killed):
-                if not self.is_busy and (turn := cut_turn(state, self.runtime, self.publish, is_killed)) is not None:
+                if self.is_busy:
+                    self.runtime.calls.stop_waiting()
+                elif (turn := cut_turn(state, self.runtime, self.publish, is_killed)) is not None:
                     self._start(turn)
             case Interrupt(reason):
                 for task in (self._turn, *self._commands):

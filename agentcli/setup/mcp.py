@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -19,7 +19,7 @@ from agentcli.paths import project_root
 from agentcli.project_trust import MCP_FILE, is_brought_file
 from agentcli.setup.extras import Extras
 from agentcli.small_files import read_small_file
-from agentcli.tools.mcp.client import Scope, ServerSpec
+from agentcli.tools.mcp.client import STARTUP_TIMEOUT_S, Scope, ServerSpec
 
 if TYPE_CHECKING:
     from agentcli.agent.mcp.server import Heed
@@ -27,23 +27,52 @@ if TYPE_CHECKING:
     from agentcli.tools.mcp.client import MCPClient
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
-_TYPES = {"": "", "stdio": "stdio", "http": "http", "streamable-http": "http", "sse": "sse"}
+_TYPES = {
+    "": "", "stdio": "stdio", "local": "stdio", "http": "http", "streamable-http": "http", "streamable_http": "http",
+    "streamableHttp": "http", "remote": "http", "sse": "sse",
+}  # fmt: skip
 LOCAL_FILE = ".agentcli/config.local.toml"
 EXTRA = "MCP servers need the extra mcp: ./install.sh --extras mcp, or pip install 'agentcli[mcp]'."
 
 
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
 class _Entry(msgspec.Struct, frozen=True):
-    """A server as `.mcp.json` and settings have it; other keys are passed over."""
+    """A server as `.mcp.json` and settings have it, with the keys that other tools use; others are passed over."""
 
     type: str = ""
+    transport: str = ""
     command: str | list[str] = ""
     args: list[str] = []
     env: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    cwd: str = ""
     url: str = ""
+    httpUrl: str = ""  # noqa: N815 - the field's names
     headers: dict[str, str] = {}
-    timeout: float | None = None  # milliseconds, for one call
+    http_headers: dict[str, str] = {}
+    env_http_headers: dict[str, str] = {}  # values are names of variables
+    bearer_token_env_var: str = ""
+    timeout: Milliseconds | None = None  # for one call
+    tool_timeout_sec: Seconds | None = None
+    startup_timeout_sec: Seconds | None = None
+    startup_timeout_ms: Milliseconds | None = None
+    enabled_tools: list[str] = []
+    disabled_tools: list[str] = []
+    includeTools: list[str] = []  # noqa: N815
+    excludeTools: list[str] = []  # noqa: N815
     oauth: dict[str, Any] = {}
+    enabled: bool = True
     disabled: bool = False
+
+    @property
+    def all_headers(self) -> dict[str, str]:
+        """With those whose values are in variables."""
+        variables = {name: f"${{{variable}}}" for name, variable in self.env_http_headers.items()}
+        token = {"Authorization": f"Bearer ${{{self.bearer_token_env_var}}}"} if self.bearer_token_env_var else {}
+        return {**self.http_headers, **variables, **token, **self.headers}
 
 
 def server_specs(
@@ -110,30 +139,55 @@ def _spec(
     except msgspec.ValidationError as error:
         tell(f"{source}: the MCP server {name} is not used: {error}.")
         return None
-    kind = _TYPES.get(given.type)
+    kind, url = _TYPES.get(given.type or given.transport), given.url or given.httpUrl
     problem = (
-        f"there is no type {given.type!r}, but stdio, http and sse" if kind is None
-        else "it has neither a command nor a url" if not (given.command or given.url)
+        f"there is no type {given.type or given.transport!r}, but stdio, http and sse" if kind is None
+        else "it has neither a command nor a url" if not (given.command or url)
         else ""
     )  # fmt: skip
-    if problem or given.disabled:
+    if problem or given.disabled or not given.enabled:
         tell(f"{source}: the MCP server {name} is not used: {problem}.") if problem else None
         return None
     command, *arguments = [given.command] if isinstance(given.command, str) else given.command
-    timeout_s = given.timeout / 1000 if given.timeout else config.settings.mcp.call_timeout_s
+    environment, settings = config.environment, config.settings.mcp
     return ServerSpec(
         name,
-        kind or ("http" if given.url else "stdio"),  # type: ignore[arg-type]
+        kind or ("http" if url else "stdio"),  # type: ignore[arg-type]
         command,
         (*arguments, *given.args),
-        given.env,
-        given.url,
-        given.headers,
-        timeout_s,
-        given.oauth,
-        scope,
-        source,
+        {**given.environment, **given.env},
+        url,
+        given.all_headers,
+        timeout_s=given.tool_timeout_sec
+        or _seconds(given.timeout)
+        or _from_environment(environment, "MCP_TOOL_TIMEOUT", tell)
+        or settings.call_timeout_s,
+        oauth=given.oauth,
+        scope=scope,
+        source=source,
+        cwd=given.cwd,
+        startup_timeout_s=given.startup_timeout_sec
+        or _seconds(given.startup_timeout_ms)
+        or _from_environment(environment, "MCP_TIMEOUT", tell)
+        or STARTUP_TIMEOUT_S,
+        enabled_tools=(*given.enabled_tools, *given.includeTools),
+        disabled_tools=(*given.disabled_tools, *given.excludeTools),
     )
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def _from_environment(environment: Mapping[str, str], name: str, tell: Callable[[str], None]) -> float | None:
+    """A time limit in seconds, of a variable that has milliseconds; None without one."""
+    if not (value := environment.get(name, "").strip()):
+        return None
+    try:
+        return _seconds(msgspec.convert(value, Milliseconds, strict=False))
+    except msgspec.ValidationError as error:
+        tell(f"{name} is not used: {error}.")
+        return None
 
 
 def expanded(text: str, environment: Mapping[str, str], *, refused: Collection[str] = ()) -> str:
@@ -158,13 +212,14 @@ def expanded(text: str, environment: Mapping[str, str], *, refused: Collection[s
 def texts_of(spec: ServerSpec) -> tuple[str, ...]:
     """Everything of a server in which variables are expanded, its command first."""
     oauth = (str(value) for value in spec.oauth.values())
-    return (spec.command, *spec.args, *spec.env.values(), spec.url, *spec.headers.values(), *oauth)
+    return (spec.command, *spec.args, spec.cwd, *spec.env.values(), spec.url, *spec.headers.values(), *oauth)
 
 
 def told_server(spec: ServerSpec) -> str:
     """Everything that a server is started with or sent, as it is written, for whoever is to trust it."""
     given = [f"{name}={value}" for name, value in spec.env.items()]
     given += [f"{name}: {value}" for name, value in spec.headers.items()]
+    given += [f"in {spec.cwd}"] if spec.cwd else []
     return f"The MCP server {spec.name} {'reaches' if spec.url else 'runs'}: {'; '.join((spec.target, *given))}"
 
 
@@ -210,7 +265,8 @@ class Connecting:
         own |= {"AGENTCLI_PROJECT_DIR": str(root), "CLAUDE_PROJECT_DIR": str(root)}
         own |= {name: self.expanded(spec, value) for name, value in spec.env.items()}
         argv = tuple(self.expanded(spec, part, own) for part in (spec.command, *spec.args))
-        return stdio.Launch(argv, own, self._config.cwd)
+        folder = Path(self.expanded(spec, spec.cwd, own)).expanduser()
+        return stdio.Launch(argv, own, self._config.cwd / folder)
 
 
 def load_sdk() -> Any:

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from agentcli.llm.messages import ToolUse
 from tests.app.running import Place, Ran, call, wait_until
+from tests.app.terminal import Open
 from tests.conformance.replies import Said, anthropic_reply
 from tests.conformance.servers import Received, Reply, anthropic_server, json_reply
 from tests.mcp_http_server import http_server
@@ -210,13 +212,69 @@ def test_one_that_dies_again_and_again_is_left_alone(place: Place) -> None:
     assert "I have had enough" in results(ran)[-1]
 
 
+@pytest.mark.parametrize(("keys", "env"), [({"startup_timeout_sec": 1.5}, {}), ({}, {"MCP_TIMEOUT": "1500"})])
+def test_a_server_has_so_long_to_start(place: Place, keys: dict[str, Any], env: dict[str, str]) -> None:
+    server(place, "test", "--mute", **keys)
+    place.environment |= env
+    assert "did not answer within 1.5 s" in notices(stream(place))
+
+
 @pytest.mark.slow
-def test_a_server_that_never_answers_holds_up_a_first_request_for_seconds_only(place: Place) -> None:
-    server(place, "test", "--mute")
-    since = time.monotonic()
-    ran = stream(place)
-    assert time.monotonic() - since < 20
-    assert "its tools count from the next conversation on" in notices(ran)
+def test_a_run_waits_for_a_server_that_is_new_and_slow(place: Place) -> None:
+    gate = place.folder.parent / "gate"
+    server(place, "test", "--gate", str(gate))
+    opening = threading.Timer(7, gate.touch)
+    opening.start()
+    assert results(stream(place, one("say", text="late"))) == ["late"]
+    opening.join()
+
+
+@pytest.mark.slow
+def test_enter_sends_without_a_slow_server_which_joins_at_the_next_prompt(open_terminal: Open, tmp_path: Path) -> None:
+    gate, home = tmp_path / "gate", tmp_path / "home"
+    home.mkdir()
+    args = json.dumps(["-I", SERVER, "--gate", str(gate)])
+    (home / "config.toml").write_text(f"[mcp_servers.test]\ncommand = {json.dumps(sys.executable)}\nargs = {args}\n")
+    replies = [{"text": "first"}, {"text": "second"}, one("say", text="at last"), {"text": "third: {{last_result}}"}]
+    terminal = open_terminal(replies, *BYPASS)
+    terminal.see("›")
+    terminal.type("one\r")
+    terminal.see("Waiting up to 30 s for MCP servers that are new here: test. Enter sends without them.")
+    terminal.type("\r")
+    terminal.see("first")
+    assert "its tools join at your next prompt after it has" in " ".join(terminal.text().split())
+    terminal.type("two\r")
+    terminal.see("second")
+    assert "from this prompt on" not in terminal.text()
+    gate.touch()
+    wait_until(lambda: any((home / "state/mcp").glob("*.json")), "the server has answered")
+    terminal.type("three\r")
+    terminal.see("third: at last")
+    assert "The model has the tools of these MCP servers from this prompt on: test" in terminal.text()
+
+
+def test_the_keys_of_other_tools_count(place: Place) -> None:
+    (folder := place.folder.parent / "there").mkdir()
+    keys = {"enabled_tools": ["touch", "say", "hang"], "disabled_tools": ["say"], "cwd": str(folder)}
+    server(place, "test", **keys, tool_timeout_sec=0.3, environment={"PLACE": "x"}, transport="stdio")
+    server(place, "off", enabled=False)
+    ran = stream(place, one("touch", path="made"), one("hang"))
+    assert (folder / "made").exists()
+    assert "did not end within 0.3 s" in results(ran)[1]
+    names = [name for name in stream(place).lines[0]["tools"] if name.startswith("mcp__")]
+    assert names == ["mcp__test__hang", "mcp__test__touch"]
+
+
+def test_headers_may_be_named_as_elsewhere(place: Place) -> None:
+    with http_server() as far:
+        keys = {"http_headers": {"X-Team": "red"}, "env_http_headers": {"X-Id": "ID"}, "bearer_token_env_var": "TOKEN"}
+        entry = {"type": "streamable_http", "httpUrl": f"{far.url}/mcp", **keys}
+        file = place.folder.parent / "servers.json"
+        file.write_text(json.dumps({"mcpServers": {"test": entry}}))
+        place.environment |= {"ID": "seven", "TOKEN": "a-token-of-mine"}
+        assert results(stream(place, one("add", a=1, b=2), flags=(*BYPASS, "--mcp-config", str(file)))) == ["3"]
+        seen = far.headers_seen
+    assert (seen["X-Team"], seen["X-Id"], seen["Authorization"]) == ("red", "seven", "Bearer a-token-of-mine")
 
 
 @pytest.mark.slow
@@ -379,6 +437,18 @@ def test_a_server_that_ends_at_once_is_shown_with_its_last_words(place: Place) -
     assert "is replaced" in place.run("mcp", "add", "test", "--", sys.executable, "-I", SERVER).out
     assert place.run("mcp", "list").code == 0
     assert (place.home / "state").stat().st_mode & 0o077 == 0
+
+
+def test_without_the_extra_nothing_is_added_and_its_installation_is_shown(place: Place) -> None:
+    broken = place.folder.parent / "without" / "mcp"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('not installed')")
+    place.is_warm = False
+    ran = place.run("mcp", "add", "test", "--", "true", env={"PYTHONPATH": str(broken.parent)})
+    assert ran.code != 0
+    assert "pip install 'agentcli[mcp]'" in ran.err
+    assert "added" not in ran.out
+    assert not (place.home / "config.toml").exists()
 
 
 def test_an_address_that_no_server_has_is_refused(place: Place) -> None:

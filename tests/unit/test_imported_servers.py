@@ -40,12 +40,12 @@ def test_secrets_give_way_to_their_variables() -> None:
 def test_the_field_names_of_codex_become_those_of_mcp_json() -> None:
     given = {
         "docs": {"url": "https://d.example.org", "http_headers": {"X": "1"}, "bearer_token_env_var": "DOCS_TOKEN"},
-        "here": {"command": "server", "startup_timeout_sec": 3},
+        "here": {"command": "server", "startup_timeout_sec": 3, "enabled": False, "scopes": ["x"]},
     }
     draft = Draft(Path("config.toml"), is_project=False)
     tables = server_tables(as_in_mcp_json(given), Path("config.toml"), draft)
     assert tables == {
         "docs": {"url": "https://d.example.org", "headers": {"X": "1", "Authorization": "Bearer ${DOCS_TOKEN}"}},
-        "here": {"command": "server"},
+        "here": {"command": "server", "startup_timeout_sec": 3, "enabled": False},
     }
-    assert draft.left_out == ["config.toml: here.startup_timeout_sec: agentcli has no such setting."]
+    assert draft.left_out == ["config.toml: here.scopes: agentcli has no such setting."]

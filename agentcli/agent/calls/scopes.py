@@ -126,9 +126,10 @@ def _key(call: ToolUse) -> str:
 class SessionCalls:
     """What the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
 
-    `agent_id` names the agent whose calls these are. The tasks in `recording` store what calls
-    did to files, some once their jobs have ended. `skills` and `agents` are None until one is used, `servers` where no
-    MCP server is configured. Of a subagent, `made_by` is the call that made it: what it does to files is that call's.
+    `agent_id` names the agent whose calls these are. The tasks in `recording` store what calls did to files, some
+    once their jobs have ended. `skills` and `agents` are None until one is used, `servers` where no MCP server is
+    configured. `unknown_servers` are those whose tools were not known at the first request, None before it. Of a
+    subagent, `made_by` is the call that made it: what it does to files is that call's.
     """
 
     services: CallServices
@@ -146,7 +147,7 @@ class SessionCalls:
     agents: Subagents | None = None
     made_by: Call | None = None
     servers: Servers | None = None
-    has_joined_servers: bool = False
+    unknown_servers: set[str] | None = None
     _detaching: set[asyncio.Event] = field(default_factory=set)
 
     @property
@@ -173,6 +174,11 @@ class SessionCalls:
         """Have the tools of MCP servers as they are by now: the beginning of requests changes anyway."""
         if self.servers is not None:
             self.servers.refresh(self)
+
+    def stop_waiting(self) -> None:
+        """Send the first request without MCP servers that still connect."""
+        if self.servers is not None:
+            self.servers.stop_waiting()
 
     def is_for_client(self, call: ToolUse) -> bool:
         return call.name in self.tools and self.tools.get(call.name).mode == "client"

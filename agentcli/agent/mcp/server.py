@@ -18,7 +18,6 @@ from agentcli.tools.mcp.client import MCPClient, Offer, OffersPrompts, RemoteRes
 from agentcli.tools.mcp.names import tool_name
 from agentcli.tools.tool import Ask, FileLedger, ToolContext
 
-CONNECT_PATIENCE_S = 30.0  # npx and uvx may have to download a server first
 MOST_RESTARTS = 3
 RESTARTS_WITHIN_S = 600.0
 LAST_LOOK_S = 1.0
@@ -151,7 +150,7 @@ class Server:
     async def _connected(self) -> MCPClient:
         self.problem = ""
         try:
-            async with asyncio.timeout(CONNECT_PATIENCE_S):
+            async with asyncio.timeout(self.spec.startup_timeout_s):
                 client = await self._connect(self.spec, self)
                 try:
                     await self._take_offer(client)
@@ -165,7 +164,8 @@ class Server:
             self.problem = self.problem or str(error)  # how a server ended says more than that it is gone
             raise ToolError(self.problem, kind=error.kind) from error
         except TimeoutError as error:
-            self.problem = f"The MCP server {self.name} did not answer within {CONNECT_PATIENCE_S:.0f} s."
+            limit_s = self.spec.startup_timeout_s
+            self.problem = f"The MCP server {self.name} did not answer within {limit_s:g} s (its startup_timeout_sec)."
             raise ToolError(self.problem, kind="dependency_error") from error
         except (UserError, OSError) as error:
             self.problem = f"The MCP server {self.name} cannot be reached: {error}"

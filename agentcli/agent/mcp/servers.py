@@ -21,16 +21,18 @@ from agentcli.tools.mcp.client import MCPClient, Offer, OffersPrompts, Parts, Re
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Tool
 
-UNTOLD_PATIENCE_S = 1.0
-FIRST_PATIENCE_S = 5.0  # how long the first request waits for servers whose tools are not known yet
+UNTOLD_PATIENCE_S = 1.0  # most servers are there by then
 
 
 class Servers:
     """The servers of one program, by name; `clients` are a caller's own. `only` names the tools that count.
 
     What models see of a server is fixed for a conversation: what changes counts from the next one or the next
-    compaction on, so that the beginning of requests stays the same.
+    compaction on, so that the beginning of requests stays the same. Only a server that was not known when the
+    conversation began joins it at a later prompt. `can_skip`: the person can have the waiting end with Enter.
     """
+
+    can_skip = False
 
     def __init__(
         self,
@@ -51,6 +53,7 @@ class Servers:
             self._servers[client.name] = made(spec, partial(_given, client), _NoPins())
         self._starting: set[asyncio.Task[None]] = set()
         self._joining = asyncio.Lock()
+        self._is_skipped = asyncio.Event()
         self._has_news = False
 
     def __iter__(self) -> Iterator[Server]:
@@ -69,36 +72,60 @@ class Servers:
     def start(self) -> None:
         """Begin to connect to all of them, and return at once."""
         for server in self:
-            task = asyncio.create_task(_started(server))
-            self._starting.add(task)
-            task.add_done_callback(self._starting.discard)
+            self._begin(server)
+
+    def _begin(self, server: Server) -> asyncio.Task[None]:
+        task = asyncio.create_task(_started(server))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+        return task
 
     async def join(self, calls: SessionCalls) -> None:
-        """Let a session that has sent no request yet have the tools, also of servers that were never reached before.
+        """Let a session have the tools, before its first request and where a server has come late.
 
-        These are waited for, but not for long. Later calls do nothing.
+        Servers that were never reached before are waited for, each as long as it may take to start.
         """
         async with self._joining:
-            if not calls.has_joined_servers:
+            if calls.unknown_servers is None:
                 await self._wait_for_new()
                 self.add_tools(calls)
-                calls.has_joined_servers = True
+                calls.unknown_servers = {server.name for server in self if server.pinned is None}
+            elif late := [
+                server for server in self if server.name in calls.unknown_servers and server.pinned is not None
+            ]:
+                calls.unknown_servers.difference_update(server.name for server in late)
+                self.add_tools(calls)
+                names = ", ".join(server.name for server in late)
+                self.tell(f"The model has the tools of these MCP servers from this prompt on: {names}")
+
+    def stop_waiting(self) -> None:
+        """Have sessions begin without the servers that still connect."""
+        self._is_skipped.set()
 
     async def _wait_for_new(self) -> None:
-        new = [asyncio.create_task(_started(server)) for server in self if server.pinned is None and not server.problem]
-        self._starting.update(new)
-        for task in new:
-            task.add_done_callback(self._starting.discard)
-        if new:
-            _, late = await asyncio.wait(new, timeout=UNTOLD_PATIENCE_S)
+        new = [server for server in self if server.pinned is None and not server.problem]
+        if not new:
+            return
+        self._is_skipped.clear()
+        tasks = [self._begin(server) for server in new]
+        skipped = asyncio.create_task(_set(self._is_skipped))
+        try:
+            _, late = await asyncio.wait(tasks, timeout=UNTOLD_PATIENCE_S)
             if late:
-                names = ", ".join(server.name for server in self if server.status == "connecting")
-                self.tell(f"Waiting up to {FIRST_PATIENCE_S:.0f} s for MCP servers that are new here: {names}")
-                await asyncio.wait(late, timeout=FIRST_PATIENCE_S - UNTOLD_PATIENCE_S)
-            for server in self:
-                if server.pinned is None:
-                    why = server.problem or "It has not answered yet; its tools count from the next conversation on."
-                    self.tell(f"No tools of the MCP server {server.name}: {why}")
+                waiting = [server for server in new if server.pinned is None and not server.problem]
+                names = ", ".join(server.name for server in waiting)
+                most_s = max((server.spec.startup_timeout_s for server in waiting), default=0)
+                how = " Enter sends without them." if self.can_skip else ""
+                self.tell(f"Waiting up to {most_s:g} s for MCP servers that are new here: {names}.{how}")
+            while late and not skipped.done():
+                _, late = await asyncio.wait((*late, skipped), return_when=asyncio.FIRST_COMPLETED)
+                late.discard(skipped)
+        finally:
+            skipped.cancel()
+        for server in new:
+            if server.pinned is None:
+                why = server.problem or "It has not answered yet: its tools join at your next prompt after it has."
+                self.tell(f"No tools of the MCP server {server.name}: {why}")
 
     def add_tools(self, calls: SessionCalls) -> None:
         """Have a session's tools be its own and those of the servers, as they are now."""
@@ -117,7 +144,8 @@ class Servers:
         taken: set[str] = set()
         for server in self:
             offered = server.pinned.tools if server.pinned else ()
-            for tool in remote_tools(server.name, offered, server.call, taken):
+            wanted = [tool for tool in offered if server.spec.offers(tool.name)]
+            for tool in remote_tools(server.name, wanted, server.call, taken):
                 if not self._only or any(rule.names(tool.name) for rule in self._only):
                     yield tool
 
@@ -173,6 +201,10 @@ def _shown(tools: Iterable[Tool]) -> list[ToolSpec]:
 async def _started(server: Server) -> None:
     with suppress(ToolError):  # its state says what is wrong
         await server.client()
+
+
+async def _set(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 async def _given(client: MCPClient, spec: ServerSpec, heed: Heed) -> MCPClient:

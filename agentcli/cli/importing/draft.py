@@ -14,6 +14,10 @@ from agentcli.settings import Settings
 
 NO_SETTING = "agentcli has no such setting"
 HOLDS_KEY = "it holds a key or a token, which belongs in no settings"
+_SERVER_KEYS = (
+    "type", "command", "args", "env", "cwd", "url", "headers", "startup_timeout_sec", "tool_timeout_sec",
+    "enabled_tools", "disabled_tools", "enabled",
+)  # fmt: skip
 _SCHEMES = ("bearer", "basic", "token")
 LOGIN = f"{HOLDS_KEY}: keep it with agentcli login, or export it"
 
@@ -90,7 +94,7 @@ def server_tables(servers: Any, source: Path, draft: Draft) -> dict[str, dict[st
         if not isinstance(given, Mapping) or not ("command" in given or "url" in given):
             draft.leave(f"{source}: the MCP server {name}", "it has neither a command nor a url")
             continue
-        table = {key: given[key] for key in ("type", "command", "args", "env", "url", "headers") if given.get(key)}
+        table = {key: given[key] for key in _SERVER_KEYS if given.get(key) or given.get(key) is False}
         for key in ("env", "headers"):
             table |= {key: _without_secrets(table[key], name, f"{source}: {name}.{key}", draft)} if key in table else {}
         tables[name] = table

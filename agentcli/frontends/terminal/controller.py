@@ -274,10 +274,12 @@ class TerminalController(OpenerHost):
         self.session.submit(Prompt(content, model) if model else Prompt(content))
 
     def go_on(self) -> None:
-        """Enter in an empty input: run what waits, or go on with an answer that broke off."""
-        if not self.is_open or self.session.is_busy:
+        """Enter in an empty input: run what waits, go on with an answer that broke off, or without slow servers."""
+        if not self.is_open:
             return
-        if self.session.snapshot().conversation.queue.follow_ups:
+        if self.session.is_busy:
+            self.session.submit(GoOn())
+        elif self.session.snapshot().conversation.queue.follow_ups:
             self.session.submit(RunQueued())
         elif self._has_broken_off:
             self.session.submit(GoOn())

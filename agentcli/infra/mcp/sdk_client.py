@@ -324,6 +324,7 @@ async def _http_transport(
 
 
 # Its transports for HTTP take no reader of ours.
-streamable_http.jsonrpc_message_adapter = types.jsonrpc_message_adapter = MessageReader()  # type: ignore[assignment]
+streamable_http.jsonrpc_message_adapter = MessageReader()  # type: ignore[attr-defined, assignment]
+types.jsonrpc_message_adapter = MessageReader()  # type: ignore[assignment]
 warnings.filterwarnings("ignore", category=MCPDeprecationWarning)
 logging.getLogger("mcp").addHandler(logging.NullHandler())  # its tracebacks are for a log, not for a terminal

@@ -12,15 +12,18 @@ from msgspec import Struct
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.tools.tool import Ask
 
+STARTUP_TIMEOUT_S = 30.0  # npx and uvx may have to download a server first
+
 Scope = Literal["project", "local", "user", "flag", "caller"]
 
 
 class ServerSpec(Struct, frozen=True):
     """A configured server. `env`, `headers` and the like are as written: `${VAR}` is expanded when it is started.
 
-    `timeout_s` bounds one call, without the time the person takes to answer. `oauth` may have a `clientId`, with
-    `clientSecret` and `callbackPort`, where the server knows agentcli already, or a `clientMetadataUrl`. `source` is
-    the file it comes from.
+    `timeout_s` bounds one call, without the time the person takes to answer, `startup_timeout_s` connecting. Only the
+    tools in `enabled_tools` count where there are some, and none in `disabled_tools`. `oauth` may have a `clientId`,
+    with `clientSecret` and `callbackPort`, where the server knows agentcli already, or a `clientMetadataUrl`.
+    `source` is the file it comes from.
     """
 
     name: str
@@ -34,6 +37,14 @@ class ServerSpec(Struct, frozen=True):
     oauth: dict[str, Any] = {}
     scope: Scope = "user"
     source: str = ""
+    cwd: str = ""
+    startup_timeout_s: float = STARTUP_TIMEOUT_S
+    enabled_tools: tuple[str, ...] = ()
+    disabled_tools: tuple[str, ...] = ()
+
+    def offers(self, tool: str) -> bool:
+        """True if a tool counts, by the server's own name for it."""
+        return (not self.enabled_tools or tool in self.enabled_tools) and tool not in self.disabled_tools
 
     @property
     def is_of_project(self) -> bool:
@@ -49,7 +60,8 @@ class ServerSpec(Struct, frozen=True):
     def fingerprint(self) -> str:
         """Tells one way to start a server from another; hexadecimal."""
         parts = (self.name, self.type, self.command, self.args, sorted(self.env.items()), self.url)
-        return hashlib.sha256(msgspec.json.encode((*parts, sorted(self.headers.items())))).hexdigest()
+        folder = (self.cwd,) if self.cwd else ()  # so that what was approved without one stays approved
+        return hashlib.sha256(msgspec.json.encode((*parts, sorted(self.headers.items()), *folder))).hexdigest()
 
 
 class RemoteTool(Struct, frozen=True):
