@@ -7,6 +7,7 @@ background may do for ever. So the pipes are read here.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 from collections.abc import Mapping, Sequence
@@ -83,10 +84,12 @@ async def _start(
             cwd=cwd,
             start_new_session=True,
         )
-    except BaseException:
+    except BaseException as error:
         for end in (*outputs, feed):
             if end is not None:
                 end.pipe.close()
+        if isinstance(error, ValueError):  # a null character in the command
+            raise OSError(errno.EINVAL, str(error)) from error
         raise
     finally:
         for descriptor in given:

@@ -95,13 +95,14 @@ BANNER = "Now using node v22 {default}\n"
         BANNER + json.dumps(decided("deny")),
         BANNER + json.dumps(decided("deny"), indent=2) + "\nbye",
         json.dumps(decided("allow")) + "\n" + json.dumps(decided("deny")),
-        json.dumps({"permissionDecision": "deny"}),
+        json.dumps({"permissionDecision": "deny", "hookSpecificOutput": None}),
+        "{debug}\n" + json.dumps(decided("deny")),
     ],
 )
 def test_a_verdict_counts_beside_other_output(place: Place, said: str) -> None:
     hook(place, "PreToolUse", says(place, "banner", said))
     (shown,) = stream(place, WRITE).of("system", "hook")
-    assert (shown["decision"], shown["problem"]) == ("deny", "")
+    assert (shown["decision"], bool(shown["problem"])) == ("deny", "{debug}" in said)
     assert not (place.folder / "made").exists()
 
 

@@ -253,6 +253,23 @@ def test_enter_sends_without_a_slow_server_which_joins_at_the_next_prompt(open_t
     assert "The model has the tools of these MCP servers from this prompt on: test" in terminal.text()
 
 
+@pytest.mark.slow
+def test_a_server_that_was_too_slow_is_started_again_at_the_next_prompt(place: Place) -> None:
+    gate = place.folder.parent / "gate"
+    server(place, "test", "--gate", str(gate), startup_timeout_sec=1)
+    script = place.script({"text": "first"}, {"text": "second"}, one("say", text="at last"), DONE)
+    flags = ("--input-format", "stream-json", "--output-format", "stream-json", *BYPASS)
+    with place.start("-p", "-m", script, *flags, stdin=True) as running:
+        running.say("one")
+        running.wait_for(lambda line: line.get("result") == "first")
+        gate.touch()
+        running.say("two")
+        running.wait_for(lambda line: line.get("result") == "second")
+        wait_until(lambda: any((place.home / "state/mcp").glob("*.json")), "the server has answered")
+        running.say("three")
+        running.wait_for(lambda line: line.get("result") == "done: at last")
+
+
 def test_the_keys_of_other_tools_count(place: Place) -> None:
     (folder := place.folder.parent / "there").mkdir()
     keys = {"enabled_tools": ["touch", "say", "hang"], "disabled_tools": ["say"], "cwd": str(folder)}

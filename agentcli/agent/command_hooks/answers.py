@@ -92,6 +92,7 @@ def _read_output(spec: HookSpec, text: str) -> Said:
     """The answer of a hook that ended with 0: the JSON objects that begin a line, else plain text."""
     takes_text = spec.event in _PLAIN_CONTEXT  # which may hold JSON, or code that looks like it
     answers: list[Said] = []
+    broken: Said | None = None
     position = 0
     while found := _BRACE.search(text, position):
         start = found.end() - 1
@@ -100,13 +101,17 @@ def _read_output(spec: HookSpec, text: str) -> Said:
             if rest := text[position:].partition("\n")[0].strip():
                 raise ValueError(f"{rest[:40]!r} follows it")
         except (ValueError, RecursionError) as error:
-            if not takes_text or start == 0 or _ANSWER_KEY.search(text, start):
-                return combined([*answers, _failed(spec, f"its answer is no JSON ({error})")])
-            break
+            if takes_text and start > 0 and not _ANSWER_KEY.search(text, start):
+                break
+            broken = broken or _failed(spec, f"its answer is no JSON ({error})")
+            position = start + len(text[start:].partition("\n")[0])
+            continue
         if start == 0 or any(_ANSWER_KEY.fullmatch(f'"{key}"') for key in answer):
-            answers.append(_read_json(spec, answer))
-    if answers:
-        return combined(answers)
+            said = _read_json(spec, answer)
+            if broken is None or said.blocks:  # it may be a part of what is broken
+                answers.append(said)
+    if answers or broken is not None:
+        return combined([*answers, *([broken] if broken is not None else ())])
     return Said(context=text if takes_text else "")
 
 
@@ -128,7 +133,8 @@ def _failed(spec: HookSpec, why: str) -> Said:
 
 
 def _read_json(spec: HookSpec, answer: dict[str, Any]) -> Said:
-    own = answer.get("hookSpecificOutput", {})
+    own = answer.get("hookSpecificOutput")
+    own = {} if own is None else own
     if not isinstance(own, dict):
         return _failed(spec, "its hookSpecificOutput is no object")
     behaviour = own.get("decision")  # of PermissionRequest

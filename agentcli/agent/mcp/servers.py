@@ -90,13 +90,16 @@ class Servers:
                 await self._wait_for_new()
                 self.add_tools(calls)
                 calls.unknown_servers = {server.name for server in self if server.pinned is None}
-            elif late := [
-                server for server in self if server.name in calls.unknown_servers and server.pinned is not None
-            ]:
+                return
+            unknown = [server for server in self if server.name in calls.unknown_servers]
+            if late := [server for server in unknown if server.pinned is not None]:
                 calls.unknown_servers.difference_update(server.name for server in late)
                 self.add_tools(calls)
                 names = ", ".join(server.name for server in late)
                 self.tell(f"The model has the tools of these MCP servers from this prompt on: {names}")
+            for server in unknown:
+                if server.pinned is None:
+                    self._begin(server)  # it may have downloaded by now what it needs
 
     def stop_waiting(self) -> None:
         """Have sessions begin without the servers that still connect."""
@@ -108,7 +111,7 @@ class Servers:
             return
         self._is_skipped.clear()
         tasks = [self._begin(server) for server in new]
-        skipped = asyncio.create_task(_set(self._is_skipped))
+        skipped = asyncio.create_task(_until_set(self._is_skipped))
         try:
             _, late = await asyncio.wait(tasks, timeout=UNTOLD_PATIENCE_S)
             if late:
@@ -203,7 +206,7 @@ async def _started(server: Server) -> None:
         await server.client()
 
 
-async def _set(event: asyncio.Event) -> None:
+async def _until_set(event: asyncio.Event) -> None:
     await event.wait()
 
 

@@ -20,7 +20,7 @@ _LISTS = {
     "prompts/get": "messages",
     "resources/read": "contents",
 }
-# What an item can do without.
+# What stays of an item that is not valid as a whole.
 _NEEDED = {
     "tools": ("name", "description", "inputSchema"),
     "prompts": ("name", "description", "arguments"),
