@@ -126,9 +126,9 @@ async def _rounds(turn: Turn) -> DoneReason:
             begin_answer(turn)
         has_more = (calls and not is_over) or steered or reported or continue_reply(turn, reply)
         has_more = has_more or await settle_plan(turn) or asks_again(turn) or urges(turn)
+        if not has_more and not await heed_stop(turn):
+            return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
         if not has_more:
-            if not await heed_stop(turn):
-                return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
             begin_answer(turn)
     return "max_turns"
 

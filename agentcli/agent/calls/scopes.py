@@ -126,10 +126,9 @@ def _key(call: ToolUse) -> str:
 class SessionCalls:
     """What the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
 
-    `agent_id` names the agent whose calls these are. The tasks in `recording` store what calls did to files, some
-    once their jobs have ended. `skills` and `agents` are None until one is used, `servers` where no MCP server is
-    configured. `unknown_servers` are those whose tools were not known at the first request, None before it. Of a
-    subagent, `made_by` is the call that made it: what it does to files is that call's.
+    `agent_id` names the agent whose calls these are. The tasks in `recording` store what calls
+    did to files, some once their jobs have ended. `skills` and `agents` are None until one is used, `servers` where no
+    MCP server is configured. Of a subagent, `made_by` is the call that made it: what it does to files is that call's.
     """
 
     services: CallServices
@@ -147,7 +146,7 @@ class SessionCalls:
     agents: Subagents | None = None
     made_by: Call | None = None
     servers: Servers | None = None
-    unknown_servers: set[str] | None = None
+    unknown_servers: set[str] | None = None  # whose tools were not known at the first request; None before it
     _detaching: set[asyncio.Event] = field(default_factory=set)
 
     @property

@@ -12,9 +12,8 @@ from msgspec import Struct
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.tools.tool import Ask
 
-STARTUP_TIMEOUT_S = 30.0  # npx and uvx may have to download a server first
-
 Scope = Literal["project", "local", "user", "flag", "caller"]
+STARTUP_TIMEOUT_S = 30.0  # npx and uvx may have to download a server first
 
 
 class ServerSpec(Struct, frozen=True):
