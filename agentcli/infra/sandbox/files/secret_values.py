@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -104,21 +103,19 @@ class SecretValues:
     def _git(self, command: Sequence[str], root: Path, given: str = "") -> str:
         """Git's output; empty where it fails."""
         try:
-            with tempfile.TemporaryFile() as output:  # a pipe is waited for as long as any child of git holds it
-                subprocess.run(
-                    [self._program, *command],
-                    cwd=root,
-                    env=self._environment,
-                    input=given.encode(errors="surrogateescape"),
-                    stdout=output,
-                    stderr=subprocess.DEVNULL,
-                    timeout=_LONGEST_GIT_S,
-                    check=False,
-                )
-                output.seek(0)
-                return output.read().decode(errors="surrogateescape")
+            done = subprocess.run(
+                [self._program, *command],
+                cwd=root,
+                env=self._environment,
+                input=given.encode(errors="surrogateescape"),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                timeout=_LONGEST_GIT_S,
+                check=False,
+            )
         except (OSError, subprocess.TimeoutExpired):
             return ""
+        return done.stdout.decode(errors="surrogateescape")
 
 
 def _git_outside(roots: Sequence[Path], path: str) -> str:
