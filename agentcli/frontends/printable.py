@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-# Whole escape sequences go, then what is left of control characters is shown as a picture of itself.
+# In prose whole escape sequences go, then what is left of control characters is shown as a picture of itself.
 _SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])|\x9b[0-?]*[ -/]*[@-~]"
 )
@@ -36,12 +36,14 @@ def printable(text: str) -> str:
 
 
 def exposed(text: str) -> str:
-    """`text` for a question: nothing is left out, a picture stands for each character that shows nothing.
+    """Return `text` for a question: nothing is left out, and each character that shows nothing is an escape, `\\u202e`.
 
-    So it does for letters of another alphabet that pass for Latin ones, and a number for a flood of empty lines.
+    So is each letter of another alphabet that passes for a Latin one; a flood of empty lines is a number.
     """
-    text = text.replace("\r\n", "\n").replace("\u2028", "�").replace("\u2029", "�").translate(_CONTROLS)
-    return _hidden_in_request().sub(_picture, text) if _is_suspect(text) else text
+    text = text.replace("\r\n", "\n")
+    if not text.isascii() or not text.isprintable():
+        text = _steering().sub(_escape, text)
+    return _hidden_in_request().sub(_escape, text) if _is_suspect(text) else text
 
 
 def _without_controls(text: str) -> str:
@@ -89,6 +91,13 @@ def _hidden_in_prose() -> re.Pattern[str]:
 
 
 @cache
+def _steering() -> re.Pattern[str]:
+    """Characters that steer a terminal, turn the direction of text around, or are drawn as nothing at all."""
+    blank = "\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2028\u2029\u206a-\u206f\u2800\u3164\uffa0"
+    return re.compile(f"[{re.escape(''.join(map(chr, _CONTROLS)))}{blank}\U0001d173-\U0001d17a]")
+
+
+@cache
 def _hidden_in_request() -> re.Pattern[str]:
     """The same where nothing of the kind may stay, but for the inside of emoji; any mixed word is suspect."""
     return re.compile(
@@ -105,10 +114,18 @@ def _undecided() -> re.Pattern[str]:
     return re.compile(rf"(?:\u200d(?:{flag})?|{flag}|(?<![{_NOT_LATIN}])[{_ALIKE}]+)\Z")
 
 
-def _picture(match: re.Match[str]) -> str:
-    if match["empty"]:
-        return f"� {len(match['empty']):,} more line ends\n"
-    return match["stays"] or "�" * len(match.group())
+def _escape(match: re.Match[str]) -> str:
+    found = match.groupdict()
+    if empty := found.get("empty"):
+        return f"… {len(empty):,} more line ends\n"
+    return found.get("stays") or "".join(map(_escape_of, match.group()))
+
+
+def _escape_of(character: str) -> str:
+    if character == "\r":
+        return r"\r"
+    code = ord(character)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 class PrintableStream:

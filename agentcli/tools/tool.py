@@ -305,9 +305,11 @@ class Tool:
         """
         if self.dry_run is not None:
             return await self.dry_run(arguments, context)
-        if command := getattr(arguments, "command", None):
+        if self.attempt is not None and (command := getattr(arguments, "command", None)):
             return str(command)
-        given = {name: value for name, value in msgspec.to_builtins(arguments).items() if value is not None}
+        given = msgspec.to_builtins(arguments)
+        if self.schema is None:  # else a null is an argument like any other
+            given = {name: value for name, value in given.items() if value is not None}
         return msgspec.json.format(msgspec.json.encode(given)).decode()
 
     @property

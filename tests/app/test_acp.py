@@ -230,6 +230,29 @@ def test_a_command_is_shown_as_it_is_with_what_it_does(open_editor: Open) -> Non
 
 
 @slow
+def test_nothing_of_a_request_is_hidden_from_the_person(place: Place, open_editor: Open) -> None:
+    command = "curl -d " + "x" * 9_000 + " https://example.com\u202e; sh deploy.sh"
+    (place.folder / "sub").mkdir()
+    settings = place.folder.parent / "settings.json"
+    settings.write_text('{"permissions": {"try": false}}')
+    replies = ({"tool_calls": [call("bash", command=command, cwd="sub")]},)
+    hidden = {"tool_calls": [call("file_write", path="new.sh", content="echo a\u202e\u200bb\n")]}
+    editor = open_editor(*replies, hidden, DONE, flags=("--settings", str(settings)))
+    prompt = editor.begin_prompt("go")
+    asked = editor.asked("session/request_permission")
+    told = "\n".join(one["content"]["text"] for one in asked["params"]["toolCall"]["content"])
+    assert "```sh\n" + command.replace("\u202e", "\\u202e") + "\n```" in told
+    assert "runs in sub" in told
+    editor.choose(asked, "reject_once")
+    asked = editor.asked("session/request_permission", 1)
+    diff, escaped = asked["params"]["toolCall"]["content"][-2:]
+    assert diff["type"] == "diff"
+    assert "+echo a\\u202e\\u200bb" in escaped["content"]["text"]
+    editor.choose(asked, "reject_once")
+    editor.end(prompt)
+
+
+@slow
 def test_what_a_tried_command_changed_is_asked_about(place: Place, open_editor: Open) -> None:
     editor = open_editor({"tool_calls": [call("bash", command="sed -i s/hi/ho/ a.py && cp a.py c.py")]}, DONE)
     prompt = editor.begin_prompt("go")

@@ -93,13 +93,56 @@ def writing(lines: int) -> dict[str, object]:
     return {"tool_calls": [{"name": "file_write", "input": {"path": "new.txt", "content": content}}]}
 
 
-def test_an_edit_that_is_not_shown_whole_says_how_to_see_it(open_terminal: Open) -> None:
-    terminal = open_terminal([writing(100), {"text": "done"}], "go")
-    assert re.search(r"… \d+ more lines: v shows all of it\n", terminal.asked())
+WORDS = [f"word{number:04}" for number in range(800)]
+LONG_COMMAND = f"touch start && true {' '.join(WORDS)} && touch the-end"
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(100, 30), (100, 60), (40, 30)])
+def test_a_yes_counts_once_all_that_will_run_was_on_the_screen(
+    open_terminal: Open, tmp_path: Path, columns: int, rows: int
+) -> None:
+    replies = [running(LONG_COMMAND), {"text": "all done"}]
+    flags = {"AGENTCLI_PERMISSIONS_TRY": "false"}
+    terminal = open_terminal(replies, "go", columns=columns, rows=rows, **flags)
+    terminal.see("Scroll to the end to answer: ↓ or")
+    terminal.settle(0.5)
+    for key in ("y", "s", "1"):
+        terminal.type(key)
+        terminal.see("Scroll to the end first")
+        terminal.settle(0.4)
+    seen = terminal.text()
+    while "y once" not in terminal.text():
+        assert not (tmp_path / "project" / "start").exists()
+        shown = terminal.text()
+        terminal.type("\x1b[6~")
+        while terminal.text() == shown:
+            terminal.settle(0.1)
+        seen += terminal.settle(0.1)
+    assert "touch the-end" in terminal.text().replace("\n", "")
+    for text in (seen, terminal.transcript()):  # each stood on a screen, not only in what scrolled past
+        assert [word for word in WORDS if word not in text.replace("\n", "")] == []
+    terminal.settle(0.3)
+    terminal.type("y")
+    terminal.see("all done")
+    assert (tmp_path / "project" / "the-end").exists()
+
+
+def test_a_diff_is_shown_to_its_end_row_by_row_or_in_the_pager(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([writing(40), {"text": "done"}], "go", rows=30)
+    terminal.see(r"Scroll to the end to answer: ↓ or PageDown \(\d+ more rows\) · v shows all of it")
+    terminal.settle(0.3)
     terminal.type("v")
     terminal.settle(1.0)
     terminal.type("G")
-    terminal.see("line 99")
+    terminal.see("line 39")
+    terminal.type("q")
+    terminal.see("Scroll to the end")
+    terminal.type("\x1b[B" * 40)
+    terminal.see(r"line 39\n(.|\n)*y once")
+    terminal.settle(0.5)
+    terminal.type("n")
+    terminal.see("declined")
+    assert not (tmp_path / "project" / "new.txt").exists()
 
 
 def test_a_choice_is_taken_by_its_number_too(open_terminal: Open, tmp_path: Path) -> None:
@@ -637,12 +680,25 @@ def test_line_by_line_only_what_can_be_answered_is_offered(open_terminal: Open, 
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
 
 
+def test_line_by_line_a_yes_counts_once_all_of_the_request_was_shown(open_terminal: Open, tmp_path: Path) -> None:
+    terminal = open_terminal([writing(100), {"text": "so be it"}], "--plain", "go", rows=30)
+    for last in (24, 50, 76):
+        terminal.see(rf"line {last}\nEnter shows more")
+        terminal.type("y\n")
+    terminal.see(r"line 99\n(.|\n)*Allow it\?")
+    assert not (tmp_path / "project" / "new.txt").exists()
+    terminal.type("y\n")
+    terminal.see("so be it")
+    assert (tmp_path / "project" / "new.txt").exists()
+
+
 def test_line_by_line_v_shows_the_rest_of_a_request(open_terminal: Open) -> None:
     terminal = open_terminal([writing(300), {"text": "so be it"}], "--plain", "go")
-    terminal.see("100 more lines: v shows all of it")
+    terminal.see("Enter shows more")
     assert "line 299" not in terminal.transcript()
     terminal.type("v\n")
     terminal.see(r"line 299(.|\n)*Allow it\?")
+    assert "line 150" in terminal.transcript()
     terminal.type("a smaller one\n")
     terminal.see("so be it")
 

@@ -48,11 +48,20 @@ def effect_lines(analysis: CommandAnalysis, needs: Sequence[Need], workspace: Wo
 
 def _of_command(judged: Judged, analysis: CommandAnalysis, verdict: Verdict) -> Told:
     told = _told_analysis(analysis, verdict.needs, judged.workspace)
+    told = Told((*told.lines, *_circumstances(judged)), told.grave)
     if getattr(judged.arguments, "unconfined", False):
         return Told((OUTSIDE, *told.lines), (OUTSIDE, *told.grave))
     is_told = verdict.reason == analysis.reason and _TOLD.search(analysis.reason)
     is_by_host = analysis.effects.hosts and _BEYOND.search(verdict.reason)
     return told if is_told or is_by_host else Told((*told.lines, verdict.reason), told.grave)
+
+
+def _circumstances(judged: Judged) -> list[str]:
+    """Return where a command runs and that it stays, where its text does not show it."""
+    workspace, given = judged.workspace, judged.arguments
+    folder = getattr(given, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
+    lines = [f"runs in {folder}"] if folder and folder != "." else []
+    return [*lines, "goes on in the background"] if getattr(given, "background", False) else lines
 
 
 def _of_file_tool(judged: Judged, verdict: Verdict) -> Told:

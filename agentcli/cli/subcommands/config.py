@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,6 +21,9 @@ from agentcli.cli.stored_settings import Merged, merged, write_settings
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
 from agentcli.config import Config, load_config, shown, to_toml
 from agentcli.errors import UsageError
+from agentcli.frontends.printable import exposed
+from agentcli.frontends.terminal.text.fragments import Fragment, plain
+from agentcli.frontends.terminal.text.text_width import first_rows, rows_of
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.near_names import did_you_mean
 from agentcli.paths import current_folder, find_paths, project_root
@@ -94,20 +98,38 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
         tell("This project has no settings of its own (.agentcli/config.toml).")
         return
     servers = server_specs(_as_trusted(), tell)
-    for file in files:
-        if file.suffix in (".toml", ".json") and file.name != MCP_FILE:  # servers are shown with all they are given
-            tell(f"# {file}\n{mask(file.read_text(errors='replace'))}")
+    texts = [
+        f"# {file}\n{mask(file.read_text(errors='replace'))}"
+        for file in files
+        if file.suffix in (".toml", ".json") and file.name != MCP_FILE  # servers are shown with all they are given
+    ]
     for spec in servers:
         if spec.is_of_project:
             own = " (in place of your own one)" if spec.name in config.settings.mcp_servers else ""
-            tell(f"{told_server(spec)}{own}")
+            texts.append(f"{told_server(spec)}{own}")
     names = ", ".join(str(file) for file in files)
-    if not yes and sys.stdin.isatty():
-        tell(f"The project's files: {names}")
-        if not typer.confirm("Trust them as they are now?"):
-            return
+    asks = not yes and sys.stdin.isatty()
+    if asks:
+        texts.append(f"The project's files: {names}")
+    shown = exposed("\n".join(texts))
+    if not asks:
+        tell(shown)
+    elif not _read_to_the_end(shown) or not typer.confirm("Trust them as they are now?"):
+        return
     trust_project(config.paths, current_folder())
     tell(f"Trusted as they are now: {names}")
+
+
+def _read_to_the_end(text: str) -> bool:
+    """Show a text page by page; False if the person does not want the rest."""
+    rest: list[Fragment] = [("", f"{text}\n")]
+    while rest:
+        columns, lines = shutil.get_terminal_size()
+        page, rest = first_rows(rest, columns, max(1, lines - 2))
+        tell(plain(page).removesuffix("\n"))
+        if rest and not typer.confirm(f"Show the rest ({rows_of(rest, columns):,} more rows)?", default=True):
+            return False
+    return True
 
 
 @app.command("import")

@@ -18,6 +18,7 @@ from agentcli.frontends.acp.tool_calls import (
     call_id,
     fenced,
     file_diff,
+    hidden_characters,
     kind_of,
     text_content,
     told_changes,
@@ -109,7 +110,7 @@ class Questions:
             for text in request.hunks:
                 content += told_changes(text, self._cwd)
         elif changes := file_diff(request.preview, self._cwd):
-            content += changes["content"]
+            content += [*changes["content"], *hidden_characters(request.preview)]
             call["locations"] = changes["locations"]
         elif request.preview:
             content.append(text_content(fenced(exposed(request.preview), "sh" if use.name == "bash" else "")))
@@ -144,7 +145,7 @@ class Questions:
         ]
         not_yet = (Option("not-yet", _NOT_YET, "reject_once"), Approve(id, False))
         if not self._client.can.has_forms:
-            call = self._call(request) | {"kind": "switch_mode", "content": [text_content(request.preview)]}
+            call = self._call(request) | {"kind": "switch_mode", "content": [text_content(exposed(request.preview))]}
             return await self._chosen(call, [*ways, not_yet])
         fields, _ = _form([*(option.name for option, _ in ways), _NOT_YET], request.title)
         fields["words"] |= {"title": "What to change first"}

@@ -11,9 +11,10 @@ import msgspec
 
 from agentcli.agent.events import ToolFinished
 from agentcli.conversation.entries import Result
+from agentcli.frontends.printable import exposed
 from agentcli.llm.messages import Image, Text, ToolResult
 from agentcli.tools.summary import call_title
-from agentcli.tools.text.diff import sides_of_hunks
+from agentcli.tools.text.diff import sides_of_hunks, split_files
 
 LARGEST_RAW = 32 * 1024  # bytes of a structured result that goes along
 
@@ -25,7 +26,7 @@ _KINDS = {
 _IN_MARKDOWN = frozenset(("create_subagent", "web_fetch", "web_search", "skill", "recall", "think", "ask_user"))
 _OF_FILES = frozenset(("file_read", "file_write", "file_edit", "file_list", "grep_search"))
 _TOLD = frozenset(("output", "text", "diff", "items", "matches", "paths"))  # of results: it is in their content
-_FILE_NAMES = re.compile(r"^--- (?:a/)?(.*)\n\+\+\+ (?:b/)?(.*)\n", re.MULTILINE)
+_FILE_NAMES = re.compile(r"--- (?:a/)?(.*)\n\+\+\+ (?:b/)?(.*)\n")
 
 
 def call_id(agent_id: str, id: str) -> str:
@@ -80,12 +81,21 @@ def file_diff(diff: str, cwd: Path) -> dict[str, Any]:
 
 def told_changes(text: str, cwd: Path) -> list[dict[str, Any]]:
     """Turn the changes that a person is asked about into content: the diffs of files, and any text before them."""
-    heads = list(_FILE_NAMES.finditer(text))
-    before = text[: heads[0].start()] if heads else text
-    content = [text_content(fenced(before))] if before.strip() else []
-    for head, end in zip(heads, [*(after.start() for after in heads[1:]), len(text)], strict=False):
-        content += _diffs(head, text[head.end() : end], cwd)
-    return content
+    content: list[dict[str, Any]] = []
+    for part in split_files(text):
+        if head := _FILE_NAMES.match(part):
+            content += _diffs(head, part[head.end() :], cwd)
+        else:
+            content.append(text_content(fenced(exposed(part))))
+    return [*content, *hidden_characters(text)]
+
+
+def hidden_characters(diff: str) -> list[dict[str, Any]]:
+    """Return a diff once more as text, with escapes, where it has characters that an editor may not show."""
+    shown = exposed(diff)
+    if shown == diff.replace("\r\n", "\n"):
+        return []
+    return [text_content(f"It has characters that cannot be seen, here as escapes:\n{fenced(shown, 'diff')}")]
 
 
 def text_content(text: str) -> dict[str, Any]:

@@ -263,9 +263,8 @@ class Console:
         self.output.flush()
 
     @property
-    def preview_lines(self) -> int:
-        """The most lines of a preview that leave its question in the window."""
-        return max(6, min(40, self.output.get_size().rows - 9))
+    def rows(self) -> int:
+        return self.output.get_size().rows
 
     @property
     def vi_mode(self) -> str:

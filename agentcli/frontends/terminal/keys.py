@@ -162,6 +162,7 @@ def _bind_approvals(table: _Table, when: _When, asking: Asking) -> None:
         table.bind(key, to=partial(asking.widen, by), when=when.asked)
     for key, by in (("down", 1), ("up", -1)):
         table.bind(key, to=partial(asking.move_choice, by), when=when.asked)
+    table.bind("pagedown", to=asking.page_down, when=when.asked)
     for key in _WRITING_KEYS:  # by name, since vi's keys have names, too
         table.bind(key if key != " " else "space", to=partial(asking.type_at_approval, key), when=when.asked)
     table.text(to=asking.type_at_approval, when=when.asked)

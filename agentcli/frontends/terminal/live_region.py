@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from agentcli.agent.todo import todo_items
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.approval.asking import Asking
+from agentcli.frontends.terminal.approval.asking import ROWS_BESIDE, Asking
 from agentcli.frontends.terminal.approval.panel import marked_cell
 from agentcli.frontends.terminal.console import HINT, Console
 from agentcli.frontends.terminal.controller import TerminalController
@@ -50,7 +50,8 @@ class LiveRegion:
         live, unfinished = self.controller.view.live, self.console.screen.held_text
         if self.asking.hides_input:
             panel = self._panel_rows(columns, room)
-            above = live.rows(columns, room - len(panel), unfinished=unfinished)
+            most = min(room - len(panel), ROWS_BESIDE) if self.asking.takes_approval_keys else room - len(panel)
+            above = live.rows(columns, most, unfinished=unfinished)
             picker = self.asking.picking.picker
             row, column = (0, picker.cursor) if picker is not None else marked_cell(panel)
             return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))

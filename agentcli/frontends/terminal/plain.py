@@ -14,17 +14,18 @@ from typing import TextIO
 from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import Approve, Interrupt, RunCommand
-from agentcli.frontends.printable import exposed, printable
+from agentcli.frontends.printable import printable
 from agentcli.frontends.signals import ignore_hangups
 from agentcli.frontends.terminal.approval.panel import ApprovalPanel
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment
+from agentcli.frontends.terminal.text.text_width import first_rows, rows_of
 from agentcli.frontends.terminal.text.theme import Theme
 from agentcli.llm.messages import Block
 
-MOST_PREVIEW_LINES = 200
+ROWS_OF_QUESTION = 4  # that stay free below a page of what is asked about
 TWICE_S = 2.0  # within which a second Ctrl-C leaves
 WIDTH = 80  # for tables and diffs, which need one
 
@@ -93,6 +94,7 @@ class PlainTerminal:
         self._view = TurnView(self._output, stream=AsWritten, is_live=False, unfold_key="", shows_claims=shows_claims)
         self._controller = TerminalController(opener, self, commands, self._view)
         self._approvals: deque[ApprovalRequested] = deque()
+        self._rest: list[Fragment] = []  # what the first of them is about, as far as it was not shown yet
         self._choosing: asyncio.Future[str] | None = None
         self._leaving = asyncio.Event()
         self._exit_code = 0
@@ -161,6 +163,10 @@ class PlainTerminal:
 
     def _answer(self, request: ApprovalRequested, line: str) -> None:
         panel = ApprovalPanel(request)
+        if self._rest and line.lower() in ("", "y", "yes", "s", "session", "a", "always", "t", "try"):
+            self._approvals.appendleft(request)
+            self._show_next(panel)
+            return
         match line.lower():
             case "y" | "yes":
                 answer = panel.answer("once")
@@ -171,9 +177,9 @@ class PlainTerminal:
             case "t" | "try" if request.can_try:
                 answer = panel.answer("try")
             case "v" | "view":
-                self._view.block([("", exposed(request.preview).rstrip("\n") + "\n")])
                 self._approvals.appendleft(request)
-                self._ask(panel)
+                self._rest = self._rest or panel.preview(WIDTH)
+                self._show_next(panel, is_all=True)
                 return
             case "" | "n" | "no":
                 answer = panel.answer("no")
@@ -185,7 +191,22 @@ class PlainTerminal:
 
     def _show_approval(self) -> None:
         panel = ApprovalPanel(self._approvals[0])
-        self._view.block(panel.preview(WIDTH, MOST_PREVIEW_LINES), "question")
+        self._rest = panel.preview(WIDTH)
+        self._show_next(panel)
+
+    def _show_next(self, panel: ApprovalPanel, *, is_all: bool = False) -> None:
+        """Show as much of what is asked about as a window has room for, and ask once nothing is left of it."""
+        size = os.get_terminal_size(self._stdin) if os.isatty(self._stdin) else os.terminal_size((0, 0))
+        shown, rest = self._rest, []
+        if size.lines and size.columns and not is_all:
+            shown, rest = first_rows(self._rest, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
+        self._rest = rest
+        self._view.block(shown, "question")
+        if rest:
+            left = f"{rows_of(rest, size.columns):,} more rows"
+            keys = f"Enter shows more ({left}), v all of it; at the end you can say yes. n no"
+            self._output.print([("", f"{keys}, or say what to do instead: ")])
+            return
         self._view.was_previewed(panel.request.id)
         if panel.coverage:
             self._view.line(f"  {panel.coverage}", "muted")

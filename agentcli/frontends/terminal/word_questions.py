@@ -11,6 +11,7 @@ from typing import NamedTuple
 from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import Approve
 from agentcli.errors import UserError
+from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.protocols import TerminalActions
 
@@ -93,6 +94,11 @@ class WordQuestions:
         return Approve(request.id, True, comment=words)
 
     async def _about_plan(self, request: ApprovalRequested) -> Approve:
+        if (escaped := exposed(request.preview)) != request.preview.replace(
+            "\r\n", "\n"
+        ):  # the answer above left it out
+            self._view.line("The plan has characters that cannot be seen, here as escapes:", "warning")
+            self._view.block([("", f"{escaped.rstrip()}\n")])
         picked = await self._terminal.choose(request.title, [(way.label, way.detail) for way in _WAYS])
         if picked == _EDIT:
             changed: str | None = None

@@ -42,6 +42,24 @@ def diff_hunks(diff: str) -> tuple[str, ...]:
     return tuple(run for start, end in zip(starts, ends, strict=False) for run in _runs(diff[start:end]))
 
 
+def split_files(text: str) -> list[str]:
+    """Split diffs of several files, and any text before them, into one part each.
+
+    Lines that a hunk's head counts are never read as the beginning of a file, whatever they say.
+    """
+    lines, starts = lines_of(text), [0]
+    old = new = 0  # lines of the hunk that are still to come
+    for number, line in enumerate(lines):
+        if old > 0 or new > 0:
+            old, new = old - line.startswith(("-", " ", "\n")), new - line.startswith(("+", " ", "\n"))
+        elif found := _RANGES.match(line):
+            old, new = (int(size) if size else 1 for size in found.groups())
+        elif line.startswith("--- ") and "".join(lines[number + 1 : number + 2]).startswith("+++ "):
+            starts.append(number)
+    parts = ["".join(lines[start:end]) for start, end in zip(starts, [*starts[1:], len(lines)], strict=True)]
+    return [part for part in parts if part.strip()] or [text]
+
+
 def _runs(hunk: str) -> Iterator[str]:
     """Each run of changed lines of a hunk, with the unchanged lines between it and its neighbours."""
     head, *lines = lines_of(hunk)
@@ -63,6 +81,7 @@ def _runs(hunk: str) -> Iterator[str]:
 
 
 _RANGE = re.compile(r"[-+](\d+)(?:,(\d+))?")
+_RANGES = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 
 
 def _parts(rows: Sequence[str], number: int) -> bool:

@@ -228,3 +228,7 @@ def test_directories_with_names_that_are_no_utf_8_can_be_sent(bench: Bench) -> N
 
 def test_the_preview_of_a_command_is_the_command(bench: Bench) -> None:
     assert bench.preview("bash", command="rm -r build", timeout_ms=5) == "rm -r build"
+
+
+def test_a_tool_that_only_has_a_command_among_its_arguments_shows_all_of_them(bench: Bench) -> None:
+    assert '"content": "what is kept"' in bench.preview("memory", command="write", path="a", content="what is kept")

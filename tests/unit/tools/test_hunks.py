@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.errors import ToolError
-from agentcli.tools.text.diff import diff_hunks, sides_of_hunks, unified_diff, with_hunks
+from agentcli.tools.text.diff import diff_hunks, sides_of_hunks, split_files, unified_diff, with_hunks
 from agentcli.tools.tool import ToolContext
 from tests.properties import examples
 from tests.unit.tools.bench import Bench
@@ -132,3 +132,10 @@ def test_a_file_that_changed_after_the_choice_is_left_alone(bench: Bench) -> Non
     with pytest.raises(ToolError, match="changed since it was approved"):
         asyncio.run(run())
     assert path.read_text() == "new\n" + FAR
+
+
+def test_lines_that_look_like_the_beginning_of_a_file_belong_to_the_change_they_are_in() -> None:
+    first = unified_diff("a.sql", "-- drop it\n", "++ harmless.sql\nrm -rf /\n")
+    assert "\n--- drop it\n+++ harmless.sql\n" in first
+    second = unified_diff("b", "one\n", "two\n")
+    assert split_files(f"main: 1 → 2\n{first}{second}") == ["main: 1 → 2\n", first, second]

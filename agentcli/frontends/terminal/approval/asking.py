@@ -13,19 +13,20 @@ from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import parse_rule
 from agentcli.errors import UsageError
-from agentcli.frontends.printable import exposed
+from agentcli.frontends.terminal.approval.letters import Letters
 from agentcli.frontends.terminal.approval.panel import KEYS, ApprovalPanel, Choice
 from agentcli.frontends.terminal.approval.picker import Picking
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
-from agentcli.frontends.terminal.text.fragments import Row
-from agentcli.frontends.terminal.text.text_width import clipped
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, plain
+from agentcli.frontends.terminal.text.text_width import clipped, first_rows, rows_of
 from agentcli.frontends.terminal.unfolding import Unfolding
 
 TYPING_PAUSE_S = 0.8  # text typed so shortly before an approval came up belongs to a sentence that goes on
 REACTION_S = 0.12  # nobody answers a question faster than this
-KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long
+ROWS_BESIDE = 3  # of running work that are shown beside a question
+ROWS_AROUND = 4  # that neither the question nor its answers have: a gap, the status line, what the screen keeps free
 LINGER_S = 0.6  # an answered panel keeps its place so long while nobody types: the next one mostly comes up there
 
 Purpose = Literal["prompt", "comment", "rule", "secret", "words"]
@@ -140,8 +141,21 @@ class Asking:
         self._is_writing = self.purpose == "prompt" and self._is_in_mid_sentence()
         self._lay_draft_aside()
         asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)  # the choices look as they are
-        self._view.block(panel.preview(self._console.columns, self._console.preview_lines), "question")
-        self._view.was_previewed(panel.request.id)
+        self._show(panel, panel.preview(self._console.columns))
+
+    def _show(self, panel: ApprovalPanel, fragments: list[Fragment], most_rows: int = 0) -> None:
+        """Print what is asked about, as much of it as the window has room for; the person has the rest brought in."""
+        columns = self._console.columns
+        panel.rest = []
+        below = len(panel.rows(columns, len(self._approvals) - 1))
+        page = max(1, self._console.rows - below - ROWS_BESIDE - ROWS_AROUND)
+        shown, rest = first_rows(fragments, columns, most_rows or page)
+        panel.rest, panel.rows_left = rest, rows_of(rest, columns) if rest else 0
+        self._view.block(shown, "question")
+        if not rest:
+            self._shown_at = time.monotonic()  # no key pressed again and again to get here is an answer
+            if panel.hunk is None:
+                self._view.was_previewed(panel.request.id)
 
     def _is_in_mid_sentence(self) -> bool:
         text, now = self._area.buffer.text, time.monotonic()
@@ -224,7 +238,8 @@ class Asking:
         elif letter == "e":
             self.start_answer("rule", panel.rule)
         elif letter == "v":
-            self._unfolding.page(exposed(panel.request.preview))
+            columns = self._console.columns
+            self._unfolding.page(plain(panel.preview(columns) if panel.hunk is None else panel.hunk_preview(columns)))
         else:
             self.decide(KEYS[letter])
 
@@ -243,7 +258,7 @@ class Asking:
         if panel.hunk is None:
             self.decide("no")
         else:
-            panel.hunk, panel.comment = None, ""
+            panel.hunk, panel.comment, panel.rest = None, "", []  # all of it was shown before
 
     def erase_at_approval(self) -> None:
         self._letters.drop()
@@ -254,15 +269,28 @@ class Asking:
         self._letters.drop()
         if choice == "comment":
             self.start_answer("comment")
+        elif panel.rest and choice != "no":
+            self._console.hint.show("Scroll to the end first: ↓ or PageDown.")
         elif choice == "hunks":
             panel.hunk, panel.accepted = 0, []
-            self._view.block(panel.hunk_preview(self._console.columns), "question")
+            self._show(panel, panel.hunk_preview(self._console.columns))
         else:
             self._answer(panel.answer(choice))
 
     def move_choice(self, by: int) -> None:
+        """Mark another choice; while there is more to show, Down brings in the next row of it."""
+        panel = self._approvals[0]
         self._letters.drop()
-        self._approvals[0].move(by)
+        if not panel.rest:
+            panel.move(by)
+        elif by > 0:
+            self._show(panel, panel.rest, 1)
+
+    def page_down(self) -> None:
+        panel = self._approvals[0]
+        self._letters.drop()
+        if panel.rest:
+            self._show(panel, panel.rest)
 
     def widen(self, by: int) -> None:
         self._letters.drop()
@@ -270,11 +298,14 @@ class Asking:
 
     def _decide_hunk(self, *, accepted: bool, with_rest: bool = False, comment: str = "") -> None:
         panel = self._approvals[0]
+        if accepted and panel.rest:
+            self._console.hint.show("Scroll to the end first: ↓ or PageDown.")
+            return
         answer = panel.take_hunk(accepted=accepted, with_rest=with_rest, comment=comment)
         if answer is not None:
             self._answer(answer)
         else:
-            self._view.block(panel.hunk_preview(self._console.columns), "question")
+            self._show(panel, panel.hunk_preview(self._console.columns))
 
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._approvals.pop(0)
@@ -352,37 +383,3 @@ def is_rule(text: str) -> bool:
     except UsageError:
         return False
     return True
-
-
-class Letters:
-    """Letters typed at an approval; `alone` is called with the last one when no other follows.
-
-    Early letters were typed before anybody could have read the question: they belong to the answer before it.
-    """
-
-    def __init__(self, alone: Callable[[str, bool], None]) -> None:
-        self._alone = alone
-        self._timer: asyncio.TimerHandle | None = None
-        self._typed = ""
-        self._are_early = False
-
-    def __bool__(self) -> bool:
-        return bool(self._typed)
-
-    def wait(self, letters: str, *, are_early: bool) -> None:
-        """Hold letters until it shows whether more follow."""
-        self._typed, self._are_early = letters, are_early
-        self._timer = asyncio.get_running_loop().call_later(KEY_ALONE_S, self.end)
-
-    def drop(self) -> tuple[str, bool]:
-        """Take the letters away; gives them, and whether they were early."""
-        held = self._typed, self._are_early
-        self._typed, self._are_early = "", False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        return held
-
-    def end(self) -> None:
-        letters, are_early = self.drop()
-        self._alone(letters[-1:], are_early)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -12,16 +11,14 @@ from agentcli.agent.permissions.rules import Rule, escaped
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, plain
-from agentcli.frontends.terminal.text.text_width import clipped, row_width, wrapped_tail
+from agentcli.frontends.terminal.text.text_width import clipped, row_width, with_spaces, wrapped_tail
 from agentcli.frontends.terminal.text.wrapping import wrapped
-from agentcli.tools.summary import call_title
+from agentcli.llm.messages import ToolUse
+from agentcli.tools.summary import LONGEST_SUBJECT, call_title
+from agentcli.tools.text.diff import split_files
 
-LAST_LINES = 3
-LONGEST_LINE = 2_000
 RULE_ROWS = 6
 
-_FILE_BEGINS = re.compile(r"^(?=--- .*\n\+\+\+ )", re.MULTILINE)
-_REST = ": v shows all of it"
 _TITLE_SAYS_ALL = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
 _MARK: Fragment = ("accent", "❯")
 
@@ -50,6 +47,8 @@ class ApprovalPanel:
         self.hunk: int | None = None  # the hunk on the screen
         self.accepted: list[int] = []
         self.comment = ""
+        self.rest: list[Fragment] = []  # what is asked about and was not on the screen yet: until then there is no yes
+        self.rows_left = 0
 
     @property
     def is_tried(self) -> bool:
@@ -131,22 +130,22 @@ class ApprovalPanel:
 
     # In the transcript
 
-    def preview(self, columns: int, most_lines: int) -> list[Fragment]:
-        """The effects, then the exact command or diff, a long one with its end; nothing in it is invisible."""
+    def preview(self, columns: int) -> list[Fragment]:
+        """The effects, then all of the command, the arguments or the diff; nothing in it is invisible."""
         request = self.request
         head = [*wrapped(self._headline(), columns, hang=2), ("", "\n")]
-        if self.is_limit or request.call.name in _TITLE_SAYS_ALL:
+        if self.is_limit or _title_says_all(request.call):
             return head
         if self.is_tried:
-            return [*head, *self._changes(columns, most_lines)]
-        if is_diff(request.preview):
-            return [*head, *_diff_of(request.preview, columns, most_lines)]
-        lines = exposed(request.preview).split("\n")
-        mark = "$ " if request.call.name == "bash" else "  "
-        shown: list[Fragment] = [("", f"  {mark if n == 0 else '  '}{_cut(line)}\n") for n, line in enumerate(lines)]
-        if len(lines) > most_lines:  # a long command hides its real effect at its end
-            hidden = ("warning", f"  … {len(lines) - most_lines:,} more lines{_REST}\n")
-            shown = [*shown[: most_lines - LAST_LINES], hidden, *shown[-LAST_LINES:]]
+            shown = self._changes(columns)
+        elif is_diff(request.preview):
+            shown = diff_fragments(request.preview, width=columns, most_lines=None)
+        else:
+            mark = "$ " if request.call.name == "bash" else "  "
+            lines = exposed(request.preview).split("\n")
+            shown = [("", f"  {'  ' if n else mark}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
+        if len(self._coverage_lines(columns)) > RULE_ROWS:  # the panel has no room for it
+            shown.append(("muted", f"  {self.coverage}\n"))
         return [*head, *shown]
 
     def _headline(self) -> list[Fragment]:
@@ -158,30 +157,19 @@ class ApprovalPanel:
             (role, text), *rest = effects or [("", "Run a command")]
             parts = [(role or "bold", text[:1].upper() + text[1:]), *rest]
         else:
-            title = call_title(request.call.name, request.call.input, LONGEST_LINE)
-            parts = [("bold", exposed(title)), *effects]
+            parts = [("bold", exposed(call_title(request.call.name, request.call.input))), *effects]
         line: list[Fragment] = [("bold error" if request.grave else "bold", "? "), parts[0]]
         for part in parts[1:]:
             line += [("muted", " · "), part]
         return line
 
-    def _changes(self, columns: int, most_lines: int) -> list[Fragment]:
+    def _changes(self, columns: int) -> list[Fragment]:
         """The changes that a tried command made, file by file."""
         shown: list[Fragment] = []
-        hunks, texts = iter(self.request.hunks), []
+        hunks = iter(self.request.hunks)
         for change in self.request.changes:
             first, *_ = [next(hunks) for _ in range(change.hunks)]
-            texts.append(change.diff or first)
-        each = max(LAST_LINES, most_lines // len(texts))
-        for text in texts[:most_lines]:
-            parts = _parts_of(text)
-            for part in parts[:each]:
-                lines = max(LAST_LINES, each // len(parts))
-                shown += [("", f"  {_file_of(part)}\n"), *(_diff_of(part, columns, lines))]
-            if len(parts) > each:
-                shown.append(("warning", f"  … {len(parts) - each:,} more files{_REST}\n"))
-        if (left := len(texts) - most_lines) > 0:
-            shown.append(("warning", f"  … {left:,} more changes{_REST}\n"))
+            shown += _files(change.diff or first, columns)
         return shown
 
     def hunk_preview(self, columns: int) -> list[Fragment]:
@@ -189,12 +177,8 @@ class ApprovalPanel:
         number, count = self.hunk + 1, len(self.request.hunks)
         hunk = self.request.hunks[self.hunk]
         if self.is_tried:  # a whole file's change, or one that no diff shows, or those of a repository
-            first, *others = _parts_of(hunk)
-            head: list[Fragment] = [("bold", f"Change {number} of {count}: {_file_of(first)}\n")]
-            shown = [*head, *_diff_of(first, columns, None)]
-            for part in others:
-                shown += [("", f"  {_file_of(part)}\n"), *_diff_of(part, columns, None)]
-            return shown
+            (_, name), *shown = _files(hunk, columns)
+            return [("bold", f"Change {number} of {count}: {name.lstrip()}"), *shown]
         return [("bold", f"Hunk {number} of {count}\n"), *diff_fragments(hunk, width=columns, most_lines=None)]
 
     # Below it
@@ -207,6 +191,13 @@ class ApprovalPanel:
         if is_writing:
             text = "It waits for a yes: send or stash (Ctrl-S) what you write, then answer"
             return _rows("warning", f"? {text}", columns)
+        if self.rest:
+            more = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
+            told = f"Scroll to the end to answer: ↓ or PageDown ({more}) · v shows all of it"
+            noes = [label for label in _HUNK_LABELS if label[0] not in "ya"] if self.hunk is not None else None
+            choices = (self._choice(choice, is_ready=is_ready) for choice in ("no", "comment"))
+            rows = [[("", f" {label}")] for label in noes] if noes else list(choices)
+            return [*_rows("warning", told, columns), *_side_by_side(rows, columns)]
         if self.hunk is not None:
             head: Row = [("bold", f"Hunk {self.hunk + 1} of {len(self.request.hunks)}:")]
             return _side_by_side([head, *([("", f" {label}")] for label in _HUNK_LABELS)], columns)
@@ -224,12 +215,15 @@ class ApprovalPanel:
         return f"s, a {rule}" if rule else ""
 
     def _coverage_rows(self, columns: int) -> list[Row]:
+        rows = self._coverage_lines(columns)
+        return rows if len(rows) <= RULE_ROWS else [*rows[: RULE_ROWS - 1], clipped([("muted", "    …")], columns)]
+
+    def _coverage_lines(self, columns: int) -> list[Row]:
         if not self.coverage:
             return []
         reach = " · ←/→ narrower or wider" if len(self.rules) > 1 else ""
         edits = " · e edits" if self.rules else ""
-        rows = _rows("muted", f"  {self.coverage}{reach}{edits}", columns)
-        return rows if len(rows) <= RULE_ROWS else [*rows[: RULE_ROWS - 1], clipped([("muted", "    …")], columns)]
+        return _rows("muted", f"  {self.coverage}{reach}{edits}", columns)
 
     def _choice(self, choice: Choice, *, is_ready: bool) -> Row:
         label = self.label(choice)
@@ -267,9 +261,21 @@ _LIMIT_LABELS = {**_LABELS, "once": "y go on", "no": "n stop", "comment": "Tab s
 _HUNK_LABELS = ("y take", "n leave", "a take the rest", "Tab leave, because…", "Esc back")
 
 
-def _parts_of(hunk: str) -> list[str]:
-    """What git says of a repository, and then the diffs of its files; any other change is one part."""
-    return [part for part in _FILE_BEGINS.split(hunk) if part.strip()] or [hunk]
+def _title_says_all(call: ToolUse) -> bool:
+    """Return True if the title of a call holds all of its arguments, as they are."""
+    if call.name not in _TITLE_SAYS_ALL or len(call.input) != 1:
+        return False
+    text = str(*call.input.values())
+    return len(text) <= LONGEST_SUBJECT and text == " ".join(text.split())
+
+
+def _files(change: str, columns: int) -> list[Fragment]:
+    """What git says of a repository, and then the diffs of its files, each below its name; else the one change."""
+    shown: list[Fragment] = []
+    for part in split_files(change):
+        diff = diff_fragments(part, width=columns, most_lines=None) if is_diff(part) else []
+        shown += [("", f"  {_file_of(part)}\n"), *diff]
+    return shown
 
 
 def _file_of(hunk: str) -> str:
@@ -280,16 +286,8 @@ def _file_of(hunk: str) -> str:
     return exposed(before.removeprefix("a/") if after == "/dev/null" else after.removeprefix("b/"))
 
 
-def _diff_of(hunk: str, columns: int, most_lines: int | None) -> list[Fragment]:
-    return diff_fragments(hunk, width=columns, most_lines=most_lines, rest=_REST) if is_diff(hunk) else []
-
-
 def is_diff(preview: str) -> bool:
     return preview.startswith("--- ") and "\n+++ " in preview
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}… ({len(line):,} characters)"
 
 
 def _side_by_side(parts: Sequence[Row], columns: int) -> list[Row]:

@@ -54,6 +54,35 @@ def advance(column: int, text: str, columns: int) -> tuple[int, int]:
     return rows, column
 
 
+def rows_of(fragments: Iterable[Fragment], columns: int) -> int:
+    """Count the rows of a window that whole lines take."""
+    lines = "".join(text for _, text in fragments).removesuffix("\n").split("\n")
+    return sum(1 + advance(0, line, max(1, columns))[0] for line in lines)
+
+
+def first_rows(fragments: Sequence[Fragment], columns: int, most: int) -> tuple[list[Fragment], list[Fragment]]:
+    """Return the beginning of whole lines that takes at most so many rows of a window, ending in a line end; the rest.
+
+    Where terminals disagree on the width of a character it counts as wide, so that nothing is pushed out of sight.
+    """
+    row = column = 0
+    for number, (roles, text) in enumerate(fragments):
+        for position, character in enumerate(text):
+            if character == "\n":
+                begins, row, column = row, row + 1, 0
+            else:
+                cells = min(2 if is_unsure(character) else max(0, wcwidth(character)), columns)
+                if column + cells > columns:
+                    row, column = row + 1, 0
+                begins, column = row, column + cells
+            if begins >= most:
+                shown = [*fragments[:number], (roles, text[:position])]
+                is_whole = "".join(part for _, part in shown).endswith("\n")
+                rest = [(roles, text[position:]), *fragments[number + 1 :]]
+                return shown if is_whole else [*shown, ("", "\n")], rest
+    return list(fragments), []
+
+
 def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
     """One row: cut at `columns` cells with an ellipsis, nothing after a line end, tabs as single spaces."""
     row: list[Fragment] = []

@@ -136,7 +136,7 @@ def test_tabs_are_spaces_from_the_start_of_the_line() -> None:
 
 
 def test_what_could_steer_the_terminal_is_shown_and_breaks_no_line() -> None:
-    assert shown(unified_diff("f", "", "a\x07b\x1b[2Jc\rd\n"), 20) == "+ a␇b␛[2Jc␍d\n"
+    assert shown(unified_diff("f", "", "a\x07b\x1b[2Jc\rd\n"), 20) == "+ a\\x07b\\x1b[2Jc\\rd\n"
 
 
 def test_lines_like_those_that_name_files_are_lines_inside_a_hunk() -> None:
