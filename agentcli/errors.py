@@ -8,6 +8,7 @@ AgentcliError
 │   ├── LoopError          the model makes one call again and again
 │   └── StorageError       the session log could not be read or written
 │       ├── NoSession      no session has that id or name
+│       ├── AmbiguousSession  several have it
 │       ├── SessionInUse   another program has the session open
 │       └── StreamMoved    another program goes on with the event stream
 ├── ToolError              shown to the model as a failed result
@@ -98,6 +99,10 @@ class NoSession(StorageError):
 
     def __init__(self, session_id: str) -> None:
         super().__init__(f"No session {session_id!r}: agentcli sessions list shows them.")
+
+
+class AmbiguousSession(StorageError):
+    """Several sessions begin with what was given as an id, or have it as their name."""
 
 
 class SessionInUse(StorageError):

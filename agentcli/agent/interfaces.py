@@ -113,8 +113,13 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def load(self, session_id: str, *, after: int = 0) -> tuple[SessionInfo, list[Entry]]:
-        """A session to read only, without its first `after` entries."""
+    async def load(
+        self, session_id: str, *, after: int = 0, user_id: str | None = None
+    ) -> tuple[SessionInfo, list[Entry]]:
+        """A session to read only, without its first `after` entries.
+
+        With a `user_id` the sessions of other users are not looked at: a shortened id tells nothing about them.
+        """
         ...
 
     async def holder(self, session_id: str) -> str | None:

@@ -26,6 +26,7 @@ from agentcli.errors import UserError
 from agentcli.frontends.http.opening import Opened, Wanted
 from agentcli.infra.day_account import DayAccount
 from agentcli.setup.session_choice import SessionChoice
+from agentcli.small_files import make_private
 
 log = logging.getLogger(__name__)
 
@@ -89,15 +90,17 @@ class HttpSessions:
         return wanted.model
 
     def _account(self, user_id: str, most_usd: float) -> DayAccount:
-        self._budgets.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self._budgets)
         name = hashlib.sha256(user_id.encode()).hexdigest()[:16] if user_id else "owner"
         return DayAccount(self._budgets / f"{name}.db", {"usd": most_usd})
 
     async def list(self, user_id: str | None, limit: int) -> Sequence[SessionInfo]:
         return await self._store.list(limit=limit, user_id=user_id)
 
-    async def load(self, session_id: str, *, after: int = 0) -> tuple[SessionInfo, Sequence[Entry]]:
-        return await self._store.load(session_id, after=after)
+    async def load(
+        self, session_id: str, *, after: int = 0, user_id: str | None = None
+    ) -> tuple[SessionInfo, Sequence[Entry]]:
+        return await self._store.load(session_id, after=after, user_id=user_id)
 
     async def holder(self, session_id: str) -> str | None:
         return await self._store.holder(session_id)

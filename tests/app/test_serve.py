@@ -386,8 +386,27 @@ def test_further_tokens_see_their_users_sessions_alone(served: Any, place: Place
         assert bob.get(f"/v1/sessions/{id}{path}").status_code == 404
     assert bob.post(f"/v1/sessions/{id}/messages", json={"content": "x"}).status_code == 404
     assert bob.delete(f"/v1/sessions/{id}").status_code == 404
+    ann.post("/v1/sessions", json={})
+    for start in (id, id[:8], "nothing-begins-so"):
+        answers = [bob.get(path) for path in (f"/v1/sessions/{start}", f"/v1/usage?session={start}")]
+        told = [(one.status_code, one.text.replace(start, "ID")) for one in answers]
+        assert told == [(404, answers[0].text.replace(start, "ID"))] * 2, "as if nobody else had any"
+    assert ann.get(f"/v1/sessions/{id[:8]}").status_code == 404
+    assert ann.get(f"/v1/usage?session={id}").status_code == 200
     assert bob.post("/v1/sessions", json={"user_id": "ann"}).status_code == 403
     assert server.client.get(f"/v1/sessions/{id}").json()["user_id"] == "ann"
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o027])
+def test_what_is_kept_is_its_owners_alone_whatever_the_umask(served: Any, place: Place, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        server = served({"text": "Hello."})
+    finally:
+        os.umask(before)
+    server.session().say("hi")
+    state = place.home / "state"
+    assert {stat.S_IMODE(path.stat().st_mode) for path in (state, *state.glob("**/")) if path.is_dir()} == {0o700}
 
 
 def test_requests_are_limited_by_token(served: Any, place: Place) -> None:

@@ -39,7 +39,7 @@ from agentcli.conversation.entries import (
     User,
     reminder,
 )
-from agentcli.errors import StorageError
+from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions.ids import new_id
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.postgres import PostgresSessions
@@ -397,6 +397,20 @@ async def test_sessions_are_listed_by_user(make: MakeStore, tmp_path: Path) -> N
         assert [info.id for info in await store.list(user_id="")] == [nobodys]
         assert await store.list(user_id="ada", cwd=THERE) == []
         assert len(await store.list(user_id=None)) == 3
+
+
+@every_store
+async def test_of_one_users_sessions_no_other_ones_are_looked_at(make: MakeStore, tmp_path: Path) -> None:
+    async with opened(make, tmp_path) as store:
+        hers = await a_session(store, "one", user_id="ada")
+        await a_session(store, "two", user_id="ada", name=hers)
+        for _ in range(4):  # whatever anybody names theirs, an id is that session's
+            await a_session(store, "three", user_id="bob", name=hers)
+        for user in ("ada", None):
+            assert (await store.load(hers, user_id=user))[0].id == hers
+        for start in (hers[:8], hers[:20]):
+            with pytest.raises(NoSession):
+                await store.load(start, user_id="eve")
 
 
 # A fork at an entry.

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from agentcli.errors import NoSession, SessionInUse, StorageError, UsageError, UserError
+from agentcli.errors import AmbiguousSession, NoSession, SessionInUse, StorageError, UsageError, UserError
 from agentcli.frontends.json_forms.controlling import NobodyWaits
 
 
@@ -29,7 +29,7 @@ def failed(error: UserError) -> Response:
     match error:
         case Refused(status=status, code=code):
             pass
-        case NoSession():
+        case NoSession() | AmbiguousSession():
             status, code = 404, "not_found"
         case NobodyWaits():
             status, code = 409, "nobody_waits"

@@ -49,7 +49,9 @@ class Sessions(Protocol):
         """Newest first; those of one user, or of all (None)."""
         ...
 
-    async def load(self, session_id: str, *, after: int = 0) -> tuple[SessionInfo, Sequence[Entry]]: ...
+    async def load(
+        self, session_id: str, *, after: int = 0, user_id: str | None = None
+    ) -> tuple[SessionInfo, Sequence[Entry]]: ...
 
     async def holder(self, session_id: str) -> str | None:
         """Where the program is reached that has the session open ("" for one that is not a server)."""

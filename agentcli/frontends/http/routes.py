@@ -147,8 +147,9 @@ class Routes:
     async def _found(self, request: Request) -> SessionInfo:
         """The session of the address; another user's is not there. Raises `NoSession`."""
         session_id = request.path_params["session_id"]
-        info, _ = await self._hosting.sessions.load(session_id, after=1 << 40)
-        if info.id != session_id or token_of(request).user_id not in ("", info.user_id):
+        user = token_of(request).user_id or None
+        info, _ = await self._hosting.sessions.load(session_id, after=1 << 40, user_id=user)
+        if info.id != session_id:
             raise NoSession(session_id[:80])
         return info
 

@@ -13,7 +13,7 @@ from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, Sess
 from agentcli.conversation.entries import Body, Entry, entry_now
 from agentcli.conversation.file_changes import FilesChanged, FilesRestored
 from agentcli.conversation.titles import last_prompt_of, title_of
-from agentcli.errors import NoSession, SessionInUse, StorageError
+from agentcli.errors import AmbiguousSession, NoSession, SessionInUse, StorageError
 from agentcli.infra.sessions.ids import entry_id, new_id, position_of
 from agentcli.paths import folder_text
 
@@ -99,8 +99,10 @@ class MemorySessions:
         fork.source = source
         return log, entries
 
-    async def load(self, session_id: str, *, after: int = 0) -> tuple[SessionInfo, list[Entry]]:
-        log = self._find(session_id)
+    async def load(
+        self, session_id: str, *, after: int = 0, user_id: str | None = None
+    ) -> tuple[SessionInfo, list[Entry]]:
+        log = self._find(session_id, user_id)
         return _info(log), log.entries[after:]
 
     async def holder(self, session_id: str) -> str | None:
@@ -201,16 +203,18 @@ class MemorySessions:
             if log.is_stored and cwd in (None, log.cwd) and user_id in (None, log.user_id):
                 yield log
 
-    def _find(self, session_id: str) -> MemoryLog:
+    def _find(self, session_id: str, user_id: str | None = None) -> MemoryLog:
         """The one whose id begins so, or the session of that name."""
         found = [
-            log for log in self._stored(None, None) if log.session_id.startswith(session_id) or session_id == log.name
+            log
+            for log in self._stored(None, user_id)
+            if log.session_id.startswith(session_id) or session_id == log.name
         ]
         exact = [log for log in found if log.session_id == session_id]
         if not found:
             raise NoSession(session_id)
         if len(exact or found) != 1:
-            raise StorageError(f"{len(found)} sessions match {session_id!r}.")
+            raise AmbiguousSession(f"{len(found)} sessions match {session_id!r}.")
         return (exact or found)[0]
 
 

@@ -124,10 +124,12 @@ class PostgresSessions:
         if notice := notice_of_unreadable(session_id, entries):
             self._on_notice(notice)
 
-    async def load(self, session_id: str, *, after: int = 0) -> tuple[SessionInfo, list[Entry]]:
+    async def load(
+        self, session_id: str, *, after: int = 0, user_id: str | None = None
+    ) -> tuple[SessionInfo, list[Entry]]:
         """A session to read only, with its entries but the first `after`."""
         async with self._database.transaction() as db:
-            id = await _full_id(db, session_id)
+            id = await _full_id(db, session_id, user_id)
             row = await (await db.execute(f"{_INFO} AND id = %s", (id,))).fetchone()
             if row is None:
                 raise NoSession(session_id)
@@ -161,7 +163,7 @@ class PostgresSessions:
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
         """What was stored since a time, of one session (by its id, its start, or its name) or of all, or of a user."""
         found = UsageCollector()
-        id = await self._full_id(session) if session else ""
+        id = await self._full_id(session, user_id) if session else ""
         names = {"since": since, "session": id, "user_id": user_id}
         async with aclosing(self._rows(_USED, names)) as rows:
             async for session_id, _, owner, entry in rows:
@@ -228,9 +230,9 @@ class PostgresSessions:
         finally:
             await self._leases.release(lease)
 
-    async def _full_id(self, session_id: str) -> str:
+    async def _full_id(self, session_id: str, user_id: str | None = None) -> str:
         async with self._database.transaction() as db:
-            return await _full_id(db, session_id)
+            return await _full_id(db, session_id, user_id)
 
     async def close(self) -> None:
         for log in list(self._logs.values()):
@@ -239,13 +241,13 @@ class PostgresSessions:
         await self._database.close()
 
 
-async def _full_id(db: Connection, session_id: str) -> str:
-    """The one id that begins so, or the session of that name. Raises `StorageError`."""
+async def _full_id(db: Connection, session_id: str, user_id: str | None = None) -> str:
+    """As `full_id` of the SQLite store. Raises `StorageError`."""
     query = (
         "SELECT id FROM agentcli.sessions WHERE trashed = 0 AND (id ^@ %(id)s OR (name = %(id)s AND name <> '')) "
-        "ORDER BY id <> %(id)s LIMIT 3"
+        "AND (%(user_id)s::text IS NULL OR user_id = %(user_id)s) ORDER BY id <> %(id)s LIMIT 3"
     )
-    rows = await (await db.execute(query, {"id": storable(session_id)})).fetchall()
+    rows = await (await db.execute(query, {"id": storable(session_id), **_scope(None, user_id)})).fetchall()
     return the_one(session_id, [str(id) for (id,) in rows])
 
 

@@ -13,7 +13,7 @@ import apsw
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation.entries import Entry, Unreadable, as_readable
 from agentcli.conversation.titles import said_in_short
-from agentcli.errors import NoSession, StorageError
+from agentcli.errors import AmbiguousSession, NoSession
 
 MOST_LOOKED_AT = 20  # entries, for the newest prompt
 # For `read_entry`; a body is read as bytes since it may be damaged.
@@ -21,13 +21,14 @@ _COLUMNS = "id, parent_id, time, schema_version, checksum, CAST(body AS BLOB)"
 ENTRIES = f"SELECT {_COLUMNS} FROM entries "  # noqa: S608  # nothing of it is given
 
 
-def full_id(db: apsw.Connection, session_id: str) -> str:
-    """The one id that begins so, or the session of that name."""
+def full_id(db: apsw.Connection, session_id: str, user_id: str | None = None) -> str:
+    """The one id that begins so, or the session of that name; with a `user_id` among those of that user alone."""
     session_id = session_id.encode(errors="replace").decode()  # an argument may be no text
     pattern = session_id.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_") + "%"
     rows = db.execute(
-        "SELECT id FROM sessions WHERE id LIKE ? ESCAPE '\\' OR (name = ? AND name <> '') LIMIT 3",
-        (pattern, session_id),
+        "SELECT id FROM sessions WHERE (id LIKE :pattern ESCAPE '\\' OR (name = :id AND name <> '')) "
+        "AND user_id = coalesce(:user_id, user_id) ORDER BY id <> :id LIMIT 3",
+        {"pattern": pattern, "id": session_id, "user_id": user_id},
     ).fetchall()
     return the_one(session_id, [str(id) for (id,) in rows])
 
@@ -38,10 +39,10 @@ def the_one(session_id: str, found: Sequence[str]) -> str:
         raise NoSession(session_id)
     if len(found) > 1 and session_id not in found:
         if not any(id.startswith(session_id) for id in found):
-            raise StorageError(
+            raise AmbiguousSession(
                 f"Several sessions are named {session_id!r}: give the id of one (agentcli sessions list)."
             )
-        raise StorageError(f"Several sessions begin with {session_id!r}: give more of the id.")
+        raise AmbiguousSession(f"Several sessions begin with {session_id!r}: give more of the id.")
     return session_id if len(found) > 1 else found[0]
 
 

@@ -115,9 +115,11 @@ class SqliteSessions:
         if notice := notice_of_unreadable(session_id, entries):
             self._on_notice(notice)
 
-    async def load(self, session_id: str, *, after: int = 0) -> tuple[SessionInfo, list[Entry]]:
+    async def load(
+        self, session_id: str, *, after: int = 0, user_id: str | None = None
+    ) -> tuple[SessionInfo, list[Entry]]:
         def work(db: apsw.Connection) -> tuple[SessionInfo, list[Entry]]:
-            id = full_id(db, session_id)
+            id = full_id(db, session_id, user_id)
             return info_of(db, id), entries_of(db, id, after=after)
 
         return await self._read(work)
@@ -221,7 +223,7 @@ class SqliteSessions:
         read = import_module("agentcli.infra.sessions.usage").read_usage
 
         def work(db: apsw.Connection) -> UsageCollector:
-            id = full_id(db, session) if session else ""
+            id = full_id(db, session, user_id) if session else ""
             found: UsageCollector = read(db, since=since, session_id=id, user_id=user_id)
             return found
 
