@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 LARGEST_SMALL_FILE = 1024 * 1024  # bytes
@@ -43,6 +44,20 @@ def _place_of(descriptor: int) -> Path | None:
         return Path(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
     except OSError:
         return None
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder, and those above it that are missing, for their owner alone whatever the umask is.
+
+    Raises `OSError`.
+    """
+    for path in reversed((folder, *folder.parents)):
+        if not path.is_dir():
+            with suppress(FileExistsError):
+                path.mkdir(mode=0o700)
+                path.chmod(0o700)  # a umask may have taken away what the owner needs
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
 
 
 def replace_file(file: Path, content: bytes, *, mode: int = 0o600, syncs: bool = True) -> None:

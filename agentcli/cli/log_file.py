@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentcli.small_files import make_private
+
 if TYPE_CHECKING:
     from agentcli.config import Config
 
@@ -78,7 +80,7 @@ class LogFile(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError, ImportError):  # also what the format imports can fail, where no file can be opened
             line = (self.format(record) + "\n").encode(errors="backslashreplace")
-            self._file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self._file.parent)
             file = self._open()
             try:
                 if os.fstat(file).st_size >= self._most_bytes:

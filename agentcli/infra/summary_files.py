@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from agentcli.small_files import read_small_file, replace_file
+from agentcli.small_files import make_private, read_small_file, replace_file
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class SummaryFiles:
 
     def __setitem__(self, key: str, text: str) -> None:
         try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(self._folder)
             replace_file(self._folder / key, text.encode(errors="replace"), syncs=False)
             self._prune()
         except OSError as error:

@@ -20,6 +20,7 @@ from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, Str
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log.waiting import Arrivals
 from agentcli.infra.sqlite_writer import Writer
+from agentcli.small_files import make_private
 
 KEEP_S = 30 * 86_400.0
 LOOK_EVERY_S = 0.05  # for what other processes have written
@@ -167,7 +168,7 @@ class _EventDatabase:
         self._keep_s = keep_s
 
     def open(self, *, may_replace: bool) -> apsw.Connection:
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self._path.parent)
         try:
             return self._connected()
         except (apsw.NotADBError, apsw.CorruptError):

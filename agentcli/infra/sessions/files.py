@@ -11,6 +11,7 @@ from pathlib import Path
 import filelock
 
 from agentcli.errors import StorageError
+from agentcli.small_files import make_private
 
 _A_MOMENT_S = 0.02  # somebody may only look whether a session is open
 
@@ -34,7 +35,7 @@ def write_synced(path: Path, lines: Iterable[bytes]) -> None:
     """Write lines to a new file that only its owner can read, whole or not at all. Raises `StorageError`."""
     part = path.with_name(f"{path.name}.part")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         part.unlink(missing_ok=True)
         part.touch(mode=0o600)
         with part.open("wb") as file:
@@ -78,8 +79,7 @@ def session_lock(path: Path, session_id: str, *, address: str = "") -> filelock.
     Raises `filelock.Timeout` when it is held, and `OSError`.
     """
     folder = path.parent / "locks"
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)  # `parents` are made open to all
-    folder.mkdir(exist_ok=True, mode=0o700)
+    make_private(folder)
     lock = filelock.FileLock(folder / f"{session_id}.lock", timeout=_A_MOMENT_S)
     lock.acquire(poll_interval=_A_MOMENT_S / 4)
     wanted_file(path, session_id).unlink(missing_ok=True)  # whoever waited for it has it now, or is gone

@@ -16,6 +16,7 @@ from typing import BinaryIO
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.processes.keeper_client import SWARMED, Process
 from agentcli.infra.sandbox.processes.stall import SOONEST_S, Stall, Watcher
+from agentcli.small_files import make_private
 from agentcli.tools.command import BackgroundJob
 
 _LOOK_EVERY_S = 2.0
@@ -102,7 +103,7 @@ class Jobs:
 
         A job is named after its file. Raises `OSError`.
         """
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self._folder)
         for number in itertools.count(1):
             path = self._folder / f"{name}_{number}.log"
             with contextlib.suppress(FileExistsError):

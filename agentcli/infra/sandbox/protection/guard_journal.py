@@ -27,6 +27,7 @@ from msgspec.structs import astuple
 from agentcli.infra.sandbox.confinement import Told
 from agentcli.infra.sandbox.protection.protected_copy import read_record
 from agentcli.infra.sandbox.protection.putting_back import PuttingBack
+from agentcli.small_files import make_private
 
 _HEADER = struct.Struct(">QQ")
 _IDLE = _HEADER.pack(0, 0)
@@ -39,7 +40,7 @@ class Journal:
 
     def __init__(self, around: Path) -> None:
         """Raises `OSError`."""
-        around.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(around)
         self._folder = Path(tempfile.mkdtemp(dir=around))
         self._alive = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._alive, fcntl.LOCK_EX)
