@@ -291,6 +291,26 @@ def test_streams_that_nobody_wrote_to_for_long_are_removed_at_the_start(tmp_path
     asyncio.run(run())
 
 
+@pytest.mark.slow
+def test_in_redis_streams_go_after_their_time_but_for_those_under_way(folder: Path) -> None:
+    from agentcli.infra.event_log.redis import RedisEvents
+
+    async def run() -> None:
+        store, old, running = RedisEvents(redis_url(), keep_s=0.2), f"old {folder}", f"running {folder}"
+        await store.append(old, [b"1", b"2"], status="complete", note="mine")
+        await store.append(running, [b"1"], status="complete")
+        await store.append(running, [b"2"], status="running")
+        assert [event.data for event in await store.read(old)] == [b"1", b"2"]
+        await asyncio.sleep(0.4)
+        assert await store.state(old) is None
+        assert not await store.read(old)
+        assert len(await store.read(running)) == 2
+        assert await store.append(old, [b"3"], if_note="") == 3, "no id comes again"
+        await store.close()
+
+    asyncio.run(run())
+
+
 def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
     path = tmp_path / "events.db"
     path.write_bytes(b"no database at all" * 100)

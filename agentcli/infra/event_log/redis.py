@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
+from agentcli.infra.event_log import KEEP_S
 from agentcli.infra.event_log.waiting import Arrivals
 
 try:
@@ -28,14 +29,15 @@ T = TypeVar("T")
 
 _CONNECTIONS = 16
 _RUNNING, _NEWS = "agentcli:running", "agentcli:news"
-# Keys: events, state, the set of running streams. Arguments: stream, status, note, if_note, after, events. A status or
-# note of "-" is left as it is, others begin with "=".
+# Keys: events, state, the set of running streams, the last id. Arguments: stream, status, note, if_note, after,
+# milliseconds to keep it, events. A status or note of "-" is left as it is, others begin with "=". The last id never
+# expires, so that no id comes again; streams of earlier versions have it in their state.
 _APPEND = """
 local note = redis.call('HGET', KEYS[2], 'note') or ''
 if ARGV[4] ~= '-' and string.sub(ARGV[4], 2) ~= note then return -1 end
-local last = tonumber(redis.call('HGET', KEYS[2], 'last_id') or '0')
+local last = tonumber(redis.call('GET', KEYS[4]) or redis.call('HGET', KEYS[2], 'last_id') or '0')
 local next = math.max(last, tonumber(ARGV[5]))
-for n = 6, #ARGV do
+for n = 7, #ARGV do
     next = next + 1
     redis.call('XADD', KEYS[1], string.format('%d-0', next), 'data', ARGV[n])
     last = next
@@ -44,16 +46,24 @@ local status = redis.call('HGET', KEYS[2], 'status') or 'running'
 if ARGV[2] ~= '-' then status = string.sub(ARGV[2], 2) end
 if ARGV[3] ~= '-' then note = string.sub(ARGV[3], 2) end
 redis.call('HSET', KEYS[2], 'status', status, 'note', note, 'last_id', string.format('%d', last))
-if status == 'running' then redis.call('SADD', KEYS[3], ARGV[1]) else redis.call('SREM', KEYS[3], ARGV[1]) end
+redis.call('SET', KEYS[4], string.format('%d', last))
+redis.call(status == 'running' and 'SADD' or 'SREM', KEYS[3], ARGV[1])
+for n = 1, 2 do
+    if status == 'running' then redis.call('PERSIST', KEYS[n]) else redis.call('PEXPIRE', KEYS[n], ARGV[6]) end
+end
 redis.call('PUBLISH', 'agentcli:news', ARGV[1])
 return last
 """
 
 
 class RedisEvents:
-    """Implements `EventStore` on `redis://` or `rediss://` addresses, each with its password and database."""
+    """Implements `EventStore` on `redis://` or `rediss://` addresses, each with its password and database.
 
-    def __init__(self, url: str) -> None:
+    Streams that are not running are removed `keep_s` seconds after they were last written to.
+    """
+
+    def __init__(self, url: str, *, keep_s: float = KEEP_S) -> None:
+        self._keep_ms = round(keep_s * 1000)
         self._host = urlsplit(url).hostname or "localhost"
         # One of its connections hears of news; whoever finds none free waits for one.
         pool = redis.BlockingConnectionPool.from_url(
@@ -74,11 +84,12 @@ class RedisEvents:
         if_note: str | None = None,
         after: int = 0,
     ) -> int:
-        keys = [_events_key(stream_id), _state_key(stream_id), _RUNNING]
+        keys = [_events_key(stream_id), _state_key(stream_id), _RUNNING, f"agentcli:{stream_id}:last"]
         given: list[Any] = [
             stream_id,
             *("-" if one is None else f"={one}" for one in (status, note, if_note)),
             after,
+            self._keep_ms,
             *events,
         ]
         last_id = int(await self._asked(lambda: self._append(keys=keys, args=given)))

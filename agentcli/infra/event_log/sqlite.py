@@ -18,11 +18,11 @@ import apsw
 
 from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
+from agentcli.infra.event_log import KEEP_S
 from agentcli.infra.event_log.waiting import Arrivals
 from agentcli.infra.sqlite_writer import Writer
 from agentcli.small_files import make_private
 
-KEEP_S = 30 * 86_400.0
 LOOK_EVERY_S = 0.05  # for what other processes have written
 BUSY_TIMEOUT_MS = 5_000
 _TAIL = 256  # events of a stream that are kept for those who follow it
