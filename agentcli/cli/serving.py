@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from agentcli.frontends.http.tokens import Token
 
 _QUICK_S = 2.0  # a worker that ends sooner is not replaced at once
-_ENDING_S = 15.0  # for all workers to store what they have
+_ENDING_S = 20.0  # for all workers to store what they have
 _GRACE_S = 1  # for answers that are under way
 _LOOK_EVERY_S = 0.1  # for workers that have ended, and signals
 _MOST_READ = 1_024
@@ -190,8 +190,7 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
         )
 
         def leave() -> None:
-            server.should_exit = True
-            hosting.leave()
+            hosting.leave().add_done_callback(lambda _: setattr(server, "should_exit", True))
             if parent is not None:
                 asyncio.get_running_loop().remove_reader(parent)
 

@@ -503,7 +503,45 @@ def test_a_terminal_takes_over_a_session_of_the_server(served: Any, place: Place
     assert kinds(heard).count("assistant") == 2
 
 
-# Kills
+# Ends and kills
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(
+    "reply", [{"text": LONG, "chunk": 3, "delay_ms": 30}, {"tool_calls": [call("bash", command="sleep 60")]}]
+)
+def test_at_sigterm_every_reader_hears_the_end_of_the_turn(served: Any, reply: dict[str, Any], workers: str) -> None:
+    server = served(reply, flags=("--workers", workers, "--permission-mode", "bypassPermissions"))
+    session = server.session()
+    readers = [session.follow() for _ in range(4)]
+    begun = threading.Barrier(len(readers) + 1, timeout=PATIENCE_S)
+
+    def hear(following: Any) -> list[Event]:
+        with following as events:
+            heard = events.until(lambda one: one["type"] == "stream_event")
+            begun.wait()
+            return [*heard, *events]  # until the server closes the stream
+
+    with ThreadPoolExecutor(len(readers)) as pool:
+        waiting = [pool.submit(hear, one) for one in readers]
+        session.say("go")
+        begun.wait()
+        time.sleep(0.3)
+        ending = time.monotonic()
+        server.running.signal(signal.SIGTERM)
+        everything = [one.result() for one in waiting]
+    assert server.running.left().code == 143
+    assert time.monotonic() - ending < 10
+    for heard in everything:
+        assert (heard[-1][1]["type"], heard[-1][1]["subtype"]) == ("result", "interrupted")
+        assert [id for id, _ in heard] == sorted({id for id, _ in heard})
+    server = served({"text": "After."})
+    again = Client(server, session.id)
+    last = everything[0][-1][0]
+    assert again.answered("more")["result"] == "After."
+    rest = again.until(lambda one: is_result(one) and one["result"] == "After.", after=last)
+    assert kinds(rest) == ["init", "user", "assistant", "result"]
+    assert all(id > last for id, _ in rest)
 
 
 def test_streams_go_on_after_the_server_was_ended_and_started_again(served: Any, place: Place) -> None:

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 0.5
 IDLE_S = 600.0
+# What the end of a server takes at most: its own sessions, those of other processes that end with it, slow readers.
+ENDING_S, OTHERS_END_S, READERS_END_S = 10.0, 3.0, 1.0
+_ENDS = "The server is ending: send this again in a moment."
 _MOST_WAIT_S = 60.0
 
 
@@ -56,17 +59,22 @@ class Hosting:
         self._failed: dict[str, tuple[float, float]] = {}  # the next wait, and when it is over
         self._closing: set[asyncio.Task[None]] = set()
         self._waiting: set[asyncio.Task[object]] = set()
-        self._is_leaving = False
+        self._leaving: asyncio.Task[None] | None = None
+        self._is_over = False  # no session is open here any more, and readers hear the rest
 
     def hosted(self, session_id: str) -> HostedSession | None:
         return self._open.get(session_id)
 
     async def create(self, wanted: Wanted) -> str:
         """Open a new session, which is stored when this returns. Raises `UserError`."""
+        if self._leaving is not None:
+            raise StorageError(_ENDS)
         return (await self._opened(wanted)).id
 
     async def owner(self, session_id: str, *, take_over: bool = False) -> HostedSession | Elsewhere:
         """The session, opened here unless another process has it. Raises `UserError`."""
+        if self._leaving is not None:
+            raise StorageError(_ENDS)
         if (hosted := self._open.get(session_id)) is not None:
             return hosted
         async with self._opening.setdefault(session_id, asyncio.Lock()):
@@ -97,9 +105,9 @@ class Hosting:
             await opened.session.close()
             await opened.aclose()
             raise
-        if self._is_leaving:
+        if self._leaving is not None:
             await hosted.close()
-            raise StorageError("The server is ending: send this again.")
+            raise StorageError(_ENDS)
         self._open[id] = hosted
         return hosted
 
@@ -138,26 +146,56 @@ class Hosting:
             if not self._readers[session_id]:
                 del self._readers[session_id]
 
-    def leave(self) -> None:
-        """End the streams of all readers, who may come back to another server."""
-        self._is_leaving = True
+    def leave(self) -> asyncio.Task[None]:
+        """End what runs, let all readers hear its end, then end their streams: they may come back to another server."""
+        if self._leaving is None:
+            self._leaving = asyncio.create_task(self._leave())
+        return self._leaving
+
+    async def _leave(self) -> None:
+        own = list(self._open)
+        for session_id in own:
+            self.give_up(session_id)
+        if self._closing:
+            _, late = await asyncio.wait(self._closing, timeout=ENDING_S)
+            if late:
+                log.warning(
+                    "%d sessions did not end within %.0f s: they go on with the next server", len(late), ENDING_S
+                )
+        deadline = time.monotonic() + OTHERS_END_S
+        while time.monotonic() < deadline and await self._others_run(own):
+            await asyncio.sleep(0.1)
+        self._is_over = True
         for task in self._waiting:
             task.cancel()
+        deadline = time.monotonic() + READERS_END_S
+        while time.monotonic() < deadline and self._readers:
+            await asyncio.sleep(0.02)
+
+    async def _others_run(self, own: Sequence[str]) -> bool:
+        """Return True if somebody reads a session here that another process of this server may be ending just now."""
+        try:
+            return not (self._readers.keys() - own).isdisjoint(await self.events.running())
+        except StorageError as error:
+            log.warning("%s", error)
+            return False
 
     async def events_after(self, session_id: str, after: int, count: int, *, wait_s: float) -> Sequence[StreamEvent]:
-        """What is read of a stream; raises `StorageError`, also when the server ends."""
+        """What is read of a stream; raises `StorageError`, also when the server ends and nothing is left to read."""
         task = asyncio.current_task()
         assert task is not None
-        self._waiting.add(task)
-        try:
-            if not self._is_leaving:
+        if not self._is_over:
+            self._waiting.add(task)
+            try:
                 return await self.events.read(session_id, after, count, wait_s=wait_s)
-        except asyncio.CancelledError:
-            if not self._is_leaving:
-                raise
-            task.uncancel()  # it was `leave`
-        finally:
-            self._waiting.discard(task)
+            except asyncio.CancelledError:
+                if not self._is_over:
+                    raise
+                task.uncancel()  # it was `leave`
+            finally:
+                self._waiting.discard(task)
+        if found := await self.events.read(session_id, after, count):
+            return found
         raise StorageError("The server ends.")
 
     async def catch_up(self, session_id: str) -> None:
@@ -181,7 +219,7 @@ class Hosting:
 
     async def run(self) -> None:
         """Take over running sessions without an owner, follow those of terminals, and close those nobody needs."""
-        while True:
+        while self._leaving is None:
             await asyncio.sleep(LOOK_EVERY_S * random.uniform(0.8, 1.2))  # noqa: S311  # so that servers take turns
             try:
                 for session_id in await self.events.running():
@@ -217,10 +255,6 @@ class Hosting:
                 self.give_up(session_id)
 
     async def aclose(self) -> None:
-        self.leave()
-        for session_id in list(self._open):
-            self.give_up(session_id)
-        while self._closing:
-            await asyncio.wait(self._closing)
+        await self.leave()
         await self.events.close()
         await self.sessions.aclose()
