@@ -147,6 +147,106 @@ def test_a_call_is_watched_and_approved_on_a_phone(visit: Any, place: Place) -> 
     assert page.locator(".question").count() == 0
 
 
+LONG_COMMAND = "curl -d " + "x" * 3_000 + " https://example.com && sh deploy.sh \u202e\u3164"
+
+
+def test_all_that_will_run_is_on_the_card_before_its_buttons(visit: Any) -> None:
+    page, _server, _ = visit({"tool_calls": [call("bash", command=LONG_COMMAND)]}, {"text": "Well, {{last_result}}"})
+    begin(page, "go")
+    card = page.locator(".question")
+    card.wait_for()
+    text = card.locator("pre").inner_text()
+    assert text == LONG_COMMAND.replace("\u202e", "⟨U+202E⟩").replace("\u3164", "⟨U+3164⟩")
+    hides = "pre => pre.scrollHeight > pre.clientHeight + 1 || pre.scrollWidth > pre.clientWidth + 1"
+    assert not card.locator("pre").evaluate(hides)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    allow = page.get_by_role("button", name="Allow", exact=True)
+    assert card.bounding_box()["y"] >= 0, "it is read from its beginning"
+    assert allow.bounding_box()["y"] > 844
+    page.get_by_label("A comment for the model").fill("use the script in bin")
+    page.get_by_role("button", name="Deny, because…").click()
+    page.locator(".answer", has_text="They say: use the script in bin").wait_for()
+
+
+def test_parts_of_an_edit_are_chosen(visit: Any, place: Place) -> None:
+    (place.folder / "a.py").write_text("one\n" + "same\n" * 20 + "two\n")
+    edits = [{"old_string": "one", "new_string": "1"}, {"old_string": "two", "new_string": "2"}]
+    page, _server, _ = visit(
+        {"tool_calls": [call("file_read", path="a.py")]},
+        {"tool_calls": [call("file_edit", path="a.py", edits=edits)]},
+        {"text": "{{last_result}}"},
+    )
+    begin(page, "change it")
+    page.get_by_label("Part 2").uncheck()
+    page.get_by_role("button", name="Allow (1 of 2)").click()
+    page.locator(".answer", has_text="rejected this part").wait_for()
+    assert (place.folder / "a.py").read_text() == "1\n" + "same\n" * 20 + "two\n"
+
+
+MARKDOWN = """# Title
+
+Some *soft* and **strong** and ***both***, `a*b*c`, ~~gone~~, snake_case_name and 2 * 3 * 4.
+Second line \\*not soft\\*.
+
+- one
+  - inner
+- [x] done
+
+3. three
+4. four
+
+> quoted
+> more
+
+| a | b |
+|---|--:|
+| `x\\|y` | 2 |
+
+```py
+if x:
+    <b>pass</b>
+```
+
+[good](https://example.com/a "t") https://example.com/b. <mailto:a@example.com>
+[bad](javascript:alert(1)) [file](file:///etc/passwd) [own](/v1/sessions) ![pic](https://example.com/p.png)
+<img src=x onerror=alert(1)> [a [b](https://example.com/c)](javascript:x)
+"""
+
+
+def test_an_answer_in_markdown_is_shown_as_such_and_runs_nothing(visit: Any) -> None:
+    page, _server, _ = visit(
+        {"text": MARKDOWN, "chunk": 7}, {"text": "*" * 20_000 + "[" * 20_000 + "`" * 9 + "_a" * 9_000}
+    )
+    begin(page, "go")
+    page.locator(".answer table").wait_for()
+    answer = page.locator(".answer:not(.unfinished)")
+    answer.wait_for()
+
+    def texts(which: str) -> list[str]:
+        return [str(one) for one in answer.locator(which).all_inner_texts()]
+
+    assert texts("h2") == ["Title"]
+    assert texts("em") == ["soft", "both"]
+    assert texts("strong") == ["strong", "both"]
+    assert texts("p code") == ["a*b*c"]
+    assert texts("del") == ["gone"]
+    assert "snake_case_name and 2 * 3 * 4.\nSecond line *not soft*." in texts("p")[0]
+    assert texts("ul > li") == ["one\ninner", "inner", "☑ done"]
+    assert answer.locator("ol").get_attribute("start") == "3"
+    assert texts("ol > li") == ["three", "four"]
+    assert texts("blockquote p") == ["quoted\nmore"]
+    assert texts("th") == ["a", "b"]
+    assert texts("td") == ["x|y", "2"]
+    assert texts("pre") == ["if x:\n    <b>pass</b>"]
+    links = answer.locator("a").evaluate_all("all => all.map(a => a.getAttribute('href'))")
+    example = "https://example.com"
+    assert links == [f"{example}/a", f"{example}/b", "mailto:a@example.com", f"{example}/p.png", f"{example}/c"]
+    assert answer.locator("img, script, b, i").count() == 0
+    assert "bad (javascript:alert(1)) file (file:///etc/passwd)" in answer.inner_text()
+    say(page, "and a hard one")
+    page.locator(".answer", has_text="_a_a").wait_for()
+
+
 def test_a_page_that_lost_the_network_comes_back_without_loss_or_doubles(visit: Any) -> None:
     page, _server, link = visit({"text": LONG, "chunk": 3, "delay_ms": 30}, {"text": "Second."})
     begin(page, "go")

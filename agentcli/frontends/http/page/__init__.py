@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-PAGE_FILES = ("page.css", "page.js", "stream.js", "view.js")
+PAGE_FILES = ("page.css", "page.js", "markdown.js", "questions.js", "stream.js", "view.js")
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
 
 

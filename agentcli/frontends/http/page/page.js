@@ -1,6 +1,8 @@
 // Follows and steers sessions. Everything that comes from a session is put in as text, never as HTML.
 
-import { element, inProse, inDiff, shown } from "./view.js";
+import { inMarkdown } from "./markdown.js";
+import { questionCard } from "./questions.js";
+import { element, inDiff, shown } from "./view.js";
 import { follow } from "./stream.js";
 
 const $ = (id) => document.getElementById(id);
@@ -199,7 +201,7 @@ class View {
         block.isDrawn = true;
         requestAnimationFrame(() => {
           block.isDrawn = false;
-          inProse(block.body, block.text);
+          inMarkdown(block.body, block.text);
           this.add();
         });
       }
@@ -231,11 +233,13 @@ class View {
     for (const block of message.content) {
       if (block.type === "text") {
         const node = element("div", { className: "answer" });
-        inProse(node, block.text);
+        inMarkdown(node, block.text);
         nodes.push(node);
       } else if (block.type === "thinking" && block.thinking) {
         const node = element("details", { className: "thinking" });
-        node.append(element("summary", {}, "Thinking"), element("p", { className: "prose" }, shown(block.thinking)));
+        const body = element("div");
+        inMarkdown(body, block.thinking);
+        node.append(element("summary", {}, "Thinking"), body);
         nodes.push(node);
       } else if (block.type === "tool_use") {
         nodes.push(this.showCall(block));
@@ -317,9 +321,7 @@ class View {
         break;
       case "approval_requested":
       case "question":
-        $("questions").append(this.card(one));
-        isAtEnd = true;
-        this.add();
+        this.ask(one);
         break;
       case "approval_settled":
         document.getElementById(`question-${one.id}`)?.remove();
@@ -369,47 +371,23 @@ class View {
     first.remove();
   }
 
-  card(one) {
-    const node = element("section", { className: "question", id: `question-${one.id}` });
-    const settle = async (op) => {
-      for (const button of node.querySelectorAll("button")) button.disabled = true;
+  ask(one) {
+    const card = questionCard(one, async (op) => {
       try {
         await send(`v1/sessions/${session}/ops`, { id: one.id, ...op });
-        node.remove();
       } catch (error) {
-        if (error.code === "nobody_waits") node.remove();
-        else tell(error.message);
-        for (const button of node.querySelectorAll("button")) button.disabled = false;
+        if (error.code !== "nobody_waits") {
+          tell(error.message);
+          return false;
+        }
       }
-    };
-    const ways = element("div", { className: "ways" });
-    const way = (label, op, className = "") => {
-      const button = element("button", { type: "button", className }, shown(label));
-      button.addEventListener("click", () => settle(typeof op === "function" ? op() : op));
-      ways.append(button);
-    };
-    node.append(element("h2", {}, shown(one.question ?? one.title)));
-    if (one.subtype === "question") {
-      for (const option of one.options) way(option, { type: "answer", text: option });
-      const words = element("input", { placeholder: "Your own words" });
-      words.setAttribute("aria-label", "Your own words");
-      node.append(words);
-      way("Answer", () => ({ type: "answer", text: words.value }), "yes");
-      way("Leave it", { type: "deny" });
-    } else {
-      for (const text of [...one.effects, one.reason].filter(Boolean)) node.append(element("p", { className: "note" }, shown(text)));
-      for (const text of one.kind === "keep" ? one.hunks : [one.preview].filter(Boolean)) {
-        const body = element("pre");
-        inDiff(body, text);
-        node.append(body);
-      }
-      way(one.kind === "keep" ? "Keep the changes" : "Allow", { type: "approve" }, "yes");
-      if (one.can_try) way("Try it on a copy first", { type: "approve", scope: "try" });
-      for (const rule of one.rules) way(`Allow ${rule} in this session`, { type: "approve", scope: "session", rule });
-      way(one.kind === "keep" ? "Drop the changes" : "Deny", { type: "deny" });
-    }
-    node.append(ways);
-    return node;
+      card.remove();
+      return true;
+    });
+    $("questions").append(card);
+    isAtEnd = card.offsetHeight <= main.clientHeight;
+    if (isAtEnd) this.add();
+    else card.scrollIntoView(); // it is read from its beginning; its buttons stand behind its end
   }
 }
 

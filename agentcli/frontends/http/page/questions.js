@@ -1,0 +1,97 @@
+// Cards for what waits for an answer. All of it is on the card, whatever its length, and the buttons stand behind its end.
+
+import { element, inDiff, shown } from "./view.js";
+
+const LABELS = {
+  run: ["Allow", "Deny"],
+  keep: ["Keep the changes", "Drop the changes"],
+  plan: ["Carry it out", "Not yet"],
+  limit: ["Go on", "Stop"],
+};
+
+// `answer` sends an op with the question's id and tells if that was taken; the card is then gone.
+export function questionCard(one, answer) {
+  const node = element("section", { className: "question", id: `question-${one.id}` });
+  node.append(element("h2", {}, shown(one.question ?? one.title)));
+  const ways = element("div", { className: "ways" });
+  const way = (label, op, className = "") => {
+    const button = element("button", { type: "button", className }, shown(label));
+    button.addEventListener("click", async () => {
+      for (const each of node.querySelectorAll("button")) each.disabled = true;
+      if (!(await answer(typeof op === "function" ? op() : op))) {
+        for (const each of node.querySelectorAll("button")) each.disabled = false;
+      }
+    });
+    ways.append(button);
+    return button;
+  };
+  if (one.subtype === "question") ask(one, node, way);
+  else approve(one, node, way);
+  node.append(ways);
+  return node;
+}
+
+function ask(one, node, way) {
+  for (const option of one.options) way(option, { type: "answer", text: option });
+  const words = element("input", { placeholder: "Your own words" });
+  words.setAttribute("aria-label", "Your own words");
+  node.append(words);
+  way("Answer", () => ({ type: "answer", text: words.value }), "yes");
+  way("Leave it", { type: "deny" });
+}
+
+function approve(one, node, way) {
+  const isKeep = one.kind === "keep";
+  const [yes, no] = LABELS[one.kind === "run" && !one.tool_name ? "limit" : one.kind];
+  for (const text of [...one.effects, one.reason].filter(Boolean)) node.append(element("p", { className: "note" }, shown(text)));
+  const hunks = one.hunks.length > 1 ? one.hunks.map((hunk, n) => hunkRow(hunk, n)) : [];
+  const head = /^--- .*\n\+\+\+ .*\n/.exec(one.preview)?.[0];
+  const texts = isKeep ? one.hunks : [hunks.length ? head : one.preview];
+  for (const text of hunks.length && isKeep ? [] : texts.filter(Boolean)) {
+    const body = element("pre");
+    inDiff(body, text);
+    node.append(body);
+  }
+  node.append(...hunks);
+  const words = element("textarea", { rows: 1, placeholder: "A comment for the model" });
+  words.setAttribute("aria-label", "A comment for the model");
+  node.append(words);
+
+  const chosen = () => hunks.flatMap((row, n) => (row.querySelector("input").checked ? [n] : []));
+  const allow = way("", () => {
+    const hunk = chosen();
+    return { type: "approve", comment: words.value.trim(), ...(hunk.length < hunks.length ? { hunks: hunk } : {}) };
+  }, "yes");
+  const wide = [];
+  if (one.can_try) way("Try it on a copy first", { type: "approve", scope: "try" });
+  for (const rule of one.rules) wide.push(way(`Allow ${rule} in this session`, { type: "approve", scope: "session", rule }));
+  const deny = way("", () => ({ type: "deny", comment: words.value.trim() }));
+
+  const label = () => {
+    const count = chosen().length;
+    const isPart = count < hunks.length;
+    allow.textContent = `${yes}${isPart ? ` (${count} of ${hunks.length})` : ""}`;
+    allow.hidden = isPart && !count;
+    for (const button of wide) button.hidden = isPart;
+    deny.textContent = no + (words.value.trim() ? ", because…" : "");
+  };
+  for (const row of hunks) {
+    row.addEventListener("change", (event) => {
+      row.classList.toggle("left", !event.target.checked);
+      label();
+    });
+  }
+  words.addEventListener("input", label);
+  label();
+}
+
+// A part of a change that can be made by itself; what is left out goes back to the model.
+function hunkRow(text, n) {
+  const row = element("label", { className: "hunk" });
+  const box = element("input", { type: "checkbox", checked: true });
+  box.setAttribute("aria-label", `Part ${n + 1}`);
+  const body = element("pre");
+  inDiff(body, text);
+  row.append(box, body);
+  return row;
+}
