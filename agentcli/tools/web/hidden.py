@@ -26,7 +26,7 @@ def visible_text(text: str) -> str:
 
 def hides(style: str) -> bool:
     """Whether declarations of CSS take an element out of sight: not shown, transparent, of no size, off the screen."""
-    declared = _declarations(style)
+    declared = declarations(style)
     return any(is_hiding(declared.get(name, ""), declared) for name, is_hiding in _HIDING)
 
 
@@ -37,13 +37,13 @@ def hiding_names(style_sheet: str) -> frozenset[str]:
     """
     hidden: set[str] = set()
     shown: set[str] = set()
-    for selectors, body in _plain_rules(style_sheet):
+    for selectors, body in plain_rules(style_sheet):
         is_hidden = hides(body)
         for selector in selectors.split(","):
             selector = _plain(selector).strip()
             if is_hidden and _ONE_NAME.fullmatch(selector):
                 hidden.add(selector)
-            elif not is_hidden and _SHOWING & _declarations(body).keys():
+            elif not is_hidden and _SHOWING & declarations(body).keys():
                 shown.update(_NAME.findall(selector))
     return frozenset(hidden - shown)
 
@@ -54,7 +54,7 @@ _SHOWING = {"display", "visibility", "opacity", "font-size", "position", "left",
 _LONGEST_SHEET = 500_000  # characters
 
 
-def _plain_rules(sheet: str) -> list[tuple[str, str]]:
+def plain_rules(sheet: str) -> list[tuple[str, str]]:
     """Selectors and declarations of the rules that stand outside every `@media` and its like."""
     rules: list[tuple[str, str]] = []
     depth, start, opened, at_rule = 0, 0, 0, False
@@ -76,7 +76,7 @@ def _plain_rules(sheet: str) -> list[tuple[str, str]]:
     return rules
 
 
-def _declarations(style: str) -> dict[str, str]:
+def declarations(style: str) -> dict[str, str]:
     """The properties of a style, by name, in lower case; of several, the last one counts."""
     declared: dict[str, str] = {}
     for declaration in _plain(style).split(";"):
@@ -99,14 +99,14 @@ def _matches(pattern: str) -> Callable[[str, dict[str, str]], bool]:
 
 
 def _is_transparent(value: str, declared: dict[str, str]) -> bool:
-    """Opacity 0, unless something is about to fade the element in."""
+    """Hardly any opacity, unless something is about to fade the element in."""
     moves = any(name.startswith(("transform", "transition", "animation", "will-change")) for name in declared)
-    return not moves and re.fullmatch(f"{_ZERO}%?", value) is not None
+    return not moves and re.fullmatch(rf"{_FAINT}|\d(?:\.\d*)?%", value) is not None
 
 
 def _is_clear(value: str, declared: dict[str, str]) -> bool:
     """A colour that cannot be seen, unless the background shines through the letters."""
-    clear = rf"transparent|(?:rgb|hsl)a?\([^)]*[,/]\s*{_ZERO}%?\s*\)|#[0-9a-f]{{3}}0|#[0-9a-f]{{6}}00"
+    clear = rf"transparent|(?:rgb|hsl)a?\([^)]*[,/]\s*{_FAINT}%?\s*\)|#[0-9a-f]{{3}}0|#[0-9a-f]{{6}}00"
     return re.fullmatch(clear, value) is not None and not any("background-clip" in name for name in declared)
 
 
@@ -119,20 +119,24 @@ def _is_no_size(value: str, declared: dict[str, str]) -> bool:
 
 
 _ZERO = r"(?:0+(?:\.0*)?|\.0+)"
-_FAR_LEFT = _matches(r"-(?:\d{4,}|[5-9]\d\d)(?:\.\d+)?(?:px|pt)|-\d{2,}(?:\.\d+)?(?:r?em|ch|vw|vh)|-[1-9]\d{2,}%")
+_FAINT = r"(?:0+(?:\.0\d*)?|\.0\d*)"  # less than a tenth
+_FAR_OFF = r"-(?:\d{4,}|[5-9]\d\d)(?:\.\d+)?(?:px|pt)|-\d{2,}(?:\.\d+)?(?:r?em|ch|vw|vh)|-[1-9]\d{2,}%"
+_FAR_LEFT = _matches(_FAR_OFF)
+_FAR_ASIDE = _matches(rf"{_FAR_OFF}|(?:\d{{5,}}|[5-9]\d{{3}})(?:\.\d+)?(?:px|pt)")  # nobody scrolls so far to the right
 _HIDING: tuple[tuple[str, Callable[[str, dict[str, str]], bool]], ...] = (
     ("display", _matches("none")),
     ("visibility", _matches("hidden|collapse")),
     ("content-visibility", _matches("hidden")),
     ("opacity", _is_transparent),
     ("color", _is_clear),
+    ("filter", _matches(rf".*opacity\(\s*{_FAINT}%?\s*\).*")),
     ("font-size", _matches(rf"(?:0*1(?:\.0*)?|0*\.\d+)(?:px|pt)|{_ZERO}(?:[a-z]+|%)?")),
-    ("text-indent", _FAR_LEFT),
-    ("left", _FAR_LEFT),
+    ("text-indent", _FAR_ASIDE),
+    ("left", _FAR_ASIDE),
     ("top", _FAR_LEFT),
     ("right", _FAR_LEFT),
     ("bottom", _FAR_LEFT),
-    ("margin-left", _FAR_LEFT),
+    ("margin-left", _FAR_ASIDE),
     ("margin-top", _FAR_LEFT),
     ("width", _is_no_size),
     ("height", _is_no_size),
@@ -145,6 +149,8 @@ _HIDING: tuple[tuple[str, Callable[[str, dict[str, str]], bool]], ...] = (
     ),
     (
         "transform",
-        _matches(rf".*scale[xy]?\(\s*{_ZERO}[\s,)].*|.*translate[xy]?\(\s*-\d{{4,}}(?:px|%).*"),
+        _matches(
+            rf".*scale[xy]?\(\s*{_ZERO}[\s,)].*|.*translate[xy]?\(\s*(?:-\d{{4,}}|\d{{5,}}|[5-9]\d{{3}})(?:px|%).*"
+        ),
     ),
 )

@@ -19,6 +19,7 @@ from typing import Any, cast
 from html_to_markdown import ConversionOptions, convert
 
 from agentcli.tools.web.hidden import hides, hiding_names, visible_text
+from agentcli.tools.web.hidden_text import without_unreadable
 
 DEEPEST = 256  # elements inside each other; pages have up to about 50
 _LIMITS = (
@@ -47,7 +48,9 @@ def markdown_of(page: str, base_url: str) -> dict[str, Any]:
     Menus are left out, since they come first and are long, unless a page has little else.
     """
     title = _TITLE.search(_BODY.split(page[:200_000], maxsplit=1)[0])
-    hidden_names = hiding_names("\n".join(_STYLE.findall(page)))
+    style_sheet = "\n".join(_STYLE.findall(page))
+    hidden_names = hiding_names(style_sheet)
+    page = without_unreadable(page, style_sheet)
     reader = _Reader(hidden_names, with_menus=False)
     markdown = _converted(page, base_url, reader)
     if len(markdown) < LITTLE and reader.left_out_menus:

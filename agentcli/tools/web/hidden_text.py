@@ -1,0 +1,152 @@
+"""Takes text out of a page that is written in the colour of its background.
+
+Colours are those of `style`, `bgcolor`, `<font>` and the plain rules of the page's own style sheets, passed on from
+element to element. Where a page leaves something open (a style sheet elsewhere, the colours of the browser), such text
+is marked in place of being taken out.
+"""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+from agentcli.tools.web.colours import Colour, Unknown, are_alike, background_of, colour_of
+from agentcli.tools.web.hidden import declarations, plain_rules
+
+MARK = "[in the colour of its background: {}]"
+_WHITE, _BLACK, _LINK = (255, 255, 255), (0, 0, 0), (0, 0, 238)
+_MAY_HIDE = re.compile(r"color|background|<font", re.IGNORECASE)
+_FROM_ELSEWHERE = re.compile(
+    r"<link\b[^>]{0,2000}\bstylesheet|@import|color-scheme|prefers-color-scheme", re.IGNORECASE
+)
+_ONE_NAME = re.compile(r"[.#]?[\w-]+")
+_VOID = frozenset("area base br col embed hr img input link meta source track wbr".split())
+_OWN_LOOK = frozenset("button input select textarea option mark".split())  # the browser's colours, not the page's
+# An element whose end is not written ends where the next one of its kind begins, unless an element of these is between.
+_ENDS = {"li": "ul ol", "td": "table", "th": "table", "tr": "table", "p": "", "dt": "dl", "dd": "dl"}
+_BLOCKS = frozenset("p div ul ol dl table h1 h2 h3 h4 h5 h6 pre blockquote section article form hr".split())
+
+
+class _Element:
+    """An open element, the colours in it, and whether the page says them itself."""
+
+    __slots__ = ("back", "back_is_said", "ink", "ink_is_said", "tag")
+
+    def __init__(self, tag: str, parent: _Element | None) -> None:
+        self.tag = tag
+        self.ink: Colour | Unknown = parent.ink if parent else _BLACK
+        self.back: Colour | Unknown = parent.back if parent else _WHITE
+        self.ink_is_said: bool = parent.ink_is_said if parent else False
+        self.back_is_said: bool = parent.back_is_said if parent else False
+
+    @property
+    def is_unreadable(self) -> bool:
+        return self.ink != "unknown" and self.back != "unknown" and are_alike(self.ink, self.back)
+
+
+def without_unreadable(page: str, style_sheet: str) -> str:
+    """The page without such text, or with marks around it; the same page where it has none."""
+    if not _MAY_HIDE.search(page):
+        return page
+    walk = _Walk(style_sheet, is_certain=not _FROM_ELSEWHERE.search(page))
+    walk.feed(page)
+    walk.close()
+    walk.end_text()
+    return "".join(walk.kept) if walk.has_hidden else page
+
+
+class _Walk(HTMLParser):
+    def __init__(self, style_sheet: str, *, is_certain: bool) -> None:
+        super().__init__(convert_charrefs=False)
+        self.kept: list[str] = []
+        self.has_hidden = False
+        self._is_certain = is_certain
+        self._open: list[_Element] = [_Element("", None)]
+        self._text: list[str] = []
+        self._rules: dict[str, dict[str, str]] = {}
+        for selectors, body in plain_rules(style_sheet):
+            declared = declarations(body)
+            for selector in selectors.lower().split(","):
+                if _ONE_NAME.fullmatch(name := selector.strip().replace(":root", "html")):
+                    self._rules.setdefault(name, {}).update(declared)
+        for name in ("html", "body"):  # also where a page leaves these tags out
+            self._paint(self._open[0], self._rules.get(name, {}), is_link=False)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.end_text()
+        self.kept.append(self.get_starttag_text() or "")
+        self._end_implied(tag)
+        if tag in _VOID:
+            return
+        element = _Element(tag, self._open[-1])
+        given = {name: value or "" for name, value in attrs}
+        names = [
+            tag,
+            *(f".{name}" for name in given.get("class", "").lower().split()),
+            f"#{given.get('id', '').lower()}",
+        ]
+        declared: dict[str, str] = {}
+        for name in names:
+            declared |= self._rules.get(name, {})
+        for attribute, name in (("bgcolor", "background-color"), ("text", "color"), ("color", "color")):
+            if value := given.get(attribute):
+                declared[name] = value.strip().lower()
+        declared |= declarations(given.get("style", ""))
+        self._paint(element, declared, is_link=tag == "a" and "href" in given)
+        self._open.append(element)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)  # in HTML the slash means nothing
+
+    @staticmethod
+    def _paint(element: _Element, declared: dict[str, str], *, is_link: bool) -> None:
+        if element.tag in _OWN_LOOK:
+            element.ink = element.back = "unknown"
+        if is_link:
+            element.ink, element.ink_is_said = _LINK, False
+        if (ink := declared.get("color", "inherit")) not in ("inherit", "unset", "currentcolor", "initial"):
+            element.ink, element.ink_is_said = colour_of(ink) or "unknown", True
+        if back := background_of(declared):
+            element.back, element.back_is_said = back, True
+
+    def _end_implied(self, tag: str) -> None:
+        if tag in _ENDS:
+            self._close(tag, stops=_ENDS[tag].split())
+        if tag in _BLOCKS and tag != "p":
+            self._close("p", stops=["table", "li", "td", "div", "button"])
+
+    def _close(self, tag: str, stops: list[str]) -> None:
+        """Close the innermost element of that name, and all within it."""
+        for number in range(len(self._open) - 1, max(0, len(self._open) - 100), -1):
+            if self._open[number].tag == tag:
+                del self._open[number:]
+                return
+            if self._open[number].tag in stops:
+                return
+
+    def handle_endtag(self, tag: str) -> None:
+        self.end_text()
+        self.kept.append(f"</{tag}>")
+        self._close(tag, stops=[] if tag in ("table", "body", "html") else ["table"])
+
+    def end_text(self) -> None:
+        """Keep the text up to here, marked or not, or leave it out."""
+        text, element = "".join(self._text), self._open[-1]
+        self._text.clear()
+        if text.strip() and element.tag not in ("style", "script", "title") and element.is_unreadable:
+            self.has_hidden = True
+            is_certain = self._is_certain or (element.ink_is_said and element.back_is_said)
+            text = " " if is_certain else MARK.format(text)
+        self.kept.append(text)
+
+    def handle_data(self, data: str) -> None:
+        self._text.append(data)
+
+    def handle_entityref(self, name: str) -> None:
+        self._text.append(f"&{name};")
+
+    def handle_charref(self, name: str) -> None:
+        self._text.append(f"&#{name};")
+
+    def handle_decl(self, decl: str) -> None:
+        self.kept.append(f"<!{decl}>")
