@@ -45,7 +45,8 @@ def test_a_session_is_found_again(place: Place) -> None:
     assert "question 0" in place.run("sessions", "list").out
     [listed] = json.loads(place.run("sessions", "list", "--json").out)
     assert listed["cwd"] == (place.folder.parent.as_uri() + "/caf%E9")
-    shown = place.run("sessions", "show", listed["id"]).out
+    assert listed["session_id"] == listed["id"]
+    shown = place.run("sessions", "show", listed["session_id"]).out
     assert "question 0" in shown
     assert "question 1" in shown
 

@@ -35,7 +35,8 @@ def list_sessions(
     cwd = None if everywhere else current_folder()
     found = wait_for(with_store(lambda store: store.list(cwd=cwd, limit=limit or _MOST, user_id=user)))
     if json:
-        print_json([msgspec.to_builtins(info) for info in found])
+        # `id` is what `session_id` was called before: it stays for one more release
+        print_json([{"session_id": info.id, **msgspec.to_builtins(info)} for info in found])
         return
     none = "No sessions in this directory (--all shows those of others)."
     print_table(("id", "changed", "entries", "title"), list(map(_row, found)), numeric={"entries"}, empty=none)
