@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 
 import msgspec
 
+from agentcli.agent.activity_log import log_activity
 from agentcli.agent.beginning import begin_turn, cut_turn
 from agentcli.agent.calls.client import merged
 from agentcli.agent.calls.own_command import own_command_entry, run_own_command, told_output
@@ -306,8 +307,10 @@ class Session:
         return (await self.runtime.log.append().committed).first_seq - 1
 
     def publish(self, event: Event) -> None:
-        if event.agent_id == "main" != (agent_id := self.runtime.calls.agent_id):  # a subagent's has its name already
+        agent_id = self.runtime.calls.agent_id
+        if event.agent_id == "main" != agent_id:  # a subagent's has its name already
             event = msgspec.structs.replace(event, agent_id=agent_id)
+        log_activity(event, self.id, agent_id)
         self._subscribers.put(event)
 
     def _begin(self, messages: Sequence[tuple[Block, ...]], *, model: str = "", from_queue: bool = False) -> None:

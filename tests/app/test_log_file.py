@@ -94,6 +94,24 @@ def test_a_text_log_is_as_it_was(place: Place) -> None:
     assert KEY not in text
 
 
+def test_info_tells_what_sessions_do_and_not_what_is_said(place: Place) -> None:
+    said = "say-nothing-of-this"
+    agent = {"tool_calls": [call("create_subagent", task=said)]}
+    bash = {"tool_calls": [call("bash", command=f"echo {said}; exit 3")]}
+    replies = (agent, {"text": said}, bash, {"text": f"Done, {said}."})
+    env = {"AGENTCLI_OBSERVABILITY_LOG_LEVEL": "info", "AGENTCLI_OBSERVABILITY_LOG_FORMAT": "json"}
+    ran = place.run("-m", place.script(*replies), "-p", said, "--permission-mode", "bypassPermissions", env=env)
+    assert ran.code == 0, ran.err
+    found = [record for record in records(place) if record["logger"] == "agentcli.agent.activity_log"]
+    assert {record["level"] for record in found} == {"info"}
+    told = [record["message"] for record in found]
+    for what in ("a turn begins", " answered: ", "bash: failed", "subagent general-1 ", "create_subagent: done"):
+        assert any(what in text for text in told), (what, "\n".join(told))
+    assert "the turn ended: end_turn, 3 requests" in told[-1]
+    assert sum("answered:" in text for text in told) == 4, "what a subagent does is told once"
+    assert said not in str(found)
+
+
 @pytest.mark.parametrize("outputs", ["stderr", "file,stderr"])
 def test_the_log_goes_to_stderr_where_that_is_wanted(place: Place, outputs: str) -> None:
     env = {"AGENTCLI_OBSERVABILITY_LOG_OUTPUTS": outputs, "AGENTCLI_OBSERVABILITY_LOG_LEVEL": "debug"}

@@ -1,0 +1,69 @@
+"""Writes what a session does into the program's log, with `log_level = "info"`: never what is said in it."""
+
+from __future__ import annotations
+
+import logging
+
+from agentcli.agent.events import (
+    ApprovalRequested,
+    Compaction,
+    Done,
+    Event,
+    HookRan,
+    ModeChanged,
+    ProviderSwitched,
+    Retry,
+    SubagentEnded,
+    SubagentStarted,
+    ToolFinished,
+    TurnFailed,
+    TurnStarted,
+    UsageReported,
+)
+
+log = logging.getLogger(__name__)
+
+
+def log_activity(event: Event, session_id: str, agent_id: str) -> None:
+    """Write a record for an event that tells of progress of this agent; those of its subagents have their own."""
+    if not log.isEnabledFor(logging.INFO):
+        return
+    is_own = event.agent_id == agent_id or isinstance(event, SubagentStarted | SubagentEnded)
+    if is_own and (text := _told(event)):
+        agent = "" if agent_id == "main" else f", {agent_id}"
+        log.info("session %s%s: %s", session_id, agent, text, extra={"session_id": session_id})
+
+
+def _told(event: Event) -> str:
+    match event:
+        case TurnStarted(1):
+            return "a turn begins"
+        case UsageReported(usage, cost_usd, _, model, provider):
+            cost = "unknown cost" if cost_usd is None else f"${cost_usd:.4f}"
+            return f"{provider}/{model} answered: {usage.prompt_tokens} tokens in, {usage.output_tokens} out, {cost}"
+        case Retry(number, delay_s, error):
+            return f"request failed, retry {number} in {delay_s:.1f} s: {error}"
+        case ToolFinished():
+            ended = f"failed ({event.error_kind or 'error'})" if event.result.is_error else "done"
+            return f"call {event.id}, {event.name}: {ended} in {event.duration_ms:.0f} ms"
+        case ApprovalRequested():
+            return f"call {event.call.id}, {event.call.name or event.kind}: waits for an answer"
+        case ModeChanged(mode):
+            return f"permission mode {mode}"
+        case ProviderSwitched(before, after, reason):
+            return f"model {before} → {after} ({reason or 'chosen'})"
+        case Compaction(before, after, strategy, trigger):
+            return f"compacted ({strategy}, {trigger}): {before} → {after} tokens"
+        case HookRan():
+            ended = event.problem or event.decision or "no decision"
+            return f"hook for {event.event} ran in {event.duration_ms} ms: {ended}"
+        case SubagentStarted():
+            return f"subagent {event.id} ({event.agent}, {event.model}) begins"
+        case SubagentEnded():
+            return f"subagent {event.id} ended: {event.end}, {event.turns} requests"
+        case Done():
+            return f"the turn ended: {event.reason}, {event.turns} requests"
+        case TurnFailed():
+            return f"the turn failed: {event.error_type or 'error'}, {event.turns} requests"
+        case _:
+            return ""
