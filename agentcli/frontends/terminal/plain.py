@@ -197,7 +197,8 @@ class PlainTerminal:
     def _show_next(self, panel: ApprovalPanel, *, is_all: bool = False) -> None:
         """Show as much of what is asked about as a window has room for, and ask once nothing is left of it."""
         size = os.get_terminal_size(self._stdin) if os.isatty(self._stdin) else os.terminal_size((0, 0))
-        shown, rest = self._rest, []
+        shown = self._rest
+        rest: list[Fragment] = []
         if size.lines and size.columns and not is_all:
             shown, rest = first_rows(self._rest, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
         self._rest = rest

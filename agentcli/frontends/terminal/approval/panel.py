@@ -192,12 +192,12 @@ class ApprovalPanel:
             text = "It waits for a yes: send or stash (Ctrl-S) what you write, then answer"
             return _rows("warning", f"? {text}", columns)
         if self.rest:
-            more = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
-            told = f"Scroll to the end to answer: ↓ or PageDown ({more}) · v shows all of it"
-            noes = [label for label in _HUNK_LABELS if label[0] not in "ya"] if self.hunk is not None else None
-            choices = (self._choice(choice, is_ready=is_ready) for choice in ("no", "comment"))
-            rows = [[("", f" {label}")] for label in noes] if noes else list(choices)
-            return [*_rows("warning", told, columns), *_side_by_side(rows, columns)]
+            left = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
+            told = f"Scroll to the end to answer: ↓ or PageDown ({left}) · v shows all of it"
+            noes = [self._choice(choice, is_ready=is_ready) for choice in ("no", "comment")]
+            if self.hunk is not None:
+                noes = [[("", f" {label}")] for label in _HUNK_NOES]
+            return [*_rows("warning", told, columns), *_side_by_side(noes, columns)]
         if self.hunk is not None:
             head: Row = [("bold", f"Hunk {self.hunk + 1} of {len(self.request.hunks)}:")]
             return _side_by_side([head, *([("", f" {label}")] for label in _HUNK_LABELS)], columns)
@@ -216,7 +216,11 @@ class ApprovalPanel:
 
     def _coverage_rows(self, columns: int) -> list[Row]:
         rows = self._coverage_lines(columns)
-        return rows if len(rows) <= RULE_ROWS else [*rows[: RULE_ROWS - 1], clipped([("muted", "    …")], columns)]
+        return (
+            rows
+            if len(rows) <= RULE_ROWS
+            else [*rows[: RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
+        )
 
     def _coverage_lines(self, columns: int) -> list[Row]:
         if not self.coverage:
@@ -259,6 +263,7 @@ _KEEP_LABELS = {
 }
 _LIMIT_LABELS = {**_LABELS, "once": "y go on", "no": "n stop", "comment": "Tab stop, and do…"}
 _HUNK_LABELS = ("y take", "n leave", "a take the rest", "Tab leave, because…", "Esc back")
+_HUNK_NOES = ("n leave", "Tab leave, because…", "Esc back")
 
 
 def _title_says_all(call: ToolUse) -> bool:
@@ -266,7 +271,8 @@ def _title_says_all(call: ToolUse) -> bool:
     if call.name not in _TITLE_SAYS_ALL or len(call.input) != 1:
         return False
     text = str(*call.input.values())
-    return len(text) <= LONGEST_SUBJECT and text == " ".join(text.split())
+    is_whole = len(text) <= LONGEST_SUBJECT and text == " ".join(text.split())
+    return is_whole and call_title(call.name, call.input).endswith(text)
 
 
 def _files(change: str, columns: int) -> list[Fragment]:

@@ -105,6 +105,8 @@ def test_nothing_is_left_out_however_long_it_is() -> None:
     title = "https://example.com/" + "x" * 400
     asked = ApprovalRequested("1", ToolUse("1", "web_fetch", {"url": title}), "", "why", f'{{\n  "url": "{title}"\n}}')
     assert title in preview(ApprovalPanel(asked))
+    listing = ApprovalRequested("1", ToolUse("1", "file_list", {"pattern": "*.key"}), "", "why", '{"pattern": "*.key"}')
+    assert "*.key" in preview(ApprovalPanel(listing)), "which the title does not name"
     wide = panel(rules=("bash(" + "y" * 900 + " *)",))
     assert preview(wide).count("y") == 900, "the reach of a yes for longer, where the panel has no room for it"
 
