@@ -53,7 +53,7 @@ from agentcli.setup.session_choice import NEW, SessionChoice, open_log
 from agentcli.setup.skills import Skills
 from agentcli.setup.telemetry import Observed, secret_headers
 from agentcli.setup.tool_choice import ToolChoice, has_key
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
@@ -333,7 +333,7 @@ class Builder:
         state = config.paths.state
         for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
             with suppress(OSError):  # whoever needs it says what is wrong
-                make_private(folder)
+                make_private_folder(folder)
 
         def make() -> Sandbox:
             if self._extras.sandbox is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from agentcli.errors import ConfigError
-from agentcli.small_files import make_private, replace_file
+from agentcli.small_files import make_private_folder, replace_file
 
 SERVICE = "agentcli"  # what keys are filed under in a keyring
 _WORKING_PRIORITY = 1  # keyring's own: what ranks lower keeps nothing, or keeps it readable
@@ -119,7 +119,7 @@ class KeptKeys:
             if not index:
                 self._file.unlink(missing_ok=True)
                 return
-            make_private(self._file.parent)
+            make_private_folder(self._file.parent)
             replace_file(self._file, msgspec.json.format(msgspec.json.encode(index), indent=2) + b"\n")
         except OSError as error:
             raise ConfigError(f"could not be written ({error.strerror}).", file=str(self._file)) from error

@@ -12,7 +12,7 @@ import msgspec
 
 from agentcli.errors import ConfigError
 from agentcli.paths import Paths, folder_text, markdown_files, project_root
-from agentcli.small_files import is_file, make_private, replace_file
+from agentcli.small_files import is_file, make_private_folder, replace_file
 
 HOOKS_FILE = ".agentcli/hooks.json"
 MCP_FILE = ".mcp.json"
@@ -113,7 +113,7 @@ def trust_project(paths: Paths, cwd: Path) -> None:
     """Remember that this project's files, as they are now, may be used. Raises `ConfigError`."""
     file, root = paths.state / "trust.json", project_root(cwd)
     try:
-        make_private(paths.state)
+        make_private_folder(paths.state)
         trusted = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
         for folder in project_folders(cwd):
             if _files_of(folder, root):

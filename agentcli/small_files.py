@@ -46,7 +46,7 @@ def _place_of(descriptor: int) -> Path | None:
         return None
 
 
-def make_private(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
     """Make a folder, and those above it that are missing, for their owner alone whatever the umask is.
 
     Raises `OSError`.

@@ -1,4 +1,4 @@
-"""Writes what a session does into the program's log, with `log_level = "info"`: never what is said in it."""
+"""Writes what a session does into the program's log at level info, and never what is said in it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ log = logging.getLogger(__name__)
 
 
 def log_activity(event: Event, session_id: str, agent_id: str) -> None:
-    """Write a record for an event that tells of progress of this agent; those of its subagents have their own."""
+    """Write a record for an event of this agent; a subagent's session writes its own."""
     if not log.isEnabledFor(logging.INFO):
         return
     is_own = event.agent_id == agent_id or isinstance(event, SubagentStarted | SubagentEnded)
-    if is_own and (text := _told(event)):
+    if is_own and (text := _description(event)):
         agent = "" if agent_id == "main" else f", {agent_id}"
         log.info("session %s%s: %s", session_id, agent, text, extra={"session_id": session_id})
 
 
-def _told(event: Event) -> str:
+def _description(event: Event) -> str:
     match event:
         case TurnStarted(1):
             return "a turn begins"

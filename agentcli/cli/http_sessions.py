@@ -26,7 +26,7 @@ from agentcli.errors import UserError
 from agentcli.frontends.http.opening import Opened, Wanted
 from agentcli.infra.day_account import DayAccount
 from agentcli.setup.session_choice import SessionChoice
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 
 log = logging.getLogger(__name__)
 
@@ -90,7 +90,7 @@ class HttpSessions:
         return wanted.model
 
     def _account(self, user_id: str, most_usd: float) -> DayAccount:
-        make_private(self._budgets)
+        make_private_folder(self._budgets)
         name = hashlib.sha256(user_id.encode()).hexdigest()[:16] if user_id else "owner"
         return DayAccount(self._budgets / f"{name}.db", {"usd": most_usd})
 

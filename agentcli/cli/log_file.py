@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 
 if TYPE_CHECKING:
     from agentcli.config import Config
@@ -80,7 +80,7 @@ class LogFile(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError, ImportError):  # also what the format imports can fail, where no file can be opened
             line = (self.format(record) + "\n").encode(errors="backslashreplace")
-            make_private(self._file.parent)
+            make_private_folder(self._file.parent)
             file = self._open()
             try:
                 if os.fstat(file).st_size >= self._most_bytes:

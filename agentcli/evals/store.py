@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from agentcli.errors import StorageError, UsageError
 from agentcli.evals.outcome import Attempted, Outcome, Variant
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 from agentcli.version import __version__
 
 _TABLES = """
@@ -94,7 +94,7 @@ class EvalStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         with self._told():
-            make_private(path.parent)
+            make_private_folder(path.parent)
             self._db = apsw.Connection(str(path))
             self._db.set_busy_timeout(_WAIT_MS)
             self._db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON")

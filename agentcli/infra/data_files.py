@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 from msgspec import Struct
 
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 from agentcli.tools.data_files import DataFile, DataFiles
 
 VERSION = 1
@@ -78,7 +78,7 @@ class DataFolder:
     def add(self, source: Path, hash: str, size: int, call_id: str, session_id: str) -> DataFile:
         """Take a file over. Raises `OSError`."""
         path = self._path(hash)
-        make_private(path.parent)
+        make_private_folder(path.parent)
         shutil.move(source, path)  # over an equal one, should there be one
         now = self._clock()
         with self._database() as database:
@@ -111,7 +111,7 @@ class DataFolder:
 
     def new_file(self) -> tuple[int, Path]:
         """An open, empty file in the folder, to be filled and then given to `add`."""
-        make_private(self.folder)
+        make_private_folder(self.folder)
         descriptor, name = tempfile.mkstemp(prefix=".new.", dir=self.folder)
         return descriptor, Path(name)
 
@@ -162,7 +162,7 @@ class DataFolder:
         if not self.folder.is_dir():
             if self._outputs is None or not self._outputs.is_dir():
                 return
-            make_private(self.folder)
+            make_private_folder(self.folder)
         stamp = self.folder / ".cleaned"
         with contextlib.suppress(FileNotFoundError):
             if abs(self._clock() - stamp.stat().st_mtime) < self._cleaned_every_s:
@@ -186,7 +186,7 @@ class DataFolder:
                 raise OSError(5, f"the index of {self.folder} could not be used: {error}") from error
 
     def _open(self) -> apsw.Connection:
-        make_private(self.folder)
+        make_private_folder(self.folder)
         connection = apsw.Connection(str(self.folder / "index.db"))
         connection.set_busy_timeout(5_000)
         connection.pragma("journal_mode", "wal")

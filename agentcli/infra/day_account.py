@@ -13,7 +13,7 @@ import apsw
 
 from agentcli.agent.accounting.budgets import Amounts, Kind, added
 from agentcli.errors import StorageError
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class DayAccount:
             ) from error
 
     def _opened(self) -> apsw.Connection:
-        make_private(self._path.parent)
+        make_private_folder(self._path.parent)
         self._path.touch(mode=0o600)
         db = apsw.Connection(str(self._path))
         db.set_busy_timeout(BUSY_TIMEOUT_MS)

@@ -11,7 +11,7 @@ import msgspec
 from agentcli.agent.interfaces import Restriction
 from agentcli.errors import StorageError
 from agentcli.paths import folder_text
-from agentcli.small_files import make_private, replace_file
+from agentcli.small_files import make_private_folder, replace_file
 
 _Rules = list[str | Restriction]  # a text is a grant
 _Grants = dict[str, _Rules]  # by project root
@@ -46,7 +46,7 @@ class FileGrants:
 
     def _change(self, change: Callable[[_Rules], _Rules]) -> None:
         try:
-            make_private(self.file.parent)
+            make_private_folder(self.file.parent)
             with filelock.FileLock(self.file.with_suffix(".lock"), timeout=5):
                 grants = self._read()
                 grants[self._root] = change(grants.get(self._root, []))

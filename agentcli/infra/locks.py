@@ -15,7 +15,7 @@ import filelock
 
 from agentcli.agent.interfaces import Locks
 from agentcli.errors import ToolError
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 
 LOCK_FILES = 1_024  # names share these: a folder of locks that grew with every file would never be cleaned
 _LOOK_EVERY_S = 0.01
@@ -56,7 +56,7 @@ class FileLocks:
         numbers = sorted({zlib.crc32(key.encode(errors="surrogateescape")) % LOCK_FILES for key in keys})
         async with self._inner.held(tuple(str(number) for number in numbers), timeout_s=timeout_s):
             try:
-                make_private(self._folder)
+                make_private_folder(self._folder)
             except OSError as error:
                 raise _not_lockable(keys[0], self._folder, error) from error
             taken: list[filelock.BaseFileLock] = []

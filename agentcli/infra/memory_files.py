@@ -14,7 +14,7 @@ import filelock
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.small_files import make_private, read_small_file, replace_file
+from agentcli.small_files import make_private_folder, read_small_file, replace_file
 
 _PART = re.compile(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")
 _DEEPEST = 4
@@ -98,7 +98,7 @@ class MemoryFiles:
     def _locked(self) -> Iterator[None]:
         """Keep other sessions from writing meanwhile."""
         try:
-            make_private(self.folder)
+            make_private_folder(self.folder)
             lock = filelock.FileLock(self.folder.parent / f".{self.folder.name}.lock", timeout=_LOCK_TIMEOUT_S)
             lock.acquire()
         except (OSError, filelock.Timeout) as error:
@@ -119,7 +119,7 @@ class MemoryFiles:
         if total > limits.total:
             raise _too_much(f"all files would hold {total:,} bytes, and {limits.total:,} is the most")
         try:
-            make_private(path.parent)
+            make_private_folder(path.parent)
             replace_file(path, content)
         except OSError as error:
             raise _failed(name, "written", error) from error

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from agentcli.small_files import make_private, read_small_file, replace_file
+from agentcli.small_files import make_private_folder, read_small_file, replace_file
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class SummaryFiles:
 
     def __setitem__(self, key: str, text: str) -> None:
         try:
-            make_private(self._folder)
+            make_private_folder(self._folder)
             replace_file(self._folder / key, text.encode(errors="replace"), syncs=False)
             self._prune()
         except OSError as error:

@@ -19,7 +19,7 @@ from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.paths import home_of, project_root
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS
 from agentcli.settings import SandboxSettings
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 from agentcli.tools.command import Profile
 
 
@@ -65,7 +65,7 @@ def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
     confinement = import_module("agentcli.infra.sandbox.backends.choosing")
     tmp = state / "tmp"
     try:
-        make_private(tmp)
+        make_private_folder(tmp)
     except OSError as error:
         message = f"Commands cannot be confined: {tmp} could not be made ({error.strerror})."
         raise ToolError(message) from error

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from agentcli.small_files import make_private, replace_file
+from agentcli.small_files import make_private_folder, replace_file
 
 T = TypeVar("T")
 Stamp = tuple[int, ...]
@@ -71,5 +71,5 @@ def _known(file: Path | None, kind: type[T]) -> dict[str, Read[T]]:
 
 def _keep(file: Path, read: Iterable[tuple[str, Read[T]]]) -> None:
     with suppress(OSError, UnicodeEncodeError):  # the next start reads them again
-        make_private(file.parent)
+        make_private_folder(file.parent)
         replace_file(file, msgspec.json.encode((_FORM, dict(read))), syncs=False)

@@ -145,6 +145,21 @@ def test_a_diff_is_shown_to_its_end_row_by_row_or_in_the_pager(open_terminal: Op
     assert not (tmp_path / "project" / "new.txt").exists()
 
 
+def test_what_a_project_brings_is_trusted_once_all_of_it_was_shown(open_terminal: Open, tmp_path: Path) -> None:
+    hook = 'hooks.PreToolUse = [{matcher = "bash", hooks = [{type = "command", command = "echo \u202e; ./run"}]}]\n'
+    folder = tmp_path / "project" / ".agentcli"
+    folder.mkdir()
+    (folder / "config.toml").write_text("".join(f"# line {number}\n" for number in range(50)) + hook)
+    terminal = open_terminal(None, "config", "trust", rows=30)
+    assert "Trust" not in terminal.see(r"Show the rest \(\d+ more rows\)\?")
+    terminal.type("\r")
+    terminal.see("Trust them as they are now")
+    assert r"echo \u202e; ./run" in terminal.text()
+    terminal.type("n\r")
+    assert terminal.exit_code() == 0
+    assert not (tmp_path / "home" / "state" / "trust.json").exists()
+
+
 def test_a_choice_is_taken_by_its_number_too(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([EDIT], "go")
     terminal.asked()

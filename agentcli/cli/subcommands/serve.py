@@ -21,7 +21,7 @@ from agentcli.config import Config
 from agentcli.errors import UsageError
 from agentcli.frontends.http.tokens import Token, hash_of
 from agentcli.paths import current_folder
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 
 _MOST_WORKERS, _HIGHEST_PORT = 64, 65_535
 FLAGS = (
@@ -46,7 +46,7 @@ def run(arguments: list[str]) -> int:
     for notice in config.notices:
         warn(notice)
     folder = config.paths.state / "serve"
-    make_private(folder)
+    make_private_folder(folder)
     token_file = Path(options.token_file).absolute() if options.token_file else folder / "token"
     token = kept_token(token_file)
     listening, told = _listening(options)

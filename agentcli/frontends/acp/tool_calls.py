@@ -91,11 +91,15 @@ def told_changes(text: str, cwd: Path) -> list[dict[str, Any]]:
 
 
 def hidden_characters(diff: str) -> list[dict[str, Any]]:
-    """Return a diff once more as text, with escapes, where it has characters that an editor may not show."""
+    """Return a diff once more as text, with escapes, where an editor may not show all of it."""
     shown = exposed(diff)
     if shown == diff.replace("\r\n", "\n"):
         return []
-    return [text_content(f"It has characters that cannot be seen, here as escapes:\n{fenced(shown, 'diff')}")]
+    return [
+        text_content(
+            f"It has characters that cannot be seen or pass for others, here as escapes:\n{fenced(shown, 'diff')}"
+        )
+    ]
 
 
 def text_content(text: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 LOOK_EVERY_S = 0.5
 IDLE_S = 600.0
 # What the end of a server takes at most: its own sessions, those of other processes that end with it, slow readers.
-ENDING_S, OTHERS_END_S, READERS_END_S = 10.0, 3.0, 1.0
+CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
 _ENDS = "The server is ending: send this again in a moment."
 _MOST_WAIT_S = 60.0
 
@@ -157,22 +157,22 @@ class Hosting:
         for session_id in own:
             self.give_up(session_id)
         if self._closing:
-            _, late = await asyncio.wait(self._closing, timeout=ENDING_S)
+            _, late = await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_S)
             if late:
                 log.warning(
-                    "%d sessions did not end within %.0f s: they go on with the next server", len(late), ENDING_S
+                    "%d sessions did not end within %.0f s: they go on with the next server", len(late), CLOSE_TIMEOUT_S
                 )
-        deadline = time.monotonic() + OTHERS_END_S
-        while time.monotonic() < deadline and await self._others_run(own):
+        deadline = time.monotonic() + PEERS_TIMEOUT_S
+        while time.monotonic() < deadline and await self._are_peers_running(own):
             await asyncio.sleep(0.1)
         self._is_over = True
         for task in self._waiting:
             task.cancel()
-        deadline = time.monotonic() + READERS_END_S
+        deadline = time.monotonic() + READERS_TIMEOUT_S
         while time.monotonic() < deadline and self._readers:
             await asyncio.sleep(0.02)
 
-    async def _others_run(self, own: Sequence[str]) -> bool:
+    async def _are_peers_running(self, own: Sequence[str]) -> bool:
         """Return True if somebody reads a session here that another process of this server may be ending just now."""
         try:
             return not (self._readers.keys() - own).isdisjoint(await self.events.running())

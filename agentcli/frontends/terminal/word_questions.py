@@ -94,9 +94,8 @@ class WordQuestions:
         return Approve(request.id, True, comment=words)
 
     async def _about_plan(self, request: ApprovalRequested) -> Approve:
-        if (escaped := exposed(request.preview)) != request.preview.replace(
-            "\r\n", "\n"
-        ):  # the answer above left it out
+        plan = request.preview.replace("\r\n", "\n")
+        if (escaped := exposed(plan)) != plan:  # the answer above left these characters out
             self._view.line("The plan has characters that cannot be seen, here as escapes:", "warning")
             self._view.block([("", f"{escaped.rstrip()}\n")])
         picked = await self._terminal.choose(request.title, [(way.label, way.detail) for way in _WAYS])

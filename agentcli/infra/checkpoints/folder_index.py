@@ -25,7 +25,7 @@ from agentcli.infra.checkpoints.objects import Objects
 from agentcli.infra.checkpoints.states import kind_of, state_of
 from agentcli.infra.sandbox.mounts.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
 from agentcli.infra.sandbox.trial.caches import is_cache
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 
 # A file can change twice within a tick of the clock of the file system, and look untouched after the second time.
 _TICK_NS = 20_000_000
@@ -123,7 +123,7 @@ class FolderIndex:
             self.left_out = {real_path(path): why for path, why in self.left_out.items()}
 
     def _save(self) -> None:
-        make_private(self.file.parent)
+        make_private_folder(self.file.parent)
         new = self.file.with_name(f"{self.file.name}.{os.urandom(4).hex()}.new")
         stored = _Stored(stored_path(self.root), self._entries, self.left_out, self._skipped, self._looked_ns)
         try:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 
 _FASTEST = 1  # of zlib's levels: half the time of the default, a few per cent larger
 _CHUNK = 1 << 20
@@ -32,7 +32,7 @@ class Objects:
         """Make the folder a bare repository, so that git reads it. Raises `OSError`."""
         if self._is_made:
             return
-        make_private(self.folder.parent)
+        make_private_folder(self.folder.parent)
         for name in ("", "objects", "refs"):
             (self.folder / name).mkdir(exist_ok=True, mode=0o700)
         settings = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n\tpruneExpire = never\n"

@@ -28,7 +28,7 @@ from agentcli.infra.checkpoints.objects import Objects
 from agentcli.infra.checkpoints.restoring import Restoration, plan_restoration
 from agentcli.infra.checkpoints.states import state_at
 from agentcli.infra.sandbox.trial.try_folders import PrivateFolder
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 
 _BEAT_S = 0.5
 _AFTERLIFE_NS = 1_500_000_000  # within which the processes of one that was killed are gone, too
@@ -303,7 +303,7 @@ class Recorder:
     def _linked_indexes(self, note: Path) -> dict[str, str]:
         """Keep the indexes as they are now, by a second name; the next state of each is a new file."""
         names = {}
-        make_private(self._notes)
+        make_private_folder(self._notes)
         for number, index in enumerate(self._every_index()):
             name = f"{note.stem}-{number}.index"
             try:
@@ -319,7 +319,7 @@ class Recorder:
         return self._notes / f"{os.getpid()}-{next(self._numbers)}.json"
 
     def _write_note(self, file: Path, note: _Note) -> None:
-        make_private(file.parent)
+        make_private_folder(file.parent)
         file.write_bytes(msgspec.json.encode(note))
 
     def _forget(self, *notes: Path) -> None:

@@ -21,7 +21,7 @@ from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import KEEP_S
 from agentcli.infra.event_log.waiting import Arrivals
 from agentcli.infra.sqlite_writer import Writer
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 
 LOOK_EVERY_S = 0.05  # for what other processes have written
 BUSY_TIMEOUT_MS = 5_000
@@ -168,7 +168,7 @@ class _EventDatabase:
         self._keep_s = keep_s
 
     def open(self, *, may_replace: bool) -> apsw.Connection:
-        make_private(self._path.parent)
+        make_private_folder(self._path.parent)
         try:
             return self._connected()
         except (apsw.NotADBError, apsw.CorruptError):

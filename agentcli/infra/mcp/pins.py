@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from agentcli.errors import StorageError
-from agentcli.small_files import make_private, replace_file
+from agentcli.small_files import make_private_folder, replace_file
 from agentcli.tools.mcp.client import Offer, ServerSpec
 from agentcli.tools.mcp.names import plain
 
@@ -33,7 +33,7 @@ class FilePins:
         file = self._file(spec)
         try:
             for folder in (self._folder.parent, self._folder):
-                make_private(folder)
+                make_private_folder(folder)
             replace_file(file, msgspec.json.encode(offer))
         except OSError as error:
             raise StorageError(f"What the MCP server {spec.name} offers could not be kept: {error}.") from error

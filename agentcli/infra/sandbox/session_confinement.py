@@ -28,7 +28,7 @@ from agentcli.infra.sandbox.protection.planning import MOST_REPOSITORIES, plan_p
 from agentcli.infra.sandbox.protection.protected_files import ProtectedFiles
 from agentcli.safety.paths.protected import PROTECTED_HOME_PATHS, READ_ONLY_NAMES
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 from agentcli.tools.command import Profile
 from agentcli.tools.sandbox import Access, Boundary
 from agentcli.tools.trial import TryLimits
@@ -205,7 +205,7 @@ class SessionConfinement:
                 yield Launch(list(argv), tuple(pass_fds), told=self._with_left_behind(Told()))
             return
         if self._cache is not None:
-            make_private(self._cache)
+            make_private_folder(self._cache)
         again = self._guard.try_again() if "_guard" in vars(self) else Told()
         bounds = self.bounds(profile)
         confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)

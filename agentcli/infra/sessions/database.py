@@ -17,7 +17,7 @@ import apsw
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.files import free_name
 from agentcli.infra.sessions.schema import prepare
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 
 BUSY_TIMEOUT_MS = 5_000
 
@@ -33,7 +33,7 @@ class SessionDatabase:
 
     def open(self, *, may_replace: bool) -> apsw.Connection:
         """With `may_replace` what can be read takes a damaged file's place; who only reads is told of the damage."""
-        make_private(self._path.parent)
+        make_private_folder(self._path.parent)
         try:
             return connect(self._path, self._on_notice)
         except (apsw.NotADBError, apsw.CorruptError):

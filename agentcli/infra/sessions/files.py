@@ -11,7 +11,7 @@ from pathlib import Path
 import filelock
 
 from agentcli.errors import StorageError
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 
 _A_MOMENT_S = 0.02  # somebody may only look whether a session is open
 
@@ -35,7 +35,7 @@ def write_synced(path: Path, lines: Iterable[bytes]) -> None:
     """Write lines to a new file that only its owner can read, whole or not at all. Raises `StorageError`."""
     part = path.with_name(f"{path.name}.part")
     try:
-        make_private(path.parent)
+        make_private_folder(path.parent)
         part.unlink(missing_ok=True)
         part.touch(mode=0o600)
         with part.open("wb") as file:
@@ -79,7 +79,7 @@ def session_lock(path: Path, session_id: str, *, address: str = "") -> filelock.
     Raises `filelock.Timeout` when it is held, and `OSError`.
     """
     folder = path.parent / "locks"
-    make_private(folder)
+    make_private_folder(folder)
     lock = filelock.FileLock(folder / f"{session_id}.lock", timeout=_A_MOMENT_S)
     lock.acquire(poll_interval=_A_MOMENT_S / 4)
     wanted_file(path, session_id).unlink(missing_ok=True)  # whoever waited for it has it now, or is gone

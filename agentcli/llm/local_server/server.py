@@ -27,7 +27,7 @@ import msgspec
 
 from agentcli.errors import UserError
 from agentcli.llm.local_server.gguf import read_header, stamp_of
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 
 DEFAULT_CONTEXT = 8192
 """Tokens; the pinned model needs about 230 MB of memory for them."""
@@ -209,7 +209,7 @@ class _Places(msgspec.Struct, frozen=True):
     @staticmethod
     def of(state_folder: Path, model_path: Path, context: int) -> _Places:
         folder = _folder(state_folder)
-        make_private(folder)
+        make_private_folder(folder)
         key = hashlib.sha256(f"{model_path}\0{context}".encode()).hexdigest()[:16]
         control = folder / f"{key}.sock"
         if len(os.fsencode(control)) > _LONGEST_SOCKET_PATH:

@@ -28,20 +28,20 @@ _BLOCKS = frozenset("p div ul ol dl table h1 h2 h3 h4 h5 h6 pre blockquote secti
 
 
 class _Element:
-    """An open element, the colours in it, and whether the page says them itself."""
+    """An open element, the colours in it, and which of them the page itself declares."""
 
-    __slots__ = ("back", "back_is_said", "ink", "ink_is_said", "tag")
+    __slots__ = ("background", "background_is_declared", "colour", "colour_is_declared", "tag")
 
     def __init__(self, tag: str, parent: _Element | None) -> None:
         self.tag = tag
-        self.ink: Colour | Unknown = parent.ink if parent else _BLACK
-        self.back: Colour | Unknown = parent.back if parent else _WHITE
-        self.ink_is_said: bool = parent.ink_is_said if parent else False
-        self.back_is_said: bool = parent.back_is_said if parent else False
+        self.colour: Colour | Unknown = parent.colour if parent else _BLACK
+        self.background: Colour | Unknown = parent.background if parent else _WHITE
+        self.colour_is_declared: bool = parent.colour_is_declared if parent else False
+        self.background_is_declared: bool = parent.background_is_declared if parent else False
 
     @property
     def is_unreadable(self) -> bool:
-        return self.ink != "unknown" and self.back != "unknown" and are_alike(self.ink, self.back)
+        return self.colour != "unknown" and self.background != "unknown" and are_alike(self.colour, self.background)
 
 
 def without_unreadable(page: str, style_sheet: str) -> str:
@@ -101,13 +101,13 @@ class _Walk(HTMLParser):
     @staticmethod
     def _paint(element: _Element, declared: dict[str, str], *, is_link: bool) -> None:
         if element.tag in _OWN_LOOK:
-            element.ink = element.back = "unknown"
+            element.colour = element.background = "unknown"
         if is_link:
-            element.ink, element.ink_is_said = _LINK, False
+            element.colour, element.colour_is_declared = _LINK, False
         if (ink := declared.get("color", "inherit")) not in ("inherit", "unset", "currentcolor", "initial"):
-            element.ink, element.ink_is_said = colour_of(ink) or "unknown", True
+            element.colour, element.colour_is_declared = colour_of(ink) or "unknown", True
         if back := background_of(declared):
-            element.back, element.back_is_said = back, True
+            element.background, element.background_is_declared = back, True
 
     def _end_implied(self, tag: str) -> None:
         if tag in _ENDS:
@@ -135,7 +135,7 @@ class _Walk(HTMLParser):
         self._text.clear()
         if text.strip() and element.tag not in ("style", "script", "title") and element.is_unreadable:
             self.has_hidden = True
-            is_certain = self._is_certain or (element.ink_is_said and element.back_is_said)
+            is_certain = self._is_certain or (element.colour_is_declared and element.background_is_declared)
             text = " " if is_certain else MARK.format(text)
         self.kept.append(text)
 

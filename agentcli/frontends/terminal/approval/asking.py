@@ -140,7 +140,6 @@ class Asking:
         self._shown_at = time.monotonic()
         self._is_writing = self.purpose == "prompt" and self._is_in_mid_sentence()
         self._lay_draft_aside()
-        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)  # the choices look as they are
         self._show(panel, panel.preview(self._console.columns))
 
     def _show(self, panel: ApprovalPanel, fragments: list[Fragment], most_rows: int = 0) -> None:
@@ -154,6 +153,7 @@ class Asking:
         self._view.block(shown, "question")
         if not rest:
             self._shown_at = time.monotonic()  # no key pressed again and again to get here is an answer
+            asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)  # it takes keys then
             if panel.hunk is None:
                 self._view.was_previewed(panel.request.id)
 

@@ -193,11 +193,11 @@ class ApprovalPanel:
             return _rows("warning", f"? {text}", columns)
         if self.rest:
             left = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
-            told = f"Scroll to the end to answer: ↓ or PageDown ({left}) · v shows all of it"
+            hint = f"Scroll to the end to answer: ↓ or PageDown ({left}) · v shows all of it"
             noes = [self._choice(choice, is_ready=is_ready) for choice in ("no", "comment")]
             if self.hunk is not None:
                 noes = [[("", f" {label}")] for label in _HUNK_NOES]
-            return [*_rows("warning", told, columns), *_side_by_side(noes, columns)]
+            return [*_rows("warning", hint, columns), *_side_by_side(noes, columns)]
         if self.hunk is not None:
             head: Row = [("bold", f"Hunk {self.hunk + 1} of {len(self.request.hunks)}:")]
             return _side_by_side([head, *([("", f" {label}")] for label in _HUNK_LABELS)], columns)
@@ -216,11 +216,9 @@ class ApprovalPanel:
 
     def _coverage_rows(self, columns: int) -> list[Row]:
         rows = self._coverage_lines(columns)
-        return (
-            rows
-            if len(rows) <= RULE_ROWS
-            else [*rows[: RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
-        )
+        if len(rows) <= RULE_ROWS:
+            return rows
+        return [*rows[: RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
 
     def _coverage_lines(self, columns: int) -> list[Row]:
         if not self.coverage:

@@ -11,7 +11,7 @@ from typing import TextIO
 import msgspec
 
 from agentcli.frontends.terminal.input.pastes import Sent
-from agentcli.small_files import make_private, replace_file
+from agentcli.small_files import make_private_folder, replace_file
 
 MOST_SESSIONS = 50  # of one directory at the same time; one more has no draft
 
@@ -23,7 +23,7 @@ def drafts_of(folder: Path, cwd: Path) -> Drafts | None:
     """
     key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
     try:
-        make_private(folder)
+        make_private_folder(folder)
         for number in range(MOST_SESSIONS):
             lock = (folder / f"{key}.{number}.lock").open("w")
             try:
@@ -52,7 +52,7 @@ class Drafts:
         # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
         draft = Sent(draft.text.encode(errors="replace").decode(), draft.pastes)
         try:
-            make_private(self._file.parent)
+            make_private_folder(self._file.parent)
             replace_file(self._file, msgspec.json.encode(draft), syncs=False)
         except OSError:
             pass

@@ -16,7 +16,7 @@ from typing import BinaryIO
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.processes.keeper_client import SWARMED, Process
 from agentcli.infra.sandbox.processes.stall import SOONEST_S, Stall, Watcher
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 from agentcli.tools.command import BackgroundJob
 
 _LOOK_EVERY_S = 2.0
@@ -103,7 +103,7 @@ class Jobs:
 
         A job is named after its file. Raises `OSError`.
         """
-        make_private(self._folder)
+        make_private_folder(self._folder)
         for number in itertools.count(1):
             path = self._folder / f"{name}_{number}.log"
             with contextlib.suppress(FileExistsError):

@@ -27,7 +27,7 @@ from msgspec.structs import astuple
 from agentcli.infra.sandbox.confinement import Told
 from agentcli.infra.sandbox.protection.protected_copy import read_record
 from agentcli.infra.sandbox.protection.putting_back import PuttingBack
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 
 _HEADER = struct.Struct(">QQ")
 _IDLE = _HEADER.pack(0, 0)
@@ -40,7 +40,7 @@ class Journal:
 
     def __init__(self, around: Path) -> None:
         """Raises `OSError`."""
-        make_private(around)
+        make_private_folder(around)
         self._folder = Path(tempfile.mkdtemp(dir=around))
         self._alive = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         fcntl.flock(self._alive, fcntl.LOCK_EX)

@@ -12,7 +12,7 @@ from pathlib import Path
 from agentcli.infra.sandbox.mounts.mount_points import remove_left
 from agentcli.infra.sandbox.trial.tree_copy import remove_tree
 from agentcli.infra.sandbox.trial.tree_entries import Entry
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 from agentcli.tools.trial import TryLimits
 
 MOUNT_POINTS = "mount_points"  # names the file of a try that lists them
@@ -51,7 +51,7 @@ class PrivateFolder:
 
     def __init__(self, around: Path) -> None:
         """Raises `OSError`."""
-        make_private(around)
+        make_private_folder(around)
         made = Path(tempfile.mkdtemp(prefix="new-", dir=around.resolve()))
         self._lock = os.open(made / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)

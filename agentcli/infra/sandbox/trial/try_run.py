@@ -40,7 +40,7 @@ from agentcli.infra.sandbox.trial.tree_changes import (
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
 from agentcli.infra.sandbox.trial.try_folders import MOUNT_POINTS, Counter, PrivateFolder, TooMuch, left_behind
 from agentcli.infra.sandbox.trial.watching import Watch
-from agentcli.small_files import make_private
+from agentcli.small_files import make_private_folder
 from agentcli.tools.command import Command, CommandResult, Profile
 from agentcli.tools.trial import Conflict, Kept, TriedChange, TryLimits
 
@@ -320,7 +320,7 @@ class _Trial:
         folder = self._private.path / str(self._launches)
         folder.mkdir(mode=0o700)
         if self._bounds.cache is not None:
-            make_private(self._bounds.cache)
+            make_private_folder(self._bounds.cache)
         with self._confinement.launch(argv, cwd=cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
             self._overlays = Overlays(launch, folder, self._caches.below)
             # Hidden as a whole: what stands in shows what is masked in the workspace, and other tries are nobody's.
