@@ -22,6 +22,8 @@ from agentcli.agent.events import (
 )
 
 log = logging.getLogger(__name__)
+if log.level == logging.NOTSET:  # the settings choose it; a program that uses the library has to ask for these records
+    log.setLevel(logging.WARNING)
 
 
 def log_activity(event: Event, session_id: str, agent_id: str) -> None:

@@ -30,7 +30,8 @@ def set_up_logging(config: Config, *, has_screen: bool = False) -> None:
     for handler in outputs:
         handler.setFormatter(MaskingFormatter(config))
         root.addHandler(handler)
-    root.setLevel(settings.log_level.upper())
+    for logger in (root, logging.getLogger("agentcli.agent.activity_log")):
+        logger.setLevel(settings.log_level.upper())
 
 
 class MaskingFormatter(logging.Formatter):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 
 # In prose whole escape sequences go, then what is left of control characters is shown as a picture of itself.
@@ -40,10 +41,25 @@ def exposed(text: str) -> str:
 
     So is each letter of another alphabet that passes for a Latin one; a flood of empty lines is a number.
     """
+    return _with_hidden(text, _escape_of)
+
+
+def pictured(text: str) -> str:
+    """Return `text` for a document: the same with a picture in place of each escape, which is shorter."""
+    return _with_hidden(text, lambda character: _CONTROLS.get(ord(character), "�"))
+
+
+def _with_hidden(text: str, shown: Callable[[str], str]) -> str:
+    def replace(match: re.Match[str]) -> str:
+        found = match.groupdict()
+        if empty := found.get("empty"):
+            return f"… {len(empty):,} more line ends\n"
+        return found.get("stays") or "".join(map(shown, match.group()))
+
     text = text.replace("\r\n", "\n")
     if not text.isascii() or not text.isprintable():
-        text = _steering().sub(_escape, text)
-    return _hidden_in_request().sub(_escape, text) if _is_suspect(text) else text
+        text = _steering().sub(replace, text)
+    return _hidden_in_request().sub(replace, text) if _is_suspect(text) else text
 
 
 def _without_controls(text: str) -> str:
@@ -112,13 +128,6 @@ def _undecided() -> re.Pattern[str]:
     """The end of a text in prose whose meaning depends on what follows."""
     flag = "\U0001f3f4[\U000e0020-\U000e007e]{0,6}"
     return re.compile(rf"(?:\u200d(?:{flag})?|{flag}|(?<![{_NOT_LATIN}])[{_ALIKE}]+)\Z")
-
-
-def _escape(match: re.Match[str]) -> str:
-    found = match.groupdict()
-    if empty := found.get("empty"):
-        return f"… {len(empty):,} more line ends\n"
-    return found.get("stays") or "".join(map(_escape_of, match.group()))
 
 
 def _escape_of(character: str) -> str:

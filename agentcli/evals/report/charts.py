@@ -8,7 +8,7 @@ from math import floor, log10
 
 from msgspec import Struct
 
-from agentcli.frontends.printable import exposed
+from agentcli.frontends.printable import pictured
 
 # Units of the drawings: a little more than a pixel on a wide screen, a little less on a phone.
 WIDTH, ROW, BAR = 400, 22, 14
@@ -74,7 +74,7 @@ def points(name: str, found: Sequence[Point], x_told: Callable[[float], str]) ->
 
 def one_line(text: str) -> str:
     """Foreign text for a page."""
-    return escape(" ".join(exposed(text).split()))
+    return escape(" ".join(pictured(text).split()))
 
 
 def _image(name: str, height: int, drawn: str) -> str:

@@ -10,7 +10,7 @@ from agentcli.evals.outcome import Outcome
 from agentcli.evals.report.figures import Figures, by_task, comparable, why_failed
 from agentcli.evals.store import Run
 from agentcli.frontends.export.markdown import money
-from agentcli.frontends.printable import exposed
+from agentcli.frontends.printable import pictured
 
 MOST_FAILURES = 50  # named; a page of a pull request takes 65,536 characters
 LONGEST_REASON = 200
@@ -66,7 +66,7 @@ def _failures(run: Run) -> Iterator[str]:
 def _failure(outcome: Outcome) -> str:
     # No "#1" for the number, which would be a link to an issue.
     end = "" if outcome.end == "end_turn" else f", {outcome.end.replace('_', ' ')}"
-    reason = shortened(" ".join(exposed(why_failed(outcome)).split()), LONGEST_REASON)
+    reason = shortened(" ".join(pictured(why_failed(outcome)).split()), LONGEST_REASON)
     return f"- {_text(outcome.task)} (attempt {outcome.sample}{end}): {_code(reason)}"
 
 
@@ -78,5 +78,5 @@ def _code(text: str) -> str:
 
 def _text(text: str) -> str:
     """One line of foreign text that is no markup, and in which GitHub finds no person and no issue."""
-    marked = re.sub(r"[\\`*_{}\[\]<>&|~$@#!]", lambda found: f"\\{found[0]}", " ".join(exposed(text).split()))
+    marked = re.sub(r"[\\`*_{}\[\]<>&|~$@#!]", lambda found: f"\\{found[0]}", " ".join(pictured(text).split()))
     return re.sub(r"\\([@#])", r"\\\1<!-- -->", marked)

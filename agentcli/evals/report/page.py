@@ -20,7 +20,7 @@ from agentcli.evals.report.charts import Point, Row, bars, one_line, points
 from agentcli.evals.report.figures import Figures, by_task, comparable, why_failed
 from agentcli.evals.store import PlannedTask, Run
 from agentcli.frontends.export.markdown import money, when
-from agentcli.frontends.printable import exposed
+from agentcli.frontends.printable import pictured
 from agentcli.safety.secrets.masking import mask
 
 Tasks = Sequence[tuple[PlannedTask, Figures]]
@@ -46,7 +46,7 @@ def as_page(run: Run, transcript_links: Mapping[tuple[str, int], str], baseline:
 
 
 def _folded(title: str, text: str) -> str:
-    return f"<details><summary>{one_line(title)}</summary><pre>{escape(exposed(text))}</pre></details>"
+    return f"<details><summary>{one_line(title)}</summary><pre>{escape(pictured(text))}</pre></details>"
 
 
 def _head(run: Run, baseline: Run | None) -> Iterator[str]:

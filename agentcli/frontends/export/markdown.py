@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from agentcli.frontends.export.story import CallTold, Item, Prompt, Remark, Reply, Story
-from agentcli.frontends.printable import exposed
+from agentcli.frontends.printable import pictured
 
 LONGEST_RESULT = 20_000  # characters; a page of a pull request takes 65,536 in all
 
@@ -52,16 +52,16 @@ def _told(item: Item) -> Iterator[str]:
                 yield from _call(call)
         case Remark(_, text, detail):
             yield f"> **Note:** {_line(text)}"
-            yield _folded("Its text", exposed(detail)) if detail else ""
+            yield _folded("Its text", pictured(detail)) if detail else ""
 
 
 def _call(call: CallTold) -> Iterator[str]:
     outcome = f" · {_line(call.outcome)}" if call.outcome else ""
     yield f"{'✗' if call.failed else '✓'} **{_line(call.title)}**{outcome}"
     if call.diff:
-        yield fenced(exposed(call.diff), "diff")
+        yield fenced(pictured(call.diff), "diff")
     elif call.text.strip():
-        yield _folded("Result", exposed(call.text))
+        yield _folded("Result", pictured(call.text))
 
 
 def _folded(title: str, text: str) -> str:
@@ -85,7 +85,7 @@ _TAG = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)|<(?=[/!?A-Za-z])")  # apart from t
 def contained(text: str) -> str:
     """Somebody's Markdown: no tag of it counts, and a block of code that it leaves open ends with it."""
     lines, open_fence = [], ""
-    for line in exposed(text).split("\n"):
+    for line in pictured(text).split("\n"):
         fence = _FENCE.match(line)
         if not open_fence:
             open_fence = fence[1] if fence else ""
@@ -103,7 +103,7 @@ def _quoted(text: str) -> str:
 
 def _line(text: str) -> str:
     """One line of foreign text that is no markup."""
-    text = html.escape(" ".join(exposed(text).split()), quote=False)
+    text = html.escape(" ".join(pictured(text).split()), quote=False)
     return re.sub(r"([\\`*_{}\[\]|~])", r"\\\1", text)
 
 

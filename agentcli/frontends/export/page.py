@@ -15,7 +15,7 @@ from markdown_it import MarkdownIt
 from agentcli.frontends.export.markdown import money, when
 from agentcli.frontends.export.story import CallTold, Item, Prompt, Remark, Reply, Story, TurnTold
 from agentcli.frontends.export.timeline import timeline
-from agentcli.frontends.printable import exposed
+from agentcli.frontends.printable import pictured
 from agentcli.llm.messages import Base64Source
 
 _SAFE_LINK = re.compile(r"(?:https?://|mailto:)", re.IGNORECASE)
@@ -54,7 +54,7 @@ def _hash(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    return escape(exposed(text))
+    return escape(pictured(text))
 
 
 def _line(text: str) -> str:
@@ -134,7 +134,7 @@ _LINES = {"+": "add", "-": "del", "@": "hunk"}
 
 
 def _diff(diff: str) -> Iterable[str]:
-    for line in exposed(diff).rstrip("\n").split("\n"):
+    for line in pictured(diff).rstrip("\n").split("\n"):
         kind = "hunk" if line.startswith(("+++ ", "--- ")) else _LINES.get(line[:1], "")
         yield f'<span class="{kind}">{escape(line)}</span>\n' if kind else f"{escape(line)}\n"
 
@@ -165,5 +165,5 @@ def _markdown() -> _Markdown:
 
 def _rendered(text: str) -> str:
     """Markdown of a model as HTML."""
-    made: str = _markdown().render(exposed(text))
+    made: str = _markdown().render(pictured(text))
     return made.replace("<a href=", '<a rel="noopener noreferrer nofollow" href=')

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from agentcli.frontends.export.markdown import money, when
 from agentcli.frontends.export.story import Story
-from agentcli.frontends.printable import exposed
+from agentcli.frontends.printable import pictured
 
 WIDTH, HEIGHT = 1000, 120  # units of the drawing, which takes the width there is
 LONGEST_PAUSE_S = 60.0  # what is longer, with nothing running, is drawn as this
@@ -86,7 +86,7 @@ class _Axis:
 
 
 def _drawn(bar: Bar, axis: _Axis) -> str:
-    x, title = axis.x(bar.began), " ".join(exposed(bar.title).split())
+    x, title = axis.x(bar.began), " ".join(pictured(bar.title).split())
     width = max(axis.x(bar.ended) - x, 1.0)
     told = f"{title[:120]} ({bar.ended - bar.began:.1f} s)"
     return (

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentcli.frontends.printable import MOST_LINE_ENDS, PrintableStream, exposed, printable
+from agentcli.frontends.printable import MOST_LINE_ENDS, PrintableStream, exposed, pictured, printable
 from tests.properties import examples
 from tests.rows import each_row
 
@@ -109,6 +109,10 @@ def test_in_a_request_each_character_that_shows_nothing_is_an_escape(hidden: str
 @pytest.mark.parametrize(("text", "seen"), [("pаypal", "p�ypal"), ("раypal.com", "��ypal.com"), ("Οpen", "�pen")])
 def test_a_letter_that_passes_for_a_latin_one_is_seen(shown: Callable[[str], str], text: str, seen: str) -> None:
     assert shown(text) == seen
+
+
+def test_in_a_document_a_picture_stands_for_each_of_them() -> None:
+    assert pictured("rm\x1b[2K\r a\u202e\u200bb p\u0430ypal") == "rm␛[2K␍ a��b p�ypal"
 
 
 def test_in_a_request_such_a_letter_is_an_escape_also_at_the_end_of_a_word() -> None:

@@ -140,22 +140,23 @@ class Asking:
         self._shown_at = time.monotonic()
         self._is_writing = self.purpose == "prompt" and self._is_in_mid_sentence()
         self._lay_draft_aside()
+        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)  # the choices look as they are
         self._show(panel, panel.preview(self._console.columns))
 
     def _show(self, panel: ApprovalPanel, fragments: list[Fragment], most_rows: int = 0) -> None:
         """Print what is asked about, as much of it as the window has room for; the person has the rest brought in."""
         columns = self._console.columns
-        panel.rest = []
+        is_next, panel.rest = bool(panel.rest), []
         below = len(panel.rows(columns, len(self._approvals) - 1))
         page = max(1, self._console.rows - below - ROWS_BESIDE - ROWS_AROUND)
         shown, rest = first_rows(fragments, columns, most_rows or page)
         panel.rest, panel.rows_left = rest, rows_of(rest, columns) if rest else 0
         self._view.block(shown, "question")
-        if not rest:
+        if not rest and is_next:
             self._shown_at = time.monotonic()  # no key pressed again and again to get here is an answer
-            asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)  # it takes keys then
-            if panel.hunk is None:
-                self._view.was_previewed(panel.request.id)
+            asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)
+        if not rest and panel.hunk is None:
+            self._view.was_previewed(panel.request.id)
 
     def _is_in_mid_sentence(self) -> bool:
         text, now = self._area.buffer.text, time.monotonic()
