@@ -6,17 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from agentcli.agent.permissions.judge import Judged, known, real_or_given
+from agentcli.agent.permissions.named_files import EDITORS, READERS, unnamed_file
 from agentcli.agent.permissions.rules import Rule, Rules, escaped, matches_host
-from agentcli.agent.permissions.targets import Target, ground_of, is_covered, is_refused, look_at_real
-from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
+from agentcli.agent.permissions.targets import Target, is_refused
+from agentcli.safety.commands.records import CommandAnalysis, Segment
 from agentcli.safety.commands.rules import covers, touches
-from agentcli.safety.paths.secret import is_secret
 from agentcli.tools.sandbox import Access
 from agentcli.tools.tool import Workspace
-
-# A path refused to one tool is refused to those that do the same to it.
-READERS = frozenset(("file_read", "file_list", "grep_search"))
-EDITORS = frozenset(("file_edit", "file_write"))
 
 
 def refusing_rule(judged: Judged, rules: Sequence[Rule]) -> Rule | None:
@@ -64,20 +60,30 @@ def _speaks_of(pattern: str, paths: tuple[str, ...], access: Access, workspace: 
     return any(is_refused(pattern, target, workspace) for target in targets)
 
 
-def allowing_rules(judged: Judged, rules: Sequence[Rule]) -> list[Rule]:
+def allowing_rules(judged: Judged, rules: Sequence[Rule]) -> tuple[list[Rule], str]:
     """The grants that together speak of every part of a command that does not only read; none when a part is left.
 
-    Of a command that is not read no part is known to be all: only a grant of the whole tool speaks of it. A grant of a
-    program does not open files with secrets: the very command has to be granted, or the file.
+    Without grants also the reason why those that speak of it do not hold, if there are any.
+
+    Of a command that is not read no part is known to be all: only a grant of the whole tool speaks of it. No grant of
+    commands opens a file with secrets or an auto-executed one: the very command has to be granted, or a rule has to name
+    the file.
     """
     command = judged.command
     assert command is not None
     mine = [rule for rule in rules if rule.names(judged.tool.name)]
+    whole = escaped(judged.text.strip())
+    exact = next((rule for rule in mine if rule.pattern == whole), None)
+    if exact is not None and not command.problem:
+        return [exact], ""
+    found = _covering_rules(command, mine)
+    why = unnamed_file(judged, command, rules) if found else ""
+    return ([], why) if why else (found, "")
+
+
+def _covering_rules(command: CommandAnalysis, mine: Sequence[Rule]) -> list[Rule]:
     if command.problem:
         return [rule for rule in mine if not rule.pattern][:1]
-    whole = escaped(judged.text.strip())
-    if exact := next((rule for rule in mine if rule.pattern == whole), None):
-        return [exact]
     found: list[Rule] = []
     for segment in command.segments:
         if segment.verdict == "allow":
@@ -86,16 +92,4 @@ def allowing_rules(judged: Judged, rules: Sequence[Rule]) -> list[Rule]:
         if rule is None:
             return []
         found.append(rule)
-    if not found or _opens_secrets(command.effects, rules, judged.workspace):
-        return []
     return found
-
-
-def _opens_secrets(effects: Effects, rules: Sequence[Rule], workspace: Workspace) -> bool:
-    ground = ground_of(workspace)
-    for path in known((*effects.reads, *effects.writes, *effects.deletes)):
-        if is_secret(Path(path), workspace.home):
-            target = look_at_real(Path(path), "read", workspace)
-            if not any(rule.names("file_read") and rule.pattern and is_covered(rule, target, ground) for rule in rules):
-                return True
-    return False

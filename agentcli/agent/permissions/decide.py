@@ -10,9 +10,10 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.permissions.command_rules import EDITORS, READERS, allowing_rules, refusing_rule, speaks_of_edits
+from agentcli.agent.permissions.command_rules import allowing_rules, refusing_rule, speaks_of_edits
 from agentcli.agent.permissions.judge import Judged, Need
 from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.named_files import EDITORS, READERS
 from agentcli.agent.permissions.rules import Rule, Rules, matches_host
 from agentcli.agent.permissions.targets import (
     Target,
@@ -140,7 +141,9 @@ def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules:
         return Verdict("deny", f"{refusing.told} denies it")
     cannot_ask: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
     if command.hidden_catastrophe:
-        return Verdict(cannot_ask, f"a script in it would be refused: {command.hidden_catastrophe}", needs, hosts)
+        return Verdict(cannot_ask, f"a part of it would be refused: {command.hidden_catastrophe}", needs, hosts)
+    if command.unjudged:
+        return Verdict(cannot_ask, command.unjudged, needs, hosts)
     if command.unreadable and (denying := _first(rule for rule in rules.deny if rule.names(tool.name))):
         why = f"{command.unreadable}, so it cannot be read against deny rules such as {denying}"
         return Verdict(cannot_ask, why, needs, hosts)
@@ -150,7 +153,7 @@ def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules:
         return Verdict(
             cannot_ask, "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
         )
-    granting = allowing_rules(judged, rules.allow)
+    granting, not_granted = allowing_rules(judged, rules.allow)
     is_held = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
         return Verdict("ask", command.deletes_unseen, needs, hosts)
@@ -175,7 +178,7 @@ def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules:
         return Verdict("allow", "it stays inside the sandbox")
     if may_be_tried:
         return Verdict("try", command.reason)
-    return _asks(mode, command.reason, needs, hosts)
+    return _asks(mode, not_granted or command.reason, needs, hosts)
 
 
 def _decide_address(judged: Judged, mode: Mode, rules: Rules) -> Verdict:

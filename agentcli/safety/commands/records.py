@@ -78,8 +78,9 @@ class CommandAnalysis(Struct, frozen=True):
 
     `problem` says why it is not read: more may run than its segments, so that no grant covers it. `hidden` are the
     effects of scripts that it gives to shells, which refusing rules look at too; `hidden_catastrophe` says why one of
-    those scripts would be refused. No rule can be checked against what `unreadable` names. `deletes_unseen` says what a
-    command that is not read may delete without its text telling. `scratch` are files of /tmp that it makes for itself.
+    those scripts would be refused; `unjudged` why a part of it was not looked at. No rule can be checked against what
+    `unreadable` names. `deletes_unseen` says what a command that is not read may delete without its text telling.
+    `scratch` are files of /tmp that it makes for itself.
     """
 
     segments: tuple[Segment, ...]
@@ -92,3 +93,4 @@ class CommandAnalysis(Struct, frozen=True):
     unreadable: str = ""
     deletes_unseen: str = ""
     scratch: tuple[str, ...] = ()
+    unjudged: str = ""

@@ -26,18 +26,22 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     if len(text) > LONGEST:
         why = "the command is too long to be judged"
         segment = Segment(text[:200] + "…", None, "ask", why)
-        return CommandAnalysis((segment,), "ask", why, UNKNOWN_EFFECTS, why, unreadable=why)
+        return CommandAnalysis((segment,), "ask", why, UNKNOWN_EFFECTS, why, unreadable=why, unjudged=why)
     scratch = _scratch_files(text)
     walk = Walk(replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
-    home = None if _CHANGES_HOME.search(text) else str(places.home)
+    cwd, home = str(places.cwd), str(places.home)
     try:
-        walk.run(text, State((str(places.cwd),), home), Around())
+        if _CHANGES_HOME.search(text):
+            walk.run(text, State((cwd,), None, cwd), Around())
+            walk.add_worse(text, State((cwd,), home, cwd))  # where the home is used it may not have changed yet
+        else:
+            walk.run(text, State((cwd,), home, cwd), Around())
     except RecursionError:
-        walk.problem = walk.unreadable = "it is nested too deeply"
+        walk.problem = walk.unreadable = walk.unjudged = "it is nested too deeply"
     problem = walk.problem
     if walk.commands > MOST_SEGMENTS:
         problem = problem or f"it has more than {MOST_SEGMENTS} commands"
-    return replace(_conclusion(walk, hidden, problem, text), scratch=scratch)
+    return replace(_conclusion(walk, hidden, problem, text), scratch=scratch, unjudged=walk.unjudged)
 
 
 _CHANGES_HOME = re.compile(

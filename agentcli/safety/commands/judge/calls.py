@@ -21,7 +21,8 @@ class Call(Struct):
     `layers` are the commands from the outermost to the innermost; the last one is what runs. If `script` is set, a
     shell runs that text. `candidates` are commands that may run besides, `doubtful_scripts` texts that may. `forms` are
     texts that refusing rules match. `reads_script`: a shell reads its commands from its input; `script_files` are the
-    files it reads them from. `hides_program` is set if it cannot be told what runs.
+    files it reads them from. `hides_program` is set if it cannot be told what runs, `unjudged` says why not all was
+    looked at.
     """
 
     layers: list[tuple[Field, ...]]
@@ -35,6 +36,7 @@ class Call(Struct):
     reads_script: bool = False
     script_files: list[Field] = struct_field(default_factory=list)
     hides_program: bool = False
+    unjudged: str = ""
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -79,12 +81,14 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> Call:
             call.hides_program = call.hides_program or layer.hides_program
             return call
         call.layers.append(layer.inner)
-    call.problem = call.problem or "it has too many wrappers"
+    call.unjudged = "it has too many wrappers"
+    call.problem = call.problem or call.unjudged
     return call
 
 
 def _note_candidate(fields: Sequence[Field], call: Call, state: State, depth: int) -> None:
     if depth > 3:
+        call.unjudged = "it has too many wrappers"
         return
     inner = unwrap(fields, state, depth + 1)
     call.candidates += [*inner.layers, *inner.candidates]
@@ -93,5 +97,6 @@ def _note_candidate(fields: Sequence[Field], call: Call, state: State, depth: in
     call.doubtful_scripts += inner.doubtful_scripts
     call.script_files += inner.script_files
     call.hides_program = call.hides_program or inner.hides_program
+    call.unjudged = call.unjudged or inner.unjudged
     if inner.script is not None and inner.script.script:
         call.doubtful_scripts.append(inner.script.script)

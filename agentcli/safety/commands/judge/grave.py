@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
+from msgspec.structs import replace
 
 from agentcli.safety.commands.judge.calls import name_of
 from agentcli.safety.commands.programs.beyond import beyond_workspace
 from agentcli.safety.commands.programs.effects import names_its_paths
 from agentcli.safety.commands.programs.read_check import ReadCheck
-from agentcli.safety.commands.reader.syntax import HOLE, Field
+from agentcli.safety.commands.reader.syntax import HOLE, Field, State, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
+from agentcli.safety.paths.secret import is_secret
 
 
 def grave_reason(
@@ -29,10 +34,32 @@ def grave_reason(
     if _GRAVE.search(why):
         return why
     paths = [Field(path) for path in (*effects.reads, *effects.writes, *effects.deletes) if path != UNKNOWN]
-    paths += [path for value in values for path in _mentioned(value.text)]
-    for fields in seen:
-        paths += _paths_in(fields)
-    return check.outside_problem(paths)
+    return check.outside_problem([*_named_paths(seen, values), *paths])
+
+
+def named_secrets(seen: Sequence[Sequence[Field]], values: Sequence[Field], state: State) -> tuple[str, ...]:
+    """The files that the words of a command name and that hold secrets by their names, whatever it does with them."""
+    home = PurePath(state.home) if state.home is not None else None
+    commands = [_naming_words(fields) for fields in seen]
+    named = _named_paths(commands, values)
+    named += [field for fields in commands for field in fields[1:] if not field.is_known]
+    paths = (normal(path) for field in named for path in state.paths(field) or state.likely_paths(field))
+    return tuple(dict.fromkeys(path for path in paths if is_secret(PurePath(path), home)))
+
+
+def _naming_words(fields: Sequence[Field]) -> list[Field]:
+    """The words of a command without those that leave files out, and without messages; of `REVISION:PATH` the path."""
+    kept = [fields[0]]
+    for before, field in itertools.pairwise(fields):
+        if not (_LEFT_OUT.match(field.text) or _LEAVES_OUT.fullmatch(before.text)):
+            path = field.text.rpartition(":")[2] if name_of(fields) == "git" else field.text
+            kept.append(replace(field, text=path))
+    return kept
+
+
+def _named_paths(seen: Sequence[Sequence[Field]], values: Sequence[Field]) -> list[Field]:
+    paths = [path for value in values for path in _mentioned(value.text)]
+    return [*paths, *(path for fields in seen for path in _paths_in(fields))]
 
 
 _GRAVE = re.compile(r"environment|all variables|^[^*?\[]+ is outside the workspace$")
@@ -43,6 +70,8 @@ _PATH = re.compile(r"[^\n$(){};\"'`|<>]{1,4096}")
 # Programs whose words are code, in which paths are only mentioned.
 _CODE = frozenset("python python2 python3 node nodejs deno bun perl ruby php lua awk gawk mawk sed sh bash".split())
 _MENTIONED = re.compile(r"(?:^|[\s'\"=:(,])((?:/[\w.-]+/|\.\./)[\w./-]*)")
+_LEFT_OUT = re.compile(r"--(?:exclude|ignore)[\w-]*=|:[!^]|:\([\w,]*exclude|.*\s", re.DOTALL)
+_LEAVES_OUT = re.compile(r"--(?:exclude|ignore)[\w-]*")
 _STANDARD_PROGRAM = re.compile(r"/(?:usr/(?:local/)?)?s?bin/[^/]+|/opt/homebrew/bin/[^/]+")
 
 

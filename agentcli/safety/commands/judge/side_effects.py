@@ -73,13 +73,12 @@ def states_after(call: Call, state: State) -> tuple[State, State]:
     """The state after the command succeeded, and after it failed."""
     arguments: Sequence[Field] = call.fields[1:]
     if call.name in ("popd", "source", ".", "eval"):
-        anywhere = State(None, state.home)
-        return anywhere, anywhere
+        return state.anywhere(), state.anywhere()
     if call.name not in ("cd", "pushd"):
         return state, state
     targets = [field for field in arguments if field.text not in ("-L", "-P", "--")]
     if not targets and call.name == "cd" and state.home is not None:
         targets = [Field(state.home)]
     if len(targets) != 1 or targets[0].text[:1] in ("-", "+"):
-        return State(None, state.home), state
+        return state.anywhere(), state
     return state.entering(targets[0]), state

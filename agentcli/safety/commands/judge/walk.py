@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from agentcli.safety.commands.judge.calls import Call, name_of, unwrap
 from agentcli.safety.commands.judge.forms import allow_forms, with_assignments
-from agentcli.safety.commands.judge.grave import grave_reason
+from agentcli.safety.commands.judge.grave import grave_reason, named_secrets
 from agentcli.safety.commands.judge.handed import input_of, printed_by, printed_by_script, scripts_of
 from agentcli.safety.commands.judge.handover import (
     FORK_BOMB,
@@ -63,6 +63,7 @@ class Walk:
         self.hidden = Effects()
         self.hidden_catastrophe = ""
         self.unreadable = ""
+        self.unjudged = ""
         self.deletes_unseen = ""
         self.commands = 0
         self._script_files: set[str] = set()  # names without folder
@@ -78,8 +79,19 @@ class Walk:
         if makes_reverse_shell(self._traits):
             self.catastrophe = self.catastrophe or REVERSE_SHELL
 
+    def add_worse(self, text: str, state: State) -> None:
+        """Walk through the same text in another state, and add the commands that are to be asked about there."""
+        other = self._looked_into(text, state, is_shown=False)
+        self.segments += [
+            replace(each, verdict="ask")
+            for each in other.segments
+            if each.verdict in ("ask", "block") and each not in self.segments
+        ]
+
     def _text(self, text: str, state: State, around: Around) -> State:
         reading = read_commands(text)
+        if not reading.is_complete:
+            self._give_up(reading.problem)
         if reading.problem:
             self.problem = self.problem or reading.problem
             if reading.has_function and re.search(FORK_BOMB, text):
@@ -87,13 +99,26 @@ class Walk:
             around = replace(around, given=around.given or HOLE)
         listed = [state.resolved(word) for word in reading.listed]
         if why := ReadCheck(self.places, state).outside_problem(listed):
-            self.segments.append(Segment("for …", None, "ask", why))
-        first, catastrophe = len(self.segments), self.catastrophe
+            effects = Effects(reads=named_secrets([(Field("for"), *listed)], (), state))
+            self.segments.append(Segment("for …", None, "ask", why, effects))
+        first, before = len(self.segments), self.catastrophe
         after = self._script(reading.script, state, around)
         if reading.refusal:  # bash runs nothing of it
+            self.hidden_catastrophe = self.hidden_catastrophe or self._worst(first)
             self.segments[first:] = [_unless_run(segment, reading.refusal) for segment in self.segments[first:]]
-            self.catastrophe = catastrophe
+            self.catastrophe = before
         return after
+
+    def _worst(self, first: int = 0) -> str:
+        """The reason why what was found, from a segment on, must never run."""
+        found = (segment.reason for segment in self.segments[first:] if segment.verdict == "block")
+        return self.catastrophe or next(found, "")
+
+    def _give_up(self, why: str) -> None:
+        """Note that a part of the command is not looked at."""
+        self.problem = self.problem or why
+        self.unreadable = self.unreadable or why
+        self.unjudged = self.unjudged or why
 
     def _script(self, script: Script, state: State, around: Around) -> State:
         before, skipped = "", state
@@ -125,7 +150,7 @@ class Walk:
     def _command(self, node: Command, state: State, around: Around) -> Ends:
         self.commands += 1
         if self.commands > _MOST_COMMANDS:
-            self.problem = self.unreadable = "there is too much of it to be judged"
+            self._give_up("there is too much of it to be judged")
             return state, state
         for script in node.inside:
             self._script(script, state, Around("", (), around.deny, around.depth, around.given))
@@ -159,6 +184,8 @@ class Walk:
         self._traits |= traits_of(call.fields, reads_script=call.reads_script, evaluates=evaluates, connects=False)
         self._script_files |= {file.text.rpartition("/")[2] for file in call.script_files}
         self._script_files |= {call.name} if "/" in call.fields[0].text else set()
+        if call.unjudged:
+            self._give_up(call.unjudged)
         wrapped = call.problem or variable_problem(field.text for field in call.sets)
         own = () if around.problem else (node.written, *allow_forms(call.layers[:1] if wrapped else call.layers))
         allow = () if done.problem else (*around.allow, *own)
@@ -187,10 +214,13 @@ class Walk:
         if not allow and only_set and not around.problem:
             allow = with_assignments(node.assignments, call.layers[0])
         seen = [*call.layers, *call.candidates]
+        values = [*(state.resolved(value) for _, value in node.assignments), *map(_value_of, call.sets)]
+        if inner:
+            effects = effects | Effects(reads=named_secrets(seen, values, state))
         grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")
         self._note(
             node.text, words, inner or problem, effects, state, worst=worst, allow=allow, deny=deny, seen=seen,
-            values=[*(state.resolved(value) for _, value in node.assignments), *map(_value_of, call.sets)], grave=grave,
+            values=values, grave=grave,
         )  # fmt: skip
         return states_after(call, state)
 
@@ -199,7 +229,7 @@ class Walk:
         assert call.script is not None
         assert call.script.script is not None
         if around.depth > _DEEPEST:
-            self.problem = self.unreadable = "its scripts are nested too deeply"
+            self._give_up("its scripts are nested too deeply")
             return state, state
         count = len(self.segments)
         after = self._text(call.script.script, state, around)
@@ -234,15 +264,15 @@ class Walk:
         if HOLE in text:
             self.unreadable = self.unreadable or _UNREADABLE
         if not text.strip(HOLE) or self.commands > _MOST_COMMANDS:
-            return part
+            return part  # which `_command` has noted
         part.commands = self.commands
         part.run(text, state, Around())
         self.commands = part.commands
         self.hidden = reduce(Effects.__or__, (each.effects for each in part.segments), self.hidden | part.hidden)
         self._script_files |= part._script_files
         self.unreadable = self.unreadable or part.unreadable
-        found = [each.reason for each in part.segments if each.verdict == "block"]
-        worst = next(filter(None, (part.catastrophe, *found)), "") if HOLE not in text else ""
+        self.unjudged = self.unjudged or part.unjudged
+        worst = part._worst() if HOLE not in text else ""
         if is_shown:
             self.catastrophe = self.catastrophe or worst
             worst = ""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import PurePath
 
 from agentcli.safety.commands.programs.beyond import registries_of
 from agentcli.safety.commands.reader.syntax import Field, State, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
+from agentcli.safety.paths.protected import is_protected
 
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)")
 _REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)")
@@ -44,8 +46,13 @@ def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
 
 
 def shown(fields: Sequence[Field], state: State) -> tuple[str, ...]:
-    """The paths of `fields`: absolute paths or globs."""
-    return tuple(path for field in fields for path in [*map(normal, state.paths(field))] or [UNKNOWN])
+    """The paths of `fields`: absolute paths or globs; where the folder cannot be told, also likely ones."""
+    return tuple(path for field in fields for path in _shown(field, state))
+
+
+def _shown(field: Field, state: State) -> list[str]:
+    paths = [*map(normal, state.paths(field))]
+    return paths or [UNKNOWN, *state.likely_paths(field)]
 
 
 def _operands(arguments: Sequence[Field], values: str = "") -> list[Field]:
@@ -74,23 +81,39 @@ def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
 
 def _copies(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = sources_and_targets(arguments)
-    return Effects(reads=shown(sources, state), writes=shown(targets, state))
+    return Effects(reads=shown(sources, state), writes=_written(sources, targets, state))
 
 
 def _moves(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = sources_and_targets(arguments)
-    return Effects(deletes=shown(sources, state), writes=shown(targets, state))
+    return Effects(deletes=shown(sources, state), writes=_written(sources, targets, state))
 
 
 def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[Field]]:
     """The last operand is the target, unless `-t` names it."""
     for at, field in enumerate(arguments):
-        if field.text in ("-t", "--target-directory") and at + 1 < len(arguments):
+        if not (found := _TARGET_OPTION.fullmatch(field.text)):
+            continue
+        if folder := found[1] or found[2]:
+            return _operands([*arguments[:at], *arguments[at + 1 :]]), [Field(folder)]
+        if at + 1 < len(arguments):
             return _operands([*arguments[:at], *arguments[at + 2 :]]), [arguments[at + 1]]
-        if field.text.startswith("--target-directory="):
-            return _operands(arguments), [Field(field.text.partition("=")[2])]
     operands = _operands(arguments)
     return operands[:-1], operands[-1:]
+
+
+_TARGET_OPTION = re.compile(r"-[A-Za-su-z]*t(.*)|--target-directory(?:=(.*))?", re.DOTALL)
+
+
+def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
+    """The targets; and what is put into a folder, where its name says that it counts for more."""
+    written = shown(targets, state)
+    folders = [path for path in written if path != UNKNOWN]
+    if not (targets and (len(sources) > 1 or re.fullmatch(r"(.*/)?(\.{0,2})", targets[0].text))):
+        folders = [path for path in folders if path == state.home]
+    names = [PurePath(source.text).name for source in sources]
+    made = (f"{folder}/{name}" for folder in folders for name in names if is_protected(PurePath(name)))
+    return (*written, *made)
 
 
 def _dd(arguments: Sequence[Field], state: State) -> Effects:
@@ -127,7 +150,8 @@ def _connects(arguments: Sequence[Field], state: State) -> Effects:
 
 
 def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
-    sources, targets = sources_and_targets(arguments)
+    operands = _operands(arguments)
+    sources, targets = operands[:-1], operands[-1:]
     hosts = tuple(found[1] for field in (*sources, *targets) if (found := _REMOTE_PATH.match(field.text)))
     local = [[field for field in some if not _REMOTE_PATH.match(field.text)] for some in (sources, targets)]
     return Effects(shown(local[0], state), shown(local[1], state), hosts=hosts)
@@ -151,7 +175,8 @@ def _git_hosts(word: str) -> list[str]:
 
 def _sed(arguments: Sequence[Field], state: State) -> Effects:
     is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
-    paths = shown(_operands(arguments, "ef")[1:], state)
+    is_scripted = any(re.match(r"-[nErsuz]*[ef]|--(expression|file)", field.text) for field in arguments)
+    paths = shown(_operands(arguments, "ef")[0 if is_scripted else 1 :], state)
     return Effects(reads=paths, writes=paths if is_in_place else (UNKNOWN,), runs=("sed",))
 
 

@@ -62,7 +62,7 @@ class ReadCheck:
     def outside_problem(self, fields: Iterable[Field]) -> str:
         """The reason why paths that a command names need a person: one is outside the workspace, or holds secrets."""
         for field in fields:
-            for path in self.state.paths(field):
+            for path in self.state.paths(field) or self.state.likely_paths(field):
                 known = self._above_glob(path) if field.is_glob else path
                 if normal(known) not in _STREAMS and path not in _PUBLIC and not self.places.is_readable(Path(known)):
                     return f"{field.text} may hold secrets or is outside the workspace"

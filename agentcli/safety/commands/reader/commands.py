@@ -25,7 +25,8 @@ def read_commands(text: str) -> Reading:
     """Read a text. All commands that can be seen are there, whatever stands around them."""
     reader = CommandReader(text)
     script = reader.script()
-    return Reading(script, reader.problem, reader.refusal, tuple(reader.listed), reader.has_function)
+    listed = tuple(reader.listed)
+    return Reading(script, reader.problem, reader.refusal, listed, reader.has_function, reader.is_complete)
 
 
 class CommandReader(WordReader):
@@ -35,6 +36,7 @@ class CommandReader(WordReader):
         super().__init__(text, depth)
         self.listed: list[Field] = []
         self.has_function = False
+        self.is_complete = True
         self._here: list[tuple[Redirect, str]] = []  # here-documents whose text is still to come
         self._cases = 0  # that are open
 
@@ -190,8 +192,12 @@ class CommandReader(WordReader):
     def _script_of(self, text: str) -> Script:
         if self.depth >= DEEPEST:
             self._note("it is nested too deeply")
+            self.is_complete = False
             return ()
-        return CommandReader(text, self.depth + 1).script()
+        inner = CommandReader(text, self.depth + 1)
+        script = inner.script()
+        self.is_complete = self.is_complete and inner.is_complete
+        return script
 
     def _is_reserved(self, word: str) -> bool:
         """Step over a reserved word of a compound command, and over the words behind it that are no command."""

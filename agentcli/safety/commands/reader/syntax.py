@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import posixpath
 import re
+from pathlib import PurePath
 from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+from agentcli.safety.paths.protected import is_protected
+from agentcli.safety.paths.secret import is_secret
 
 # Private-use characters, which no command as written contains, stand in words for text that only the shell knows, for
 # the home and for the folder the shell is in.
@@ -66,6 +71,7 @@ class Reading(NamedTuple):
 
     `problem` says why it is not read: then more may run than is seen. `refusal` is the syntax error for which bash
     would run nothing of it. `listed` are the words that a `for` goes through. `has_function`: it defines one.
+    `is_complete` is false if it is nested so deeply that a part was not looked at.
     """
 
     script: Script
@@ -73,6 +79,7 @@ class Reading(NamedTuple):
     refusal: str
     listed: tuple[Field, ...]
     has_function: bool
+    is_complete: bool
 
 
 def normal(path: str) -> str:
@@ -85,10 +92,14 @@ _MOST_PLACES = 4
 
 
 class State(Struct, frozen=True):
-    """The folders the shell may be in, None for any; and the person's home, None where the command changes it."""
+    """The folders the shell may be in, None for any; and the person's home, None where the command changes it.
+
+    `start` is the folder it starts in.
+    """
 
     places: tuple[str, ...] | None
     home: str | None
+    start: str
 
     def resolved(self, field: Field) -> Field:
         """With the home and the folder filled in. A blank or wildcard in them is left to the shell."""
@@ -106,13 +117,29 @@ class State(Struct, frozen=True):
             return []
         return [field.text] if field.text.startswith("/") else [f"{place}/{field.text}" for place in self.places or ()]
 
+    def likely_paths(self, field: Field) -> list[str]:
+        """The absolute path that a word most likely means where `paths` cannot tell it; none for most words.
+
+        Only for a file that, by its name, holds secrets or is executed by programs on their own: no part of a command
+        that cannot be read may hide the question about one.
+        """
+        for name in (field.text.replace(HOLE, ""), field.text.rpartition(HOLE)[2].lstrip("/:")):
+            path = PurePath(self.start, name.replace("*", ".x") if field.is_glob else name)
+            if name and (is_secret(path, None) or is_protected(PurePath(name))):
+                return [normal(posixpath.join(self.start, name))]
+        return []
+
+    def anywhere(self) -> State:
+        """In a folder that cannot be told."""
+        return replace(self, places=None)
+
     def entering(self, field: Field) -> State:
         """In another folder."""
         paths = self.paths(field) if not field.is_glob else []
-        return State(tuple(dict.fromkeys(map(normal, paths))) or None, self.home)
+        return replace(self, places=tuple(dict.fromkeys(map(normal, paths))) or None)
 
     def or_else(self, other: State) -> State:
         """Either of two states."""
         both = tuple(dict.fromkeys((*(self.places or ()), *(other.places or ()))))
         is_known = self.places is not None and other.places is not None and len(both) <= _MOST_PLACES
-        return State(both if is_known else None, self.home)
+        return replace(self, places=both if is_known else None)

@@ -1,0 +1,85 @@
+"""A wide rule for commands opens neither files with secrets nor those that programs execute by themselves."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.app.running import Place, call
+
+KEY = "CANARYqX7zKp93LmVtRb5"
+
+
+def bashrc(place: Place) -> Path:
+    return place.folder.parent / ".bashrc"
+
+
+@pytest.fixture
+def project(place: Place) -> Place:
+    """A repository with a secret, and files that git, an editor and the shell would execute."""
+    subprocess.run(("git", "init", "-q", "."), cwd=place.folder, check=True)
+    (place.folder / ".env").write_text(f"API_KEY={KEY}\n")
+    (place.folder / ".git/hooks/pre-commit").write_text("theirs\n")
+    (place.folder / ".vscode").mkdir()
+    (place.folder / ".vscode/tasks.json").write_text("theirs\n")
+    bashrc(place).write_text("theirs\n")
+    (place.folder / "evil").write_text("evil\n")
+    (place.folder / "link").symlink_to(bashrc(place))
+    return place
+
+
+def outcome(place: Place, commands: list[str], mode: str, *rules: str) -> list[str]:
+    """The commands that were refused, in a run in which nobody can be asked."""
+    calls = [call("bash", command=command) for command in commands]
+    allowed = [part for rule in rules for part in ("--allow", rule)]
+    script = place.script({"tool_calls": calls}, {"text": "."})
+    ran = place.run(
+        *("-m", script, "-p", "go", "--permission-mode", mode, "--output-format", "stream-json", "--verbose", *allowed)
+    )
+    assert KEY not in ran.out
+    assert KEY[::-1] not in ran.out
+    return [denial["tool_input"]["command"] for denial in ran.result["permission_denials"]]
+
+
+WRITES = [
+    "cp evil .git/hooks/pre-commit",
+    "cat evil | tee .git/config",
+    "dd if=evil of=.vscode/tasks.json",
+    "cp evil ~/.bashrc",
+    "cp evil link",
+    "cp -r . ~",
+]
+
+
+@pytest.mark.parametrize("mode", ["default", "dontAsk"])
+def test_a_grant_of_a_program_does_not_open_what_other_programs_execute(project: Place, mode: str) -> None:
+    rules = ("Bash(cp *)", "Bash(tee *)", "Bash(dd *)")
+    assert outcome(project, [*WRITES, "cp evil copy"], mode, *rules) == WRITES
+    assert (project.folder / "copy").exists()
+    for name in (".git/hooks/pre-commit", ".vscode/tasks.json"):
+        assert (project.folder / name).read_text() == "theirs\n"
+    assert bashrc(project).read_text() == "theirs\n"
+
+
+def test_a_grant_that_names_the_file_opens_it(project: Place) -> None:
+    commands = ["cp evil .git/hooks/pre-commit", "cp evil .vscode/tasks.json"]
+    rules = ("Bash(cp * .git/hooks/*)", "Bash(cp *)", "Edit(.vscode/tasks.json)")
+    assert outcome(project, commands, "dontAsk", *rules) == []
+    assert (project.folder / ".git/hooks/pre-commit").read_text() == "evil\n"
+    assert (project.folder / ".vscode/tasks.json").read_text() == "evil\n"
+
+
+def test_a_grant_of_all_commands_opens_no_more_where_a_part_is_not_read(project: Place) -> None:
+    commands = [
+        "rev .env; for i in 1; do :; done",
+        "if true; then cp evil ~/.bashrc; fi",
+        "for f in .env; do rev $f; done",
+        "eval true; rev .env",
+        "HOME=/; rev ~/.ssh/id_rsa",
+        "git show HEAD:.env; x=1",
+    ]
+    assert outcome(project, [*commands, "for i in 1; do echo $i > made; done"], "dontAsk", "Bash") == commands
+    assert bashrc(project).read_text() == "theirs\n"
+    assert (project.folder / "made").exists()
