@@ -380,6 +380,20 @@ def test_no_packet_leaves(place: Place) -> None:
     assert heard == []
 
 
+def test_no_file_that_programs_execute_is_edited_unasked_whatever_program_it_is_of(place: Place) -> None:
+    names = (
+        "opencode.json", "crush.json", ".kimi/config.toml", "lefthook.toml", ".helix/languages.toml", ".pryrc",
+        ".devcontainer/devcontainer.json", "x.code-workspace", ".jj/repo/config.toml", ".newagent/mcp.json",
+        "store/hooks/update",
+    )  # fmt: skip
+    subprocess.run(("git", "init", "-q", "--bare", "store"), cwd=place.folder, check=True)
+    calls = [call("file_write", path=name, content="x") for name in (*names, "plain.json")]
+    script = place.script({"tool_calls": calls}, {"text": "."})
+    ran = place.run("-m", script, "-p", "go", "--permission-mode", "acceptEdits", "--output-format", "json")
+    assert [denial["tool_input"]["path"] for denial in ran.result["permission_denials"]] == [*names]
+    assert [name for name in (*names, "plain.json") if (place.folder / name).exists()] == ["plain.json"]
+
+
 def test_a_catastrophe_is_refused_even_where_nothing_confines(place: Place) -> None:
     precious = place.folder / "precious"
     precious.write_text("x")

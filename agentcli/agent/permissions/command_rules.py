@@ -66,8 +66,8 @@ def allowing_rules(judged: Judged, rules: Sequence[Rule]) -> tuple[list[Rule], s
     Without grants also the reason why those that speak of it do not hold, if there are any.
 
     Of a command that is not read no part is known to be all: only a grant of the whole tool speaks of it. No grant of
-    commands opens a file with secrets or an auto-executed one: the very command has to be granted, or a rule has to name
-    the file.
+    commands opens a file with secrets or an auto-executed one: it has to be the very command, or a rule has to name the
+    file.
     """
     command = judged.command
     assert command is not None

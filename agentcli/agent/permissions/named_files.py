@@ -18,7 +18,7 @@ from agentcli.agent.permissions.targets import WHY, Target, ground_of, is_covere
 from agentcli.errors import ToolError
 from agentcli.safety.commands.records import CommandAnalysis, Effects
 from agentcli.safety.commands.rules import covers
-from agentcli.safety.paths.protected import PROTECTED_HOME_PATHS, is_protected
+from agentcli.safety.paths.protected import auto_executed, is_protected
 from agentcli.safety.paths.secret import is_secret
 from agentcli.tools.sandbox import Access
 from agentcli.tools.tool import Workspace
@@ -76,7 +76,7 @@ def _targets(effects: Effects, workspace: Workspace) -> Iterator[Target]:
 def _holds_auto_executed(target: Target, workspace: Workspace) -> bool:
     """True for a folder around the home's auto-executed files, which would be opened with it."""
     home = workspace.home
-    places = (home, *(home / path for path in PROTECTED_HOME_PATHS))
+    places = (home, *(home / path for path in auto_executed().home))
     return target.is_outside and any(path.is_relative_to(target.real) for path in places)
 
 

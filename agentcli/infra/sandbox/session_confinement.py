@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
@@ -26,7 +26,7 @@ from agentcli.infra.sandbox.network.host_grants import read_grant
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
 from agentcli.infra.sandbox.protection.planning import MOST_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.protection.protected_files import ProtectedFiles
-from agentcli.safety.paths.protected import PROTECTED_HOME_PATHS, READ_ONLY_NAMES
+from agentcli.safety.paths.protected import auto_executed, is_read_only_name
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
 from agentcli.small_files import make_private_folder
 from agentcli.tools.command import Profile
@@ -62,6 +62,13 @@ class CommandLimits(Struct, frozen=True):
     aside: Path | None = None
     own_folders: tuple[Path, ...] = ()
     tried: TryLimits = TryLimits()
+
+
+def _names_in(root: Path) -> Iterator[str]:
+    """The auto-executed names that are in a folder."""
+    with suppress(OSError):
+        yield from (path.name for path in root.iterdir() if is_read_only_name(path.name) and path.exists())
+    yield from (name for name in auto_executed().names if "/" in name and (root / name).exists())
 
 
 class SessionConfinement:
@@ -183,7 +190,7 @@ class SessionConfinement:
 
         What is missing has to be there as an empty folder while a command runs, which commands that list see.
         """
-        there = {name for root in self.roots for name in READ_ONLY_NAMES if (root / name).exists()}
+        there = {name for root in self.roots for name in _names_in(root)}
         return tuple(sorted((there | _EVEN_IF_MISSING) - {".git"}))
 
     def _at_home(self) -> Sequence[Path]:
@@ -191,9 +198,11 @@ class SessionConfinement:
         home = self.limits.home
         if not any(home.is_relative_to(root) for root in self.roots):
             return ()
-        names = (name for name in READ_ONLY_NAMES if name != ".git")
-        paths = (path for path in PROTECTED_HOME_PATHS if sys.platform == "darwin" or not path.startswith("Library/"))
-        return [home / name for name in (*names, *paths)]
+        table = auto_executed()
+        there = (path for path in table.home if (home / path).exists())
+        places = dict.fromkeys((*(name for name in table.start if "*" not in name), *_names_in(home), *there))
+        is_mac = sys.platform == "darwin"
+        return [home / name for name in places if name != ".git" and (is_mac or not name.startswith("Library/"))]
 
     @contextmanager
     def launch(

@@ -1,59 +1,90 @@
-"""Recognizes files and folders that programs run or obey unasked: hooks, shell profiles, editor settings."""
+"""Recognizes auto-executed files: what programs run or obey unasked, such as git hooks, shell profiles, editor tasks.
+
+`auto_executed.toml` beside this module lists them. It is read when the first path is judged, not at the start.
+"""
 
 from __future__ import annotations
 
-from pathlib import PurePath
+import itertools
+import tomllib
+from functools import cache
+from pathlib import Path, PurePath
+from typing import NamedTuple
 
 from agentcli.safety.paths.folding import fold_name, folded_parts, holds, is_short_for
 
-# Folders of a workspace whose contents programs run or obey unasked. An edit there needs approval.
-PROTECTED_FOLDERS = tuple(
-    """
-    .git .hg .svn .agentcli .vscode .idea .zed .fleet .cursor .windsurf .claude .codex .gemini .opencode .kiro .roo
-    .continue .junie .amazonq .husky .direnv .ssh .gnupg
-    """.split()
-)
-# A change to one of these is shown to the person, but not blocked: they are part of a project like its build files,
-# `git checkout` writes them, and what they name runs only after the person commits or allows it.
-REVIEWED_FILES = tuple(
-    """
-    .gitattributes .envrc .pre-commit-config.yaml .pre-commit-config.yml .lefthook.yml lefthook.yml .overcommit.yml
-    """.split()
-)
-PROTECTED_FILES = REVIEWED_FILES + tuple(
-    """
-    .gitconfig .mcp.json .claude.json .bashrc .bash_profile .bash_login .bash_logout .bash_aliases .profile .zshrc
-    .zshenv .zprofile .zlogin .zlogout .kshrc .cshrc .tcshrc .login .inputrc .xprofile .xinitrc .xsession .xsessionrc
-    .tmux.conf .screenrc .vimrc .gvimrc .exrc .nvimrc .nvim.lua .emacs .dir-locals.el .gdbinit .lldbinit .pdbrc .irbrc
-    .curlrc .wgetrc .hgrc
-    """.split()
-)
-PROTECTED_NAMES = PROTECTED_FOLDERS + PROTECTED_FILES
-# Sandboxed commands can neither write nor create these; in `.git` only what git runs or obeys: commits write the rest.
-READ_ONLY_NAMES = tuple(name for name in PROTECTED_NAMES if name not in REVIEWED_FILES)
-# In a repository's own folder.
-PROTECTED_GIT_PATHS = ("hooks", "config", "config.worktree", "info", "modules", "worktrees")
-# In a home: run at boot, at login, or by a program in daily use.
-PROTECTED_HOME_PATHS = tuple(
-    """
-    .config/fish .config/autostart .config/systemd .config/environment.d .config/git .config/nvim .vim .emacs.d
-    .local/bin .local/lib .local/share/systemd .local/share/agentcli .cargo/bin .cargo/env .nvm Library/LaunchAgents
-    """.split()
-)
+
+class AutoExecuted(NamedTuple):
+    """The lists of `auto_executed.toml`, all groups together; `start` are the names and home files with `at_start`."""
+
+    names: tuple[str, ...]
+    reviewed: tuple[str, ...]
+    home: tuple[str, ...]
+    git: tuple[str, ...]
+    in_dot_folders: tuple[str, ...]
+    start: tuple[str, ...]
+
+
+@cache
+def auto_executed() -> AutoExecuted:
+    """The lists, read once."""
+    groups = tomllib.loads(Path(__file__).with_name("auto_executed.toml").read_text("utf-8")).values()
+
+    def joined(kind: str, *, at_start: bool = False) -> tuple[str, ...]:
+        return tuple(name for group in groups if group.get("at_start") or not at_start for name in group.get(kind, ()))
+
+    kinds = (joined(kind) for kind in ("names", "reviewed", "home", "git", "in_dot_folders"))
+    return AutoExecuted(*kinds, (*joined("names", at_start=True), *joined("home", at_start=True)))
+
+
+@cache
+def _single_names() -> tuple[frozenset[str], tuple[str, ...]]:
+    """The names of one part that commands cannot write: whole ones, and the ends of others."""
+    names = [name for name in auto_executed().names if "/" not in name]
+    return frozenset(name for name in names if "*" not in name), tuple(name[1:] for name in names if "*" in name)
+
+
+def is_read_only_name(name: str) -> bool:
+    """True for the name of a file or folder that sandboxed commands can neither write nor create."""
+    whole, ends = _single_names()
+    return name in whole or name.endswith(ends)
 
 
 def is_protected(path: PurePath) -> bool:
     """True if programs would run or obey what is written to `path`, which is relative to the workspace."""
     parts = folded_parts(path)
-    for position, part in enumerate(parts):
-        if part in PROTECTED_NAMES or is_short_for(part, PROTECTED_NAMES):
-            return True
-        # A bare repository may have any name; by convention it ends in `.git`.
-        if part.endswith(".git") and parts[position + 1 : position + 2] and parts[position + 1] in PROTECTED_GIT_PATHS:
-            return True
-    return holds(PROTECTED_HOME_PATHS, parts, starts=range(len(parts)))
+    return _is_kept(parts) or _is_reviewed(parts)
 
 
 def is_reviewed(path: PurePath) -> bool:
-    """True if `path`, relative to the workspace, is protected only because it is one of `REVIEWED_FILES`."""
-    return fold_name(path.name) in REVIEWED_FILES and not is_protected(path.parent)
+    """True if `path`, relative to the workspace, is protected, but commands write it as they write build files."""
+    parts = folded_parts(path)
+    return _is_reviewed(parts) and not _is_kept(parts)
+
+
+def _is_kept(parts: tuple[str, ...]) -> bool:
+    table = auto_executed()
+    if _holds(table.names, parts) or holds(table.home, parts, starts=range(len(parts))):
+        return True
+    # A bare repository may have any name; by convention it ends in `.git`.
+    return any(folder.endswith(".git") and name in table.git for folder, name in itertools.pairwise(parts))
+
+
+def _is_reviewed(parts: tuple[str, ...]) -> bool:
+    table = auto_executed()
+    if _holds(table.reviewed, parts):
+        return True
+    names = frozenset(table.in_dot_folders)
+    return any(folder[0] == "." and name in names for folder, name in itertools.pairwise(parts))
+
+
+def _holds(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    ends = _ends(names)
+    return holds(names, parts, starts=range(len(parts))) or any(
+        part.endswith(ends) or is_short_for(part, names) for part in parts
+    )
+
+
+@cache
+def _ends(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(fold_name(name[1:]) for name in names if name.startswith("*"))

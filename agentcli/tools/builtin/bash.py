@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.safety.paths.protected import READ_ONLY_NAMES
+from agentcli.safety.paths.protected import is_read_only_name
 from agentcli.safety.paths.secret import is_secret
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
@@ -213,7 +213,7 @@ def _of_the_sandbox(output: str, boundary: Boundary) -> list[str]:
     lines = output.splitlines()
     named = {part for line in lines if _REFUSED.search(line) for part in re.split(r"[/\s'\"`:]+", line)}
     notes = []
-    if kept := [name for name in READ_ONLY_NAMES if name in named]:
+    if kept := sorted(filter(is_read_only_name, named)):
         notes.append(
             f"[the sandbox keeps {', '.join(kept)} from commands, as other programs obey what is there: file_edit "
             "changes it where the user agrees, and unconfined asks them to let this command do it]"

@@ -278,6 +278,23 @@ async def test_a_mode_decides_about_what_a_command_changed(
     assert "tasks.json" in str(stage.results["c"].content)
 
 
+BARE = """
+echo x > plain.txt
+python3 -c 'import subprocess; subprocess.run("git init -q --bare store; echo x > store/hooks/update", shell=True)'
+"""
+
+
+async def test_a_new_bare_repository_of_any_name_has_a_question_of_its_own(tmp_path: Folder) -> None:
+    async with trying(tmp_path, mode="acceptEdits", command=BARE) as stage:
+        stage.say("Go")
+        request = await stage.heard(ApprovalRequested)
+        assert [(change.name, change.is_obeyed) for change in request.changes] == [("store", True)]
+        stage.submit(Approve("c", False))
+        await stage.ended()
+        assert (stage.workspace / "plain.txt").exists()
+        assert not (stage.workspace / "store").exists()
+
+
 async def test_what_programs_obey_has_a_question_of_its_own_in_every_mode(tmp_path: Folder) -> None:
     async with trying(tmp_path, mode="acceptEdits", command=OBEYED) as stage:
         stage.say("Go")

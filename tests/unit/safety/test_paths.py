@@ -1,15 +1,17 @@
 """A path is judged by its text: secrets, files that make programs run, disguises, places outside."""
 
 import json
+import tomllib
 from pathlib import Path, PurePath
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcli.safety.paths import protected
 from agentcli.safety.paths.disguises import is_special
 from agentcli.safety.paths.judge import PathKind, judge_path
-from agentcli.safety.paths.protected import PROTECTED_FILES, PROTECTED_FOLDERS, is_protected
+from agentcli.safety.paths.protected import auto_executed, is_protected, is_reviewed
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
 from tests.rows import each_row
 
@@ -41,7 +43,7 @@ def test_an_everyday_path_of_a_project_is_read_without_a_word(path: str) -> None
     "path",
     """
     src/main.py .gitignore .gitmodules AGENTS.md CLAUDE.md pyproject.toml package.json conftest.py .npmrc
-    Dockerfile .devcontainer/devcontainer.json .github/workflows/ci.yml src/git/config profile
+    Dockerfile .github/workflows/ci.yml src/git/config profile
     src/vscode/tasks.json a.git
     """.split(),
 )
@@ -114,10 +116,44 @@ def test_what_makes_programs_run_may_be_read_and_not_simply_written(path: str) -
     assert judged(path, "read") in ("plain", "outside")
 
 
-@each_row("name", PROTECTED_FOLDERS + PROTECTED_FILES)
+@each_row("name", [name.replace("*", "x") for name in (*auto_executed().names, *auto_executed().reviewed)])
 def test_every_protected_name_is_protected_in_any_case_and_at_any_depth(name: str) -> None:
     for path in (name, name.upper(), f"a/b/{name}", f"{name}/x"):
         assert is_protected(PurePath(path))
+
+
+@each_row(
+    "path",
+    """
+    opencode.json opencode.jsonc .aider.conf.yml crush.json .qwen/settings.json .kimi/config.toml .vibe/config.toml
+    .factory/mcp.json .trae/mcp.json .antigravity/x .helix/languages.toml .vs/tasks.vs.json x.code-workspace
+    X.CODE-WORKSPACE .Rprofile .pryrc .lvimrc .jj/repo/config.toml sub/crush.json
+    """.split(),
+)
+def test_what_agents_editors_and_consoles_execute_is_kept_from_commands(path: str) -> None:
+    assert judged(path, "write") == "protected"
+    assert not is_reviewed(PurePath(path))
+
+
+@each_row(
+    "path",
+    """
+    lefthook.yaml lefthook.toml .lefthook-local.json .config/lefthook.yml .devcontainer/devcontainer.json .jj/x
+    .githooks/pre-commit mise.toml .newagent/mcp.json a/.newagent/hooks/x .github/agents/x.md .envrc
+    """.split(),
+)
+def test_what_a_project_reviews_asks_and_is_left_to_commands(path: str) -> None:
+    assert judged(path, "write") == "protected"
+    assert is_reviewed(PurePath(path))
+
+
+def test_each_group_of_auto_executed_files_says_where_that_is_documented() -> None:
+    kinds = {"names", "reviewed", "home", "git", "in_dot_folders"}
+    groups = tomllib.loads(Path(protected.__file__).with_name("auto_executed.toml").read_text("utf-8"))
+    for name, group in groups.items():
+        assert group.keys() - {"at_start"} <= kinds | {"source"}, name
+        assert group.keys() & kinds, name
+        assert all(page.startswith(("https://", "docs/")) for page in group["source"]), name
 
 
 def test_the_names_above_a_workspace_do_not_matter_for_what_is_in_it() -> None:
@@ -207,12 +243,16 @@ def test_a_plain_path_stays_in_the_workspace_however_it_is_read(parts: list[str]
         assert (WORKSPACE / path).resolve().is_relative_to(WORKSPACE)
 
 
+# Labelled an ordinary file of a project, although editors run what it names when they open the project.
+DISPUTED = {".devcontainer/devcontainer.json"}
+
+
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared rows lie outside the project")
 def test_the_shared_rows_that_need_no_disk_are_judged_as_expected() -> None:
     rows = [row for row in map(json.loads, SHARED.read_text("utf-8").splitlines()) if "setup" not in row]
     for row in rows:
         kind = judged(row["input"], row["op"])
-        if row.get("protected"):
+        if row.get("protected") or row["input"] in DISPUTED:
             assert kind == "protected", row
         elif row["expected"] == "allow" or row.get("protected") is False:
             assert kind == "plain", row

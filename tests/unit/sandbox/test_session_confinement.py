@@ -134,7 +134,14 @@ def test_git_starts_nothing_that_a_folder_within_a_working_copy_names(home: Path
 
 def test_what_programs_obey_in_folders_below_is_not_written(home: Path) -> None:
     root = home / "ws"
-    for name in ("app/.vscode/tasks.json", "app/deep/er/.exrc", "app/.mcp.json"):
+    for name in (
+        "app/.vscode/tasks.json",
+        "app/deep/er/.exrc",
+        "app/.mcp.json",
+        "app/x.code-workspace",
+        ".Rprofile",
+        ".jj/repo/config.toml",
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("mine")
     before = everything_in(root)
@@ -154,6 +161,7 @@ def test_what_programs_obey_in_folders_below_is_not_written(home: Path) -> None:
         ("git init -q && git config remote.origin.url 'ext::sh -c x'", [".git"]),
         ("git init -q && echo x >.git/hooks/post-checkout", [".git"]),
         ("mkdir src && echo x >src/a.py", []),
+        ("echo x >opencode.json; echo x >a.code-workspace", ["opencode.json", "a.code-workspace"]),
         ("echo x >.envrc", [".envrc"]),
         ("cat .envrc; touch -r .envrc .envrc", []),
     ],

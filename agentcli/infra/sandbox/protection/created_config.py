@@ -2,7 +2,7 @@
 
 Of the names a project does not have, only the few that count most are kept from being made: each of them costs a mount
 and an empty folder. The others are looked for when the command has ended, so that the person learns of them; and of
-`REVIEWED_FILES` whether they are what they were.
+what a project reviews whether it is what it was.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from agentcli.infra.sandbox.git.config import read_configuration
 from agentcli.infra.sandbox.git.folders import looks_like_the_inside
 from agentcli.infra.sandbox.git.named_paths import path_in, text_of
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
-from agentcli.safety.paths.protected import PROTECTED_NAMES, REVIEWED_FILES
+from agentcli.safety.paths.protected import auto_executed
 from agentcli.small_files import read_small_file
 
 # Settings that `git init`, `clone` and `remote add` write, and a name and address: none starts a program.
@@ -40,17 +40,21 @@ def watched(roots: Iterable[Path]) -> dict[Path, State]:
     workspace, obeys those too.
     """
     states: dict[Path, State] = {}
+    names, reviewed = auto_executed().names, auto_executed().reviewed
     for root in roots:
-        for name in (*PROTECTED_NAMES, "HEAD", *_of_submodules(text_of(f"{root}/.gitmodules"))):
+        for name in (*names, *reviewed, "HEAD", *_of_submodules(text_of(f"{root}/.gitmodules"))):
             state = _state(path := root / name)
-            if state is None or name in REVIEWED_FILES:
+            if state is None or name in reviewed:
                 states[path] = state
+            if "*" in name:
+                states |= {found: _state(found) for found in root.glob(name)}
     return states
 
 
 def made_or_changed(before: Mapping[Path, State]) -> list[Path]:
     """Those that are there by now and not as they were; a repository only where it would start programs."""
-    others = [path for path, state in before.items() if (now := _state(path)) is not None and now != state]
+    new = [path for glob in before if "*" in glob.name for path in glob.parent.glob(glob.name) if path not in before]
+    others = [path for path, state in before.items() if (now := _state(path)) is not None and now != state] + new
     return [path for path in others if _is_obeyed(path)]
 
 

@@ -8,14 +8,12 @@ from pathlib import Path
 
 from agentcli.infra.sandbox.files.secret_files import SecretFiles
 from agentcli.infra.sandbox.folder_walk import Extent, FolderWalk
-from agentcli.safety.paths.protected import READ_ONLY_NAMES
+from agentcli.safety.paths.protected import is_read_only_name
 
 # Installed packages bring sample keys by the hundred, and are no place for the person's own: of these the files are
 # looked at, not the folders in them.
 _SHALLOW = frozenset((".git", "node_modules", "__pycache__", "site-packages", ".venv", "venv", ".tox", "target"))
 _EXTENT = Extent(most_folders=20_000, longest_s=1.0, fresh_levels=2, shallow=_SHALLOW, most_shallow=20_000)
-
-_OBEYED = frozenset(READ_ONLY_NAMES) - {".git"}  # repositories are looked for on their own
 
 _Found = tuple[Sequence[Path], Sequence[Path]]
 
@@ -53,8 +51,9 @@ class ProtectedFiles:
         if is_denied is not None:
             secret |= {name for name in names if is_denied(_path(name))}
         is_shallow = folder.rpartition(os.sep)[2] in _SHALLOW
-        obeyed = [] if is_shallow else [Path(entry.path) for entry in entries if entry.name in _OBEYED]
-        return sorted(map(_path, secret)), obeyed
+        obeyed = [] if is_shallow else [Path(entry.path) for entry in entries if is_read_only_name(entry.name)]
+        # Repositories are looked for on their own.
+        return sorted(map(_path, secret)), [path for path in obeyed if path.name != ".git"]
 
 
 def _path(name: bytes) -> Path:

@@ -18,7 +18,7 @@ from agentcli.infra.sandbox.git.config import Setting, read_configuration
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
 from agentcli.infra.sandbox.protection.pinned_folders import Entry, PinnedFolders
 from agentcli.infra.sandbox.protection.protected_copy import MOST_BYTES, ProtectedCopy
-from agentcli.safety.paths.protected import READ_ONLY_NAMES
+from agentcli.safety.paths.protected import is_read_only_name
 
 
 class PuttingBack:
@@ -69,7 +69,7 @@ class PuttingBack:
             entry = self._pinned.look(path, 0)
             if entry is not None and stat.S_ISLNK(entry.mode):
                 self._move_away(path)
-        elif now == path or path.name not in READ_ONLY_NAMES or self._pinned.place(path.parent) != around:
+        elif now == path or not is_read_only_name(path.name) or self._pinned.place(path.parent) != around:
             self._where[path] = now  # also where a folder above was renamed
         else:
             self._move_away(path)

@@ -104,7 +104,7 @@ class _Wholes:
         large = None
         for around in (*parents_of(path), path):
             before, after = self._touched.of(around)
-            is_git = os.path.basename(around or self._area) == ".git"  # noqa: PTH119  # relative paths as text
+            is_git = _is_git(self._area, around, self._touched)
             if is_git and (around != path or _is_folder(before or after) or around == ""):
                 return around
             if before is not None and after is not None and _is_folder(before) != _is_folder(after):
@@ -116,6 +116,13 @@ class _Wholes:
     def _came_or_went(self, path: str) -> bool:
         before, after = self._touched.of(path)
         return (before is None or after is None) and _is_folder(before or after) and path != ""
+
+
+def _is_git(area: str, path: str, touched: Touched) -> bool:
+    """True for the folder of a repository: `.git`, or a new one of any name that git would take for a bare one."""
+    if os.path.basename(path or area) == ".git":  # noqa: PTH119  # relative paths as text
+        return True
+    return all(os.path.join(path, name) in touched.after for name in ("HEAD", "objects", "refs"))  # noqa: PTH118
 
 
 def parents_of(path: str) -> list[str]:
@@ -183,7 +190,7 @@ def _change_of_many(
     area: str, path: str, touched: Touched, inside: list[str], name_of: Callable[[str], str]
 ) -> TriedChange:
     before, after = touched.of(path)
-    is_git = os.path.basename(path or area) == ".git"  # noqa: PTH119
+    is_git = _is_git(area, path, touched)
     is_new = path in inside and before is None
     is_gone = path in inside and after is None
     entries = [(one, touched.after.get(one) or touched.before[one]) for one in inside]
