@@ -288,6 +288,38 @@ def test_no_command_makes_a_secret_public_with_git(shop: Place, way: str) -> Non
         assert "in-a-tracked-file" in text
 
 
+def test_what_git_holds_of_secret_files_is_masked_as_well_as_the_files_are(place: Place) -> None:
+    """A value of HEAD, one of the index, one of a file that is tracked no more, and one that a call commits."""
+    (place.folder / "app").mkdir()
+
+    def git(*arguments: str) -> None:
+        subprocess.run(("git", *arguments), cwd=place.folder, check=True)
+
+    git("init", "-q")
+    (place.folder / ".env").write_text("API_KEY=head-corner-91\n")
+    (place.folder / "app/.env").write_text("API_KEY=gone-corner-92\n")
+    git("add", ".")
+    subprocess.run([*COMMIT, "Begin"], cwd=place.folder, check=True)
+    git("rm", "-q", "app/.env")
+    (place.folder / ".env").write_text("API_KEY=index-corner-93\n")
+    git("add", ".env")
+    (place.folder / ".env").unlink()
+    values = "sed s/.API_KEY=//"  # so that nothing but the values gives them away
+    shown = answers(
+        place,
+        [
+            call("bash", command=f"git log -p | {values}"),
+            call("bash", command=f"git diff --cached | {values}"),
+            call("bash", command="git archive HEAD | tr -d '\\000' | tail -c 300"),
+            call("bash", command=f"{' '.join(COMMIT)} Go on"),
+            call("bash", command=f"git log -p | {values}"),
+        ],
+    )
+    text = json.dumps(shown)
+    assert [word for word in ("head", "gone", "index") if f"{word}-corner" in text] == []
+    assert text.count("[masked: known-secret]") > 6
+
+
 def test_without_a_commit_nothing_is_taken_for_public(shop: Place) -> None:
     shutil.rmtree(shop.folder / ".git")
     subprocess.run(["git", "init", "-q"], cwd=shop.folder, check=True)

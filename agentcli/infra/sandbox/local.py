@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from agentcli.infra.sandbox.confinement import Confinement, Unconfined
 from agentcli.infra.sandbox.files import disk
+from agentcli.infra.sandbox.files.git_state import git_state
 from agentcli.infra.sandbox.files.paths import WorkspacePaths
 from agentcli.infra.sandbox.files.secret_files import SecretFiles
 from agentcli.infra.sandbox.processes.environment import command_environment
@@ -112,15 +113,15 @@ class LocalSandbox(SessionConfinement):
         now = time.monotonic()
         if is_changed or now - self._looked_at >= _FRESH_FOR_S:
             self._secret_files, self._looked_at = self.secret_files(is_changed=is_changed), now
-        if not self._secret_files:
+        if not self._secret_files and not any(map(git_state, self.roots)):
             return frozenset()
         return self._secret_values.held_by(self._secret_files, self.roots, apart_from=apart_from)
 
     @cached_property
     def _secret_values(self) -> SecretValues:
-        """Imported late: it takes 20 ms, and most workspaces have no such files."""
+        """Imported late: it takes 20 ms."""
         values: SecretValues = import_module("agentcli.infra.sandbox.files.secret_values").SecretValues(
-            self._environment
+            self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names)
         )
         return values
 

@@ -33,8 +33,14 @@ def auto_executed() -> AutoExecuted:
     def joined(kind: str, *, at_start: bool = False) -> tuple[str, ...]:
         return tuple(name for group in groups if group.get("at_start") or not at_start for name in group.get(kind, ()))
 
-    kinds = (joined(kind) for kind in ("names", "reviewed", "home", "git", "in_dot_folders"))
-    return AutoExecuted(*kinds, (*joined("names", at_start=True), *joined("home", at_start=True)))
+    return AutoExecuted(
+        joined("names"),
+        joined("reviewed"),
+        joined("home"),
+        joined("git"),
+        joined("in_dot_folders"),
+        (*joined("names", at_start=True), *joined("home", at_start=True)),
+    )
 
 
 @cache

@@ -1,4 +1,7 @@
-"""Reads the values in the secret files of a workspace, so that they can be masked wherever they are shown."""
+"""Reads the values in the secret files of a workspace, so that they can be masked wherever they are shown.
+
+Those files as they are in the working tree, in git's index and in HEAD: git shows each of them.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import os
 import shutil
 import subprocess
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
 from agentcli.infra.sandbox.files.disk import open_to_read
+from agentcli.infra.sandbox.files.git_state import GitState, git_state
 from agentcli.safety.secrets.settings import secret_values
 
 MOST_FILES = 200
@@ -25,6 +29,10 @@ _OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false")
 # Nothing is fetched, and nothing stands in for the objects that a commit names.
 _GIT_SETTINGS = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_NO_REPLACE_OBJECTS": "1"}
 _HEAD = (*_OPTIONS, "rev-parse", "--quiet", "--verify", "HEAD^{commit}")
+_INDEX = (*_OPTIONS, "ls-files", "--stage", "-z")
+_TREE = (*_OPTIONS, "ls-tree", "-r", "-z", "HEAD")
+_SIZES = (*_OPTIONS, "cat-file", "--batch-check=%(objectname) %(objecttype) %(objectsize)")
+_CONTENTS = (*_OPTIONS, "cat-file", "--batch=%(objectname)")
 _GREP = (
     *(*_OPTIONS, "grep", "--no-recurse-submodules", "--no-textconv", "--no-color", "--no-line-number", "--no-column"),
     *("-h", "-o", "-I", "-F", "-f", "-"),
@@ -38,15 +46,28 @@ class _File(Struct, frozen=True):
     values: frozenset[str]
 
 
+class _Tracked(Struct, frozen=True):
+    """The secret files that the index and HEAD have below a root, by their paths from there."""
+
+    state: GitState
+    names: frozenset[str]
+
+
 class SecretValues:
     """Secret values of one workspace. A file is read again once it has changed; `environment` is what git runs in.
 
     A value that a committed file contains is no secret, unless that file is itself one of the secret ones. The commit
     is HEAD at the first look: neither the index nor later commits count, since commands can write them.
+    `secrets_among` gives the paths of secret files among those below a root.
     """
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], secrets_among: Callable[[Path, Sequence[bytes]], set[bytes]]
+    ) -> None:
         self._environment = {**environment, **_GIT_SETTINGS}
+        self._secrets_among = secrets_among
+        self._tracked: dict[Path, _Tracked] = {}
+        self._objects: dict[str, frozenset[str]] = {}  # the values in each, also of those that are tracked no more
         self._program = ""
         self._files: dict[Path, _File] = {}
         self._looking = threading.Lock()
@@ -64,7 +85,9 @@ class SecretValues:
             if apart_from is not None:
                 its = (held for file, held in self._files.items() if os.path.realpath(file) == str(apart_from))
                 shown = shown.union(*(held.values for held in its))
-            values = set[str]().union(*(held.values for held in self._files.values()))
+            for root in roots:
+                self._look_at_tracked(root)
+            values = set[str]().union(*(held.values for held in self._files.values()), *self._objects.values())
             found = frozenset(sorted(values, key=len, reverse=True)[:MOST_VALUES])
             return found.difference(shown, *(self._committed_in(root, found) for root in roots))
 
@@ -82,6 +105,36 @@ class SecretValues:
                 left, count = left - status.st_size, count + 1
                 yield path, known
 
+    def _look_at_tracked(self, root: Path) -> None:
+        """Read the secret files of the index and of HEAD, if either may have changed."""
+        state = git_state(root)
+        if not state or ((known := self._tracked.get(root)) and known.state == state):
+            return
+        objects: dict[bytes, set[str]] = {}
+        for command, position in ((_INDEX, 1), (_TREE, 2)):  # MODE OBJECT STAGE and MODE TYPE OBJECT, a tab, the path
+            for line in filter(None, self._output(command, root).split(b"\0")):
+                fields, _, path = line.partition(b"\t")
+                objects.setdefault(path, set()).add(fields.split(b" ")[position].decode())
+        names = self._secrets_among(root, [*objects])
+        self._tracked[root] = _Tracked(state, frozenset(map(os.fsdecode, names)))
+        new = set[str]().union(*(objects[name] for name in names)) - self._objects.keys()
+        if new:
+            self._read_objects(sorted(new)[:MOST_FILES], root)
+
+    def _read_objects(self, objects: Sequence[str], root: Path) -> None:
+        left = MOST_BYTES
+        sizes: dict[str, int] = {}
+        for line in self._output(_SIZES, root, "\n".join(objects).encode()).decode().splitlines():
+            name, kind, *rest = line.split(" ")
+            if kind == "blob" and (size := int(rest[0])) <= min(LARGEST_FILE, left):
+                left -= size
+                sizes[name] = size
+        content = self._output(_CONTENTS, root, "\n".join(sizes).encode())
+        for name, size in sizes.items():
+            start = content.find(b"\n") + 1
+            self._objects[name] = _values_of(content[start : start + size])
+            content = content[start + size + 1 :]
+
     def _committed_in(self, root: Path, values: frozenset[str]) -> frozenset[str]:
         """Those of the values that stand in a file of the commit; none where there is no commit."""
         if root not in self._heads:
@@ -95,27 +148,32 @@ class SecretValues:
         return found
 
     def _grep(self, values: frozenset[str], root: Path) -> frozenset[str]:
-        secret = [f":(exclude,literal){file.relative_to(root)}" for file in self._files if file.is_relative_to(root)]
+        names = {str(file.relative_to(root)) for file in self._files if file.is_relative_to(root)}
+        names |= self._tracked[root].names if root in self._tracked else set()
+        secret = [f":(exclude,literal){name}" for name in sorted(names)]
         lines = "\n".join(value for value in values if "\n" not in value)
         said = self._git((*_GREP, self._heads[root], "--", ".", *secret), root, lines)
         return values.intersection(said.split("\n"))
 
     def _git(self, command: Sequence[str], root: Path, given: str = "") -> str:
         """Git's output; empty where it fails."""
+        return self._output(command, root, given.encode(errors="surrogateescape")).decode(errors="surrogateescape")
+
+    def _output(self, command: Sequence[str], root: Path, given: bytes = b"") -> bytes:
         try:
             done = subprocess.run(
                 [self._program, *command],
                 cwd=root,
                 env=self._environment,
-                input=given.encode(errors="surrogateescape"),
+                input=given,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 timeout=_LONGEST_GIT_S,
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
-            return ""
-        return done.stdout.decode(errors="surrogateescape")
+            return b""
+        return done.stdout
 
 
 def _git_outside(roots: Sequence[Path], path: str) -> str:
@@ -130,9 +188,12 @@ def _git_outside(roots: Sequence[Path], path: str) -> str:
 
 
 def _values_in(path: Path) -> frozenset[str]:
-    """Nothing where it is no text."""
     with open_to_read(path.resolve()) as file:
-        content = file.read(LARGEST_FILE)
+        return _values_of(file.read(LARGEST_FILE))
+
+
+def _values_of(content: bytes) -> frozenset[str]:
+    """Nothing where it is no text."""
     if b"\0" in content:
         return frozenset()
     return frozenset(secret_values(content.decode("utf-8-sig", "replace")))
