@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -83,3 +84,13 @@ def test_a_grant_of_all_commands_opens_no_more_where_a_part_is_not_read(project:
     assert outcome(project, [*commands, "for i in 1; do echo $i > made; done"], "dontAsk", "Bash") == commands
     assert bashrc(project).read_text() == "theirs\n"
     assert (project.folder / "made").exists()
+
+
+def test_it_is_explained_which_part_no_rule_opens_and_why(project: Place) -> None:
+    command = "cp evil copy; cp evil .git/hooks/pre-commit; make"
+    ran = project.run("permissions", "explain", command, "--json", env={"AGENTCLI_PERMISSIONS_ALLOW": "Bash"})
+    explained = json.loads(ran.out)
+    why = ".git/hooks/pre-commit is something that programs run or obey, and no rule names it"
+    assert (explained["verdict"], explained["rule"]) == ("ask", why)
+    allowed = ("allow", "the rule bash allows it")
+    assert [(part["verdict"], part["reason"]) for part in explained["segments"]] == [allowed, ("ask", why), allowed]

@@ -129,17 +129,19 @@ class Judging:
     def _segment(self, segment: Segment, problem: str) -> dict[str, Any]:
         whole = CommandAnalysis((segment,), segment.verdict, segment.reason, segment.effects, problem)
         alone = Judged(self.bash, self.bash.parse({"command": segment.text}), self.workspace, whole)
+        granting, not_granted = allowing_rules(alone, self.rules.allow)
         if segment.verdict == "block":
             decided, why = "block", segment.reason
         elif refusing := refusing_rule(alone, self.rules.deny):
             decided, why = "block", f"{refusing.told} denies it"
         elif segment.verdict == "allow":
             decided, why = "allow", segment.reason or "it only reads inside the workspace"
-        elif granting := allowing_rules(alone, self.rules.allow):
+        elif granting:
             decided, why = "allow", f"the rule {granting[0]} allows it"
         else:
-            decided = "try" if segment.verdict == "try" and self._can_try else "ask"
-            why = segment.reason
+            is_tried = segment.verdict == "try" and self._can_try and not not_granted
+            decided = "try" if is_tried else "ask"
+            why = not_granted or segment.reason
         effects = msgspec.to_builtins(segment.effects)
         return {"text": segment.text, "verdict": decided, "reason": why, "effects": effects}
 
