@@ -65,7 +65,8 @@ def _targets(effects: Effects, workspace: Workspace) -> Iterator[Target]:
     paths += [(path, "write") for path in known((*effects.writes, *effects.deletes))]
     for path, access in paths:
         glob = path.replace("[^", "[!") if re.search(r"[*?\[]", path) else ""
-        found = islice(iglob(glob), _MAX_FOUND) if glob else ()  # noqa: PTH207 (pathlib's `*` finds `.git`, a shell's does not)
+        # Not with pathlib, whose `*` finds `.git`, as a shell's does not.
+        found = islice(iglob(glob), _MAX_FOUND) if glob else ()  # noqa: PTH207
         for each in (path, *found):
             try:
                 yield look_at(each, access, workspace)

@@ -13,7 +13,7 @@ def git_state(root: Path) -> GitState:
     """The state of the index and of HEAD where git works in `root`; empty where that is in no repository."""
     for folder in (root, *root.parents):
         link = folder / ".git"
-        if link.is_dir():
+        if _first_line(link / "HEAD"):
             return _state(link)
         if line := _first_line(link):
             return _state(folder / line.removeprefix("gitdir: "))

@@ -70,8 +70,8 @@ _PATH = re.compile(r"[^\n$(){};\"'`|<>]{1,4096}")
 # Programs whose words are code, in which paths are only mentioned.
 _CODE = frozenset("python python2 python3 node nodejs deno bun perl ruby php lua awk gawk mawk sed sh bash".split())
 _MENTIONED = re.compile(r"(?:^|[\s'\"=:(,])((?:/[\w.-]+/|\.\./)[\w./-]*)")
-_LEFT_OUT = re.compile(r"--(?:exclude|ignore)[\w-]*=|:[!^]|:\([\w,]*exclude|.*\s", re.DOTALL)
-_LEAVES_OUT = re.compile(r"--(?:exclude|ignore)[\w-]*")
+_LEFT_OUT = re.compile(r"--(?:exclude(?:-dir|-from)?|ignore)=|:[!^]|:\([\w,]*exclude|.*\s", re.DOTALL)
+_LEAVES_OUT = re.compile(r"--(?:exclude(?:-dir|-from)?|ignore)")
 _STANDARD_PROGRAM = re.compile(r"/(?:usr/(?:local/)?)?s?bin/[^/]+|/opt/homebrew/bin/[^/]+")
 
 
