@@ -88,9 +88,7 @@ def test_what_they_use_is_the_parents(place: Place) -> None:
 
 def test_twenty_tasks_run_four_at_a_time(place: Place) -> None:
     child = place.script(*({"text": "ok", "delay_ms": 300} for _ in range(20)))
-    began = time.monotonic()
     ran = stream(place, lets(*(agent(f"task {n}", model=child) for n in range(20))))
-    took = time.monotonic() - began
     assert len(answers(ran)) == 20
     assert all(text.startswith("ok") for text in answers(ran))
     running = most = 0
@@ -98,7 +96,6 @@ def test_twenty_tasks_run_four_at_a_time(place: Place) -> None:
         running += {"subagent_started": 1, "subagent_ended": -1}.get(line["subtype"], 0)
         most = max(most, running)
     assert most == 4
-    assert took < 20 * 0.3
 
 
 def test_they_make_no_others_and_ask_nobody(place: Place) -> None:

@@ -121,7 +121,7 @@ def test_the_next_start_removes_what_a_killed_try_was_mounted_on(tmp_path: Path)
     slow = {"tool_calls": [call("bash", command="for n in 1; do echo x >x; sleep 60; done")]}
     with place.start("-m", place.script(slow, {"text": "the end"}), "-p", "go") as running:
         while not list(place.home.glob("state/tries/try-*/1/overlay-*/upper/x")):
-            assert os.waitpid(running.pid, os.WNOHANG) == (0, 0)
+            assert not running.has_ended
         running.signal(signal.SIGKILL)
         assert running.left().code == -signal.SIGKILL
     assert (place.folder / ".vscode").is_dir()
@@ -148,7 +148,7 @@ def test_any_start_finishes_a_keep_that_was_killed_and_says_so(tmp_path: Path, h
     flags = ("-m", place.script(change, {"text": "the end"}), "-p", "go", "--permission-mode", "acceptEdits")
     with place.start(*flags) as running:
         while not list(place.home.glob("state/tries/*/plan")):
-            assert os.waitpid(running.pid, os.WNOHANG) == (0, 0)
+            assert not running.has_ended
         running.signal(signal.SIGKILL)
         assert running.left().code == -signal.SIGKILL
     model = () if how in ("tools run", "doctor") else ("-m", place.script({"text": "the end"}))

@@ -101,7 +101,7 @@ def test_thousands_of_entries_are_added_up_fast(place: Place) -> None:
     began = time.monotonic()
     found = usage(place)
     assert found["total"]["requests"] == 4_002
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 30  # what grows with the square takes minutes
 
 
 async def test_a_collector_adds_up_all_agents_of_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

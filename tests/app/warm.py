@@ -226,6 +226,7 @@ def _become(channel: socket.socket, descriptors: list[int]) -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
+    tempfile.tempdir = None  # it was found in the environment of before
     sys.argv = ["agentcli", *request["arguments"]]
 
 

@@ -223,7 +223,7 @@ async def test_a_killed_worker_s_session_is_free_after_its_lease(tmp_path: Path)
             process.kill()
             began = time.monotonic()
             log, entries = await store.open(id, take_over=True)
-            assert time.monotonic() - began < 4.5
+            assert time.monotonic() - began < 20
             assert entries
             await log.append(said("mine now")).committed
             await log.close()

@@ -33,8 +33,8 @@ async def test_words_are_parted_as_a_shell_does_and_no_shell_reads_them(tmp_path
 
 async def test_a_program_that_is_left_behind_is_not_waited_for(tmp_path: Path) -> None:
     began = time.monotonic()
-    assert await helper("sh -c 'sleep 5 & echo key; echo $! >child'", tmp_path).key() == "key"
-    assert time.monotonic() - began < 3
+    assert await helper("sh -c 'sleep 60 & echo key; echo $! >child'", tmp_path).key() == "key"
+    assert time.monotonic() - began < 30
     await asyncio.create_subprocess_exec("kill", (tmp_path / "child").read_text().strip())
 
 
@@ -59,4 +59,4 @@ async def test_it_has_ten_seconds(tmp_path: Path) -> None:
     began = time.monotonic()
     with pytest.raises(ConfigError, match="did not end within 10 s"):
         await helper("sh -c 'sleep 60 & sleep 60'", tmp_path).key()
-    assert time.monotonic() - began < 13
+    assert time.monotonic() - began < 40

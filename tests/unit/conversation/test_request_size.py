@@ -189,4 +189,4 @@ def test_measuring_again_costs_what_is_new(counted: int) -> None:
     for _ in range(200):
         extend(made, said("y" * 1_000))
         tokens(made)
-    assert time.perf_counter() - start < 0.1  # measuring all of it takes 20 ms each time
+    assert time.perf_counter() - start < 2  # measuring all of it each time takes 4 s
