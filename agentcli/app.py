@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec import structs
 
+from agentcli.agent.calls.asking import asking_outside_calls
 from agentcli.agent.calls.recording import account_for_interrupted
 from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.context.nested_instructions import NestedInstructions
@@ -48,6 +49,7 @@ from agentcli.setup.hooks import Hooks
 from agentcli.setup.limits import session_budgets, turn_limits
 from agentcli.setup.lists import check_lists
 from agentcli.setup.opening import Opening, untold
+from agentcli.setup.programs import WorkspacePrograms
 from agentcli.setup.rules import configured_rules
 from agentcli.setup.session_choice import NEW, SessionChoice, open_log
 from agentcli.setup.skills import Skills
@@ -91,7 +93,8 @@ class Builder:
         self.models = Models(config, on_wait=on_notice)
         self._extras = extras
         self.skills = Skills(config, is_bare=extras.bare, tell=on_notice, added=extras.skill_folders)
-        self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice)
+        self.programs = WorkspacePrograms(config)
+        self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice, programs=self.programs)
         self.agents = Agents(config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
         self.opening = Opening(
@@ -191,7 +194,7 @@ class Builder:
         if not (may_have or extras.mcp_config or extras.mcp_servers or extras.mcp_clients):
             return None
         made: Servers | None = import_module("agentcli.setup.mcp").make_servers(
-            self.config, extras, self._on_notice, is_strict=extras.is_strict_mcp or not may_have
+            self.config, extras, self.programs, self._on_notice, is_strict=extras.is_strict_mcp or not may_have
         )
         return made
 
@@ -234,7 +237,8 @@ class Builder:
         hooks.publish = session.publish
         if services.mask is not None:
             hooks.mask = services.mask.text
-        said = await hooks.fire("SessionStart", subject=source, source=source)
+        said = await hooks.fire("SessionStart", subject=source, source=source)  # nobody listens yet who could be asked
+        hooks.ask = asking_outside_calls(session.runtime.calls)
         if said.context:
             state.notes.append(reminder(said.context))
 
@@ -339,7 +343,9 @@ class Builder:
             if self._extras.sandbox is not None:
                 return self._extras.sandbox
             setup, folders = import_module("agentcli.setup.sandbox"), (config.cwd, *added)
-            made: Sandbox = setup.make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile)
+            made: Sandbox = setup.make_sandbox(
+                config, folders, session_id=session_id, rules=rules, profile=profile, programs=self.programs.files
+            )
             return files.sandbox(made) if files else made
 
         lazy = LazySandbox(make)

@@ -83,7 +83,8 @@ class Config(Struct, frozen=True):
     """The merged settings, and the layers they came from, the lowest first. `notices` are for the person.
 
     `command_folders` hold slash commands in Markdown, the nearest last; a project's own only where it is trusted.
-    With `uses_project` what else it brings counts, too: skills and agents.
+    With `uses_project` what else it brings counts, too: skills and agents. With `trusts_project_now` that is so because
+    the caller trusts it as it is now.
     """
 
     settings: Settings
@@ -96,6 +97,7 @@ class Config(Struct, frozen=True):
     layers: tuple[Layer, ...] = ()
     kept_keys: KeptKeys = msgspec.field(default_factory=KeptKeys)
     uses_project: bool = False
+    trusts_project_now: bool = False
 
     def key(self, variable: str) -> str:
         """A provider's key: one typed just now, else the environment's, else one that is kept. Raises `ConfigError`."""
@@ -159,6 +161,7 @@ def load_config(
         tuple(layers),
         KeptKeys(paths.credentials),
         uses_project=bool(found),
+        trusts_project_now=trust,
     )
     terminal = config.settings.terminal
     for key, message in look_problems(terminal.keys, terminal.theme, terminal.themes):

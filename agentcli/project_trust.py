@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -120,6 +120,25 @@ def trust_project(paths: Paths, cwd: Path) -> None:
                 stamp = _stamp(folder, root)  # before the contents, so that a change meanwhile is seen
                 trusted[folder_text(folder)] = f"{_fingerprint(folder, root)} {stamp}"
         replace_file(file, msgspec.json.encode(trusted))
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"could not be written ({error}).", file=str(file)) from error
+
+
+def trusted_programs(paths: Paths) -> dict[str, str]:
+    """The digests of the programs that were trusted with projects, by path; none where they cannot be read."""
+    try:
+        return msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
+    except (OSError, msgspec.DecodeError):
+        return {}
+
+
+def trust_programs(paths: Paths, digests: Mapping[str, str]) -> None:
+    """Remember the digests of programs as trusted; an empty one forgets its program. Raises `ConfigError`."""
+    file = paths.state / "trust.json"
+    try:
+        trusted = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+        left = {name: kept for name, kept in {**trusted, **digests}.items() if kept}
+        replace_file(file, msgspec.json.encode(left))
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"could not be written ({error}).", file=str(file)) from error
 

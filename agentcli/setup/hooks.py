@@ -14,6 +14,7 @@ from agentcli.config import Config
 from agentcli.errors import ConfigError
 from agentcli.paths import project_root
 from agentcli.project_trust import HOOKS_FILE
+from agentcli.setup.programs import WorkspacePrograms
 from agentcli.small_files import is_file, read_small_file
 
 if TYPE_CHECKING:
@@ -22,10 +23,21 @@ if TYPE_CHECKING:
 
 
 class Hooks:
-    """The command hooks of one configuration. `tell` hears of what cannot be used."""
+    """The command hooks of one configuration, whose `programs` are trusted as they are.
 
-    def __init__(self, config: Config, *, is_bare: bool, tell: Callable[[str], None]) -> None:
+    `tell` hears of what cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        is_bare: bool,
+        tell: Callable[[str], None],
+        programs: WorkspacePrograms | None = None,
+    ) -> None:
         self._config = config
+        self._programs = programs or WorkspacePrograms(config)
         self._is_bare = is_bare
         self._tell = tell
 
@@ -42,6 +54,8 @@ class Hooks:
         specs = [spec for table, source in tables for spec in read(table, source, problems)]
         for problem in problems:
             self._tell(problem)
+        for spec in specs:
+            self._programs.add_hook(spec)
         return specs
 
     def of_session(self, session_id: str, mode: Callable[[], str]) -> CommandHooks | None:
@@ -51,7 +65,12 @@ class Hooks:
         module = import_module("agentcli.agent.command_hooks.running")
         cwd = self._config.cwd
         made: CommandHooks = module.CommandHooks(
-            self.specs, self.runner(session_id), session_id=session_id, cwd=cwd, mode=mode
+            self.specs,
+            self.runner(session_id),
+            self._programs.pins,
+            session_id=session_id,
+            cwd=cwd,
+            mode=mode,
         )
         return made
 

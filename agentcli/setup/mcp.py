@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -18,11 +18,12 @@ from agentcli.errors import ConfigError, ToolError
 from agentcli.paths import project_root
 from agentcli.project_trust import MCP_FILE, is_brought_file
 from agentcli.setup.extras import Extras
+from agentcli.setup.programs import WorkspacePrograms
 from agentcli.small_files import read_small_file
 from agentcli.tools.mcp.client import STARTUP_TIMEOUT_S, Scope, ServerSpec
 
 if TYPE_CHECKING:
-    from agentcli.agent.mcp.server import Heed
+    from agentcli.agent.mcp.server import Heed, Pins
     from agentcli.agent.mcp.servers import Servers
     from agentcli.tools.mcp.client import MCPClient
 
@@ -282,13 +283,25 @@ def load_sdk() -> Any:
             gc.enable()
 
 
-def make_servers(config: Config, extras: Extras, tell: Callable[[str], None], *, is_strict: bool) -> Servers | None:
+def server_pins(config: Config, programs: WorkspacePrograms, specs: Iterable[ServerSpec]) -> Pins:
+    """What servers are held to: what they offered when they were approved, and the programs that they are."""
+    for spec in specs:
+        programs.add_server(spec)
+    made: Pins = import_module("agentcli.infra.mcp.pins").FilePins(
+        config.paths.state / "mcp", project_root(config.cwd), programs.pins
+    )
+    return made
+
+
+def make_servers(
+    config: Config, extras: Extras, programs: WorkspacePrograms, tell: Callable[[str], None], *, is_strict: bool
+) -> Servers | None:
     """The servers of a program; None where none is configured. With `is_strict` those of the settings do not count."""
     specs = server_specs(config, tell, file=extras.mcp_config, added=extras.mcp_servers, is_strict=is_strict)
     only = [name for name in config.settings.tools.only if name.startswith("mcp__")]
     if not (specs or extras.mcp_clients) or (config.settings.tools.only and not only):
         return None
-    pins = import_module("agentcli.infra.mcp.pins").FilePins(config.paths.state / "mcp", project_root(config.cwd))
+    pins = server_pins(config, programs, specs)
     made: Servers = import_module("agentcli.agent.mcp.servers").Servers(
         specs, Connecting(config), pins, clients=extras.mcp_clients, only=only
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -24,9 +24,18 @@ from agentcli.tools.command import Profile
 
 
 def make_sandbox(
-    config: Config, folders: tuple[Path, ...], *, session_id: str, rules: Rules, profile: Profile | None
+    config: Config,
+    folders: tuple[Path, ...],
+    *,
+    session_id: str,
+    rules: Rules,
+    profile: Profile | None,
+    programs: Callable[[], Sequence[Path]] = tuple,
 ) -> LocalSandbox:
-    """The sandbox of a session in `folders`, the working directory first; `profile` replaces that of the settings."""
+    """The sandbox of a session in `folders`, the working directory first; `profile` replaces that of the settings.
+
+    `programs` are files of the workspace that run outside of it, and which commands may not change.
+    """
     home, settings = home_of(config.environment), config.settings.sandbox
     state, cache = config.paths.state, config.paths.cache
     limits = CommandLimits(
@@ -43,6 +52,7 @@ def make_sandbox(
         tries=state / "tries",
         aside=state / "put_aside",
         own_folders=(config.paths.config, state),
+        programs=programs,
         cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
     )
     return LocalSandbox(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -679,3 +680,16 @@ def test_a_weak_sandbox_is_a_warning_of_doctor_and_no_failure(place: Place) -> N
 def test_the_first_screen_says_that_the_sandbox_is_weak(open_terminal: Open) -> None:
     skip_without_landlock()
     open_terminal([], **KIND).see(r"Weak sandbox \(landlock\)")
+
+
+def test_a_script_that_a_trusted_hook_runs_is_put_back(place: Place) -> None:
+    script = place.folder / "scripts/guard.sh"
+    script.parent.mkdir()
+    script.write_text(f"echo ran >> {place.folder.parent}/runs\n")
+    (place.folder / ".agentcli").mkdir()
+    hook = {"hooks": [{"type": "command", "command": "sh scripts/guard.sh"}]}
+    (place.folder / ".agentcli/hooks.json").write_text(json.dumps({"hooks": {"PreToolUse": [hook]}}))
+    place.run("config", "trust")
+    told, _ = run_in(place, "echo evil > scripts/guard.sh", "true")
+    assert "[the sandbox reverted changes" in told
+    assert (place.folder.parent / "runs").read_text() == "ran\nran\n"

@@ -6,9 +6,10 @@ import time
 from collections.abc import Sequence
 from itertools import count
 
-from agentcli.agent.calls.scopes import Call
+from agentcli.agent.calls.scopes import Call, SessionCalls
 from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import Approve
+from agentcli.llm.messages import ToolUse
 from agentcli.tools.tool import Ask
 
 
@@ -30,6 +31,21 @@ def asking(call: Call) -> Ask | None:
             answer = await ask(request, None)
         finally:
             call.report.waited_s += time.perf_counter() - since
+        return answer.comment if isinstance(answer, Approve) and answer.allowed else None
+
+    return asked
+
+
+def asking_outside_calls(calls: SessionCalls) -> Ask:
+    """What asks the person about something that no call of the model's is about; None is answered where nobody is."""
+    numbers = count(1)
+
+    async def asked(question: str, options: Sequence[str]) -> str | None:
+        if (ask := calls.ask) is None:
+            return None
+        id = f"question-{next(numbers)}"
+        use = ToolUse(id, "ask_user", {"question": question, "options": list(options)})
+        answer = await ask(ApprovalRequested(id, use, question, "", "", kind="ask", options=tuple(options)), None)
         return answer.comment if isinstance(answer, Approve) and answer.allowed else None
 
     return asked

@@ -11,26 +11,45 @@ from typing import Any
 import msgspec
 
 from agentcli.agent.calls.record import CallRecord
-from agentcli.agent.command_hooks.answers import Ended, Said, combined, read_answer
+from agentcli.agent.command_hooks.answers import Decision, Ended, Said, combined, read_answer
 from agentcli.agent.command_hooks.field_shape import field_input, field_name, own_input
 from agentcli.agent.command_hooks.specs import EventName, HookSpec
 from agentcli.agent.events import Emit, HookRan, Notice
 from agentcli.agent.hooks import HookAnswer
+from agentcli.agent.program_trust import REFUSE, RUN, ProgramTrust, changed_sentence
 from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.tools.tool import Ask
 
 RunCommand = Callable[[str, bytes, float], Awaitable[Ended]]  # command, stdin, seconds
 
 
+# Events whose hooks can refuse: one that may not run must not let through what it might have refused.
+_REFUSING: frozenset[EventName] = frozenset(("PreToolUse", "UserPromptSubmit"))
+
+
 class CommandHooks:
-    """Implements `CallHooks` and `EventHooks` for one session. `mask` hides secrets in what the model is told."""
+    """Implements `CallHooks` and `EventHooks` for one session. `mask` hides secrets in what the model is told.
+
+    `ask` puts a question to the person: whether `programs` that changed may run.
+    """
 
     def __init__(
-        self, specs: Sequence[HookSpec], run: RunCommand, *, session_id: str, cwd: Path, mode: Callable[[], str]
+        self,
+        specs: Sequence[HookSpec],
+        run: RunCommand,
+        programs: ProgramTrust,
+        *,
+        session_id: str,
+        cwd: Path,
+        mode: Callable[[], str],
     ) -> None:
         self.specs = tuple(specs)
         self.publish: Emit = lambda event: None
         self.mask: Callable[[str], str] = lambda text: text
+        self.ask: Ask | None = None
         self._run = run
+        self._programs = programs
+        self._asking = asyncio.Lock()
         self._session_id = session_id
         self.cwd = cwd
         self._mode = mode
@@ -72,12 +91,30 @@ class CommandHooks:
         return msgspec.structs.replace(answer, reason=self.mask(answer.reason), context=self.mask(answer.context))
 
     async def _one(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> Said:
+        if refusal := await self._program_refusal(spec):
+            decision: Decision = "deny" if spec.event in _REFUSING else ""
+            said = Said(decision, refusal, problem=refusal)
+            self.publish(HookRan(spec.event, spec.command, subject, decision, refusal, refusal, 0, agent_id=agent_id))
+            return said
         began = time.monotonic()
         said = read_answer(spec, await self._run(spec.command, input, spec.timeout_s))
         took = round((time.monotonic() - began) * 1000)
         told = (said.decision, said.reason, said.problem, took)
         self.publish(HookRan(spec.event, spec.command, subject, *told, agent_id=agent_id))
         return said
+
+    async def _program_refusal(self, spec: HookSpec) -> str:
+        """Ask about files of the workspace that the hook runs and that changed. Returns why it is not to run."""
+        async with self._asking:  # several hooks may run the same file: the person is asked once
+            changed = await asyncio.to_thread(self._programs.changed, spec.command)
+            if not changed:
+                return ""
+            told = changed_sentence(changed, f"the {spec.event} hook `{spec.command}`")
+            ask = self.ask if self._mode() != "dontAsk" else None
+            if ask is not None and await ask(told, (RUN, REFUSE)) == RUN:
+                self._programs.accept(spec.command)
+                return ""
+            return f"{told} It was not run. Read what changed; then `agentcli config trust` trusts it as it is"
 
     # Calls
 

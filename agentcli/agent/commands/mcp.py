@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
 from agentcli.agent.mcp.server import Server
@@ -95,7 +96,13 @@ async def _mcp(servers: Servers, argument: str) -> str:
                 raise UsageError(str(error)) from error
             return _row(server)
         case "approve" if name:
-            servers.get(name).approve()
+            server = servers.get(name)
+            if await server.trust_programs():
+                with suppress(ToolError):  # its row says what is wrong
+                    await server.restart()
+                if server.now is None or not server.is_changed:
+                    return _row(server)
+            server.approve()
             return f"What {name} offers now is approved. The model sees it from the next conversation or compaction on."
         case _:
             return _described(servers.get(argument))

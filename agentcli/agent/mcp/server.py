@@ -7,11 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
 import msgspec
 
+from agentcli.agent.program_trust import REFUSE, RUN, changed_sentence
 from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError, UserError
 from agentcli.llm.messages import Text
 from agentcli.tools.mcp.client import MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec
@@ -63,6 +65,14 @@ class Pins(Protocol):
 
     def save(self, spec: ServerSpec, offer: Offer) -> None:
         """Raises `StorageError`."""
+        ...
+
+    def changed_programs(self, spec: ServerSpec) -> Sequence[Path]:
+        """The files of the workspace that start a server and are not as they were when it was trusted."""
+        ...
+
+    def accept_programs(self, spec: ServerSpec) -> None:
+        """Trust them as they were seen last. Raises `ConfigError`."""
         ...
 
 
@@ -150,6 +160,7 @@ class Server:
     async def _connected(self) -> MCPClient:
         self.problem = ""
         try:
+            await self._check_programs(None)
             async with asyncio.timeout(self.spec.startup_timeout_s):
                 client = await self._connect(self.spec, self)
                 try:
@@ -206,6 +217,12 @@ class Server:
         words = [f"{what}: {', '.join(names)}" for what, names in told.items() if names]
         return "; ".join(words) or "its prompts or its instructions"
 
+    async def trust_programs(self) -> Sequence[Path]:
+        """Trust the files that start the server as they are now, and return those that had changed."""
+        if changed := await asyncio.to_thread(self._pins.changed_programs, self.spec):
+            self._pins.accept_programs(self.spec)
+        return changed
+
     def approve(self) -> None:
         """Use what the server offers now. Raises `UsageError` before it was connected."""
         if self.now is None:
@@ -249,6 +266,8 @@ class Server:
 
     async def call(self, tool: RemoteTool, input: dict[str, Any], context: ToolContext) -> RemoteResult:
         """Raises `ToolError`."""
+        if self._client is None:
+            await self._check_programs(context.ask)
         client = await self.client()
         await self._check_approved(tool, context.ask)
         deadline = asyncio.timeout(self.spec.timeout_s)
@@ -264,6 +283,21 @@ class Server:
                 kind="timeout",
             ) from error
         return self._introduced(result, context.workspace.files)
+
+    async def _check_programs(self, ask: Ask | None) -> None:
+        """Ask about files that would be started and have changed. Raises `ToolError` if they are not to be started."""
+        changed = await asyncio.to_thread(self._pins.changed_programs, self.spec)
+        if not changed:
+            return
+        told = changed_sentence(changed, f"the MCP server {self.name}")
+        if ask is not None and await ask(told, (RUN, REFUSE)) == RUN:
+            self._pins.accept_programs(self.spec)
+            return
+        raise ToolError(
+            f"{told} It was not started. Read what changed; then `/mcp approve {self.name}` or `agentcli mcp approve "
+            f"{self.name}` trusts it as it is.",
+            kind="permission_denied",
+        )
 
     async def _check_approved(self, tool: RemoteTool, ask: Ask | None) -> None:
         """Ask about a tool that is not what was approved. Raises `ToolError` if it is not to be used."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from agentcli.agent.calls.scopes import SessionCalls
@@ -221,4 +222,10 @@ class _NoPins:
         return None
 
     def save(self, spec: ServerSpec, offer: Offer) -> None:
+        pass
+
+    def changed_programs(self, spec: ServerSpec) -> Sequence[Path]:
+        return ()
+
+    def accept_programs(self, spec: ServerSpec) -> None:
         pass

@@ -27,9 +27,11 @@ from agentcli.frontends.terminal.text.text_width import first_rows, rows_of
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.near_names import did_you_mean
 from agentcli.paths import current_folder, find_paths, project_root
-from agentcli.project_trust import MCP_FILE, project_files, trust_project
+from agentcli.project_trust import MCP_FILE, project_files, trust_programs, trust_project
 from agentcli.safety.secrets.masking import mask
+from agentcli.setup.hooks import Hooks
 from agentcli.setup.mcp import server_specs, told_server
+from agentcli.setup.programs import WorkspacePrograms
 
 app = make_app("Look at the settings.")
 
@@ -97,7 +99,14 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
     if not files:
         tell("This project has no settings of its own (.agentcli/config.toml).")
         return
-    servers = server_specs(_as_trusted(), tell)
+    trusted = _as_trusted()
+    servers = server_specs(trusted, tell)
+    programs = WorkspacePrograms(trusted)
+    for hook in Hooks(trusted, is_bare=False, tell=tell).specs:
+        programs.add_hook(hook)
+    for server in servers:
+        programs.add_server(server)
+    digests = programs.pins.to_trust()
     texts = [
         f"# {file}\n{mask(file.read_text(errors='replace'))}"
         for file in files
@@ -107,7 +116,7 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
         if spec.is_of_project:
             own = " (in place of your own one)" if spec.name in config.settings.mcp_servers else ""
             texts.append(f"{told_server(spec)}{own}")
-    names = ", ".join(str(file) for file in files)
+    names = ", ".join([*map(str, files), *sorted(path for path, digest in digests.items() if digest)])
     asks = not yes and sys.stdin.isatty()
     if asks:
         texts.append(f"The project's files: {names}")
@@ -117,6 +126,7 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
     elif not _read_to_the_end(shown) or not typer.confirm("Trust them as they are now?"):
         return
     trust_project(config.paths, current_folder())
+    trust_programs(config.paths, digests)
     tell(f"Trusted as they are now: {names}")
 
 

@@ -19,11 +19,11 @@ from agentcli.cli.stored_settings import store_in, store_setting
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.config import Config, read_layer
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.infra.mcp.pins import FilePins
 from agentcli.llm.server_address import is_loopback
 from agentcli.paths import project_root
 from agentcli.project_trust import MCP_FILE
-from agentcli.setup.mcp import LOCAL_FILE, Connecting, load_sdk, server_specs, servers_in
+from agentcli.setup.mcp import LOCAL_FILE, Connecting, load_sdk, server_pins, server_specs, servers_in
+from agentcli.setup.programs import WorkspacePrograms
 from agentcli.small_files import replace_file
 from agentcli.tools.mcp.client import ServerSpec
 
@@ -123,12 +123,13 @@ def approve_server(name: Name) -> None:
     """Approve what a server of the project offers now."""
     config = configuration(warns=True)
     server = _server(config, _named(config, name))
+    programs = wait_for(server.trust_programs())
     wait_for(_reached([server]))
     if server.now is None:
         raise UsageError(server.problem)
-    changes = server.changes() if server.is_changed else "nothing was changed"
+    changes = [*map(str, programs), *([server.changes()] if server.is_changed else [])]
     server.approve()
-    tell(f"Approved: {changes}.")
+    tell(f"Approved: {'; '.join(changes) or 'nothing was changed'}.")
 
 
 @app.command("login")
@@ -163,7 +164,7 @@ def serve(
 
 
 def _server(config: Config, spec: ServerSpec) -> Server:
-    pins = FilePins(config.paths.state / "mcp", project_root(config.cwd))
+    pins = server_pins(config, WorkspacePrograms(config), [spec])
     return Server(spec, Connecting(config), pins, tell=warn, updated=lambda: None)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from agentcli.agent.program_trust import ProgramTrust
 from agentcli.errors import StorageError
 from agentcli.small_files import make_private_folder, replace_file
 from agentcli.tools.mcp.client import Offer, ServerSpec
@@ -14,9 +16,13 @@ from agentcli.tools.mcp.names import plain
 
 
 class FilePins:
-    """Implements `Pins`. A project's server is pinned for that project, others for all folders."""
+    """Implements `Pins`. A project's server is pinned for that project, others for all folders.
 
-    def __init__(self, folder: Path, project: Path) -> None:
+    `programs` has the files of the workspace that servers are started from.
+    """
+
+    def __init__(self, folder: Path, project: Path, programs: ProgramTrust) -> None:
+        self._programs = programs
         self._folder = folder
         self._project = project
 
@@ -37,6 +43,13 @@ class FilePins:
             replace_file(file, msgspec.json.encode(offer))
         except OSError as error:
             raise StorageError(f"What the MCP server {spec.name} offers could not be kept: {error}.") from error
+
+    def changed_programs(self, spec: ServerSpec) -> Sequence[Path]:
+        return self._programs.changed(spec.start_command) if spec.start_command else ()
+
+    def accept_programs(self, spec: ServerSpec) -> None:
+        if spec.start_command:
+            self._programs.accept(spec.start_command)
 
     def _file(self, spec: ServerSpec) -> Path:
         where = str(self._project) if spec.scope in ("project", "local") else ""

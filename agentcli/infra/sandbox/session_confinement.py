@@ -48,7 +48,8 @@ class CommandLimits(Struct, frozen=True):
     """The settings for commands. Paths are absolute; `cache` is where tools keep theirs, per workspace.
 
     `tries` holds what stands in for the workspace while a command is tried, `aside` what stood in the way of something
-    that was put back; `own_folders` are agentcli's own. `tried` limits what a tried command may change.
+    that was put back; `own_folders` are agentcli's own. `tried` limits what a tried command may change. `programs` are
+    files of the workspace that trusted commands run outside of the sandbox.
     """
 
     profile: Profile = "danger-full-access"
@@ -62,6 +63,7 @@ class CommandLimits(Struct, frozen=True):
     aside: Path | None = None
     own_folders: tuple[Path, ...] = ()
     tried: TryLimits = TryLimits()
+    programs: Callable[[], Sequence[Path]] = tuple
 
 
 def _names_in(root: Path) -> Iterator[str]:
@@ -146,7 +148,7 @@ class SessionConfinement:
             readable_again=(*paths.granted("read"), *paths.granted("write")),
             writable=(*limits.writable, *(path for path in paths.granted("write") if path.exists())),
             protected=self._protected(),
-            protected_paths=(*self._at_home(), *self.limits.own_folders, *obeyed[:MOST_OBEYED]),
+            protected_paths=(*self._always_protected(), *obeyed[:MOST_OBEYED]),
             proxy_socket=self._proxy.socket if self._proxy is not None and self._hosts else None,
             cache=self._cache,
         )
@@ -163,9 +165,11 @@ class SessionConfinement:
         return self._secrets.inside(self.roots, is_changed=is_changed)[0]
 
     def is_write_protected(self, path: Path) -> bool:
-        """True if git would execute this file or obey its contents. The answer is up to a second old."""
+        """True if git or a trusted command runs this file or obeys its contents. The answer is up to a second old."""
         if time.monotonic() - self._planned_at > 1:
-            bounds = Bounds("workspace-write", self.roots, self.limits.home)
+            bounds = Bounds(
+                "workspace-write", self.roots, self.limits.home, protected_paths=tuple(self.limits.programs())
+            )
             plan = plan_protection(bounds, str(self.roots[0]), self._repositories)
             self._protected_places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
             self._planned_at = time.monotonic()
@@ -184,6 +188,9 @@ class SessionConfinement:
             folder, str(self.limits.home), self._repositories
         )
         return found
+
+    def _always_protected(self) -> Sequence[Path]:
+        return (*self._at_home(), *self.limits.own_folders, *self.limits.programs())
 
     def _protected(self) -> tuple[str, ...]:
         """Names that are there, and of those that are not the few that programs would obey at once in a project.

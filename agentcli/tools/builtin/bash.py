@@ -116,7 +116,7 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
     workspace = context.workspace
     if workspace.sandbox.confines and not given.unconfined:
-        notes += _of_the_sandbox(result.output, workspace.sandbox)
+        notes += _of_the_sandbox(result.output, workspace.sandbox, start)
     cwd = start if given.cwd else _follow(result, start, context, notes)
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
@@ -208,12 +208,16 @@ def _unread(output: str, cwd: Path, files: Files) -> tuple[Path, ...]:
     return tuple(paths)
 
 
-def _of_the_sandbox(output: str, boundary: Boundary) -> list[str]:
+def _of_the_sandbox(output: str, boundary: Boundary, cwd: Path) -> list[str]:
     """What to know when a command says that it could not do something, and that is likely the sandbox's doing."""
     lines = output.splitlines()
-    named = {part for line in lines if _REFUSED.search(line) for part in re.split(r"[/\s'\"`:]+", line)}
+    words = {word for line in lines if _REFUSED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
+    named = {part for word in words for part in word.split("/")}
     notes = []
-    if kept := sorted(filter(is_read_only_name, named)):
+    kept = sorted(filter(is_read_only_name, named))
+    if not kept:
+        kept = [word for word in sorted(words)[:_MOST_UNREAD] if boundary.is_write_protected(cwd / word)]
+    if kept:
         notes.append(
             f"[the sandbox keeps {', '.join(kept)} from commands, as other programs obey what is there: file_edit "
             "changes it where the user agrees, and unconfined asks them to let this command do it]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -12,6 +13,8 @@ from msgspec import Struct
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.tools.tool import Ask
 
+# Variables that make an interpreter run a file.
+STARTS_FILES = ("BASH_ENV", "ENV", "NODE_OPTIONS", "PYTHONSTARTUP", "LD_PRELOAD", "PERL5OPT", "RUBYOPT")
 Scope = Literal["project", "local", "user", "flag", "caller"]
 STARTUP_TIMEOUT_S = 30.0  # npx and uvx may have to download a server first
 
@@ -54,6 +57,12 @@ class ServerSpec(Struct, frozen=True):
     def target(self) -> str:
         """The command line or the address, for people."""
         return self.url or " ".join((self.command, *self.args))
+
+    @property
+    def start_command(self) -> str:
+        """The command line that starts it, after what variables make an interpreter run; empty for an address."""
+        started = (value for name, value in self.env.items() if name in STARTS_FILES)
+        return "" if self.url else shlex.join((*started, self.command, *self.args))
 
     @property
     def fingerprint(self) -> str:

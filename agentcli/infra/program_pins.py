@@ -1,0 +1,127 @@
+"""Holds the workspace files that trusted commands run to what they held when the person trusted them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from agentcli.safety.commands.named_files import NamedFile, named_files
+
+MAX_BYTES = 50_000_000  # of a program that is pinned; of a larger one its size and times are
+MISSING = ""
+
+
+class ProgramPins:
+    """Implements `ProgramTrust` for the commands of one configuration.
+
+    `trusted` gives the digests that were kept with the trust in the project, by path; `keep` adds to them. A command
+    that the project's trust is not about is held to what its files were when it was added.
+    """
+
+    def __init__(
+        self,
+        *,
+        cwd: Path,
+        root: Path,
+        trusted: Callable[[], Mapping[str, str]] | None,
+        keep: Callable[[Mapping[str, str]], None],
+    ) -> None:
+        self._cwd, self._root = str(cwd), str(root)
+        self._trusted = trusted
+        self._keep = keep
+        self._named: dict[str, tuple[NamedFile, ...]] = {}
+        self._pins: dict[str, dict[str, str]] = {}
+        self._of_project: set[str] = set()
+        self._seen: dict[str, dict[str, str]] = {}
+
+    def add(self, command: str, *, is_of_project: bool = False, variables: Mapping[str, str] = {}) -> None:
+        """Pin the files of a command from now on."""
+        if command in self._named:
+            return
+        inside = (self._cwd, self._root)
+        found = named_files(command, cwd=self._cwd, root=self._root, variables=variables)
+        self._named[command] = tuple(
+            sorted(
+                (file for file in found if any(file.path.startswith(f"{folder.rstrip('/')}/") for folder in inside)),
+                key=lambda file: file.path,
+            )
+        )
+        if is_of_project:
+            self._of_project.add(command)
+        if is_of_project and self._trusted is not None:
+            trusted = self._trusted()
+            paths = {file.path for file in self._named[command]}
+            self._pins[command] = {path: digest for path, digest in trusted.items() if path in paths}
+        else:
+            self._pins[command] = self.digests(command)
+
+    def digests(self, command: str) -> dict[str, str]:
+        """The digests of the files that a command runs, as they are now, by path."""
+        pinned = self._pins.get(command, {})
+        found = {file.path: digest_of(file.path) for file in self._named[command] if _is_program(file, pinned)}
+        return {path: digest for path, digest in found.items() if digest != MISSING}
+
+    def changed(self, command: str) -> Sequence[Path]:
+        now, pinned = self.digests(command), self._pins[command]
+        self._seen[command] = now
+        return [Path(path) for path in sorted(now.keys() | pinned.keys()) if now.get(path) != pinned.get(path)]
+
+    def accept(self, command: str) -> None:
+        now = self._seen[command]
+        gone = {path: MISSING for path in self._pins[command] if path not in now}
+        self._pins[command] = now
+        if command in self._of_project and self._trusted is not None:
+            self._keep({**gone, **now})
+
+    def to_trust(self) -> dict[str, str]:
+        """The digests to keep with the trust in the project, as its files are now; `MISSING` for what is not there."""
+        named = {file.path: MISSING for command in self._of_project for file in self._named[command]}
+        return named | {path: digest for command in self._of_project for path, digest in self.digests(command).items()}
+
+    def files(self) -> list[Path]:
+        """The files that all commands run, and that are there, without links."""
+        named = {
+            os.path.realpath(file.path)
+            for command, files in self._named.items()
+            for file in files
+            if _is_program(file, self._pins[command])
+        }
+        return [Path(path) for path in sorted(named) if os.path.isfile(path)]  # noqa: PTH113
+
+
+def _is_program(file: NamedFile, pinned: Mapping[str, str]) -> bool:
+    """True for what is pinned, and for files that are run: not data, unless it is executable."""
+    if file.path in pinned:
+        return True
+    try:
+        status = os.stat(file.path)  # noqa: PTH116  # many paths, most of which do not exist
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(status.st_mode) and (not file.is_data or bool(status.st_mode & 0o111))
+
+
+def digest_of(path: str) -> str:
+    """A digest of where a path leads and what is there; `MISSING` where there is no file."""
+    digest = hashlib.sha256(os.fsencode(os.path.realpath(path)) + b"\0")
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:  # with an opener
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return MISSING
+            if status.st_size > MAX_BYTES:
+                digest.update(f"{status.st_ino} {status.st_size} {status.st_ctime_ns}".encode())
+            else:
+                digest.update(file.read(MAX_BYTES + 1))
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return MISSING
+    except OSError as error:
+        return f"unreadable ({error.errno})"
+    return digest.hexdigest()
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Do not wait where a pipe took the file's place."""
+    return os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,0 +1,51 @@
+"""Which files a trusted command names, however it does so."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentcli.safety.commands.named_files import named_files
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("sh scripts/lint.sh", "/r/scripts/lint.sh"),
+        ("./lint", "/r/w/lint"),
+        ("env A=1 timeout 5 python3 -u lint.py", "/r/w/lint.py"),
+        ('"$CLAUDE_PROJECT_DIR"/a.sh', "/r/a.sh"),
+        ("${CLAUDE_PROJECT_DIR:-.}/a.sh", "/r/a.sh"),
+        ("$(git rev-parse --show-toplevel)/a.sh", "/r/a.sh"),
+        ('sh "$(pwd)/a.sh"', "/r/w/a.sh"),
+        ("cd scripts && ./a.sh", "/r/w/scripts/a.sh"),
+        ("bash -c 'true; sh scripts/a.sh'", "/r/w/scripts/a.sh"),
+        ("bash -c \"bash -c 'sh a.sh'\"", "/r/w/a.sh"),
+        ("D=scripts; sh $D/a.sh", "/r/w/scripts/a.sh"),
+        ("sh lint.txt", "/r/w/lint.txt"),
+        ("sh < lint.txt", "/r/w/lint.txt"),
+        ("node --require ./a.js server", "/r/w/server/index.js"),
+        ("node --import=./a.mjs x", "/r/w/a.mjs"),
+        ("uv run python -m tools.lint", "/r/w/tools/lint.py"),
+        ("python3 -m tools", "/r/w/src/tools/__main__.py"),
+        (". ./env.sh", "/r/w/env.sh"),
+        ("ruff check --config=ruff.toml", "/r/w/ruff.toml"),
+        ("a 'unfinished; sh x.sh", "/r/w/x.sh"),
+    ],
+)
+def test_a_file_that_is_run_is_named(command: str, path: str) -> None:
+    found = {file.path for file in named_files(command, cwd="/r/w", root="/r") if not file.is_data}
+    assert path in found or path.replace("/r/", "/r/w/", 1) in found
+
+
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        ("python3 lint.py >> hooks.txt.py", "/r/hooks.txt.py"),
+        ("python3 lint.py 2> err", "/r/err"),
+        ("python3 server.py memory.json", "/r/memory.json"),
+        ("sh lint.sh | tee last.log", "/r/last.log"),
+        ("make lint", "/r/make"),
+    ],
+)
+def test_what_is_written_or_only_read_is_not(command: str, path: str) -> None:
+    assert path not in {file.path for file in named_files(command, cwd="/r", root="/r") if not file.is_data}
