@@ -1,8 +1,9 @@
-"""Walks the folders of a workspace, the nearest first, and reads again only those that changed."""
+"""Walks the folders of a workspace once, the nearest first, and then reads those that changed since."""
 
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
 from collections import deque
@@ -11,22 +12,23 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
+from agentcli.infra.sandbox.folder_watch import FolderWatch
+
 _Found = TypeVar("_Found")
 
-_FRESH_FOR_S = 30.0
-_QUICK_S = 0.05  # a walk that takes so long can be made after every command
+_TICK_NS = 20_000_000  # a folder can change twice within a tick of the clock of its file system, by one stamp
+_LONGEST_UPDATE_S = 1.0
 
 
 class Extent(Struct, frozen=True):
     """Bounds a walk.
 
-    Each walk reads `fresh_levels` below a root and folders that are new to it; every half minute one reads all.
-    Folders named in `shallow` come last: at most `most_shallow` of them, down to `shallow_levels` below each.
+    Folders named in `shallow` come last: at most `most_shallow` of them, down to `shallow_levels` below each; what is
+    made in them later counts at any depth.
     """
 
     most_folders: int
     longest_s: float
-    fresh_levels: int
     shallow: frozenset[str]
     most_shallow: int
     shallow_levels: int = 0
@@ -34,9 +36,19 @@ class Extent(Struct, frozen=True):
 
 
 class _Folder(Struct, Generic[_Found]):
-    modified_ns: int
+    stamp: tuple[int, int]  # the inode, and the time of its last change, which no program can set
     folders: tuple[str, ...]
     found: _Found
+
+
+class _Tree(Generic[_Found]):
+    """What is known of one root. Folders that could not be `unread` are tried again each time."""
+
+    def __init__(self) -> None:
+        self.folders: dict[str, _Folder[_Found]] = {}
+        self.unread: set[str] = set()
+        self.watch = FolderWatch()
+        self.is_partial = False
 
 
 class FolderWalk(Generic[_Found]):
@@ -45,77 +57,118 @@ class FolderWalk(Generic[_Found]):
     def __init__(self, extent: Extent, look: Callable[[str, Sequence[os.DirEntry[str]]], _Found]) -> None:
         self._extent = extent
         self._look = look
-        self._known: dict[str, dict[str, _Folder[_Found]]] = {}
-        self._walked_at: dict[str, float] = {}
-        self._took_s: dict[str, float] = {}
-        self._partial: set[str] = set()
+        self._trees: dict[str, _Tree[_Found]] = {}
         self._lock = threading.Lock()
 
-    def inside(self, root: str, *, is_changed: bool = False) -> list[tuple[str, _Found]]:
-        """Each folder in `root`, itself among them, with what was found in it; links are not followed.
+    def inside(self, root: str) -> list[tuple[str, _Found]]:
+        """Each folder in `root` as it is now, itself among them, with what was found in it; links are not followed.
 
-        Deep in the workspace it is at most half a minute old; where that is `is_changed` and quickly walked, it is of
-        now.
+        The first time all of them are walked, later only those in which the kernel noted a change. Where it notes none,
+        the stamps of all are compared.
         """
         with self._lock:
-            now = time.monotonic()
-            is_old = now - self._walked_at.get(root, -_FRESH_FOR_S) >= _FRESH_FOR_S
-            is_deep = is_old or (is_changed and self._took_s[root] < _QUICK_S)
-            self._walk(root, is_deep=is_deep)
-            if is_deep:
-                self._walked_at[root], self._took_s[root] = now, time.monotonic() - now
-            return [(path, folder.found) for path, folder in self._known[root].items()]
+            tree = self._trees.setdefault(root, _Tree())
+            changes = tree.watch.take() if tree.folders else None
+            if changes is None or root in changes[1]:
+                self._walk(root, tree)
+            else:
+                self._update(tree, *changes)
+            return [(path, folder.found) for path, folder in tree.folders.items()]
 
     def is_partial(self, root: str) -> bool:
         """True if there were too many folders to look at all of them."""
-        return root in self._partial
+        return root in self._trees and self._trees[root].is_partial
 
-    def _walk(self, root: str, *, is_deep: bool) -> None:
-        extent, known = self._extent, self._known.get(root, {})
-        seen = {} if is_deep else known
-        waiting = deque([(root, 0)])
-        shallow = deque[tuple[str, int, int]]()  # the last is how many levels are looked at below
+    def _walk(self, root: str, tree: _Tree[_Found]) -> None:
+        extent, known = self._extent, tree.folders
+        seen: dict[str, _Folder[_Found]] = {}
+        tree.unread.clear()
+        waiting = deque([root])
+        shallow = deque[tuple[str, int]]()  # with how many levels are looked at below
         deadline, left, left_shallow = time.monotonic() + extent.longest_s, extent.most_folders, extent.most_shallow
         while (left if waiting else left_shallow and shallow) and time.monotonic() < deadline:
             is_shallow = not waiting
-            path, depth, levels = shallow.popleft() if is_shallow else (*waiting.popleft(), extent.shallow_levels + 1)
-            before = known.get(path)
-            if before is not None and not is_deep and depth > extent.fresh_levels:
-                continue
-            folder = self._look_at(path, before)
+            path, levels = shallow.popleft() if is_shallow else (waiting.popleft(), extent.shallow_levels + 1)
+            folder = self._look_at(path, known.get(path), tree)
             if folder is None:
-                seen.pop(path, None)
                 continue
             seen[path] = folder
             if is_shallow:
                 left_shallow -= 1
             else:
                 left -= 1
-            if not (is_deep or depth < extent.fresh_levels or folder is not before):
-                continue
             for child in folder.folders:
                 if not is_shallow and child.rpartition(os.sep)[2] not in extent.shallow:
-                    waiting.append((child, depth + 1))
+                    waiting.append(child)
                 elif levels:
-                    shallow.append((child, depth + 1, levels - 1))
-        self._known[root] = known | seen if waiting or shallow else seen  # what was found once is not lost again
-        if waiting:
-            self._partial.add(root)
-        elif is_deep:
-            self._partial.discard(root)
+                    shallow.append((child, levels - 1))
+        tree.folders = known | seen if waiting or shallow else seen  # what was found once is not lost again
+        tree.is_partial = bool(waiting)
 
-    def _look_at(self, path: str, before: _Folder[_Found] | None) -> _Folder[_Found] | None:
+    def _update(self, tree: _Tree[_Found], changed: set[str], replaced: set[str]) -> None:
+        """Look at folders in which something changed, and at all that is new in them."""
+        extent, known = self._extent, tree.folders
+        if replaced:
+            for path in [path for path in known if _is_in(path, replaced)]:
+                del known[path]
+        new = deque(path for path in tree.unread if not _is_in(path, replaced))
+        tree.unread.clear()
+        for path in sorted(changed & known.keys()):
+            folder = self._look_at(path, None, tree)
+            if folder is None:
+                del known[path]
+                continue
+            new.extend(child for child in folder.folders if child not in known)
+            known[path] = folder
+        shallow = deque[str]()
+        deadline, left, left_shallow = time.monotonic() + _LONGEST_UPDATE_S, extent.most_folders, extent.most_shallow
+        while (left if new else left_shallow and shallow) and time.monotonic() < deadline:
+            is_shallow = not new
+            path = shallow.popleft() if is_shallow else new.popleft()
+            if not is_shallow and path.rpartition(os.sep)[2] in extent.shallow:
+                shallow.append(path)
+                continue
+            folder = self._look_at(path, None, tree)
+            if folder is None:
+                continue
+            known[path] = folder
+            if is_shallow:
+                left_shallow -= 1
+                shallow.extend(folder.folders)
+            else:
+                left -= 1
+                new.extend(folder.folders)
+        tree.is_partial |= bool(new)
+
+    def _look_at(self, path: str, before: _Folder[_Found] | None, tree: _Tree[_Found]) -> _Folder[_Found] | None:
         """A folder, from memory where it has not changed since; None where it cannot be read."""
         try:
-            modified = os.stat(path).st_mtime_ns  # noqa: PTH116  # a tenth of the time of a Path
-            if before is not None and before.modified_ns == modified:
+            tree.watch.add(path)
+            status = os.stat(path, follow_symlinks=False)  # noqa: PTH116  # a tenth of the time of a Path
+            if not stat.S_ISDIR(status.st_mode):
+                return None
+            if before is not None and before.stamp == (status.st_ino, status.st_ctime_ns):
                 return before
+            looked_ns = time.time_ns()
             with os.scandir(path) as entries:
                 inside = list(entries)
             folders = [each.path for each in inside if each.name not in self._extent.skipped and _is_folder(each)]
-        except OSError:
+        except FileNotFoundError:
             return None
-        return _Folder(modified, tuple(sorted(folders)), self._look(path, inside))
+        except OSError:
+            tree.unread.add(path)
+            return None
+        stamp = status.st_ino, status.st_ctime_ns if status.st_ctime_ns < looked_ns - _TICK_NS else 0
+        return _Folder(stamp, tuple(sorted(folders)), self._look(path, inside))
+
+
+def _is_in(path: str, folders: set[str]) -> bool:
+    """True if a path is one of these folders, or lies below one."""
+    while path:
+        if path in folders:
+            return True
+        path = path.rpartition(os.sep)[0]
+    return False
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

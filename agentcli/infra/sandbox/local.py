@@ -112,7 +112,7 @@ class LocalSandbox(SessionConfinement):
     def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
         now = time.monotonic()
         if is_changed or now - self._looked_at >= _FRESH_FOR_S:
-            self._secret_files, self._looked_at = self.secret_files(is_changed=is_changed), now
+            self._secret_files, self._looked_at = self.secret_files(), now
         if not self._secret_files and not any(map(git_state, self.roots)):
             return frozenset()
         return self._secret_values.held_by(self._secret_files, self.roots, apart_from=apart_from)

@@ -160,9 +160,9 @@ class SessionConfinement:
         is_theirs = cache is not None and any(cache.is_relative_to(root) for root in self.roots)
         return None if is_theirs else cache
 
-    def secret_files(self, *, is_changed: bool) -> list[Path]:
-        """Those in the workspace, as `ProtectedFiles.inside` has them."""
-        return self._secrets.inside(self.roots, is_changed=is_changed)[0]
+    def secret_files(self) -> list[Path]:
+        """Those in the workspace, as they are now."""
+        return self._secrets.inside(self.roots)[0]
 
     def is_write_protected(self, path: Path) -> bool:
         """True if git or a trusted command runs this file or obeys its contents. The answer is up to a second old."""

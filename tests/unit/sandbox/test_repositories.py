@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,34 +43,70 @@ def test_the_inside_of_a_repository_counts_where_it_lies_open(tmp_path: Path) ->
     assert names(Repositories().inside(str(tmp_path)), tmp_path) == ["bare"]
 
 
-def test_new_ones_near_the_root_are_found_at_once(tmp_path: Path) -> None:
-    make(tmp_path, "a/b/c/d")
-    finder = Repositories()
-    assert finder.inside(str(tmp_path)) == []
-    make(tmp_path, "new/.git", "a/b/c/d/.git")
-    assert names(finder.inside(str(tmp_path)), tmp_path) == ["new"]
-
-
 @pytest.fixture
 def walk() -> FolderWalk[list[str]]:
-    extent = Extent(
-        most_folders=5, longest_s=10, fresh_levels=1, shallow=frozenset(["build"]), most_shallow=2, shallow_levels=1
-    )
+    extent = Extent(most_folders=5, longest_s=10, shallow=frozenset(["build"]), most_shallow=2, shallow_levels=1)
     return FolderWalk(extent, lambda path, entries: [entry.name for entry in entries if entry.is_file()])
 
 
-def test_deep_folders_are_looked_at_where_the_workspace_changed(tmp_path: Path, walk: FolderWalk[list[str]]) -> None:
-    make(tmp_path, "a/b/c")
+CHANGES = """
+import os, shutil, sys
+from pathlib import Path
+from agentcli.infra.sandbox.folder_walk import Extent, FolderWalk
 
-    def found(*, is_changed: bool = False) -> dict[str, list[str]]:
-        return {Path(path).name: names for path, names in walk.inside(str(tmp_path), is_changed=is_changed) if names}
+root = Path(sys.argv[1])
+extent = Extent(most_folders=100, longest_s=10, shallow=frozenset(["build"]), most_shallow=100)
+walk = FolderWalk(extent, lambda path, entries: sorted(entry.name for entry in entries))
 
-    assert found() == {}
-    (tmp_path / "a/b/c/file").touch()
-    assert found() == {}
-    assert found(is_changed=True) == {"c": ["file"]}
-    shutil.rmtree(tmp_path / "a/b")
-    assert found(is_changed=True) == {}
+def found():
+    return {os.path.relpath(path, root): names for path, names in walk.inside(str(root))}
+
+def check(path, names):
+    assert found().get(path) == names, (path, names, found())
+
+(root / "a/b/c").mkdir(parents=True)
+(root / "build/x/y").mkdir(parents=True)
+check("a/b/c", [])
+(root / "a/b/c/file").touch()
+check("a/b/c", ["file"])
+(root / "a/b/c/d/e/f/.git").mkdir(parents=True)
+check("a/b/c/d/e/f", [".git"])
+(root / "build/z/deep/er/.git").mkdir(parents=True)
+(root / "a").rename(root / "moved")
+check("a/b/c", None)
+check("moved/b/c/d/e/f", [".git"])
+(root / "moved/b/c/d/e/f/more").mkdir()
+check("moved/b/c/d/e/f", [".git", "more"])
+(root / "other/b").mkdir(parents=True)
+found()
+(root / "moved/b").rename(root / "was")
+(root / "other/b").rename(root / "moved/b")
+(root / "moved/b/new").mkdir()
+check("moved/b", ["new"])
+check("moved/b/c", None)
+shutil.rmtree(root / "was")
+(root / "was").mkdir()
+(root / "was/x").mkdir()
+check("was", ["x"])
+stamp = (root / "was/x").stat()
+(root / "was/x/made").touch()
+os.utime(root / "was/x", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+check("was/x", ["made"])
+for number in range(50):
+    (root / "was" / str(number)).mkdir()
+    check(f"was/{number}", [])
+print("WATCHED" if walk._trees[str(root)].watch.is_complete else "COMPARED")
+"""
+WITHOUT_WATCHES = ("unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"', "sh")
+
+
+@pytest.mark.parametrize(("before", "how"), [((), "WATCHED"), (WITHOUT_WATCHES, "COMPARED")])
+def test_what_is_made_at_any_depth_is_found_at_once(tmp_path: Path, before: tuple[str, ...], how: str) -> None:
+    if sys.platform != "linux" or subprocess.run([*before, "true"], check=False).returncode:
+        pytest.skip("no kernel that notes changes, or no user namespaces, in which that can be taken away")
+    command = [*before, sys.executable, "-c", CHANGES, str(tmp_path)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.stderr) == (how, "")
 
 
 def test_too_many_folders_are_said_and_shallow_ones_have_room_of_their_own(
@@ -86,8 +123,8 @@ def test_too_many_folders_are_said_and_shallow_ones_have_room_of_their_own(
         "build/x",
     ]
     assert not walk.is_partial(str(tmp_path))
-    make(tmp_path, "e", "f")
-    walk.inside(str(tmp_path), is_changed=True)
+    make(tmp_path, "e", "f", "g", "h", "i", "j")
+    walk.inside(str(tmp_path))
     assert walk.is_partial(str(tmp_path))
     assert "build/x" in names([path for path, _ in walk.inside(str(tmp_path))], tmp_path)  # it was seen before
 

@@ -16,9 +16,8 @@ _SHALLOW = frozenset(
     " target dist build .gradle .next .nuxt .terraform bower_components Pods DerivedData".split()
 )
 _EXTENT = Extent(
-    most_folders=3_000,
-    longest_s=0.1,
-    fresh_levels=1,
+    most_folders=20_000,
+    longest_s=1.0,
     shallow=_SHALLOW,
     most_shallow=1_000,
     shallow_levels=2,
@@ -35,7 +34,7 @@ class Repositories:
     def inside(self, root: str) -> list[str]:
         """The folders below `root`, itself not among them, that git would take for a repository; the nearest first.
 
-        They have a `.git` in them, or look like the inside of one.
+        They have a `.git` in them, or look like the inside of one. What was made since the first time comes last.
         """
         return [path for path, is_repository in self._walk.inside(root) if is_repository and path != root]
 

@@ -13,7 +13,7 @@ from agentcli.safety.paths.protected import is_read_only_name
 # Installed packages bring sample keys by the hundred, and are no place for the person's own: of these the files are
 # looked at, not the folders in them.
 _SHALLOW = frozenset((".git", "node_modules", "__pycache__", "site-packages", ".venv", "venv", ".tox", "target"))
-_EXTENT = Extent(most_folders=20_000, longest_s=1.0, fresh_levels=2, shallow=_SHALLOW, most_shallow=20_000)
+_EXTENT = Extent(most_folders=20_000, longest_s=1.0, shallow=_SHALLOW, most_shallow=20_000)
 
 _Found = tuple[Sequence[Path], Sequence[Path]]
 
@@ -35,12 +35,12 @@ class ProtectedFiles:
         """True if there was more than could be looked at."""
         return self._walk.is_partial(str(root))
 
-    def inside(self, roots: Sequence[Path], *, is_changed: bool = False) -> tuple[list[Path], list[Path]]:
-        """Secret files, and what programs obey by themselves below the roots' own level; as old as in `FolderWalk`."""
+    def inside(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+        """Secret files, and what programs obey by themselves below the roots' own level, as they are now."""
         secrets: list[Path] = []
         obeyed: list[Path] = []
         for root in map(str, roots):
-            for folder, (its_secrets, its_obeyed) in self._walk.inside(root, is_changed=is_changed):
+            for folder, (its_secrets, its_obeyed) in self._walk.inside(root):
                 secrets += its_secrets
                 obeyed += its_obeyed if folder != root else ()
         return secrets, obeyed
