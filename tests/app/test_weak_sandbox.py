@@ -693,3 +693,18 @@ def test_a_script_that_a_trusted_hook_runs_is_put_back(place: Place) -> None:
     told, _ = run_in(place, "echo evil > scripts/guard.sh", "true")
     assert "[the sandbox reverted changes" in told
     assert (place.folder.parent / "runs").read_text() == "ran\nran\n"
+
+
+def test_a_command_that_only_reads_changes_no_modes_and_times_outside(place: Place) -> None:
+    outside = place.folder.parent / "outside"
+    outside.touch(mode=0o600)
+    before = outside.stat()
+    (told,) = run_in(
+        place, f"chmod 777 {outside}; touch -d 2001-01-01 {outside}; setfattr -n user.a -v b {outside}", mode="plan"
+    )
+    assert "Operation not permitted" in told
+    assert outside.stat() == before
+
+
+def test_the_doctor_says_that_modes_and_times_can_be_changed_anywhere(place: Place) -> None:
+    assert "change modes, times and attributes of your files anywhere" in place.run("doctor").out

@@ -35,8 +35,9 @@ class Landlock:
 
     name = "landlock"
     weakness = (
-        "commands that may write can read secret files (agentcli asks first) and change git hooks (they are put back"
-        " as they were), and no host can be opened to them"
+        "commands that may write can read secret files (agentcli asks first), change git hooks (they are put back"
+        " as they were), and change modes, times and attributes of your files anywhere (chmod, touch; not what is in"
+        " them), and no host can be opened to them"
     )
     keeps_names = False
 
@@ -67,7 +68,6 @@ class Landlock:
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         texts = [
-            "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
             "Commands can connect to unix sockets of other programs.",
             "Processes that a command leaves behind are not ended with it.",
         ]
@@ -76,9 +76,10 @@ class Landlock:
         if bounds.proxy_socket is not None:
             texts.append("Commands reach no host, granted or not.")
         if bounds.profile == "workspace-write":
-            texts.append(
-                "Commands can write git hooks and other protected names; what they change there is put back afterwards."
-            )
+            texts += [
+                "Commands can change modes, times and attributes of your files anywhere, though not their contents.",
+                "Commands can write git hooks and other protected names; what they change is put back afterwards.",
+            ]
             inside = [
                 p.path for p in find_places(bounds.masked) if any(is_inside(p.path, str(r)) for r in bounds.roots)
             ]
@@ -125,7 +126,7 @@ def _plan(bounds: Bounds, scratch: str | None) -> Iterator[int]:
     shown = find_places(path for path in map(str, bounds.readable_again) if is_real(path))
     steps = plan_hiding(find_places(bounds.masked), shown)
     entries = [
-        f"filter {filter_program(internet=False).hex()}",
+        f"filter {filter_program(internet=False, keeps_attributes=bounds.profile == 'read-only').hex()}",
         *(f"show {step.path}" if step.what == "show" else f"mask {step.path}" for step in steps),
         *(f"write {path}" for path in written),
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import platform
 import struct
+from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -78,6 +79,31 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "syslog": (103, 116),
 }
 
+# Calls that change a file's mode, owner, times or attributes, which Landlock lets pass anywhere.
+CHANGES_ATTRIBUTES: dict[str, tuple[int | None, int | None]] = {
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "setxattrat": (463, 463),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+    "removexattrat": (466, 466),
+    "file_setattr": (469, 469),
+}
+
 
 class Architecture(NamedTuple):
     """Constants of a processor. `column` is that of `DENIED`."""
@@ -124,13 +150,14 @@ _ERRNO = 0x00050000
 
 
 @cache
-def filter_program(*, internet: bool, machine: str = "") -> bytes:
+def filter_program(*, internet: bool, keeps_attributes: bool = False, machine: str = "") -> bytes:
     """The filter for `bwrap --seccomp` or `seccomp(2)`; `machine` as `platform.machine()`, by default this one.
 
     `internet` allows IPv4 and IPv6 sockets, for a command with a network of its own; other families (netlink, packet,
-    vsock, Bluetooth …) never. No file gets the set-user-ID bit: a command of root's would leave a way to root to
-    everybody. What is refused fails with EPERM, `clone3` and `openat2` with ENOSYS: what they are asked for is behind a
-    pointer, and programs fall back to `clone` and `openat`. Raises `NotImplementedError` for another processor.
+    vsock, Bluetooth …) never. With `keeps_attributes` no file's mode, owner, times or attributes can be changed. No
+    file gets the set-user-ID bit: a command of root's would leave a way to root to everybody. What is refused fails
+    with EPERM, `clone3` and `openat2` with ENOSYS: what they are asked for is behind a pointer, and programs fall back
+    to `clone` and `openat`. Raises `NotImplementedError` for another processor.
     """
     machine = machine or platform.machine()
     if machine not in ARCHITECTURES:
@@ -139,7 +166,7 @@ def filter_program(*, internet: bool, machine: str = "") -> bytes:
     code = _Assembler()
     code.load(_ARCH)
     code.unless(_EQUAL, arch.audit, "deny")
-    _sort_calls(code, arch)
+    _sort_calls(code, arch, CHANGES_ATTRIBUTES if keeps_attributes else {})
     _judge_flags(code, internet=internet)
     _judge_modes(code, arch)
     code.label("denied")
@@ -149,12 +176,12 @@ def filter_program(*, internet: bool, machine: str = "") -> bytes:
     return code.assembled()
 
 
-def _sort_calls(code: _Assembler, arch: Architecture) -> None:
-    """Jump to the check that a call needs, and allow every call that needs none."""
+def _sort_calls(code: _Assembler, arch: Architecture, more: Mapping[str, tuple[int | None, int | None]]) -> None:
+    """Jump to the check that a call needs, deny `more`, and allow every call that needs none."""
     code.load(_NR)
     if arch is ARCHITECTURES["x86_64"]:
         code.when(_AT_LEAST, X32_BIT, "deny")
-    for numbers in DENIED.values():
+    for numbers in (*DENIED.values(), *more.values()):
         number = numbers[arch.column]
         if number is not None:
             code.when(_EQUAL, number, "deny")
