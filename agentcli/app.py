@@ -356,6 +356,8 @@ class Builder:
 
     def _finish_interrupted(self) -> None:
         """Finish what a killed session had begun to keep of a tried command, and say so; remove what else it left."""
+        if (noted := self.config.paths.state / "mount_points").is_dir() and any(noted.iterdir()):
+            import_module("agentcli.infra.sandbox.mounts.mount_points").remove_left_behind(noted)
         tries = self.config.paths.state / "tries"
         if not any(any(tries.glob(f"*/{name}")) for name in ("plan", "mount_points")):
             return

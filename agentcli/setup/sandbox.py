@@ -51,6 +51,7 @@ def make_sandbox(
         environment=settings.environment,
         tries=state / "tries",
         aside=state / "put_aside",
+        mount_notes=state / "mount_points",
         own_folders=(config.paths.config, state),
         programs=programs,
         cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.app.running import Place, call
+from agentcli.infra.sandbox.processes.process_tree import processes_below
+from tests.app.running import Place, call, wait_until
 from tests.app.terminal import Open
 
 FORMATS = ("-p", "--output-format", "stream-json", "--input-format", "stream-json")
@@ -148,3 +151,24 @@ def test_the_terminal_leaves_where_it_is_taken_over(open_terminal: Open) -> None
     second.see("Two answers.")
     first.see("Another agentcli goes on")
     assert first.exit_code() == 0
+
+
+def strays(place: Place) -> list[str]:
+    return sorted(path.name for path in place.folder.iterdir() if path.name.startswith("."))
+
+
+@pytest.mark.parametrize("with_keeper", [False, True])
+@pytest.mark.parametrize("mode", ["auto", "acceptEdits"])
+def test_a_killed_command_leaves_no_empty_folders(place: Place, with_keeper: bool, mode: str) -> None:
+    script = place.script({"tool_calls": [bash("echo 1 > a.txt; sleep 30")]})
+    flags = ("-p", "go", "--permission-mode", mode, "--output-format", "stream-json")
+    with place.start(*flags, "-m", script) as running:
+        wait_until(lambda: ".vscode" in strays(place), "the command")
+        below = [each.pid for each in processes_below(running.pid)]
+        for pid in (running.pid, *(below if with_keeper else ())):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        running.left()
+    if with_keeper or mode == "acceptEdits":
+        place.run("-c", "-p", "x", "-m", place.script({"text": "."}))
+    wait_until(lambda: strays(place) == [], "the empty folders to go")

@@ -15,12 +15,14 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.backends.bubblewrap_mounts import options_in_a_file
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Told, Unconfined
 from agentcli.infra.sandbox.files.paths import WorkspacePaths
 from agentcli.infra.sandbox.git.repositories import Repositories
+from agentcli.infra.sandbox.mounts.mount_points import SessionNote
 from agentcli.infra.sandbox.mounts.protect_plan import Protection
 from agentcli.infra.sandbox.network.host_grants import read_grant
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
@@ -48,8 +50,9 @@ class CommandLimits(Struct, frozen=True):
     """The settings for commands. Paths are absolute; `cache` is where tools keep theirs, per workspace.
 
     `tries` holds what stands in for the workspace while a command is tried, `aside` what stood in the way of something
-    that was put back; `own_folders` are agentcli's own. `tried` limits what a tried command may change. `programs` are
-    files of the workspace that trusted commands run outside of the sandbox.
+    that was put back, `mount_notes` the names of mount points that were made; `own_folders` are agentcli's own. `tried`
+    limits what a tried command may change. `programs` are files of the workspace that trusted commands run outside of
+    the sandbox.
     """
 
     profile: Profile = "danger-full-access"
@@ -61,6 +64,7 @@ class CommandLimits(Struct, frozen=True):
     cache: Path | None = None
     tries: Path | None = None
     aside: Path | None = None
+    mount_notes: Path | None = None
     own_folders: tuple[Path, ...] = ()
     tried: TryLimits = TryLimits()
     programs: Callable[[], Sequence[Path]] = tuple
@@ -99,6 +103,7 @@ class SessionConfinement:
         self._journals = limits.aside / "unfinished" if limits.aside is not None else None
         self._left_behind: LeftBehind | None = None
         self._putting_back = Lock()
+        self._note: SessionNote | None = None
 
     @cached_property
     def confinement(self) -> Confinement:
@@ -223,13 +228,24 @@ class SessionConfinement:
         if self._cache is not None:
             make_private_folder(self._cache)
         again = self._guard.try_again() if "_guard" in vars(self) else Told()
-        bounds = self.bounds(profile)
-        confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
-        with confined as launch, options_in_a_file(launch) as short, self._guarded(bounds, cwd) as told:
-            told.put_back += again.put_back  # what still could not be is told when the command has ended
-            yield short._replace(
-                told=self._with_left_behind(told), journal=self._guard.journal if "_guard" in vars(self) else None
-            )
+        with self._noted(self.bounds(profile)) as (bounds, journal):
+            confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
+            with confined as launch, options_in_a_file(launch) as short, self._guarded(bounds, cwd) as told:
+                told.put_back += again.put_back  # what still could not be is told when the command has ended
+                guarded = self._guard.journal if "_guard" in vars(self) else None
+                yield short._replace(told=self._with_left_behind(told), journal=guarded if journal is None else journal)
+
+    @contextmanager
+    def _noted(self, bounds: Bounds) -> Iterator[tuple[Bounds, int | None]]:
+        """Bounds that say where mount points are noted, where there are any, and the descriptor of that file."""
+        notes = self.limits.mount_notes
+        if notes is None or not self.confinement.keeps_names or bounds.profile != "workspace-write":
+            yield bounds, None
+            return
+        with self._putting_back:
+            self._note = self._note or SessionNote(notes)
+        with self._note.during() as path:
+            yield replace(bounds, note=path), self._note.descriptor
 
     @contextmanager
     def _guarded(self, bounds: Bounds, cwd: Path) -> Iterator[Told]:
@@ -356,6 +372,9 @@ class SessionConfinement:
     async def aclose(self) -> None:
         if "_guard" in vars(self):
             self._guard.close()
+        if self._note is not None:
+            self._note.close()
+            self._note = None
         if self._proxy is not None:
             await self._proxy.aclose()
             self._proxy = None

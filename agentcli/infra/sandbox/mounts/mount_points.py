@@ -6,7 +6,8 @@ sessions. Removing it earlier would take the mount away from a running sandbox (
 the protection.
 
 So each command holds a shared lock (flock) on what it mounts on, and who leaves removes it after getting the exclusive
-one. What was made here is recognised by its look, not by a list: after a crash the next command cleans up. A folder is
+one. What was made here is recognised by its look, not by a list. After a kill the keeper removes what the session's
+note names, or else the next start. A folder is
 removed by rmdir, which never removes one that the person has put something into.
 """
 
@@ -17,13 +18,17 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import stat
+import tempfile
 import time
 from _thread import start_new_thread
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from types import TracebackType
 from typing import Self
 
@@ -32,7 +37,10 @@ MOUNT_POINT_MODE = 0o1755
 # The common folder of a repository "is this one": what git assumes without the file. Anything else there would send git
 # elsewhere for its hooks and configuration, an empty file would stop it, and nothing but a file can be mounted on.
 COMMON_FOLDER_IS_HERE = b".\n"
+NOTE = "mount_points"
 _PATIENCE_S = 0.5
+_KEEPER_PATIENCE_S = 15.0  # a keeper takes no longer to end what is left
+_LOOK_EVERY_S = 0.02
 _NOTHING_CAN_BE_MADE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
 
 _Make = Callable[[str, int], None]  # a name, in an open folder
@@ -133,6 +141,75 @@ class MountPoints:
             os.close(lock)
             time.sleep(0.001)
         raise TimeoutError(errno.ETIMEDOUT, "another process keeps this locked", name)
+
+
+class SessionNote:
+    """Notes the mount points of a session's commands in a file, for whoever removes them after a kill.
+
+    agentcli holds a lock on the folder of the file; that on the file it shares with the keeper, which goes on after the
+    death of agentcli until it has ended what ran.
+    """
+
+    def __init__(self, around: Path) -> None:
+        """Raises `OSError`."""
+        around.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder = Path(tempfile.mkdtemp(dir=around))
+        self._alive = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._alive, fcntl.LOCK_EX)
+        self.path = self._folder / NOTE
+        self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self.descriptor, fcntl.LOCK_EX)
+        self._users = 0
+        self._lock = Lock()
+
+    @contextmanager
+    def during(self) -> Iterator[Path]:
+        """The file, for the mount points of one command. It is empty again when none is under way."""
+        with self._lock:
+            self._users += 1
+        try:
+            yield self.path
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    os.ftruncate(self.descriptor, 0)
+
+    def close(self) -> None:
+        os.ftruncate(self.descriptor, 0)
+        shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self.descriptor)
+        os.close(self._alive)
+
+
+def remove_left_behind(around: Path) -> None:
+    """Remove the mount points of killed sessions; waits for a keeper that is about to end their commands."""
+    for folder in sorted(around.iterdir()) if around.is_dir() else ():
+        with contextlib.suppress(OSError), locked(folder):
+            if not any(folder.iterdir()):  # another session is about to begin it
+                continue
+            with locked(folder / NOTE, _KEEPER_PATIENCE_S):
+                remove_left(folder / NOTE)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def locked(path: Path, patience_s: float = 0.0) -> Iterator[int]:
+    """Raises `OSError` where somebody else has the lock."""
+    until = time.monotonic() + patience_s
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(_LOOK_EVERY_S)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def remove_left(note: Path) -> None:

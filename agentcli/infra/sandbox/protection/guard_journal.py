@@ -16,15 +16,14 @@ import shutil
 import struct
 import sys
 import tempfile
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import MsgspecError, json
 from msgspec.structs import astuple
 
 from agentcli.infra.sandbox.confinement import Told
+from agentcli.infra.sandbox.mounts.mount_points import NOTE, locked, remove_left
 from agentcli.infra.sandbox.protection.protected_copy import read_record
 from agentcli.infra.sandbox.protection.putting_back import PuttingBack
 from agentcli.small_files import make_private_folder
@@ -32,7 +31,6 @@ from agentcli.small_files import make_private_folder
 _HEADER = struct.Struct(">QQ")
 _IDLE = _HEADER.pack(0, 0)
 _PATIENCE_S = 15.0  # a keeper takes no longer to end what is left
-_LOOK_EVERY_S = 0.02
 
 
 class Journal:
@@ -119,7 +117,7 @@ def _finish_all(around: Path) -> Told:
     except OSError:
         return told
     for folder in journals:
-        with suppress(OSError), _locked(folder):
+        with suppress(OSError), locked(folder):
             told.add(_finish(folder))
     return told
 
@@ -129,7 +127,7 @@ def _finish(folder: Path) -> Told:
     if not any(folder.iterdir()):  # another session is about to begin it
         return told
     is_done = True
-    with suppress(FileNotFoundError), _locked(folder / "journal", _PATIENCE_S) as journal:
+    with suppress(FileNotFoundError), locked(folder / "journal", _PATIENCE_S) as journal:
         is_done = _put_back(journal, folder, told)
     with suppress(FileNotFoundError, MsgspecError):
         told.add(json.decode((folder / "told").read_bytes(), type=Told))
@@ -137,25 +135,6 @@ def _finish(folder: Path) -> Told:
     if is_done:
         shutil.rmtree(folder, ignore_errors=True)
     return told
-
-
-@contextmanager
-def _locked(path: Path, patience_s: float = 0.0) -> Iterator[int]:
-    """Raises `OSError` where somebody else has the lock."""
-    until = time.monotonic() + patience_s
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise
-                time.sleep(_LOOK_EVERY_S)
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _put_back(journal: int, folder: Path, told: Told) -> bool:
@@ -177,9 +156,17 @@ def _put_back(journal: int, folder: Path, told: Told) -> bool:
 
 
 def main() -> None:
-    """Put back by a journal whose keeper this was: the argument is its descriptor. What there is to tell waits."""
+    """Put back by a journal whose keeper this was: the argument is its descriptor. What there is to tell waits.
+
+    It may also be a session's note of mount points, which are removed.
+    """
     journal = int(sys.argv[1])
-    folder = Path(f"/proc/self/fd/{journal}").readlink().parent
+    file = Path(f"/proc/self/fd/{journal}").readlink()
+    folder = file.parent
+    if file.name == NOTE:
+        remove_left(file)
+        shutil.rmtree(folder, ignore_errors=True)
+        return
     told = Told()
     is_done = _put_back(journal, folder, told)
     if told.put_back or told.left_changed:

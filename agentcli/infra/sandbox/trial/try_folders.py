@@ -9,13 +9,11 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentcli.infra.sandbox.mounts.mount_points import remove_left
+from agentcli.infra.sandbox.mounts.mount_points import NOTE, remove_left
 from agentcli.infra.sandbox.trial.tree_copy import remove_tree
 from agentcli.infra.sandbox.trial.tree_entries import Entry
 from agentcli.small_files import make_private_folder
 from agentcli.tools.trial import TryLimits
-
-MOUNT_POINTS = "mount_points"  # names the file of a try that lists them
 
 
 def left_behind(folder: Path, *, spares: str = "") -> Iterator[Path]:
@@ -40,7 +38,7 @@ def left_behind(folder: Path, *, spares: str = "") -> Iterator[Path]:
                 if spares and (entry / spares).exists():
                     continue
                 yield entry
-                remove_left(entry / MOUNT_POINTS)
+                remove_left(entry / NOTE)
                 remove_tree(entry)
             finally:
                 os.close(lock)

@@ -20,6 +20,7 @@ import msgspec
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
+from agentcli.infra.sandbox.mounts.mount_points import NOTE
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
 from agentcli.infra.sandbox.trial.caches import CacheLayers
@@ -38,7 +39,7 @@ from agentcli.infra.sandbox.trial.tree_changes import (
     with_parts,
 )
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
-from agentcli.infra.sandbox.trial.try_folders import MOUNT_POINTS, Counter, PrivateFolder, TooMuch, left_behind
+from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TooMuch, left_behind
 from agentcli.infra.sandbox.trial.watching import Watch
 from agentcli.small_files import make_private_folder
 from agentcli.tools.command import Command, CommandResult, Profile
@@ -304,7 +305,7 @@ class _Trial:
 
     def __init__(self, confinement: Confinement, bounds: Bounds, private: PrivateFolder, caches: CacheLayers) -> None:
         self._confinement = confinement
-        self._bounds = msgspec.structs.replace(bounds, note=private.path / MOUNT_POINTS)
+        self._bounds = msgspec.structs.replace(bounds, note=private.path / NOTE)
         self._private = private
         self._caches = caches
         self._overlays: Overlays | None = None
