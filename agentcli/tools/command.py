@@ -60,8 +60,8 @@ class CommandResult(Struct, frozen=True):
     `output` holds both streams in the order they came, its middle cut out above the limit asked for; `cut_bytes` says
     how many characters are missing, and `output_file` then holds all of it. `stall` says what it waited for, where
     known. A `job` beside an exit code is what the command left running when it ended. `made` are names that were not
-    there before and that other programs obey by themselves, such as an editor's tasks. `ended` counts what it had put
-    in the background, which the sandbox ended with it. `put_back` names what other programs obey and
+    there before and that other programs obey by themselves, such as an editor's tasks. `ended` names the
+    processes that it left running, which the sandbox ended with it. `put_back` names what other programs obey and
     the command had changed; it is as it was again. `left_changed` is what could not be put back, with the reason,
     and `unguarded` the folders in which there is more than could be: they are named once.
     """
@@ -75,7 +75,7 @@ class CommandResult(Struct, frozen=True):
     job: BackgroundJob | None = None
     stall: str = ""
     made: tuple[Path, ...] = ()
-    ended: int = 0
+    ended: tuple[str, ...] = ()
     put_back: tuple[str, ...] = ()
     left_changed: tuple[str, ...] = ()
     unguarded: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
@@ -130,7 +131,10 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
     if result.unguarded:
         notes.append(f"[more is in {_named(result.unguarded)} than this sandbox can put back: tell the user]")
     if result.ended:
-        notes.append("[what it left running in the background was ended with it: set background for what is to go on]")
+        names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in Counter(result.ended).items())
+        notes.append(
+            f"[what it left running in the background was ended with it: {names}; set background for what is to go on]"
+        )
     if result.job is not None:
         notes.append(f"[left running in the background: {result.job.id}]")
     if result.timed_out:

@@ -139,19 +139,37 @@ def test_a_command_that_talks_like_a_sandbox_runs_once(home: Path, command: str)
     assert (home / "ws/runs").read_text() == "ran\n"
 
 
+DAEMON = (
+    "python3 -c 'import os,time; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); time.sleep(40)'"
+)
+
+
 @pytest.mark.parametrize(
     ("command", "ended"),
-    [("sleep 40 & sleep 40 &", 2), ("(sleep 40; echo late) & cd /", 1), ("true & wait", 0), ("cd /", 0)],
+    [
+        ("sleep 40 & sleep 40 &", ["sleep", "sleep"]),
+        ("(sleep 40; echo late) & cd /", ["bash", "sleep"]),
+        ("(nohup sleep 40 >/dev/null 2>&1 &)", ["sleep"]),
+        ("sleep 40 & disown", ["sleep"]),
+        ("setsid sleep 40 &", ["sleep"]),
+        ("sh -c 'sleep 40 &'", ["sleep"]),
+        (DAEMON, ["python3"]),
+        ("set -ufx; sleep 40 & true", ["sleep"]),
+        ("set -e; sleep 40 & cd /", ["sleep"]),
+        ("true & wait", []),
+        ("seq 9 | tail -1 >/dev/null; cd /", []),
+    ],
 )
-def test_what_was_put_in_the_background_and_ended_is_counted(home: Path, command: str, ended: int) -> None:
-    result = run(home, command, times=0)
-    assert (result.exit_code, result.ended, result.job) == (0, ended, None)
+def test_what_was_left_running_and_ended_is_named(home: Path, command: str, ended: list[str]) -> None:
+    result = run(home, f"{command}\n sleep 0.2", times=0)  # until each has become its program
+    assert (result.exit_code, sorted(result.ended), result.job) == (0, ended, None)
+    assert "/proc" not in result.output
     assert result.cwd == (Path("/") if "cd /" in command else home / "ws")
 
 
 def test_of_a_command_whose_time_is_up_nothing_is_counted_as_left(home: Path) -> None:
     result = run(home, "echo on; sleep 40", times=0, timeout_s=0.5)
-    assert (result.output, result.timed_out, result.ended) == ("on\n", True, 0)
+    assert (result.output, result.timed_out, result.ended) == ("on\n", True, ())
 
 
 def test_a_line_that_is_no_command_says_so(home: Path) -> None:

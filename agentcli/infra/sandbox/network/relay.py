@@ -15,6 +15,7 @@ import sys
 import threading
 from pathlib import Path
 
+RELAY_NAME = "agentcli-relay"  # of its process
 PORT = 3128  # of the proxies of old; on an interface that nobody else has
 LOOPBACK = "127.0.0.1"
 
@@ -64,6 +65,7 @@ def _start_relay(server: socket.socket, proxy_socket: str) -> None:
     os.setsid()
     if os.fork():
         os._exit(0)
+    Path("/proc/self/comm").write_text(RELAY_NAME)
     listening = os.dup2(server.fileno(), 3) if server.fileno() != 3 else 3
     os.closerange(4, os.sysconf("SC_OPEN_MAX"))
     nothing = os.open(os.devnull, os.O_RDWR)

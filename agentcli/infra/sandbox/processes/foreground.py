@@ -160,7 +160,7 @@ class Foreground:
             self._output.file,
             stall=SWARMED if self._process.was_swarm else stall,
             # Without a sandbox they have ended by themselves, or it would be a job; when its time is up all is ended.
-            ended=report.left if refusal and not timed_out else 0,
+            ended=report.left if refusal and not timed_out else (),
             put_back=tuple(told.put_back),
             left_changed=tuple(told.left_changed),
             unguarded=tuple(told.unguarded),
@@ -219,11 +219,11 @@ def not_started(what: str, error: OSError | ValueError) -> ToolError:
 
 
 class _Report(NamedTuple):
-    """A shell's report on itself: if it began, where it ended, how many processes it left running."""
+    """A shell's report on itself: if it began, where it ended, the names of the processes that it left running."""
 
     has_begun: bool = False
     cwd: Path | None = None
-    left: int = 0
+    left: tuple[str, ...] = ()
 
 
 def _read_report(descriptor: int) -> _Report:
@@ -232,7 +232,7 @@ def _read_report(descriptor: int) -> _Report:
         said = os.read(descriptor, 8_192)
     except BlockingIOError:
         return _Report()
-    where, *left = said[1:].removesuffix(b"\n").split(b"\n")
-    while left and not left[0].isdigit():  # a folder with a line end in its name
-        where += b"\n" + left.pop(0)
-    return _Report(said.startswith(b"."), Path(os.fsdecode(where)) if where.startswith(b"/") else None, len(left))
+    where, *left = said[1:].split(b"\0")
+    names = tuple(name.decode(errors="replace") for name in left)
+    where = where.removesuffix(b"\n")
+    return _Report(said.startswith(b"."), Path(os.fsdecode(where)) if where.startswith(b"/") else None, names)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.confinement import MOST_PLANS, Launch
+from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.foreground import Foreground, not_started
 from agentcli.infra.sandbox.processes.jobs import Jobs
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process, readable
@@ -23,9 +24,16 @@ Launcher = Callable[[Sequence[str], Path, Sequence[int], Profile | None], Abstra
 
 # The shell tells that it has begun, where it ended and what it left running. The pipe is named by path, because a
 # command may use every short descriptor itself. The command stands on the same line, so that line numbers in its errors
-# are right.
+# are right. What is left is told where the shell's parent is the first process of a namespace, which ends everything in
+# it with the shell: all processes there, however they left its jobs, but for zombies and the relay.
 _BEGUN = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; "
-_REPORT = _BEGUN + "trap '{{ {{ pwd -P; jobs -rp; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
+_LEFT = (
+    "[ $PPID = 1 ] && set +f && for _p in /proc/[0-9]*; do read -r _s <$_p/stat || continue; "
+    "_n=${{_s#*\\(}}; _n=${{_n%)*}}; "
+    'case "${{_p#/proc/}} ${{_s##*) }}" in "1 "*|"$$ "*|*" Z "*) continue; esac; '
+    f"[ \"$_n\" = {RELAY_NAME} ] || printf '\\''\\0%s'\\'' \"$_n\"; done"
+)
+_REPORT = _BEGUN + "trap '{{ {{ pwd -P; " + _LEFT + "; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
 
 
 @contextmanager
