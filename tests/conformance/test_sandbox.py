@@ -391,6 +391,14 @@ async def test_a_command_the_system_does_not_take_is_a_tool_s_error(kind: str, c
             await sandbox.start_job(Command(command, sandbox.roots[0]))
 
 
+@pytest.mark.parametrize("length", [29_999, 30_000, 131_072, 600_000])
+async def test_a_command_may_be_longer_than_one_argument(kind: str, length: int, tmp_path: Path) -> None:
+    command = f"cat >long <<'END'\n{'é' * length}\nEND\nwc -m <long; echo $#; exit 3"
+    async with opened(kind, tmp_path) as sandbox:
+        result = await run(sandbox, command)
+        assert (result.exit_code, result.output.split()) == (3, [str(length + 1), "0"]), result.output[:200]
+
+
 # Jobs
 
 

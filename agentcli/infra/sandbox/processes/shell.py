@@ -34,6 +34,7 @@ _LEFT = (
     f"[ \"$_n\" = {RELAY_NAME} ] || printf '\\''\\0%s'\\'' \"$_n\"; done"
 )
 _REPORT = _BEGUN + "trap '{{ {{ pwd -P; " + _LEFT + "; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
+_LONGEST_ARGUMENT = 30_000  # characters, each of which may take four bytes
 
 
 @contextmanager
@@ -153,7 +154,7 @@ class Shell:
         """
         confined = unconfined if command.is_own else launcher or self._launch
         with ExitStack() as confinement:
-            argv = [*self._argv, before + command.text]
+            argv = [*self._argv, *_arguments(self._argv[0], before, command.text)]
             launch = confinement.enter_context(confined(argv, command.cwd, (report,), command.profile))
             process = await self._keeper.start(
                 launch,
@@ -172,6 +173,15 @@ class Shell:
         await self.jobs.aclose()
         await asyncio.gather(*(process.end() for process in self._processes))
         await self._keeper.aclose()
+
+
+def _arguments(shell: str, before: str, text: str) -> list[str]:
+    """A command after `-c`. Linux takes 128 KiB in one argument, so a longer command comes in several."""
+    if len(text) < _LONGEST_ARGUMENT:
+        return [before + text]
+    parts = [text[at : at + _LONGEST_ARGUMENT] for at in range(0, len(text), _LONGEST_ARGUMENT)]
+    whole = "".join(f"${{{number}}}" for number in range(1, len(parts) + 1))
+    return [f'{before}_c="{whole}"; set --; eval "unset _c; $_c"', shell, *parts]
 
 
 def _shell_argv() -> list[str]:
