@@ -172,3 +172,14 @@ class Declined(ToolError):
 def errno_name(error: OSError) -> str:
     """`ENOSPC`; empty for an error without a number."""
     return errno.errorcode.get(error.errno or 0, "")
+
+
+OUT_OF_MEMORY = (
+    "There is not enough memory, or no room for another thread: raise the limit (`ulimit -v`, `ulimit -u`, that of the"
+    " container), or end other programs."
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True where the system gives no more memory, or no thread, which takes some."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error))

@@ -48,7 +48,7 @@ from agentcli.agent.taking_over import end_when_wanted
 from agentcli.agent.turn_log import Turn, compacted, queue_changed, store
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, User
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.errors import UserError
+from agentcli.errors import OUT_OF_MEMORY, UserError, is_out_of_memory
 from agentcli.llm.messages import Block, Text, Usage, without_surrogates
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.registry import ToolRegistry
@@ -335,10 +335,10 @@ class Session:
         except asyncio.CancelledError:
             pass  # run_turn has said so: its last event is Done(interrupted)
         except Exception as bug:  # a front end waits for the turn's end; a bug must not leave it waiting
-            log.exception("the turn failed", extra={"session_id": self.id})
-            self.publish(
-                TurnFailed(f"Internal error: {bug!r}. The conversation is stored; the log has details.", False)
-            )
+            told = OUT_OF_MEMORY if is_out_of_memory(bug) else f"Internal error: {bug!r}. The log has details."
+            self.publish(TurnFailed(f"{told} The conversation is stored.", False))
+            if not is_out_of_memory(bug):  # the log would take more
+                log.exception("the turn failed", extra={"session_id": self.id})
         if self.state.notes:  # what came too late for the last request is not to be lost
             self.append(*self.state.notes)
             self.state.notes.clear()

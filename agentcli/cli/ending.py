@@ -13,7 +13,7 @@ from typing import Any
 
 from agentcli.agent.result_object import result_object, to_json_line
 from agentcli.cli.output import WatchedOutput, warn
-from agentcli.errors import AgentcliError, UserError
+from agentcli.errors import OUT_OF_MEMORY, AgentcliError, UserError, is_out_of_memory
 from agentcli.frontends.printable import printable
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,9 @@ class Ending:
             raise error
         code = error.exit_code if isinstance(error, UserError) else 1
         text = str(error)
-        if not isinstance(error, AgentcliError):
+        if is_out_of_memory(error):  # the log would take more
+            text = OUT_OF_MEMORY
+        elif not isinstance(error, AgentcliError):
             log.error("the run failed", exc_info=error)
             text = f"{error}." if isinstance(error, OSError) else f"Internal error: {error!r}. The log has details."
         warn(text)

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,13 +18,15 @@ from agentcli.cli.ending import Ending
 from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import FLAG_OF, parser, read_stdin, settings_from, stdin_is_piped
 from agentcli.cli.output import LenientError, WatchedOutput, tell, warn
-from agentcli.errors import UsageError
+from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError
 from agentcli.paths import current_folder
 
 if TYPE_CHECKING:
     from agentcli.config import Config
 
 # Each is a module of cli/ with a typer `app` (40 ms to import) or with `FLAGS`, loaded when it is called.
+_MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls takes some 90 MB
+
 COMMANDS = {
     "demo": "the tour with a scripted model: no key, no network",
     "sessions": "list, search, export, fork, remove, redact and check stored sessions",
@@ -79,6 +82,7 @@ def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
 
 def _run(arguments: list[str], ending: Ending) -> int:
     try:
+        _check_memory_limit()
         if arguments and arguments[0] in COMMANDS:
             ending.restore_signals()
             return _run_command(arguments)
@@ -99,6 +103,16 @@ def _run(arguments: list[str], ending: Ending) -> int:
         return ended.code if isinstance(ended.code, int) else 0
     except Exception as error:  # noqa: BLE001 - the outermost place; what no other one expected is told as a bug
         return ending.fail(error)
+
+
+def _check_memory_limit() -> None:
+    """Raises `UserError` where there is less than Python needs to say what goes wrong: it would hang, or be aborted."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit != resource.RLIM_INFINITY and limit < _MIN_ADDRESS_SPACE:
+        given, needed = limit // 1024, _MIN_ADDRESS_SPACE // 1024
+        raise UserError(
+            f"The limit of memory is too small to run: `ulimit -v` is {given}, and has to be {needed} or more."
+        )
 
 
 def _options(arguments: list[str]) -> argparse.Namespace:
@@ -227,4 +241,16 @@ def _prompt(options: argparse.Namespace) -> str:
 
 
 def _run_async(main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    return asyncio.run(main())
+    async def run() -> int:
+        asyncio.get_running_loop().set_exception_handler(_end_without_memory)
+        return await main()
+
+    return asyncio.run(run())
+
+
+def _end_without_memory(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """End at once where a callback had no memory: whoever waits for what it was to do would wait for ever."""
+    if isinstance(context.get("exception"), MemoryError):
+        os.write(2, f"agentcli: {OUT_OF_MEMORY}\n".encode())
+        os._exit(1)
+    loop.default_exception_handler(context)

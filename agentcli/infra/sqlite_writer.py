@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 import apsw
 
-from agentcli.errors import StorageError
+from agentcli.errors import OUT_OF_MEMORY, StorageError
 
 log = logging.getLogger(__name__)
 
@@ -50,8 +50,12 @@ class Writer:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Any] = loop.create_future()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except (RuntimeError, MemoryError) as error:  # later work must not wait for a thread that never ran
+                raise StorageError(f"{self._path} could not be opened. {OUT_OF_MEMORY}") from error
+            self._thread = thread
         self._queue.put(_Job(work, future, loop, writes))
         return future
 

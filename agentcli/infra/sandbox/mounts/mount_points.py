@@ -79,7 +79,10 @@ class MountPoints:
         if descriptors:
             # What was removed goes from the disk when it is closed, which can wait for the disk; a `Thread` would have
             # us wait for its start.
-            start_new_thread(_close, (descriptors,))
+            try:
+                start_new_thread(_close, (descriptors,))
+            except RuntimeError:  # no room for a thread
+                _close(descriptors)
 
     def hold_folder(self, path: str) -> bool:
         """Make sure that there is something at `path`; True if it can be mounted on.

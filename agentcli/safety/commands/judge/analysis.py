@@ -16,7 +16,7 @@ from agentcli.safety.commands.reader.syntax import State
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Places, Segment, Verdict
 
 MOST_SEGMENTS = 50  # nobody reads more than this before approving
-LONGEST = 1_000_000  # characters; Linux takes 128 KB in one argument, macOS 1 MB in all
+LONGEST = 1_000_000  # characters
 
 
 def analyse(command: str, *, places: Places) -> CommandAnalysis:
