@@ -39,7 +39,7 @@ class ProgramPins:
 
     def add(self, command: str, *, is_of_project: bool = False, variables: Mapping[str, str] = {}) -> None:
         """Pin the files of a command from now on."""
-        if command in self._named:
+        if command in self._named and (not is_of_project or command in self._of_project):
             return
         inside = (self._cwd, self._root)
         found = named_files(command, cwd=self._cwd, root=self._root, variables=variables)
@@ -72,7 +72,11 @@ class ProgramPins:
     def accept(self, command: str) -> None:
         now = self._seen[command]
         gone = {path: MISSING for path in self._pins[command] if path not in now}
-        self._pins[command] = now
+        for other, files in self._named.items():  # others may run the same files
+            accepted = {file.path: now[file.path] for file in files if file.path in now}
+            self._pins[other] = {
+                path: digest for path, digest in (self._pins[other] | accepted).items() if path not in gone
+            }
         if command in self._of_project and self._trusted is not None:
             self._keep({**gone, **now})
 

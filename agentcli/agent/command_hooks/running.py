@@ -17,6 +17,7 @@ from agentcli.agent.command_hooks.specs import EventName, HookSpec
 from agentcli.agent.events import Emit, HookRan, Notice
 from agentcli.agent.hooks import HookAnswer
 from agentcli.agent.program_trust import REFUSE, RUN, ProgramTrust, changed_sentence
+from agentcli.errors import ConfigError
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.tools.tool import Ask
 
@@ -112,7 +113,10 @@ class CommandHooks:
             told = changed_sentence(changed, f"the {spec.event} hook `{spec.command}`")
             ask = self.ask if self._mode() != "dontAsk" else None
             if ask is not None and await ask(told, (RUN, REFUSE)) == RUN:
-                self._programs.accept(spec.command)
+                try:
+                    self._programs.accept(spec.command)
+                except ConfigError as error:  # it is trusted until the session ends
+                    self.publish(Notice(str(error)))
                 return ""
             return f"{told} It was not run. Read what changed; then `agentcli config trust` trusts it as it is"
 

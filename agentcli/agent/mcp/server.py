@@ -14,7 +14,7 @@ from weakref import WeakSet
 import msgspec
 
 from agentcli.agent.program_trust import REFUSE, RUN, changed_sentence
-from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError, UserError
+from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
 from agentcli.llm.messages import Text
 from agentcli.tools.mcp.client import MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec
 from agentcli.tools.mcp.names import tool_name
@@ -291,7 +291,10 @@ class Server:
             return
         told = changed_sentence(changed, f"the MCP server {self.name}")
         if ask is not None and await ask(told, (RUN, REFUSE)) == RUN:
-            self._pins.accept_programs(self.spec)
+            try:
+                self._pins.accept_programs(self.spec)
+            except ConfigError as error:  # it is trusted until the program ends
+                self._tell(str(error))
             return
         raise ToolError(
             f"{told} It was not started. Read what changed; then `/mcp approve {self.name}` or `agentcli mcp approve "

@@ -27,11 +27,13 @@ Launcher = Callable[[Sequence[str], Path, Sequence[int], Profile | None], Abstra
 # are right. What is left is told where the shell's parent is the first process of a namespace, which ends everything in
 # it with the shell: all processes there, however they left its jobs, but for zombies and the relay.
 _BEGUN = "{{ printf . >/dev/fd/{fd}; }} 2>/dev/null; "
+# They are looked at twice, as what is about to end does not count.
 _LEFT = (
-    "[ $PPID = 1 ] && set +f && for _p in /proc/[0-9]*; do read -r _s <$_p/stat || continue; "
+    "[ $PPID = 1 ] && set +f && for _i in 1 2; do _l=; for _p in /proc/[0-9]*; do read -r _s <$_p/stat || continue; "
     "_n=${{_s#*\\(}}; _n=${{_n%)*}}; "
     'case "${{_p#/proc/}} ${{_s##*) }}" in "1 "*|"$$ "*|*" Z "*) continue; esac; '
-    f"[ \"$_n\" = {RELAY_NAME} ] || printf '\\''\\0%s'\\'' \"$_n\"; done"
+    f"[ \"$_n\" = {RELAY_NAME} ] || {{{{ _l=1; [ $_i = 1 ] || printf '\\''\\0%s'\\'' \"$_n\"; }}}}; done; "
+    "[ $_i$_l = 11 ] || break; command sleep .05; done"
 )
 _REPORT = _BEGUN + "trap '{{ {{ pwd -P; " + _LEFT + "; }} >/dev/fd/{fd}; }} 2>/dev/null' EXIT; "
 _LONGEST_ARGUMENT = 30_000  # characters, each of which may take four bytes
