@@ -699,9 +699,8 @@ def test_a_command_that_only_reads_changes_no_modes_and_times_outside(place: Pla
     outside = place.folder.parent / "outside"
     outside.touch(mode=0o600)
     before = outside.stat()
-    (told,) = run_in(
-        place, f"chmod 777 {outside}; touch -d 2001-01-01 {outside}; setfattr -n user.a -v b {outside}", mode="plan"
-    )
+    place.environment["AGENTCLI_SANDBOX_PROFILE"] = "read-only"
+    (told,) = run_in(place, f"chmod 777 {outside}; touch -d 2001-01-01 {outside}", mode="bypassPermissions")
     assert "Operation not permitted" in told
     assert outside.stat() == before
 

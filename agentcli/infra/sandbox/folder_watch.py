@@ -61,7 +61,7 @@ class _Inotify:
         self._most = _most_watches()
         self._watches: WeakSet[FolderWatch] = WeakSet()
         self._numbers: dict[int, int] = {}  # of the kernel's watches, with how many trees have them
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a watch may be collected while it is held
 
     def add(self, watch: FolderWatch, path: str) -> None:
         with self._lock:
@@ -80,6 +80,11 @@ class _Inotify:
             if number not in watch.paths:
                 self._numbers[number] = self._numbers.get(number, 0) + 1
             watch.paths[number] = path
+
+    def leave(self) -> None:
+        for watch in self._watches:
+            watch.is_complete = False
+            watch.paths.clear()
 
     def release(self, paths: dict[int, str]) -> None:
         with self._lock:
@@ -103,7 +108,7 @@ class _Inotify:
                         continue
                     if what & _ENTRIES:
                         watch.changed.add(path)
-                    if what & _REPLACED:
+                    if what & (_REPLACED | _FORGOTTEN):
                         watch.replaced.add(path)
                     if what & _FORGOTTEN:
                         del watch.paths[number]
@@ -125,13 +130,24 @@ class _Inotify:
 
 _NOT_THERE = frozenset((2, 13, 20, 40))  # ENOENT, EACCES, ENOTDIR, ELOOP: the walk finds no folder there either
 _made: list[_Inotify] = []
-os.register_at_fork(after_in_child=_made.clear)  # two processes would take each other's events
+_making = threading.Lock()
 
 
 def _shared() -> _Inotify:
-    if not _made:
-        _made.append(_Inotify())
-    return _made[0]
+    with _making:
+        if not _made:
+            _made.append(_Inotify())
+        return _made[0]
+
+
+def _begin_anew() -> None:
+    """Leave the descriptor to the process that was forked: two would take each other's events."""
+    for inotify in _made:
+        inotify.leave()
+    _made.clear()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _most_watches() -> int:
