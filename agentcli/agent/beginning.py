@@ -18,7 +18,8 @@ from agentcli.llm.messages import Block, Text
 
 GO_ON = (
     "The connection broke in the middle of your answer. Go on exactly where it stopped, within a word if need be: "
-    "repeat nothing of it, and say nothing about this."
+    "repeat nothing of it, and say nothing about this. If it had begun a tool call, nothing of that has run: "
+    "make the call again."
 )
 
 

@@ -56,18 +56,22 @@ async def stream_messages(carrier: Carrier, request: Request, info: ModelInfo) -
 
     try:
         body = await off_thread_if_large(len(request.messages), lambda: to_body(request, info))
-        async with carrier.stream(MESSAGES, body) as response:
-            pieces = parsed_chunks(response, SseParser(), content_type="text/event-stream")
-            async for events in pieces:
-                heard, failure = read(events, feed)
-                if reader.is_done:
-                    await drain(pieces)
-                for item in heard:
-                    yield item
-                if failure is not None:
-                    raise failure
-                if reader.is_done:
-                    return
+        try:
+            async with carrier.stream(MESSAGES, body) as response:
+                pieces = parsed_chunks(response, SseParser(), content_type="text/event-stream")
+                async for events in pieces:
+                    heard, failure = read(events, feed)
+                    if reader.is_done:
+                        await drain(pieces)
+                    for item in heard:
+                        yield item
+                    if failure is not None:
+                        raise failure
+                    if reader.is_done:
+                        return
+        except ProviderError:
+            if not reader.is_whole:
+                raise
         last: list[StreamEvent] = []
         reader.close(last)
         for item in last:

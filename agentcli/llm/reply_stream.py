@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, Protocol
 
-from agentcli.llm.errors import ConnectionFailed, ContextOverflow, ProviderError, Timeout
+from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.event_streams import ServerSentEvent, SseParser
 from agentcli.llm.http import HttpClient, drain, parsed_chunks
 from agentcli.llm.json_text import JsonItems
@@ -67,7 +67,7 @@ async def stream_reply(
                     if reader.is_closed:
                         await drain(pieces)
                         break
-        except (ConnectionFailed, Timeout):
+        except ProviderError:
             if not reader.is_finished:  # else the reply is whole: only its price, if anything, is lost
                 raise
         last: list[StreamEvent] = []

@@ -1,4 +1,4 @@
-"""Tries a request again while nothing of its reply has been shown."""
+"""Tries a request again while no text of its reply has been shown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from math import ceil
 from msgspec import Struct
 
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.provider import Provider, Request, StreamEvent, TextDelta, ThinkingDelta
+from agentcli.llm.provider import Provider, Request, StreamEvent, TextDelta
 
 LONGEST_WAIT_S = 60.0
 
@@ -46,7 +46,7 @@ async def stream_with_retry(
         try:
             async with aclosing(provider.stream(before_try(request))) as events:
                 async for event in events:
-                    shown = shown or isinstance(event, TextDelta | ThinkingDelta)
+                    shown = shown or isinstance(event, TextDelta)
                     yield event
             return
         except ProviderError as error:

@@ -204,19 +204,91 @@ def sse(*deltas: dict[str, Any], finish: str | None = None, done: bool = False) 
 READ = {"tool_calls": [call_delta(0, "call_1", "file_read", '{"path":"a.py"}')]}
 
 
+SILENT_END = "[providers.openai.quirks]\nsilent_end = true\n"
+
+
+def settings(place: Place, text: str) -> None:
+    place.home.mkdir(exist_ok=True)
+    (place.home / "config.toml").write_text(text)
+
+
 @pytest.mark.parametrize("done", [True, False])
-def test_an_end_without_a_finish_reason_is_an_end(place: Place, done: bool) -> None:
+def test_an_end_without_a_finish_reason_is_an_end_where_the_server_says_so(place: Place, done: bool) -> None:
+    settings(place, "" if done else SILENT_END)
     with chat_server([sse({"content": "All of it."}, done=done)]) as server:
         ran = asked(place, server.url)
     assert (answer_of(ran), ran.result["terminal_reason"]) == ("All of it.", "end_turn")
 
 
 @pytest.mark.parametrize("done", [True, False])
-def test_calls_without_a_finish_reason_are_run(place: Place, done: bool) -> None:
+def test_calls_without_a_finish_reason_are_run_where_the_server_says_so(place: Place, done: bool) -> None:
+    settings(place, "" if done else SILENT_END)
     with chat_server([sse(READ, done=done), chat_reply("It prints hi.")]) as server:
         ran = asked(place, server.url)
         assert "print" in server.requests[1].json["messages"][-1]["content"]
     assert (answer_of(ran), ran.result["num_turns"]) == ("It prints hi.", 2)
+
+
+def test_a_stream_whose_end_never_came_is_a_broken_connection(place: Place) -> None:
+    half = sse({"content": "All is well wi"})
+    with chat_server([half, chat_reply("th it."), half, half]) as server:
+        assert answer_of(asked(place, server.url)) == "All is well with it."
+        assert "silent_end = true" in failure_of(asked(place, server.url))
+
+
+@pytest.mark.parametrize("breaks", ["connection", "event", "error"])
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_a_reply_of_text_and_a_call_that_breaks_off_in_the_call_goes_on(
+    place: Place, provider: str, breaks: str
+) -> None:
+    model, serve, reply = {
+        "openai": ("openai/test-model", chat_server, chat_reply),
+        "anthropic": ("anthropic/claude-sonnet-5-5", anthropic_server, anthropic_reply),
+    }[provider]
+    read = Call("c1", "file_read", {"path": "a.py"})
+    whole = reply(Said("Let me look.", calls=(read,)))
+    cut = whole.body.index(b"\n\n", whole.body.index(b"file_read")) + 2
+    wrong = {
+        "connection": b"",
+        "event": b"data: {half\n\n",
+        "error": b'data: {"type":"error","error":{"message":"busy"}}\n\n',
+    }[breaks]
+    broken = Reply(whole.body[:cut] + wrong)
+    with serve([broken, reply(Said(calls=(read,))), reply("It prints hi.")]) as server:
+        ran = place.run("-m", model, "-p", "go", "--output-format", "json", env=addresses(server.url))
+        assert len(server.requests) == 3
+        assert "nothing of that has run" in str(server.requests[1].json["messages"][-1])
+    assert answer_of(ran) == "It prints hi."
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_a_call_whose_reply_lacks_only_its_last_events_is_run(place: Place, provider: str) -> None:
+    model, serve, reply, mark = {
+        "openai": ("openai/test-model", chat_server, chat_reply, b'"finish_reason":"tool_calls"'),
+        "anthropic": ("anthropic/claude-sonnet-5-5", anthropic_server, anthropic_reply, b'"stop_reason":"tool_use"'),
+    }[provider]
+    whole = reply(Said("Let me look.", calls=(Call("c1", "file_read", {"path": "a.py"}),)))
+    cut = whole.body.index(b"\n\n", whole.body.index(mark)) + 2
+    for broken in (whole.but(breaks_after=cut), Reply(whole.body[:cut] + b"data: {half\n\n")):
+        with serve([broken, reply("It prints hi.")]) as server:
+            ran = place.run("-m", model, "-p", "go", "--output-format", "json", env=addresses(server.url))
+            assert len(server.requests) == 2
+        assert answer_of(ran) == "It prints hi."
+
+
+@pytest.mark.parametrize("provider", ["openai", "anthropic"])
+def test_a_reply_that_breaks_off_in_its_reasoning_is_tried_again(place: Place, provider: str) -> None:
+    if provider == "openai":
+        half = sse({"reasoning_content": "Let me"})
+        model, serve, reply = "openai/test-model", chat_server, chat_reply
+    else:
+        deltas = [{"type": "thinking_delta", "thinking": "Let me"}]
+        events = [message_start(), *block(0, {"type": "thinking", "thinking": ""}, deltas)]
+        half = Reply(anthropic_sse(events[:-1]))
+        model, serve, reply = "anthropic/claude-sonnet-5-5", anthropic_server, anthropic_reply
+    with serve([half, half, reply("Now.")]) as server:
+        ran = place.run("-m", model, "-p", "go", "--output-format", "json", env=addresses(server.url))
+    assert answer_of(ran) == "Now."
 
 
 def test_half_a_call_without_a_finish_reason_is_never_run(place: Place) -> None:

@@ -28,7 +28,6 @@ class ReplyBlocks:
         self._count = 0
         self._open: BlockKind | None = None  # text or thinking; calls may be open beside one another
         self._calls: dict[str, int] = {}
-        self.has_call = False
 
     def feed(self, event: llm.StreamEvent) -> None:
         """Publish what an event of the provider's stream adds to the reply."""
@@ -43,7 +42,6 @@ class ReplyBlocks:
                     self._start("thinking")
                 self._emit(ThinkingDelta(text))
             case llm.ToolCallStarted(id, name):
-                self.has_call = True
                 self._calls[id] = self._start("tool_use", id, name)
             case llm.ToolCallDelta(id, partial_json):
                 self._emit(InputDelta(id, partial_json, self._calls.get(id, self._count - 1)))

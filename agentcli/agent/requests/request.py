@@ -214,7 +214,7 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
         return await paid.reply(request, on_event), paid
     except (asyncio.CancelledError, ProviderError, UserError):
         if text_so_far:
-            turn.has_half_answer = not blocks.has_call
+            turn.has_half_answer = True  # of a call that had begun nothing has run
         raise
     finally:
         blocks.end()

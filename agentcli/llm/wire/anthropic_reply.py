@@ -136,9 +136,14 @@ class ReplyReader:
         elif kind == "error":
             raise error_in_stream(event)
 
+    @property
+    def is_whole(self) -> bool:
+        """True once only `message_stop` may be missing."""
+        return bool(self._stop_reason) and all(block.is_closed for block in self._blocks)
+
     def close(self, out: list[StreamEvent]) -> None:
         """The body's end, or `[DONE]`: only `message_stop` may be missing. Raises `ConnectionFailed` when more is."""
-        if not self._stop_reason or any(not block.is_closed for block in self._blocks):
+        if not self.is_whole:
             raise ConnectionFailed("The stream ended before the reply did (no message_stop).")
         self.end(out)
 

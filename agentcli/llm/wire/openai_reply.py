@@ -56,6 +56,7 @@ class ReplyReader:
         self.is_finished = False
         self.is_closed = False  # the server said that nothing follows
         self._has_begun = False
+        self._is_unstreamed = False  # the reply came as one JSON object
         self._provider = provider
         self._quirks = quirks
         self._tool_names = tool_names
@@ -79,6 +80,7 @@ class ReplyReader:
             if (position if (index := choice.get("index")) is None else index) != 0:
                 continue  # another answer to the same question: one is enough
             self._has_begun = True
+            self._is_unstreamed = self._is_unstreamed or bool(choice.get("message"))
             delta = choice.get("delta") or choice.get("message") or {}
             self._reasoning(delta, out)
             if text := delta.get("content"):
@@ -94,11 +96,11 @@ class ReplyReader:
                 self._calls.feed({"function": legacy}, out)
             if reason := choice.get("finish_reason"):
                 self._finish_reason = text_in(reason)
-                self.is_finished = True
                 if reason == "error":
                     raise error_told(choice if choice.get("error") else {"error": "the model's server failed"})
                 if reason == "insufficient_system_resource":
                     raise Overloaded("The service broke the reply off: it has no room at the moment.")
+                self.is_finished = True
 
     def _reasoning(self, delta: dict[str, Any], out: list[StreamEvent]) -> None:
         if details := delta.get("reasoning_details"):
@@ -132,8 +134,9 @@ class ReplyReader:
     def done(self, out: list[StreamEvent]) -> Done:
         """The whole reply, after the stream's end. Raises `ConnectionFailed` when it ended before the reply did."""
         self._take(self._tags.close(), out)
-        if not (self.is_finished or (self.is_closed and self._has_begun) or self._looks_whole()):
-            raise ConnectionFailed("The stream ended before the reply did (no finish_reason).")
+        is_told = self.is_closed or self._is_unstreamed
+        if not (self.is_finished or (is_told and self._has_begun) or (self._quirks.silent_end and self._looks_whole())):
+            raise ConnectionFailed(self._no_end())
         was_cut = self._finish_reason in ("length", "model_context_window_exceeded")
         uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
         if not uses and not was_cut and self._quirks.read_text_calls:
@@ -141,8 +144,14 @@ class ReplyReader:
         message = Message("assistant", (*self._said(), *uses))
         return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost, self._note())
 
+    def _no_end(self) -> str:
+        text = "The stream ended before the reply did (neither finish_reason nor [DONE] came)."
+        if self._looks_whole() and not self._quirks.silent_end:
+            text += f" If this server ends every reply so, set providers.{self._provider}.quirks.silent_end = true."
+        return text
+
     def _looks_whole(self) -> bool:
-        """Some servers end the body and say nothing: then what was said counts, unless it ends inside a call."""
+        """Return whether a reply whose end was not announced may be complete: not one that ends inside a call."""
         return self._calls.is_whole() if self._calls else any(part.strip() for part in self._text)
 
     def _written_calls(self, out: list[StreamEvent]) -> list[ToolUse]:

@@ -343,10 +343,16 @@ def test_a_refusal_is_text_and_a_stop_reason() -> None:
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_stream_may_end_without_a_finish_reason(ends: bool) -> None:
-    reply = heard_from(Reply(chat_sse(saying({"content": "All"}, finish=None), done=ends))).done
+    preset = Preset(quirks=Quirks(silent_end=not ends))
+    reply = heard_from(Reply(chat_sse(saying({"content": "All"}, finish=None), done=ends)), preset).done
     assert (reply.message.text, reply.stop_reason, reply.note) == ("All", "end_turn", "")
-    reply = heard_from(Reply(chat_sse(calling(call_delta(0, "a", "x", "{}"), finish=None), done=ends))).done
+    reply = heard_from(Reply(chat_sse(calling(call_delta(0, "a", "x", "{}"), finish=None), done=ends)), preset).done
     assert (reply.message.tool_uses, reply.stop_reason) == ((ToolUse("a", "x", {}),), "tool_use")
+
+
+def test_a_stream_that_ends_without_a_word_is_a_failure_though_it_looks_whole() -> None:
+    for chunks in (saying({"content": "All"}, finish=None), calling(call_delta(0, "a", "x", "{}"), finish=None)):
+        assert isinstance(heard_from(Reply(chat_sse(chunks, done=False))).error, ConnectionFailed)
 
 
 @pytest.mark.parametrize("ends", [True, False])
@@ -393,9 +399,9 @@ def test_chunks_without_choices_or_with_other_values_are_passed_over() -> None:
     assert heard_from(Reply(body)).done.message.text == "Hi"
 
 
-def heard_from(reply: Reply, name: str = "openrouter") -> Any:
+def heard_from(reply: Reply, preset: Preset | None = None) -> Any:
     async def run(url: str) -> Any:
-        provider = OpenAICompatProvider(INFO, preset=presets()[name], base_url=url, api_key="key")
+        provider = OpenAICompatProvider(INFO, preset=preset or presets()["openrouter"], base_url=url, api_key="key")
         try:
             return await hear(provider)
         finally:
@@ -465,7 +471,7 @@ def test_a_failed_generation_of_a_call_may_be_tried_again() -> None:
     told = {
         "error": {"message": "Failed to call a function.", "code": "tool_use_failed", "failed_generation": "<function>"}
     }
-    error = heard_from(json_reply(told, 400), "groq").error
+    error = heard_from(json_reply(told, 400), presets()["groq"]).error
     assert isinstance(error, ServerError)
     assert error.is_retryable
 
