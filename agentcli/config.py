@@ -18,7 +18,7 @@ import tomli_w
 from msgspec import Struct
 
 from agentcli.errors import ConfigError
-from agentcli.kept_keys import KeptKeys
+from agentcli.kept_keys import KeptKeys, sendable_key
 from agentcli.look_settings import THEMES, ThemeName, look_problems
 from agentcli.near_names import did_you_mean
 from agentcli.paths import Paths, home_of
@@ -102,11 +102,16 @@ class Config(Struct, frozen=True):
     def key(self, variable: str) -> str:
         """A provider's key: one typed just now, else the environment's, else one that is kept. Raises `ConfigError`."""
         keys = self.kept_keys
-        return keys.typed(variable) or self.environment.get(variable, "") or keys.get(variable)
+        key = keys.typed(variable) or self.key_in_environment(variable) or keys.get(variable).strip()
+        return sendable_key(key, lambda message: ConfigError(message, key=variable))
+
+    def key_in_environment(self, variable: str) -> str:
+        """A key without the white space around it, which a pasted or mounted one may have."""
+        return self.environment.get(variable, "").strip()
 
     def place_of_key(self, variable: str) -> str:
         """Where a key comes from, in words; empty where there is none. Raises `ConfigError`."""
-        in_environment = self.environment.get(variable) and not self.kept_keys.typed(variable)
+        in_environment = self.key_in_environment(variable) and not self.kept_keys.typed(variable)
         return "in the environment" if in_environment else self.kept_keys.place(variable)
 
     def error(self, message: str, key: str, *, item: str = "") -> ConfigError:

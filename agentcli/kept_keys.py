@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,13 @@ class KeptKeys:
                 f"its key is kept in the keyring, which does not give it ({error}): unlock it, or set the variable.",
                 key=variable,
             ) from error
+
+
+def sendable_key(key: str, error: Callable[[str], ConfigError]) -> str:
+    """The key as it is. Raises the `error` where no header can carry it."""
+    if not (key.isascii() and key.isprintable()):
+        raise error("the key holds a character that no header can carry: copy it again.")
+    return key
 
 
 def _working_keyring() -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agentcli.errors import ConfigError
+from agentcli.kept_keys import sendable_key
 from agentcli.short_program import run_short_program
 
 LONGEST_RUN_S = 10.0
@@ -56,7 +57,7 @@ class KeyHelper:
             raise self._error(f"the command ended with exit code {end.exit_code}: run it by hand to see why.")
         if not (key := end.stdout.decode(errors="replace").strip()):
             raise self._error("the command printed no key.")
-        return key
+        return sendable_key(key, self._error)
 
 
 def split_command(command: str, error: Callable[[str], ConfigError]) -> list[str]:

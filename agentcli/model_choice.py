@@ -145,7 +145,7 @@ class Models:
         helped = [name for name, server in settings.providers.items() if server.api_key_helper]
         kept = self._config.kept_keys
         keyed_models = chain(
-            (model for variable, model in KEYED_MODELS if environment.get(variable)),
+            (model for variable, model in KEYED_MODELS if self._config.key_in_environment(variable)),
             (model for _, model in KEYED_MODELS if model.partition("/")[0] in helped),
             (model for variable, model in KEYED_MODELS if kept.place(variable)),
         )

@@ -92,8 +92,9 @@ class ProviderKeys:
         first, *others = variables
         if config.kept_keys.typed(first):
             return config.key(first), ""
-        token = next(filter(None, map(config.environment.get, others)), "")
-        return (config.environment.get(first, "") if token else config.key(first)), token
+        token = next(filter(config.key_in_environment, others), "")
+        is_alone = not token or config.key_in_environment(first)
+        return (config.key(first) if is_alone else ""), config.key(token) if token else ""
 
     def helper(self, provider: str) -> KeyHelper | None:
         """The command that has the key, where one is set and no key is nearer at hand."""
@@ -113,7 +114,7 @@ class ProviderKeys:
     def _is_at_hand(self, provider: str) -> bool:
         """True if the key was typed or is in the environment, which a command and a kept key give way to."""
         config = self._config
-        return any(config.kept_keys.typed(name) or config.environment.get(name) for name in self.variables(provider))
+        return any(config.kept_keys.typed(name) or config.key_in_environment(name) for name in self.variables(provider))
 
     def _server(self, provider: str) -> ServerSettings:
         return self._config.settings.providers.get(provider, ServerSettings())

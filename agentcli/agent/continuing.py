@@ -5,13 +5,14 @@ from __future__ import annotations
 from agentcli.agent.turn_log import Turn, add
 from agentcli.conversation.entries import reminder
 from agentcli.llm import provider as llm
+from agentcli.llm.errors import ServerError
 
 MOST_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
 
 
 def continue_reply(turn: Turn, reply: llm.Done) -> bool:
     """Whether a reply that is no answer yet goes on, with a note that says how (stop reasons of the Messages API)."""
-    after_results = turn.round > 1 and not reply.message.text.strip()
+    is_empty = not reply.message.text.strip()
     if reply.stop_reason == "pause_turn":
         return True
     if turn.continuations >= MOST_CONTINUATIONS:
@@ -21,13 +22,28 @@ def continue_reply(turn: Turn, reply: llm.Done) -> bool:
         note = "Your reply was cut off inside a tool call, which was not run. Make the call again, in smaller parts."
     elif reply.stop_reason in ("max_tokens", "model_context_window_exceeded"):
         note = "Your reply was cut off by its length limit. Go on exactly where it stopped."
-    elif reply.stop_reason == "end_turn" and after_results and turn.continuations == 0:
-        note = "Go on: answer with what the results say."
+    elif reply.stop_reason == "end_turn" and is_empty and turn.continuations == 0:
+        note = "Go on: answer with what the results say." if turn.round > 1 else "Your reply was empty: answer now."
     else:
         return False
     turn.continuations += 1
     add(turn, reminder(note))
     return True
+
+
+def require_answer(turn: Turn, reply: llm.Done) -> None:
+    """Raises `ServerError` where a turn would end without a word: that is no success."""
+    if reply.message.tool_uses or any(part.strip() for part in (*turn.said, *turn.answer)):
+        return
+    if reply.stop_reason == "max_tokens":
+        raise ServerError(
+            "The model reached the limit of its reply before it began to answer: its reasoning took all of it. "
+            "Raise tokens.max_output, or lower the effort (--effort, /effort)."
+        )
+    raise ServerError(
+        "The model answered nothing, also when it was asked once more. Send the message again, or choose another "
+        "model (-m, /model)."
+    )
 
 
 def asks_again(turn: Turn) -> bool:

@@ -12,7 +12,7 @@ from agentcli.agent.accounting.budgets import OverBudget
 from agentcli.agent.beginning import GO_ON, say
 from agentcli.agent.calls.batches import run_calls
 from agentcli.agent.calls.report import INTERRUPTED
-from agentcli.agent.continuing import asks_again, continue_reply
+from agentcli.agent.continuing import asks_again, continue_reply, require_answer
 from agentcli.agent.event_hooks import fire, heed_prompt, heed_stop
 from agentcli.agent.events import ApprovalRequested, Done, DoneReason, Notice, TurnFailed, TurnStarted
 from agentcli.agent.evidence import claims_of
@@ -126,6 +126,8 @@ async def _rounds(turn: Turn) -> DoneReason:
             begin_answer(turn)
         has_more = (calls and not is_over) or steered or reported or continue_reply(turn, reply)
         has_more = has_more or await settle_plan(turn) or asks_again(turn) or urges(turn)
+        if not has_more:
+            require_answer(turn, reply)
         if not has_more and not await heed_stop(turn):
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
         if not has_more:

@@ -22,14 +22,16 @@ def key_lines(config: Config) -> list[str]:
 def store_key(config: Config, provider: str, variable: str, key: str) -> str:
     """Keep a key for good; a sentence on where. Raises `ConfigError`."""
     place = config.kept_keys.store(variable, key)
-    wins = f" {variable} in the environment wins over it in later sessions." if config.environment.get(variable) else ""
+    wins = (
+        f" {variable} in the environment wins over it in later sessions." if config.key_in_environment(variable) else ""
+    )
     return f"The key for {provider} is {place}; agentcli login --remove {provider} removes it.{wins}"
 
 
 def forget_key(config: Config, provider: str, variables: Sequence[str]) -> str:
     """Forget the keys that were kept or typed; a sentence on it. Raises `UsageError` where there is none."""
     was = [place for variable in variables if (place := config.kept_keys.remove(variable))]
-    in_environment = [variable for variable in variables if config.environment.get(variable)]
+    in_environment = [variable for variable in variables if config.key_in_environment(variable)]
     rest = f" {in_environment[0]} in the environment still holds one." if in_environment else ""
     if not was:
         raise UsageError(f"No key for {provider} is kept.{rest}")

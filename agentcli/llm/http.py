@@ -59,7 +59,7 @@ class HttpClient:
     def __init__(self, base_url: str, headers: Mapping[str, str], *, read_timeout: float = 600.0) -> None:
         self.base_url = base_url.rstrip("/")
         self.shown_url = shown(self.base_url)
-        self._headers = {name.lower(): value for name, value in headers.items()}
+        self._headers = {name.lower(): value.strip() for name, value in headers.items()}
         self._masked = mask_of(self._headers, self.base_url)
         self._proxy = proxy_for(self.base_url)
         self._connections = Connections(self.shown_url, self._proxy, read_timeout=read_timeout)
@@ -137,7 +137,7 @@ def check_sendable(address: str, headers: Mapping[str, str]) -> None:
         if not is_header_name(name):
             raise BadRequest(f"{name!r} is not the name of a header: set the provider's headers.")
         if not (value.isascii() and value.isprintable()):
-            raise AuthError(f"{name} holds a character that no header can carry: copy the key again.")
+            raise AuthError(f"The header {name} holds a character that no header can carry: copy its value again.")
 
 
 def note_request(error: ProviderError, masked: Mask, body: dict[str, Any] | None, *, is_answered: bool) -> None:

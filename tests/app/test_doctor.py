@@ -320,7 +320,7 @@ variable(
 variable("a model without its key", "model", "groq needs a key", AGENTCLI_MODEL="groq/llama")
 variable("a local model that is not there", "model", "not installed", AGENTCLI_MODEL="local/default")
 variable("a second model without a key", "model", "has no key", AGENTCLI_PROVIDER_FALLBACK_MODEL="groq/llama")
-variable("a key with a line end", "key texts", "GROQ_API_KEY holds", GROQ_API_KEY=f"{KEY}\n")
+variable("a key with a line end in it", "key texts", "GROQ_API_KEY holds", GROQ_API_KEY=f"{KEY}\n{KEY}")
 variable("a key in quotes", "key texts", "OPENAI_API_KEY holds", OPENAI_API_KEY=f'"{KEY}"')
 variable("a malformed proxy", "proxies", "HTTPS_PROXY", HTTPS_PROXY="http://not a host")
 variable("certificates that are not there", "certificates", "is not there", SSL_CERT_FILE="/nowhere.pem")

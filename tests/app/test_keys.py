@@ -255,6 +255,24 @@ def test_a_key_that_is_the_same_again_is_not_tried_again(place: Place) -> None:
         assert len(server.requests) == 1
 
 
+def test_white_space_around_a_key_is_no_part_of_it(place: Place) -> None:
+    for key in (f"{KEY}\r\n", f" {KEY} ", f"{KEY}\t"):
+        with chat_server([chat_reply("Hi.")]) as server:
+            assert place.run(*ASK, env=at(server) | {"OPENAI_API_KEY": key}).out == "Hi.\n"
+            assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert "OPENAI_API_KEY" in place.run(*ASK, env={"OPENAI_API_KEY": " \n"}).err  # which is none
+
+
+def test_a_key_that_cannot_be_sent_names_its_variable_and_is_not_tried_again(place: Place) -> None:
+    with chat_server() as server:
+        ran = place.run(*ASK, env=at(server) | {"OPENAI_API_KEY": "sk-a\nsk-b"})
+        assert server.requests == []
+    assert ran.code != 0
+    assert "OPENAI_API_KEY: the key holds a character that no header can carry" in ran.err
+    assert "retry" not in ran.err
+    assert "sk-" not in ran.err
+
+
 @pytest.mark.parametrize(
     ("command", "told"),
     [

@@ -302,6 +302,7 @@ def test_half_a_call_without_a_finish_reason_is_never_run(place: Place) -> None:
 @pytest.mark.parametrize("cut", [1, 2, 3])
 @pytest.mark.parametrize("finish", ["stop", None])
 def test_a_last_chunk_without_its_blank_line_is_read(place: Place, cut: int, finish: str | None) -> None:
+    settings(place, "" if finish else SILENT_END)
     last = [chat_chunk({"content": " it."}, finish)]
     body = (chat_sse([chat_chunk({"content": "All of"})], done=False) + chat_sse(last, done=False)).replace(
         b"\n", b"\r\n"
@@ -463,8 +464,54 @@ def test_reasoning_in_tags_is_no_part_of_the_answer(place: Place, parts: list[st
 
 def test_reasoning_that_never_ends_is_no_answer(place: Place) -> None:
     lines = [ollama_line({"content": "<think>Hm. </thi"}), ollama_end(Said())]
-    with ollama_server([Reply(ndjson(lines), content_type=NDJSON)]) as server:
-        assert answer_of(from_ollama(place, server)) == ""
+    with ollama_server([Reply(ndjson(lines), content_type=NDJSON)] * 2) as server:
+        assert "answered nothing" in failure_of(from_ollama(place, server))
+
+
+EMPTY = [{"content": ""}, {"reasoning_content": "Hm."}, {"content": "\n"}]
+
+
+@pytest.mark.parametrize("delta", EMPTY)
+def test_an_empty_reply_is_asked_for_once_more_and_then_a_failure(place: Place, delta: dict[str, Any]) -> None:
+    empty = sse(delta, finish="stop", done=True)
+    with chat_server([empty, chat_reply("Now.")]) as server:
+        assert answer_of(asked(place, server.url)) == "Now."
+        assert "Your reply was empty" in str(server.requests[1].json["messages"][-1])
+    with chat_server([empty, empty]) as server:
+        assert "The model answered nothing" in failure_of(asked(place, server.url))
+        assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("provider", ["openai", "ollama"])
+def test_reasoning_that_only_a_closing_tag_ends_is_no_part_of_the_answer(place: Place, provider: str) -> None:
+    parts = ["secret", " plan", "\n</th", "ink>\n\nAnswer", " C"]
+    if provider == "openai":
+        reply, serve = sse(*({"content": part} for part in parts), finish="stop"), chat_server
+    else:
+        lines = [*(ollama_line({"content": part}) for part in parts), ollama_end(Said())]
+        reply, serve = Reply(ndjson(lines), content_type=NDJSON), ollama_server
+    with serve([reply]) as server:
+        ran = place.run("-m", f"{provider}/m", "-p", "go", "--output-format", "json", env=addresses(server.url))
+        assert answer_of(ran) == "Answer C"
+    (said,) = json.loads(place.run("sessions", "show", ran.result["session_id"], "--json").out)["messages"][1:]
+    assert [block.get("text") for block in said["content"] if block["type"] == "text"] == ["Answer C"]
+
+
+def test_with_reasoning_first_it_is_not_shown_as_text_and_a_reply_without_it_is_all_text(place: Place) -> None:
+    settings(place, "[providers.openai.quirks]\nreasoning_first = true\n")
+    partly = ("--output-format", "stream-json", "--include-partial-messages")
+    with chat_server([sse({"content": "plan"}, {"content": "\n</think>\n\nYes."}, finish="stop")]) as server:
+        ran = asked(place, server.url, *partly)
+    deltas = [line["event"]["delta"] for line in ran.of("stream_event") if "delta" in line["event"]]
+    assert [delta["text"] for delta in deltas if delta.get("type") == "text_delta"] == ["Yes."]
+    with chat_server([sse({"content": "No plan."}, finish="stop")]) as server:
+        assert answer_of(asked(place, server.url)) == "No plan."
+
+
+def test_a_call_written_as_text_is_told_with_the_setting_that_reads_it(place: Place) -> None:
+    written = {"content": '<tool_call>\n{"name": "file_read", "arguments": {"path": "a.py"}}\n</tool_call>'}
+    with chat_server([sse(written, finish="stop")]) as server:
+        assert "providers.openai.quirks.read_text_calls = true" in asked(place, server.url).err
 
 
 def test_an_answer_that_begins_with_the_tag_is_text_where_reasoning_comes_apart(place: Place) -> None:
@@ -483,6 +530,7 @@ def test_a_character_that_two_deltas_halve_arrives_whole(place: Place, provider:
     high, low = HALVES
     parts = (f"a{high}", f"{low}b\\", f"c \\{high}", f"{low}{high}", low)
     chat = "".join(f"data: {json.dumps(chat_chunk({'content': part}))}\n\n" for part in parts).encode()
+    chat += b"data: [DONE]\n\n"
     deltas = [{"type": "text_delta", "text": part} for part in parts]
     events = [message_start(), *block(0, {"type": "text", "text": ""}, deltas), *message_end()]
     messages = "".join(f"data: {json.dumps(event)}\n\n" for event in events).encode()
@@ -881,7 +929,7 @@ def goes_on(place: Place, *arguments: str) -> dict[str, Any]:
 
 BROKEN = {
     "after text, and again": ([{"content": "Half"}], 2),
-    "in its thinking": ([{"reasoning_content": "Hm"}], 1),
+    "in its thinking, and again": ([{"reasoning_content": "Hm"}], 2),
     "in a call, and again": ([{"tool_calls": [call_delta(0, "a", "bash", '{"comm')]}], 2),
     "in silence, and again": ([{"content": ""}], 2),
 }

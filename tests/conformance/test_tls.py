@@ -116,10 +116,32 @@ async def test_a_certificate_that_is_trusted_serves_both_requests_on_one_connect
 
 
 @carriers
-async def test_a_certificate_that_nobody_trusts_is_refused(certificate: Path, carrier: str) -> None:
+@pytest.mark.parametrize("proxied", [False, True])
+async def test_a_certificate_that_nobody_trusts_is_refused_once_and_names_the_setting(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch, carrier: str, proxied: bool
+) -> None:
     async with Network(certificate).serving() as network:
-        with pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED"):
-            await asked(f"https://127.0.0.1:{network.port}", carrier)
+        url = f"https://127.0.0.1:{network.port}"
+        if proxied:
+            monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{network.proxy_port}")
+            url = "https://model.test"
+        with pytest.raises(ConnectionFailed, match=r"CERTIFICATE_VERIFY_FAILED.*set SSL_CERT_FILE") as failed:
+            await asked(url, carrier)
+        assert not failed.value.is_retryable
+
+
+@carriers
+async def test_certificates_that_cannot_be_read_are_told_once_with_their_variable(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, carrier: str
+) -> None:
+    empty = tmp_path / "empty.pem"
+    empty.write_text("none\n")
+    for name, value in (("SSL_CERT_FILE", tmp_path / "gone"), ("SSL_CERT_FILE", empty), ("SSL_CERT_DIR", empty)):
+        with monkeypatch.context() as setting:
+            setting.setenv(name, str(value))
+            with pytest.raises(ConnectionFailed, match=f"{name} is {value}, which cannot be used") as failed:
+                await asked("https://127.0.0.1:9", carrier)
+            assert not failed.value.is_retryable
 
 
 async def test_ssl_cert_dir_takes_the_place_of_what_the_system_trusts(

@@ -67,7 +67,7 @@ def key_texts(subject: Subject) -> Iterator[Said]:
         ]
     except ConfigError:  # told with the model
         variables = []
-    given = {name: subject.config.environment.get(name, "") for name in (*variables, SEARCH_KEY)}
+    given = {name: subject.config.key_in_environment(name) for name in (*variables, SEARCH_KEY)}
     kept = dict.fromkeys(subject.config.kept_keys.values, f"a key in {subject.config.paths.credentials}")
     for key, place in ({key: name for name, key in given.items()} | kept).items():
         if _STRAY.search(key):

@@ -153,6 +153,9 @@ class ReplyReader:
             out.append(UsageUpdate(usage_from_wire(line)))
 
     def _content(self, pieces: list[tuple[bool, str]], out: list[StreamEvent]) -> None:
+        if self._tags.was_thinking:
+            self._thinking += self._text
+            self._text.clear()
         for is_thinking, piece in pieces:
             (self._thinking if is_thinking else self._text).append(piece)
             out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))

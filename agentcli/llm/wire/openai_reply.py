@@ -63,7 +63,7 @@ class ReplyReader:
         self._ids = ids
         self._text: list[str] = []
         self._thinking: list[str] = []
-        self._tags = ThinkTags()
+        self._tags = ThinkTags(begins_inside=quirks.reasoning_first)
         self._details: list[dict[str, Any]] = []
         self._calls = ArrivingCalls(ids)
         self._extras: dict[str, Any] = {}
@@ -118,6 +118,9 @@ class ReplyReader:
         self._take(self._tags.feed(text_in(text)), out)
 
     def _take(self, pieces: Iterable[tuple[bool, str]], out: list[StreamEvent]) -> None:
+        if self._tags.was_thinking:
+            self._thinking += self._text
+            self._text.clear()
         for is_thinking, piece in pieces:
             (self._thinking if is_thinking else self._text).append(piece)
             out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
@@ -138,11 +141,21 @@ class ReplyReader:
         if not (self.is_finished or (is_told and self._has_begun) or (self._quirks.silent_end and self._looks_whole())):
             raise ConnectionFailed(self._no_end())
         was_cut = self._finish_reason in ("length", "model_context_window_exceeded")
+        if self._tags.is_unclosed and not was_cut and self._thinking:  # this reply had no reasoning
+            self._text, self._thinking = self._thinking, []
+            out.append(TextDelta("".join(self._text)))
         uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
-        if not uses and not was_cut and self._quirks.read_text_calls:
-            uses = self._written_calls(out)
+        note = self._note()
+        if not uses and not was_cut and (written := calls_in_text("".join(self._text), self._tool_names)):
+            if self._quirks.read_text_calls:
+                uses = self._written_calls(written, out)
+            else:
+                note = note or (
+                    f"The model wrote a call of {written[0][0]} as text, so it did not run. If this server's models "
+                    f"always do, set providers.{self._provider}.quirks.read_text_calls = true."
+                )
         message = Message("assistant", (*self._said(), *uses))
-        return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost, self._note())
+        return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost, note)
 
     def _no_end(self) -> str:
         text = "The stream ended before the reply did (neither finish_reason nor [DONE] came)."
@@ -154,13 +167,12 @@ class ReplyReader:
         """Return whether a reply whose end was not announced may be complete: not one that ends inside a call."""
         return self._calls.is_whole() if self._calls else any(part.strip() for part in self._text)
 
-    def _written_calls(self, out: list[StreamEvent]) -> list[ToolUse]:
+    def _written_calls(self, written: list[tuple[str, dict[str, Any]]], out: list[StreamEvent]) -> list[ToolUse]:
         """Calls that the model wrote as plain text."""
         uses = []
-        for name, arguments in calls_in_text("".join(self._text), self._tool_names):
+        for name, arguments in written:
             id = self._ids.take()
-            written = encode_json(arguments).decode()
-            out += [ToolCallStarted(id, name), ToolCallDelta(id, written), ToolCallEnded(id)]
+            out += [ToolCallStarted(id, name), ToolCallDelta(id, encode_json(arguments).decode()), ToolCallEnded(id)]
             uses.append(ToolUse(id, name, arguments))
         return uses
 

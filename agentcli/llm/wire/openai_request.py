@@ -41,6 +41,7 @@ class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     `read_text_calls`: calls written as plain text are taken as calls. `fixed_ids`: call ids of nine letters or digits.
     `images`: so many in one request at most. `documents`: PDFs are taken. `extra_content`: what the first call of a
     reply carries where it is not from this server, whose own keep what it gave them. `api`: which of OpenAI's.
+    `reasoning_first`: replies begin with reasoning that only `</think>` ends.
     `silent_end`: replies may end without `finish_reason` and `[DONE]`; elsewhere such an end is a broken connection.
     """
 
@@ -59,6 +60,7 @@ class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     parallel_tool_calls: bool | None = None
     cache_control: bool = False
     read_text_calls: bool = False
+    reasoning_first: bool = False
     silent_end: bool = False
     images: int = 100
     documents: bool = False

@@ -13,24 +13,28 @@ _BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # a tag behind one of these is spo
 class ThinkTags:
     """Parts reasoning in `<think>…</think>` from text. The tag may be split over chunks, its opening may be missing.
 
-    Only a tag that begins the reply opens reasoning. One `</think>` may end it, or what began without a tag; all later
-    ones are text, and so is one in prose, which stands behind an opening tag, a space or a quotation mark.
+    Only a tag that begins the reply opens reasoning. One `</think>` may end it, or what began without a tag: then all
+    text before it `was_thinking`. All later ones are text, and so is one in prose, which stands behind an opening tag,
+    a space or a quotation mark. With `begins_inside` the reply begins with reasoning that no tag opens.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, begins_inside: bool = False) -> None:
         self._held = ""
         self._state: Literal["start", "thinking", "text"] = "start"
+        self.is_unclosed = begins_inside  # reasoning that no tag opened, and none has closed yet
+        self.was_thinking = False  # what was given out as text before the newest pieces
         self._skips_newlines = False  # those that only set a tag apart
         self._may_end = True
         self._last = ""  # the character of the text before what is held
 
     def skip_opening(self) -> None:
         """The server keeps reasoning apart: a tag that begins the text is the answer's own."""
-        if self._state == "start":
-            self._state = "text"
+        if self._state == "start" or self.is_unclosed:
+            self._state, self.is_unclosed = "text", False
 
     def feed(self, text: str) -> list[tuple[bool, str]]:
-        """(is it thinking, the piece) for all that can be told so far."""
+        """Return (is it thinking, the piece) for all that is certain so far."""
+        self.was_thinking = False
         is_plain = self._state == "text" and not self._held and not self._skips_newlines
         if is_plain and (not self._may_end or "<" not in text):
             self._last = text[-1:] or self._last
@@ -45,9 +49,9 @@ class ThinkTags:
                 begun = self._held.lstrip()
                 if OPEN.startswith(begun) and begun != OPEN:
                     break
-                self._state = "thinking" if begun.startswith(OPEN) else "text"
-                if self._state == "thinking":
-                    self._held, self._skips_newlines = begun.removeprefix(OPEN), True
+                self._state = "thinking" if begun.startswith(OPEN) or self.is_unclosed else "text"
+                if begun.startswith(OPEN):
+                    self._held, self._skips_newlines, self.is_unclosed = begun.removeprefix(OPEN), True, False
             elif not self._read_on(pieces):
                 break
         return pieces
@@ -65,8 +69,11 @@ class ThinkTags:
         self._take(tag.start(), pieces)
         self._may_end = False
         if is_thinking or (tag[0] == CLOSE and self._last not in _BEFORE_A_WORD):
-            self._held, self._skips_newlines = self._held.removeprefix(CLOSE), is_thinking
-            self._state = "text"
+            self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
+            self._state, self.is_unclosed = "text", False
+            if not is_thinking:
+                self.was_thinking = True
+                pieces[:] = [(True, piece) for _, piece in pieces]
         return True
 
     def _take(self, size: int, pieces: list[tuple[bool, str]]) -> None:
@@ -77,6 +84,7 @@ class ThinkTags:
 
     def close(self) -> list[tuple[bool, str]]:
         """What was held back, at the reply's end."""
+        self.was_thinking = False
         held, self._held = self._held, ""
         return [(self._state == "thinking", held)] if held else []
 

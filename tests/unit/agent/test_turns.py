@@ -268,15 +268,15 @@ async def test_silence_that_goes_on_ends_the_turn(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("think", thought="Hm.")]}, {"text": ""}, {"text": " "}, {"text": "late"}]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Go")
-    assert isinstance(done, Done)
-    assert (done.text, done.turns) == ("", 3)
+    assert isinstance(done, TurnFailed)
+    assert ("answered nothing" in done.error, done.turns) == (True, 3)
 
 
-async def test_an_empty_answer_to_a_prompt_is_an_answer(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, [{"text": ""}]) as stage:
-        done = await stage.ask("Say nothing")
-    assert isinstance(done, Done)
-    assert (done.text, done.turns) == ("", 1)
+async def test_reasoning_that_takes_the_whole_reply_is_no_answer(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, [{"thinking": "Hm", "stop_reason": "max_tokens"}] * 4) as stage:
+        failed = await stage.ask("Go")
+    assert isinstance(failed, TurnFailed)
+    assert "tokens.max_output" in failed.error
 
 
 async def test_a_refusal_takes_the_prompt_back_and_the_conversation_goes_on(tmp_path: Folder) -> None:

@@ -89,7 +89,11 @@ def test_an_event_of_another_shape_is_a_server_error_with_its_cause() -> None:
 def parted(*chunks: str) -> tuple[str, str]:
     """(thinking, text)"""
     tags = ThinkTags()
-    pieces = [piece for chunk in chunks for piece in tags.feed(chunk)] + tags.close()
+    pieces: list[tuple[bool, str]] = []
+    for chunk in chunks:
+        new = tags.feed(chunk)
+        pieces = [(is_thinking or tags.was_thinking, piece) for is_thinking, piece in pieces] + new
+    pieces += tags.close()
     return tuple("".join(piece for is_thinking, piece in pieces if is_thinking is kind) for kind in (True, False))  # type: ignore[return-value]
 
 
@@ -105,8 +109,9 @@ def test_a_tag_in_the_middle_of_text_is_text() -> None:
     assert parted("a < b and <thinking> too") == ("", "a < b and <thinking> too")
 
 
-def test_a_missing_opening_tag_costs_the_closing_one() -> None:
-    assert parted("Hm.</think>Yes.") == ("", "Hm.Yes.")
+def test_what_stands_before_a_closing_tag_that_none_opened_was_thinking() -> None:
+    assert parted("Hm.</think>Yes.") == ("Hm.", "Yes.")
+    assert parted("Hm", ".\n</th", "ink>\n\nYes", ".") == ("Hm.\n", "Yes.")
 
 
 def test_a_closing_tag_in_prose_is_text() -> None:

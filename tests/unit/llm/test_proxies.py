@@ -119,8 +119,9 @@ async def test_an_address_that_cannot_be_is_a_bad_request(address: str) -> None:
 
 async def test_a_header_that_none_can_be_is_an_error_of_the_provider() -> None:
     with chat_server() as server:
-        for headers in ({"x": " padded "}, {"content-length": "many"}):
+        for headers in ({"x": "a\tb"}, {"content-length": "many"}):
             client = HttpClient(server.url, headers)
-            with pytest.raises(ProviderError):
+            with pytest.raises(ProviderError) as failed:
                 await client.get_json("/models")
+            assert not failed.value.is_retryable
             await client.aclose()

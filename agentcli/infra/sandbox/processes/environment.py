@@ -94,6 +94,6 @@ def credentials_in(environment: Mapping[str, str]) -> list[str]:
     """The values that look like credentials, by their name or form: they are to be seen nowhere."""
     return [
         value
-        for name, value in environment.items()
+        for name, value in ((name, value.strip()) for name, value in environment.items())
         if value and (_SECRET_NAME.search(name) or _SECRET_VALUE.search(value)) and "/" not in value[:1]
     ]

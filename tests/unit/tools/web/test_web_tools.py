@@ -211,5 +211,5 @@ async def test_a_search_that_never_answers_ends() -> None:
 
 async def test_a_key_that_no_header_can_carry_is_told() -> None:
     with pytest.raises(ToolError, match="TAVILY_API_KEY") as caught:
-        await search(Web(search_provider=Tavily("key\n", base_url="http://127.0.0.1:9")), query="x")
+        await search(Web(search_provider=Tavily("k\ney", base_url="http://127.0.0.1:9")), query="x")
     assert caught.value.kind == "permission_denied"
