@@ -37,7 +37,6 @@ from agentcli.infra.sessions.sqlite import is_stored
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request, Warmable
-from agentcli.llm.retry import RetryPolicy
 from agentcli.model_choice import Models
 from agentcli.paths import from_home, home_of, project_root
 from agentcli.setup.agents import Agents
@@ -46,7 +45,7 @@ from agentcli.setup.client_files import ClientFiles
 from agentcli.setup.context import make_memory, watch_context
 from agentcli.setup.extras import Extras
 from agentcli.setup.hooks import Hooks
-from agentcli.setup.limits import session_budgets, turn_limits
+from agentcli.setup.limits import retry_policy, session_budgets, turn_limits
 from agentcli.setup.lists import check_lists
 from agentcli.setup.opening import Opening, untold
 from agentcli.setup.programs import WorkspacePrograms
@@ -174,7 +173,7 @@ class Builder:
             settings.provider.fallback_model,
             settings.compaction.warn_at,
             int(self._goes_on),
-            RetryPolicy(settings.retry.max, settings.retry.initial_delay),
+            retry_policy(settings),
             settings.tokens.temperature,
             settings.tokens.effort,
             extras.hooks or NoHooks(),

@@ -191,10 +191,15 @@ class WebSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`max_turns` counts requests of one prompt. Unset: 100 in the terminal, which asks then, and 25 elsewhere.
 
-    A run without a terminal in which nothing has happened for `idle_s` seconds ends with exit code 1.
+    A run without a terminal in which nothing has happened for `idle_s` seconds ends with exit code 1. A single reply is
+    cancelled beyond `max_reply_mb` of text, reasoning and calls, beyond `max_arguments_mb` of its calls' arguments, or
+    when it has not ended after `max_reply_s` seconds.
     """
 
     max_turns: Positive | None = None
+    max_reply_mb: Annotated[float, Meta(gt=0, le=1_000)] = 8.0
+    max_arguments_mb: Annotated[float, Meta(gt=0, le=1_000)] = 4.0
+    max_reply_s: Annotated[float, Meta(gt=0, le=_A_DAY)] = 3_600.0
     idle_s: Annotated[float, Meta(gt=0, le=_A_DAY)] = 600.0
     max_budget_usd: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
 

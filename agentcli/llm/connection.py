@@ -24,6 +24,7 @@ LONGEST_IDLE_S = 5.0  # servers close idle connections; a request on one that ju
 HAPPY_EYEBALLS_S = 0.25  # RFC 8305 §5
 LARGEST_HEAD = 100 * 1024  # bytes of a status line and its headers
 READ_SIZE = 64 * 1024
+MAX_UNZIPPED = 1024 * 1024  # bytes of one piece
 _COMPRESSED = ("gzip", "x-gzip", "deflate")
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # tells them apart by their first bytes
 _URL_SAFE = "!$%&'()*+,-./:;=?@_~[]"  # besides letters and digits; `%` so that what is quoted stays so
@@ -48,15 +49,18 @@ class Response:
         is_compressed = self.headers.get("content-encoding", "").strip().lower() in _COMPRESSED
         unzip = zlib.decompressobj(_GZIP_OR_ZLIB) if is_compressed else None
         while isinstance(event := await self._connection.next_event(), h11.Data):
-            try:
-                piece = bytes(event.data) if unzip is None else unzip.decompress(event.data)
-            except zlib.error as error:
-                raise self._connection.broken(error) from error
-            if piece:
-                yield piece
-
-    async def read(self) -> bytes:
-        return b"".join([piece async for piece in self.pieces()])
+            if unzip is None:
+                yield bytes(event.data)
+                continue
+            waiting, is_full = bytes(event.data), True
+            while waiting or is_full:  # a kilobyte may hold a megabyte: in pieces, so that whoever reads can stop
+                try:
+                    piece = unzip.decompress(waiting, MAX_UNZIPPED)
+                except zlib.error as error:
+                    raise self._connection.broken(error) from error
+                waiting, is_full = unzip.unconsumed_tail, len(piece) == MAX_UNZIPPED
+                if piece:
+                    yield piece
 
 
 class Connections:

@@ -27,6 +27,7 @@ from agentcli.llm.server_address import is_address, is_header_name, origin_of
 from agentcli.version import __version__
 
 MAX_ERROR_BODY = 64 * 1024  # bytes of a refusal that are read for its message
+MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 400 bytes, also one that shows nothing
 LONGEST_DRAIN_S = 0.25
 MOST_REDIRECTS = 5
 
@@ -81,7 +82,7 @@ class HttpClient:
 
     async def _json(self, method: str, path: str, body: dict[str, Any] | None, headers: dict[str, str]) -> Any:
         async with self._answered(method, path, body, headers) as response:
-            content = await response.read()
+            content = await read_start(response, LONGEST_LINE)
             try:
                 return decode_json(content)
             except ValueError as error:
@@ -306,11 +307,23 @@ async def parsed_chunks(
         if isinstance(told, dict | list) and error_in_json(told)[0]:
             raise error_told(told)
         raise not_a_reply(response, start)
+    received = 0
     async for piece in response.pieces():
+        received += len(piece)
+        if received > MAX_STREAM_BYTES:
+            raise _endless(response)
         if items := parser.feed(piece):
             yield items
     if items := parser.close():
         yield items
+
+
+def _endless(response: Answer) -> ServerError:
+    error = ServerError(
+        f"{place_of(response.url)} sent more than {MAX_STREAM_BYTES >> 20} MB for one reply, so it was cancelled."
+    )
+    error.is_retryable = False
+    return error
 
 
 async def drain(pieces: AsyncIterator[Any]) -> None:

@@ -12,15 +12,17 @@ from msgspec import Struct
 
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.provider import Provider, Request, StreamEvent, TextDelta
+from agentcli.llm.reply_limits import ReplyLimits, bounded
 
 LONGEST_WAIT_S = 60.0
 
 
 class RetryPolicy(Struct, frozen=True):
-    """`max_retries` after the first try; the first wait in seconds, doubled each time."""
+    """`max_retries` after the first try; the first wait in seconds, doubled each time; what each try may bring."""
 
     max_retries: int = 3
     initial_delay: float = 1.0
+    reply_limits: ReplyLimits = ReplyLimits()
 
 
 OnRetry = Callable[[int, float, ProviderError], None]  # which retry this is (1 is the first), seconds to wait, why
@@ -45,7 +47,7 @@ async def stream_with_retry(
         shown = False
         try:
             async with aclosing(provider.stream(before_try(request))) as events:
-                async for event in events:
+                async for event in bounded(events, policy.reply_limits):
                     shown = shown or isinstance(event, TextDelta)
                     yield event
             return

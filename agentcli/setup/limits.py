@@ -8,6 +8,8 @@ from agentcli.agent.accounting.budgets import Amounts, Budgets, Kind, MemoryAcco
 from agentcli.agent.runtime import Limits
 from agentcli.config import Config
 from agentcli.infra.day_account import DayAccount
+from agentcli.llm.reply_limits import ReplyLimits
+from agentcli.llm.retry import RetryPolicy
 from agentcli.settings import BudgetSettings, Settings
 
 ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
@@ -23,6 +25,13 @@ def turn_limits(settings: Settings, *, asks: bool) -> Limits:
         cheaper_model=settings.budgets.fallback_model,
         cheaper_at=settings.budgets.fallback_at,
     )
+
+
+def retry_policy(settings: Settings) -> RetryPolicy:
+    """How often a request is tried, and what one reply may hold."""
+    limits = settings.limits
+    reply = ReplyLimits(limits.max_reply_mb, limits.max_arguments_mb, limits.max_reply_s)
+    return RetryPolicy(settings.retry.max, settings.retry.initial_delay, reply)
 
 
 def session_budgets(config: Config) -> Budgets:

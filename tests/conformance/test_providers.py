@@ -421,7 +421,7 @@ async def test_a_wrong_key_is_an_auth_error(backend: Backend) -> None:
 
 @with_keys
 async def test_no_error_shows_the_key(backend: Backend) -> None:
-    for key in (f"{KEY}\n", f"{KEY}…"):
+    for key in (f"{KEY}\n{KEY}", f"{KEY}…"):
         async with backend.playing("Hi.", api_key=key) as stage:
             heard = await hear(stage.provider)
             health = await stage.provider.health_check()

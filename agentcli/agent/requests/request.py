@@ -28,6 +28,7 @@ from agentcli.llm.tokens.estimates import estimate, request_size
 from agentcli.llm.transcript import doctor
 
 OTHER_COUNT = 1.5  # tokens of one model for each of another's: the newest tokenizers make a third more of a text
+MAX_PARTIAL_CHARS = 200_000  # kept of a reply that broke off
 MOST_WINDOWS = 4  # beyond that no error of the estimate explains it
 
 
@@ -308,6 +309,7 @@ def store_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, us
     """
     model, took = f"{provider.name}/{provider.model}", round(paid.duration_ms)
     cost = book(turn, model, info, used)
+    text = _bounded(text)
     if text.strip():
         turn.answer.append(text)
         content = (Text(text),)
@@ -316,6 +318,15 @@ def store_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, us
         add(turn, Paid(model, used, cost, "broken", duration_ms=took))
     if used.prompt_tokens:
         turn.emit(UsageReported(used, cost, turn.state.meter.cost_usd, provider.model, provider.name))
+
+
+def _bounded(text: str) -> str:
+    """A text that goes back with each request; of one without an end its beginning and its newest part."""
+    if len(text) <= MAX_PARTIAL_CHARS:
+        return text
+    half = MAX_PARTIAL_CHARS // 2
+    left_out = f"[{len(text) - 2 * half:,} characters of this reply were left out]"
+    return f"{text[:half]}\n\n{left_out}\n\n{text[-half:]}"
 
 
 def warn_when_full(turn: Turn, info: ModelInfo) -> None:

@@ -181,7 +181,8 @@ class ReplyReader:
         if thought := "".join(self._thinking):
             blocks.append(Thinking(thought))
         if self._details:
-            blocks.append(Opaque(self._provider, {"reasoning_details": self._details}))
+            details = [{k: "".join(v) if k in _JOINED and v else v for k, v in one.items()} for one in self._details]
+            blocks.append(Opaque(self._provider, {"reasoning_details": details}))
         if self._extras:
             blocks.append(Opaque(self._provider, {EXTRAS: self._extras}))
         if text := "".join(self._text):
@@ -211,19 +212,23 @@ class ReplyReader:
         return Message("assistant", tuple(block for block in self._said() if isinstance(block, Text)))
 
 
+_JOINED = ("text", "summary", "data")  # of a detail, while it arrives a list of its pieces
+
+
 def _add_detail(details: list[dict[str, Any]], detail: Any) -> None:
     """Reasoning details arrive in pieces; those of one index and type are one."""
     if not isinstance(detail, dict):
         return
     last = details[-1] if details else None
-    if last is not None and all(last.get(key) == detail.get(key) for key in ("type", "index")):
-        for key, value in detail.items():
-            if key in ("text", "summary", "data") and isinstance(value, str):
-                last[key] = (last.get(key) or "") + value
-            elif value is not None:
-                last[key] = value
-    else:
-        details.append(dict(detail))
+    if last is None or any(last.get(key) != detail.get(key) for key in ("type", "index")):
+        last = {}
+        details.append(last)
+    for key, value in detail.items():
+        if key in _JOINED and isinstance(value, str):
+            last[key] = last.get(key) or []
+            last[key].append(value)
+        elif value is None or key not in _JOINED:
+            last[key] = last.get(key) if value is None else value
 
 
 def usage_from_wire(usage: dict[str, Any], timings: dict[str, Any] | None = None) -> Usage:
