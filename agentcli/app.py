@@ -24,9 +24,10 @@ from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.session import Session
-from agentcli.agent.state import AgentState, rebuilt
+from agentcli.agent.state import AgentState, chosen_model, rebuilt
 from agentcli.config import Config
 from agentcli.conversation.active_skills import carried_notes
+from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
 from agentcli.errors import StorageError, ToolError
 from agentcli.infra.data_files import Bounds, DataFolder
@@ -128,15 +129,9 @@ class Builder:
         await asyncio.to_thread(self._finish_interrupted)
         files = self._extras.client_files(log.session_id) if self._extras.client_files else None
         workspace = self._workspace(log.session_id, rules, files=files)
-        state = rebuilt(
-            AgentState(
-                model or await self.models.default(),
-                parse_mode(settings.permissions.mode),
-                rules=rules,
-                budgets=session_budgets(self.config),
-            ),
-            entries,
-        )
+        state = AgentState("", parse_mode(settings.permissions.mode), rules=rules, budgets=session_budgets(self.config))
+        state = rebuilt(state, entries)
+        state.model = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:
             state.conversation.queue.follow_ups.clear()  # only a person starts the messages that waited in the log
         info = self.models.info(state.model)  # a wrong name is told now, not after the first prompt
@@ -159,6 +154,10 @@ class Builder:
             except (StorageError, ToolError) as error:  # the next start looks again
                 self._on_notice(str(error))
         return session
+
+    def model_of(self, conversation: Conversation) -> str:
+        """The model that a stored conversation goes on with; empty for a new one, and where a flag names another."""
+        return "" if self.config.names_model else chosen_model(conversation)
 
     def _runtime(
         self, calls: SessionCalls, log: SessionLog, watch: ContextWatch, nested: NestedInstructions | None

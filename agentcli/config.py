@@ -114,6 +114,11 @@ class Config(Struct, frozen=True):
         in_environment = self.key_in_environment(variable) and not self.kept_keys.typed(variable)
         return "in the environment" if in_environment else self.kept_keys.place(variable)
 
+    @property
+    def names_model(self) -> bool:
+        """True if the caller, or a flag, names the model."""
+        return bool(self.layers) and self.layers[-1].holds("provider.model")
+
     def error(self, message: str, key: str, *, item: str = "") -> ConfigError:
         """An error about a setting, or one item of a list, that names the source it comes from."""
         for layer in reversed(self.layers):

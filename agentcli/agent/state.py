@@ -11,7 +11,7 @@ from agentcli.agent.accounting.meter import Meter, amounts_of, spent
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Entry, SwitchReason, User
+from agentcli.conversation.entries import Assistant, Entry, ProviderSwitched, SwitchReason, User
 from agentcli.llm.provider import Effort
 
 
@@ -39,6 +39,20 @@ class AgentState:
     refused: dict[str, frozenset[str]] = field(default_factory=dict)
     switch_reason: SwitchReason = "chosen"
     told: set[str] = field(default_factory=set)
+
+
+def chosen_model(conversation: Conversation) -> str:
+    """The model that a stored conversation was held with, apart from one that only stood in for it; empty for none."""
+    chosen = stand_in = ""
+    for entry in conversation.path:
+        match entry.body:
+            case ProviderSwitched(before, now, reason):
+                chosen, stand_in = (now, "") if reason == "chosen" else (chosen or before, now)
+            case Assistant(_, provider, model) if f"{provider}/{model}" != stand_in:
+                chosen, stand_in = f"{provider}/{model}", ""
+            case _:
+                pass
+    return chosen
 
 
 def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:

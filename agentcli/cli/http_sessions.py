@@ -60,7 +60,7 @@ class HttpSessions:
         )
         opener = ConfiguredOpener(config, builder)
         try:
-            model = self._usable(opener, wanted)
+            model = self._usable(opener, wanted) or (await builder.models.default() if wanted.id else "")
             choice = SessionChoice(user_id=wanted.user_id, name=wanted.name)
             if wanted.id:
                 choice = SessionChoice("id", wanted.id, take_over=wanted.take_over)

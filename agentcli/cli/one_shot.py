@@ -63,6 +63,12 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
             return await _init_without_model(config, words[1:])
         ending.unfinished = ResultBuilder(session).unfinished
         typed = "" if options.prompt in (None, "-") else options.prompt
+        if choice.how != "new" and not takes_stream and not typed.lstrip().startswith("/"):
+            try:
+                builder.models.require_key(session.state.model)
+            except NoKey:
+                await session.close()
+                raise
         given = Given(typed, prompt.removeprefix(typed))
         knows_commands = options.output_format == "stream-json" or typed.lstrip().startswith("/")
         commands = _commands(config, builder) if knows_commands else Commands(())

@@ -21,6 +21,7 @@ from agentcli.cli.own_commands import add_own_commands
 from agentcli.cli.session_opener import ConfiguredOpener
 from agentcli.config import Config
 from agentcli.conversation.cache_ledger import cold_read_usd
+from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.system_prompt import git_branch
 from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.printable import printable
@@ -35,6 +36,7 @@ from agentcli.frontends.terminal.protocols import TerminalActions
 from agentcli.llm.provider import Health
 from agentcli.model_choice import NoModel
 from agentcli.paths import folder_text, project_root
+from agentcli.setup.session_choice import SessionChoice
 
 
 def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:
@@ -119,7 +121,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     async def first(self, terminal: TerminalActions) -> Session:
         choice = session_choice(self._options)
         models = self._builder.models
-        model = ""
+        model = await self._model_of(choice)
         while not model:
             try:
                 model = await models.default()
@@ -134,6 +136,16 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         self._warming = asyncio.create_task(self._builder.warm_up(session))
         await self._tell_of_sandbox(session)
         return session
+
+    async def _model_of(self, choice: SessionChoice) -> str:
+        """The model of the session that goes on; empty for a new one."""
+        store, id = self._builder.store, choice.id
+        if choice.how == "newest" and (newest := await store.list(cwd=self._config.cwd, limit=1)):
+            id = newest[0].id
+        if choice.how == "new" or not id:
+            return ""
+        _, entries = await store.load(id)
+        return self._builder.model_of(Conversation(entries))
 
     async def _tell_of_sandbox(self, session: Session) -> None:
         """Warn where commands are confined less than they could be; /sandbox shows it at any time."""

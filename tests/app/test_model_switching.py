@@ -16,8 +16,10 @@ from PIL import Image
 from agentcli import Agent, AgentFailed
 from agentcli.llm.models import ModelInfo, bundled_models
 from agentcli.llm.transcript import is_valid
+from tests.app.running import Place
 from tests.conformance.backends import CHAT_BACKENDS, AnthropicBackend, Backend, OllamaBackend, ScriptedBackend, Stage
-from tests.conformance.replies import Call, Said
+from tests.conformance.replies import Call, Said, chat_reply
+from tests.conformance.servers import chat_server
 
 CHAT = {backend.id: backend for backend in CHAT_BACKENDS}
 HAIKU_4_5 = bundled_models().find("anthropic", "claude-haiku-4-5")  # refuses to think on foreign calls
@@ -137,3 +139,39 @@ async def test_a_conversation_goes_on_with_another_provider(work: Path, first: s
 )
 async def test_also_with_the_rules_of_other_models(work: Path, first: str, second: str) -> None:
     check_all(await play(work, first, second, tokens={"effort": "high"}), first, second)
+
+
+# Sessions that go on
+
+
+def test_a_session_goes_on_with_its_own_model_unless_a_flag_names_another(place: Place) -> None:
+    theirs, other = place.script({"text": "One."}, {"text": "One again."}), place.script({"text": "Two."})
+    first = place.run("-m", theirs, "-p", "a", "--output-format", "json").result["session_id"]
+    place.home.mkdir(exist_ok=True)
+    (place.home / "config.toml").write_text(f'[provider]\nmodel = "{other}"\n')
+    assert place.run("-c", "-p", "b").out == "One.\n"  # each run plays the script from its beginning
+    assert place.run("-r", first, "-p", "b").out == "One.\n"
+    assert place.run("-c", "-m", other, "-p", "c").out == "Two.\n"
+    assert place.run("-c", "-p", "d").out == "Two.\n"
+
+
+def test_a_model_that_stood_in_is_not_the_session_s_own(place: Place) -> None:
+    usual, spare = place.script({"text": "Yes."}), place.script({"text": "Spare."})
+    broken = place.script({"error": {"kind": "overloaded"}})
+    once = {"AGENTCLI_RETRY_MAX": "0"}
+    place.run("-m", usual, "-p", "a")
+    assert place.run("-c", "-m", broken, "--fallback-model", spare, "-p", "b", env=once).out == "Spare.\n"
+    ran = place.run("-c", "-p", "c", env=once)
+    assert (ran.code, "scripted overloaded error" in ran.err) == (1, True)
+
+
+def test_a_missing_key_of_the_session_s_model_is_told_before_anything_is_sent(place: Place) -> None:
+    with chat_server([chat_reply("Hi.")]) as server:
+        env = {"OPENAI_BASE_URL": server.url}
+        place.run("-m", "openai/m", "-p", "a", env=env | {"OPENAI_API_KEY": "sk-1"})
+        ran = place.run("-c", "-p", "b", env=env | {"ANTHROPIC_API_KEY": "sk-2"})
+        assert len(server.requests) == 1
+        assert (ran.code, ran.out) == (2, "")
+        assert "openai needs a key: set OPENAI_API_KEY" in ran.err
+        usage = place.run("-c", "-p", "/usage", env=env)  # for which no model is needed, nor found here
+    assert usage.code == 0, usage
