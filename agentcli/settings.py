@@ -63,9 +63,12 @@ class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """`max` retries after the first try; the first wait in seconds, doubled each time."""
+    """`max` retries after the first try; the first wait in seconds, doubled each time up to a minute.
 
-    max: Annotated[int, Meta(ge=0, le=20)] = 3
+    By default a service that is overloaded or out of reach is tried for a minute and a half at least.
+    """
+
+    max: Annotated[int, Meta(ge=0, le=20)] = 7
     initial_delay: Seconds = 1.0
 
 
@@ -193,13 +196,15 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     A run without a terminal in which nothing has happened for `idle_s` seconds ends with exit code 1. A single reply is
     cancelled beyond `max_reply_mb` of text, reasoning and calls, beyond `max_arguments_mb` of its calls' arguments, or
-    when it has not ended after `max_reply_s` seconds.
+    when it has not ended after `max_reply_s` seconds. With `wait_for_reset` a usage limit whose end the provider names
+    is waited for, once a prompt, also after a restart.
     """
 
     max_turns: Positive | None = None
     max_reply_mb: Annotated[float, Meta(gt=0, le=1_000)] = 8.0
     max_arguments_mb: Annotated[float, Meta(gt=0, le=1_000)] = 4.0
     max_reply_s: Annotated[float, Meta(gt=0, le=_A_DAY)] = 3_600.0
+    wait_for_reset: bool = False
     idle_s: Annotated[float, Meta(gt=0, le=_A_DAY)] = 600.0
     max_budget_usd: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
 

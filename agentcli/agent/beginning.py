@@ -12,6 +12,7 @@ from agentcli.agent.requests.request import add_notes
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import Turn, add, add_one, answer_open_calls, charge_subagent, queue_changed, settled
+from agentcli.agent.usage_limits import awaited_reset
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Result, User, reminder
 from agentcli.llm.messages import Block, Text
@@ -51,9 +52,11 @@ def cut_turn(state: AgentState, runtime: Runtime, emit: Emit, is_killed: bool = 
     With `is_killed` also where the model has not answered.
     """
     conversation = state.conversation
-    if conversation.asked_again or (is_killed and is_unanswered(conversation)):
+    if conversation.asked_again:
         return resume_turn(state, runtime, emit)
-    return go_on_turn(state, runtime, emit) if half_answer(conversation) else None
+    if half_answer(conversation):
+        return go_on_turn(state, runtime, emit)
+    return resume_turn(state, runtime, emit) if is_killed and is_unanswered(conversation) else None
 
 
 def is_unanswered(conversation: Conversation) -> bool:
@@ -70,6 +73,7 @@ def go_on_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     """Go on with the answer that broke off at the end of the turn before; the rest joins its first part."""
     turn = _new_turn(state, runtime, emit)
     turn.answer, turn.has_half_answer = [half_answer(state.conversation)], True
+    turn.resets_at = awaited_reset(state.conversation)
     add_notes(turn)
     add(turn, reminder(GO_ON))
     return turn
@@ -85,6 +89,7 @@ def resume_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     if runtime.calls.skills is not None:
         runtime.calls.skills.begin_turn(state.conversation, is_resumed=True)
     answer_open_calls(turn, apart_from=turn.left)
+    turn.resets_at = awaited_reset(state.conversation)
     return turn
 
 

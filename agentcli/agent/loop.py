@@ -9,7 +9,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from agentcli.agent.accounting.budgets import OverBudget
-from agentcli.agent.beginning import GO_ON, say
+from agentcli.agent.beginning import GO_ON, is_unanswered, say
 from agentcli.agent.calls.batches import run_calls
 from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.continuing import asks_again, continue_reply, require_answer
@@ -34,11 +34,21 @@ from agentcli.agent.turn_log import (
     tell_error,
 )
 from agentcli.agent.urging import has_said_all, urges
+from agentcli.agent.usage_limits import names_reset, wait_for_reset, wait_until
 from agentcli.conversation.entries import Result, User, reminder
 from agentcli.errors import LoopError, StorageError, UserError
 from agentcli.llm import provider as llm
-from agentcli.llm.errors import AuthError, BadRequest, BillingError, ContextOverflow, ModelNotFound, ProviderError
+from agentcli.llm.errors import (
+    AuthError,
+    BadRequest,
+    BillingError,
+    ContextOverflow,
+    ModelNotFound,
+    Overloaded,
+    ProviderError,
+)
 from agentcli.llm.messages import Text, ToolUse
+from agentcli.llm.providers.catalog import shown_name
 
 
 async def run_turn(turn: Turn) -> Done | TurnFailed:
@@ -88,13 +98,17 @@ async def _rounds(turn: Turn) -> DoneReason:
         await run_calls_of(turn, turn.left)
         if turn.calls.is_stopped:
             return "declined"
+    if turn.resets_at:
+        await wait_until(turn, turn.resets_at)
     while turn.round < turn.most_rounds or await goes_on(turn):
         turn.round += 1
         turn.emit(TurnStarted(turn.round))
         try:
             reply = await request_reply(turn)
         except ProviderError as error:
-            if not goes_on_after(turn, error):
+            if await wait_for_reset(turn, error):
+                turn.round -= 1
+            elif not goes_on_after(turn, error):
                 raise
             continue
         except OverBudget as over:
@@ -279,11 +293,36 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
         await settled(turn)
     except StorageError as unstored:
         error = unstored
-    said = [told(error), _ADVICE.get(type(error), ""), taken_back]
+    said = [_overload(turn, error) or told(error), _ADVICE.get(type(error), ""), taken_back]
+    if is_retryable and not broke_off:
+        said += _ways_on(turn, error)
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in said if part)
     denials = tuple(turn.calls.denials)
     kind = type(error).__name__
     return TurnFailed(text, is_retryable, kind, turn.round, turn.usage, turn.cost_usd, denials, broke_off)
+
+
+def _overload(turn: Turn, error: Exception) -> str:
+    """A sentence that says who is overloaded; many servers give no more than that word. Empty for other failures."""
+    if not isinstance(error, Overloaded) or str(error).lower().strip(" .!") not in (
+        "",
+        "overloaded",
+        "overloaded_error",
+    ):
+        return ""
+    error.args = (f"{shown_name(turn.state.model.partition('/')[0])} is overloaded",)
+    return told(error)
+
+
+def _ways_on(turn: Turn, error: Exception) -> list[str]:
+    """What to do about a failure that passes."""
+    said = []
+    if names_reset(error) and not turn.runtime.limits.waits_for_reset:
+        said.append("With limits.wait_for_reset = true it waits, and goes on by itself.")
+    if not turn.runtime.limits.asks:
+        return [*said, "Try again later, or choose another model with -m."]
+    way = "Press Enter to retry, or /model to switch." if is_unanswered(turn.state.conversation) else ""
+    return [*said, way]
 
 
 # What to do next, where the provider's own words do not say it.

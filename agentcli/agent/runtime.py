@@ -36,6 +36,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     With `asks` the person is asked at this limit, and where a budget is used up, whether the turn goes on.
     `budgets` are those of each turn; from the share `cheaper_at` of a budget in money on `cheaper_model` answers.
+    With `waits_for_reset` a usage limit that names its end is waited for.
     """
 
     max_turns: int = 25
@@ -44,6 +45,7 @@ class Limits(msgspec.Struct, frozen=True):
     budgets: Amounts = {}
     cheaper_model: str = ""
     cheaper_at: float = 0.8
+    waits_for_reset: bool = False
 
 
 class Prefix(msgspec.Struct, frozen=True):

@@ -46,7 +46,7 @@ from agentcli.agent.state import AgentState
 from agentcli.agent.storing import Storing
 from agentcli.agent.taking_over import end_when_wanted
 from agentcli.agent.turn_log import Turn, compacted, queue_changed, store
-from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, User
+from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import OUT_OF_MEMORY, UserError, is_out_of_memory
 from agentcli.llm.messages import Block, Text, Usage, without_surrogates
@@ -153,6 +153,8 @@ class Session:
                 elif (turn := cut_turn(state, self.runtime, self.publish, is_killed)) is not None:
                     self._start(turn)
             case Interrupt(reason):
+                if state.awaits_reset:  # else the next start would go on with what the person has given up
+                    self.append(ResetAwaited(0.0))
                 for task in (self._turn, *self._commands):
                     if task is not None:
                         self._loop.call_soon(

@@ -50,8 +50,9 @@ class Turn:
     too long, and the conversation was compacted for it. `is_refused`: the provider takes the newest request in no
     form. `dearer_model` is the one that a cheaper one has just replaced. `left` are calls of an earlier reply that
     are still to run. `stops` counts how often hooks let it go on, `tries_to_fit` how often an answer did not fit a
-    schema; a prompt may be `is_refused_by_hook`. The model asked last may be `is_small`. `pending` are entries being
-    stored, oldest first; of `entry_ids` the first `accepted` were in a request that was answered.
+    schema; a prompt may be `is_refused_by_hook`. The model asked last may be `is_small`. An earlier run of the program
+    waited for a usage limit that `resets_at` this time; one that `has_waited` does not wait again. `pending` are
+    entries being stored, oldest first; of `entry_ids` the first `accepted` were in a request that was answered.
     """
 
     state: AgentState
@@ -77,6 +78,8 @@ class Turn:
     is_refused_by_hook: bool = False
     tries_to_fit: int = 0
     is_small: bool = False
+    resets_at: float = 0.0
+    has_waited: bool = False
     pending: list[asyncio.Task[None]] = field(default_factory=list)
     prompt_ids: list[str] = field(default_factory=list)
     entry_ids: list[str] = field(default_factory=list)

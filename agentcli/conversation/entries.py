@@ -252,6 +252,12 @@ class CallsHandedOver(msgspec.Struct, frozen=True, tag_field="kind", tag="calls_
     ids: tuple[str, ...]
 
 
+class ResetAwaited(msgspec.Struct, frozen=True, tag_field="kind", tag="reset_awaited"):
+    """The turn waits for a usage limit to reset at `until` (seconds since 1970); 0 once it waits no longer."""
+
+    until: float
+
+
 class Unreadable(msgspec.Struct, frozen=True, tag_field="kind", tag="unreadable"):
     """Stands for a stored entry that is damaged or was written by a newer version; `stored` is its text.
 
@@ -288,6 +294,7 @@ Body = (
     | SkillEnded
     | FilesChanged
     | FilesRestored
+    | ResetAwaited
     | Unreadable
 )
 

@@ -42,4 +42,4 @@ async def _is_silent(session: Session, limit_s: float) -> bool:
 
 
 def _is_stuck(session: Session) -> bool:
-    return session.is_busy and not session.asked and not session.waiting_for_client
+    return session.is_busy and not session.state.awaits_reset and not session.asked and not session.waiting_for_client

@@ -22,7 +22,14 @@ from agentcli.llm.errors import (
 from agentcli.llm.event_streams import LONGEST_LINE, Parser, ServerSentEvent
 from agentcli.llm.json_text import decode_json, encode_json
 from agentcli.llm.proxies import Proxy, basic, proxy_for
-from agentcli.llm.refusals import Mask, error_in_body, error_in_json, error_told, retry_after_seconds
+from agentcli.llm.refusals import (
+    Mask,
+    error_in_body,
+    error_in_json,
+    error_told,
+    retry_after_seconds,
+    seconds_until_reset,
+)
 from agentcli.llm.server_address import is_address, is_header_name, origin_of
 from agentcli.version import __version__
 
@@ -265,12 +272,15 @@ def raise_for_refusal(response: Answer, body: bytes) -> NoReturn:
     if response.status == 404:  # the address may be what was not found
         message = f"{message.rstrip('. ') or 'Not found'}, asked at {place_of(response.url)}"
     wish = response.headers.get("x-should-retry")
+    retry_after = retry_after_seconds(response.headers)
+    if retry_after is None and response.status == 429:
+        retry_after = seconds_until_reset(response.headers, body)
     raise error_for_status(
         response.status,
         message,
         code=code,
         otherwise=f"HTTP {response.status} {response.reason} from {place_of(response.url)}",
-        retry_after=retry_after_seconds(response.headers),
+        retry_after=retry_after,
         should_retry={"true": True, "false": False}.get(wish or ""),
     )
 

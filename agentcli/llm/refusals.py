@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import import_module
@@ -79,3 +80,45 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
         return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
     except (ValueError, OverflowError):
         return None
+
+
+def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None:
+    """When a used-up limit is whole again, by a refusal that has no `retry-after`; None where it does not say."""
+    found = [
+        _seconds_left(value)
+        for name, value in headers.items()
+        if "ratelimit" in name and "reset" in name
+        if headers.get(name.replace("reset", "remaining"), "0").strip() == "0"
+    ]
+    try:
+        data = decode_json(body)
+    except ValueError:
+        data = None
+    inner = data.get("error") if isinstance(data, dict) else None
+    if isinstance(inner, dict):
+        found += [_seconds_left(str(inner.get(name) or "")) for name in ("resets_in_seconds", "resets_at")]
+    known = [seconds for seconds in found if seconds is not None]
+    return max(known) if known else None
+
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:([\d.]+)s)?\Z")  # 6m0s, as OpenAI writes it
+_FIRST_EPOCH = 1_000_000_000  # seconds; a smaller number is a duration
+
+
+def _seconds_left(text: str) -> float | None:
+    """Seconds from a duration, from seconds since 1970, or until a date (RFC 3339)."""
+    text = text.strip()
+    try:
+        seconds = float(text)
+    except ValueError:
+        if text and (parts := _DURATION.match(text)):
+            hours, minutes, seconds = (float(part or 0) for part in parts.groups())
+            return hours * 3_600 + minutes * 60 + seconds
+        try:
+            date = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        seconds = date.replace(tzinfo=date.tzinfo or UTC).timestamp()
+    if not isfinite(seconds):
+        return None
+    return max(0.0, seconds - datetime.now(UTC).timestamp() if seconds >= _FIRST_EPOCH else seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from math import ceil
@@ -42,7 +43,7 @@ async def stream_with_retry(
     Raises the last `ProviderError` when the tries are used up, when it is not retryable, or when text was shown.
     A server that asks for a longer wait than `LONGEST_WAIT_S` is not waited for.
     """
-    tries = 0
+    tries, started = 0, time.monotonic()
     while True:
         shown = False
         try:
@@ -56,6 +57,7 @@ async def stream_with_retry(
             tries += 1
             wait_s = delay_before(tries, policy, error)
             if shown or not error.is_retryable or tries > policy.max_retries or wait_s > LONGEST_WAIT_S:
+                error.tries, error.tried_s = tries, time.monotonic() - started
                 raise
             on_retry(tries, wait_s, error)
         await asyncio.sleep(wait_s)
@@ -72,14 +74,27 @@ def delay_before(retry: int, policy: RetryPolicy, error: ProviderError) -> float
 def with_wait(text: str, error: ProviderError) -> str:
     """A sentence about an error, and how long its server asks to wait where that is too long to be waited for."""
     wait_s = error.retry_after or 0.0
-    return text if wait_s <= LONGEST_WAIT_S else f"{text.rstrip('.')}. The server asks to wait {_in_words(wait_s)}."
+    if wait_s <= LONGEST_WAIT_S:
+        return text
+    return f"{text.rstrip('.')}. The server asks to wait {_in_words(wait_s)}, until {clock_time(time.time() + wait_s)}."
+
+
+def clock_time(at: float) -> str:
+    """A time of today as 14:05, of another day with its date."""
+    form = "%H:%M" if time.localtime(at)[:3] == time.localtime()[:3] else "%Y-%m-%d %H:%M"
+    return time.strftime(form, time.localtime(at))
 
 
 def _in_words(wait_s: float) -> str:
     """A long wait as a person reads it: 5400 s (1 h 30 min)."""
-    seconds = ceil(wait_s)
+    return f"{ceil(wait_s)} s ({time_span(wait_s)})"
+
+
+def time_span(span_s: float) -> str:
+    """Seconds as a person reads them: 1 h 30 min."""
+    seconds = ceil(span_s)
     minutes, rest_s = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
     parts = ((days, "d"), (hours, "h"), (minutes, "min"), (rest_s, "s"))
-    return f"{seconds} s ({' '.join(f'{count} {unit}' for count, unit in parts if count)})"
+    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"

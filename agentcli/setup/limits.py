@@ -24,6 +24,7 @@ def turn_limits(settings: Settings, *, asks: bool) -> Limits:
         budgets=budget_of(settings.budgets, "turn"),
         cheaper_model=settings.budgets.fallback_model,
         cheaper_at=settings.budgets.fallback_at,
+        waits_for_reset=settings.limits.wait_for_reset,
     )
 
 

@@ -23,7 +23,7 @@ from agentcli.llm.media import BoundsMedia, told_left_out
 from agentcli.llm.messages import Text, Usage, answered
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
-from agentcli.llm.retry import with_wait
+from agentcli.llm.retry import time_span, with_wait
 from agentcli.llm.tokens.estimates import estimate, request_size
 from agentcli.llm.transcript import doctor
 
@@ -47,7 +47,7 @@ async def request_reply(turn: Turn) -> llm.Done:
         other, failed = _other_model(turn, error), turn.state.model
         if not other:
             raise
-        turn.emit(Notice(f"{failed} failed ({told(error)}): going on with {other}."))
+        turn.emit(Notice(f"{failed} failed ({told(error).rstrip('.')}): going on with {other}."))
         turn.state.model, turn.state.switch_reason = other, "fallback"
         return await _request(turn)
 
@@ -344,5 +344,8 @@ def told(error: ProviderError | UserError) -> str:
     """The error in the provider's words, with the HTTP status, and the wait it asks for where that is too long."""
     if not isinstance(error, ProviderError):
         return str(error)
-    text = f"{str(error).rstrip('.')} (HTTP {error.status})" if error.status else str(error)
+    text, status = str(error), f"HTTP {error.status}" if error.status else ""
+    tried = f"tried {error.tries} times over {time_span(error.tried_s)}" if error.tries > 1 else ""
+    if about := ", ".join(part for part in (status, tried) if part):
+        text = f"{text.rstrip('.')} ({about})."
     return with_wait(text, error)

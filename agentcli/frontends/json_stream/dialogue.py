@@ -13,6 +13,7 @@ from agentcli.agent.events import Done, Event, Notice, TakenOver, TurnFailed
 from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, MISFIT_EXIT, UNPROVEN_EXIT, Demands, exit_code
 from agentcli.agent.result_object import to_json_line
 from agentcli.agent.session import Session
+from agentcli.agent.usage_limits import awaited_reset
 from agentcli.errors import UserError
 from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
 from agentcli.frontends.json_forms.controlling import control
@@ -104,8 +105,9 @@ class Dialogue:
             self._lines.put_nowait(None)
         else:
             self._spawn(self._listen(input))
-            if self._session.snapshot().conversation.asked_again:
-                self._session.submit(ops.GoOn())
+            conversation = self._session.snapshot().conversation
+            if conversation.asked_again or awaited_reset(conversation):
+                self._session.submit(ops.GoOn(is_killed=True))
         self._spawn(self._work(first))
         left = asyncio.create_task(self._leaving.wait())
         signs: set[asyncio.Future[Any]] = {self._over, left}

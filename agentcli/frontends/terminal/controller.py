@@ -25,6 +25,7 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.ops import Approve, GoOn, Interrupt, Prompt, RunQueued, Steer
 from agentcli.agent.session import Session
+from agentcli.agent.usage_limits import awaited_reset
 from agentcli.conversation.entries import Entry, Retracted, User
 from agentcli.errors import NoKey, UserError
 from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
@@ -59,7 +60,7 @@ class TerminalController(OpenerHost):
         self._pump: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._command_prompt: tuple[tuple[Block, ...], tuple[Block, ...]] = ((), ())  # the newest: as sent, as typed
-        self._has_broken_off = False  # the last answer did, in the middle of its text
+        self._has_broken_off = False  # the last turn did, and may go on
         self._in_order = asyncio.Lock()  # what is typed first is taken first
         self._told_of: set[str] = set()  # jobs that would end with the session
 
@@ -107,8 +108,8 @@ class TerminalController(OpenerHost):
         live.steering, live.follow_ups = tuple(queue.steering), tuple(queue.follow_ups)
         if conversation.entries:
             replay(conversation, self.view)
-        if conversation.asked_again:
-            session.submit(GoOn())
+        if conversation.asked_again or awaited_reset(conversation):
+            session.submit(GoOn(is_killed=True))
         self._status.follow(session)
 
     async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
@@ -187,7 +188,7 @@ class TerminalController(OpenerHost):
             case TurnFailed():
                 self._status.refresh()
                 self._questions.forget_all()
-                self._has_broken_off = event.broke_off
+                self._has_broken_off = event.broke_off or event.is_retryable
                 self._terminal.turn_ended("failed")
             case _:
                 pass
@@ -282,7 +283,7 @@ class TerminalController(OpenerHost):
         elif self.session.snapshot().conversation.queue.follow_ups:
             self.session.submit(RunQueued())
         elif self._has_broken_off:
-            self.session.submit(GoOn())
+            self.session.submit(GoOn(is_killed=True))
 
     def answer(self, answer: Approve) -> None:
         """Pass on the person's answer to a question."""

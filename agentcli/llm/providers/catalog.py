@@ -24,6 +24,28 @@ PROVIDERS = {
 }
 
 
+_SHOWN = {
+    "anthropic": "Anthropic",
+    "azure": "Azure OpenAI",
+    "bedrock": "Amazon Bedrock",
+    "deepseek": "DeepSeek",
+    "foundry": "Microsoft Foundry",
+    "gemini": "Gemini",
+    "groq": "Groq",
+    "lmstudio": "LM Studio",
+    "ollama": "Ollama",
+    "openai": "OpenAI",
+    "openrouter": "OpenRouter",
+    "vertex": "Google Vertex AI",
+    "vllm": "vLLM",
+}
+
+
+def shown_name(provider: str) -> str:
+    """The name of a provider as its vendor writes it; of one from the settings its own."""
+    return _SHOWN.get(provider, provider)
+
+
 def provider_class(kind: str) -> type[Any]:
     """The class behind a kind of provider. Raises `UserError` for one that does not exist."""
     attribute = PROVIDERS.get(kind, "").partition(":")[2]
