@@ -364,6 +364,15 @@ def test_enter_goes_on_with_an_answer_that_broke_off(open_terminal: Open, column
     terminal.get(b"\x1b]52;c;" + base64.b64encode(b"This is the one half and this the other."))
 
 
+def test_enter_sends_a_request_again_that_failed_for_a_while(open_terminal: Open) -> None:
+    replies = [{"error": {"kind": "overloaded", "message": "Overloaded"}}, {"text": "Now it answers."}]
+    terminal = open_terminal(replies, "go", AGENTCLI_RETRY_MAX="0")
+    terminal.see(r"is overloaded\.\s+Press Enter to retry, or /model to\s+switch\.")
+    terminal.settle()
+    terminal.type("\r")
+    terminal.see("Now it answers.")
+
+
 def test_a_question_beside_the_work_is_seen_and_can_be_stopped(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "one"}, {"text": "late", "delay_ms": 30_000}, {"text": "two"}], "go")
     terminal.see("one")

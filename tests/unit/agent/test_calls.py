@@ -18,6 +18,8 @@ from agentcli.llm.messages import Message, ToolUse, Usage
 from agentcli.llm.provider import Done as ReplyDone
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.providers.scripted import ScriptedProvider
+from agentcli.llm.reply_limits import ReplyLimits
+from agentcli.llm.retry import RetryPolicy
 from agentcli.tools.tool import RetryRule, Tool, ToolContext
 from agentcli.tools.tool import ToolOutput as Output
 from tests.unit.agent.stage import Named, Works, answering, call, failing_tool, on_stage, refusing_preview
@@ -232,7 +234,8 @@ async def test_arguments_of_many_megabytes_are_refused(tmp_path: Folder) -> None
 
     tool = Tool("big", "Big.", Big, run, "none", source="test")
     replies = [{"tool_calls": [{"name": "big", "input": {"text": "x" * 10_500_000}, "id": "c"}]}, END]
-    async with on_stage(tmp_path, replies, tools=[tool]) as stage:
+    limits = RetryPolicy(reply_limits=ReplyLimits(32, 32))
+    async with on_stage(tmp_path, replies, tools=[tool], retry=limits) as stage:
         await stage.ask("Go")
     assert "larger than 10 MB" in str(stage.results["c"].content)
 
