@@ -304,11 +304,8 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
 
 def _overload(turn: Turn, error: Exception) -> str:
     """A sentence that says who is overloaded; many servers give no more than that word. Empty for other failures."""
-    if not isinstance(error, Overloaded) or str(error).lower().strip(" .!") not in (
-        "",
-        "overloaded",
-        "overloaded_error",
-    ):
+    is_bare = str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error")
+    if not isinstance(error, Overloaded) or not is_bare:
         return ""
     error.args = (f"{shown_name(turn.state.model.partition('/')[0])} is overloaded",)
     return told(error)

@@ -193,10 +193,10 @@ def test_a_time_that_is_no_number_is_refused(place: Place, key: str, number: str
 
 def test_an_empty_variable_counts_as_unset(place: Place) -> None:
     place.home.mkdir()
-    (place.home / "config.toml").write_text("[retry]\nmax = 7\n[sandbox]\nmasked = ['x']\n")
+    (place.home / "config.toml").write_text("[retry]\nmax = 9\n[sandbox]\nmasked = ['x']\n")
     shown = place.run("config", "show").out
     variables = ("RETRY_MAX", "TOKENS_EFFORT", "TERMINAL_THEME", "TOOLS_OUTPUT_LEVELS", "SANDBOX_MASKED", "NO_SUCH")
-    assert "max = 7" in shown
+    assert "max = 9" in shown
     for text in ("", " "):
         ran = place.run("config", "show", env={f"AGENTCLI_{name}": text for name in variables})
         assert (ran.code, ran.out, ran.err) == (0, shown, "")

@@ -40,6 +40,9 @@ from agentcli.llm.wire.openai_request import EXTRAS, Quirks
 from agentcli.llm.wire.think_tags import ThinkTags
 
 
+MAX_TEXT_OF_CALLS = 100_000  # characters that are searched for calls, where only a message comes of them
+
+
 class ReplyReader:
     """Builds a reply from chunks. Raises `ProviderError` for an error inside the stream."""
 
@@ -146,8 +149,10 @@ class ReplyReader:
             out.append(TextDelta("".join(self._text)))
         uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
         note = self._note()
-        if not uses and not was_cut and (written := calls_in_text("".join(self._text), self._tool_names)):
-            if self._quirks.read_text_calls:
+        text, reads = "".join(self._text), self._quirks.read_text_calls
+        is_searched = reads or len(text) <= MAX_TEXT_OF_CALLS
+        if not uses and not was_cut and is_searched and (written := calls_in_text(text, self._tool_names)):
+            if reads:
                 uses = self._written_calls(written, out)
             else:
                 note = note or (
