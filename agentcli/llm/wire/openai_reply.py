@@ -39,7 +39,6 @@ from agentcli.llm.wire.deltas import count_in, text_in
 from agentcli.llm.wire.openai_request import EXTRAS, Quirks
 from agentcli.llm.wire.think_tags import ThinkTags
 
-
 MAX_TEXT_OF_CALLS = 100_000  # characters that are searched for calls, where only a message comes of them
 
 
