@@ -350,7 +350,9 @@ class Builder:
         sandbox, data = cast("Sandbox", lazy), self._data.of_session(session_id)
         memory = make_memory(config) if self._has_memory else None
         web = LazyWeb(self._web)
-        return Workspace(config.cwd, sandbox, data=data, web=web, memory=memory, home=home, preload=lazy.load)
+        workspace = Workspace(config.cwd, sandbox, data=data, web=web, memory=memory, home=home, preload=lazy.load)
+        workspace.charset = config.settings.tools.charset or ""
+        return workspace
 
     def _finish_interrupted(self) -> None:
         """Finish what a killed session had begun to keep of a tried command, and say so; remove what else it left."""

@@ -20,6 +20,11 @@ ModelName = Annotated[str, Meta(pattern=MODEL_PATTERN)]
 EnvName = Annotated[str, Meta(pattern=VARIABLE_PATTERN)]
 Url = Annotated[str, Meta(pattern=URL_PATTERN)]
 
+Charset = Literal[
+    "shift_jis", "euc-jp", "gbk", "gb18030", "big5", "euc-kr", "koi8-r", "koi8-u",
+    "windows-1250", "windows-1251", "windows-1252", "iso-8859-1", "iso-8859-2", "iso-8859-15",
+]  # fmt: skip
+
 
 class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`model` is `provider/model`; empty means the first that is found. `read_timeout` is seconds of silence.
@@ -84,13 +89,15 @@ class MemorySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """`only` names the tools a model gets (empty: all). `max_parallel` bounds reading calls that run together.
 
-    `output_level` is how detailed results are, `output_levels` the same for single tools by name.
+    `output_level` is how detailed results are, `output_levels` the same for single tools by name. `charset` is that of
+    files that are not UTF-8, unless an .editorconfig names another.
     """
 
     only: tuple[str, ...] = ()
     max_parallel: Annotated[int, Meta(ge=1, le=64)] = 8
     output_level: Literal["brief", "standard", "full"] = "standard"
     output_levels: dict[str, Literal["brief", "standard", "full"]] = {}
+    charset: Charset | None = None
 
 
 class SkillSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

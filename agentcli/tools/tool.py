@@ -127,7 +127,8 @@ class Workspace:
 
     `data` keeps results that are too large to be shown. `web` is None where nothing may be fetched. `exposed` are
     secret files that the person lets commands read where no sandbox hides them. `preload` imports ahead of the first
-    call; it is called in a thread. `past` gives the session's log, `memory` the project's notes.
+    call; it is called in a thread. `past` gives the session's log, `memory` the project's notes. `charset` is that of
+    files that are not UTF-8, empty where nothing says it.
     """
 
     cwd: Path
@@ -141,6 +142,7 @@ class Workspace:
     preload: Callable[[], object] = lambda: None
     past: Callable[[], Past] | None = None
     memory: Memory | None = None
+    charset: str = ""
 
     def readable(self, path: str) -> Path:
         return self.sandbox.validate_path(self.lexical_path(path), "read")

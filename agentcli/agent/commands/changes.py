@@ -14,6 +14,7 @@ from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolUse
 from agentcli.small_files import read_small_file
 from agentcli.tools.builtin.arguments import Bash
+from agentcli.tools.builtin.files import charset_of
 from agentcli.tools.text.diff import diff_hunks, text_before, unified_diff
 from agentcli.tools.text.encoding import decode
 from agentcli.tools.tool import Workspace
@@ -55,12 +56,12 @@ def _may_change(use: ToolUse, workspace: Workspace) -> bool:
         return True
 
 
-def net_changes(edits: Edits, cwd: Path) -> tuple[list[FileDiff], list[str]]:
+def net_changes(edits: Edits, workspace: Workspace) -> tuple[list[FileDiff], list[str]]:
     """The diff of each file, and the files whose single edits it shows, as something else has changed them since."""
     files: list[FileDiff] = []
     apart: list[str] = []
     for path, diffs in edits.diffs.items():
-        after = before = _text(cwd / path)
+        after = before = _text(workspace.real_path(path), workspace)
         for diff in reversed(diffs):
             before = None if before is None else text_before(diff, before)
         if after is None or before is None:
@@ -72,10 +73,11 @@ def net_changes(edits: Edits, cwd: Path) -> tuple[list[FileDiff], list[str]]:
     return [file for file in files if file.diff], apart
 
 
-def _text(file: Path) -> str | None:
+def _text(file: Path, workspace: Workspace) -> str | None:
     """None where there is no such file any more, or no text."""
     try:
-        decoded = decode(read_small_file(file, most=LARGEST_COMPARED))
+        content = read_small_file(file, most=LARGEST_COMPARED)
     except OSError:
         return None
+    decoded = decode(content, charset_of(file, workspace, is_ascii=content.isascii()))
     return decoded.text if decoded else None

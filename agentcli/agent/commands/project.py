@@ -35,7 +35,7 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     workspace = session.runtime.calls.workspace
     edits = edits_in(session.state.conversation.entries, workspace)
-    files, apart = await asyncio.to_thread(net_changes, edits, workspace.cwd)
+    files, apart = await asyncio.to_thread(net_changes, edits, workspace)
     notes = [] if files else ["This session's edits have changed no file."]
     if apart:
         were = "were" if len(apart) > 1 else "was"

@@ -94,8 +94,8 @@ class ClientFiles:
 
     def _unsaved(self, path: Path, on_disk: bytes) -> bytes | None:
         """Return the file as the editor would save it; None if it has no unsaved changes."""
-        if len(on_disk) > LARGEST or (decoded := decode(on_disk)) is None:
-            return None
+        if len(on_disk) > LARGEST or (decoded := decode(on_disk)) is None or not decoded.is_certain:
+            return None  # in a file of unknown encoding, other letters than the editor's are no change
         try:
             asked = self._client.request("fs/read_text_file", TextFile, **self._about(path))
             text = _lines(self._wait(asked).content)

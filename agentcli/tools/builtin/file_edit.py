@@ -10,13 +10,21 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileEdit
-from agentcli.tools.builtin.files import as_text, naming_similar, read_bytes, write_bytes
+from agentcli.tools.builtin.files import (
+    as_text,
+    naming_similar,
+    read_bytes,
+    require_certain_encoding,
+    unknown_encoding,
+    write_bytes,
+)
 from agentcli.tools.summary import diff_counts
 from agentcli.tools.text.apply import apply_edits
 from agentcli.tools.text.diff import unified_diff, with_hunks
 from agentcli.tools.text.edit import Edit
+from agentcli.tools.text.encoding import shown as without_surrogates
 from agentcli.tools.text.syntax import syntax_note
-from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 
 
 class SomeHunks(FileEdit, frozen=True):
@@ -48,11 +56,14 @@ class _Change(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def _change(given: FileEdit, before: bytes, shown: str) -> _Change:
+def _change(given: FileEdit, before: bytes, path: Path, workspace: Workspace) -> _Change:
     """Raises `ToolError` when an edit does not apply to these bytes."""
-    old = as_text(before, shown)
-    applied = apply_edits(before, old, _edits(given))
+    shown, old, edits = workspace.shown(path), as_text(before, path, workspace), _edits(given)
+    if not old.is_certain and any(_has_other_characters(edit, without_surrogates(old.text)) for edit in edits):
+        raise unknown_encoding(old, shown)
+    applied = apply_edits(before, old, edits)
     content, new = applied.content, applied.decoded
+    require_certain_encoding(old, new.text, shown)
     if old.bom != new.bom:
         old, new = old.with_mark_in_text(), new.with_mark_in_text()
     text = new.text
@@ -60,6 +71,11 @@ def _change(given: FileEdit, before: bytes, shown: str) -> _Change:
         text = with_hunks(old.text, text, given.hunks)
         content = old.encoded(text)
     return _Change(content, unified_diff(shown, old.text, text), applied.notes)
+
+
+def _has_other_characters(edit: Edit, text: str) -> bool:
+    """True for characters beyond ASCII that the text does not have."""
+    return any(not char.isascii() and char not in text for char in {*edit.old_string, *edit.new_string})
 
 
 def _edits(given: FileEdit) -> tuple[Edit, ...]:
@@ -77,7 +93,7 @@ def _edits(given: FileEdit) -> tuple[Edit, ...]:
 
 def _preview(given: FileEdit, path: Path, context: ToolContext) -> str:
     before = read_bytes(path, context.workspace)
-    change = _change(given, before, context.workspace.shown(path))
+    change = _change(given, before, path, context.workspace)
     context.workspace.files.judged(context.call_id, path, before)
     return change.diff
 
@@ -86,7 +102,7 @@ def _edit(given: FileEdit, path: Path, context: ToolContext) -> ToolOutput:
     files, shown = context.workspace.files, context.workspace.shown(path)
     before = read_bytes(path, context.workspace)
     files.require_as_judged(context.call_id, path, before)
-    change = _change(given, before, shown)
+    change = _change(given, before, path, context.workspace)
     write_bytes(path, change.content, context.workspace)
     files.replaced(path, before, change.content)
     notes = [note for note in (*change.notes, syntax_note(path, change.content)) if note]

@@ -8,7 +8,7 @@ from pathlib import Path
 from agentcli.errors import ToolError
 from agentcli.llm.media_types import media_type_of
 from agentcli.tools.builtin.arguments import FileRead
-from agentcli.tools.builtin.files import binary, naming_similar, opened
+from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary, charset_of, naming_similar, opened
 from agentcli.tools.builtin.media import LARGEST_MEDIA, as_block
 from agentcli.tools.observation import LONGEST_LINE, PAGE_BYTES, cut_line
 from agentcli.tools.text.encoding import SNIFFED
@@ -33,7 +33,7 @@ def read_file(given: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
         if media_type := media_type_of(head):
             content = head + file.read(LARGEST_MEDIA)
             return as_block(content, media_type, given, shown)
-        read = read_lines(head, file, _choice(given))
+        read = read_lines(head, file, _choice(given), lambda: charset_of(path, workspace))
     if read is None:
         raise binary(shown, size)
     workspace.files.saw_digest(path, read.digest)
@@ -71,6 +71,8 @@ def _numbered(read: LinesRead, given: FileRead, shown: str) -> ToolOutput:
         raw += "\n"
     if last < total:
         rows.append(f"[lines {first}-{last} of {total}; go on with offset={last + 1}]")
+    if not read.is_certain:
+        rows.append(f"[not UTF-8; read as {read.encoding}, which is a guess. {HOW_TO_NAME_CHARSET}]")
     body = "\n".join(rows) if total else "[the file is empty]"
     lines = f"{total} line{'' if total == 1 else 's'}"
     summary = lines if last - first + 1 == total else f"lines {first}-{last} of {total}"

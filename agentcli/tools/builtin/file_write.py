@@ -9,12 +9,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.tools.builtin.arguments import FileWrite
-from agentcli.tools.builtin.files import is_there, read_bytes, write_bytes
+from agentcli.tools.builtin.files import charset_of, is_there, read_bytes, require_certain_encoding, write_bytes
 from agentcli.tools.summary import diff_counts
 from agentcli.tools.text.diff import unified_diff, with_hunks
 from agentcli.tools.text.encoding import BOM, DecodedText, decode, require_encodable
 from agentcli.tools.text.syntax import syntax_note
-from agentcli.tools.tool import ToolContext, ToolOutput
+from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 
 
 class SomeHunks(FileWrite, frozen=True):
@@ -48,7 +48,7 @@ class _Change(Struct, frozen=True):
 
 def _preview(given: FileWrite, path: Path, context: ToolContext) -> str:
     before = _before(path, context)
-    change = _change(given, before or b"", context.workspace.shown(path))
+    change = _change(given, before or b"", path, context.workspace)
     context.workspace.files.judged(context.call_id, path, before or b"")
     return change.diff
 
@@ -57,7 +57,7 @@ def _write(given: FileWrite, path: Path, context: ToolContext) -> ToolOutput:
     files, shown = context.workspace.files, context.workspace.shown(path)
     before = _before(path, context)
     files.require_as_judged(context.call_id, path, before or b"")
-    change = _change(given, before or b"", shown)
+    change = _change(given, before or b"", path, context.workspace)
     write_bytes(path, change.content, context.workspace)
     files.saw(path, change.content)
     done = f"{'Created' if before is None else 'Replaced'} {shown}.{change.note}"
@@ -75,19 +75,22 @@ def _before(path: Path, context: ToolContext) -> bytes | None:
     return content
 
 
-def _change(given: FileWrite, before: bytes, shown: str) -> _Change:
+def _change(given: FileWrite, before: bytes, path: Path, workspace: Workspace) -> _Change:
     """Raises `ToolError` for a character that the file's encoding does not have."""
     require_encodable(given.content, "content")
-    decoded = decode(before) or DecodedText("", "utf-8")  # a binary file is replaced by UTF-8
+    shown, charset = workspace.shown(path), charset_of(path, workspace, is_ascii=before.isascii())
+    decoded = decode(before, charset) or DecodedText("", "utf-8")  # a binary file is replaced by UTF-8
     text, kept = given.content, []
     if decoded.bom or decoded.encoding != "utf-8":
         text = text.removeprefix(BOM)
+    if decoded.bom or (decoded.encoding != "utf-8" and not (before.isascii() and text.isascii())):
         kept.append(f"{decoded.encoding}{' with its byte order mark' if decoded.bom else ''}")
     all_ends, crlf_ends = decoded.text.count("\n"), decoded.text.count("\r\n")
     if 0 < crlf_ends == all_ends and "\n" in text:
         text = text.replace("\r\n", "\n").replace("\n", "\r\n")
         kept.append("CRLF line ends")
-    note = f" [The file keeps {' and '.join(kept)}.]" if kept else ""
+    require_certain_encoding(decoded, text, shown)
+    note = f" [The file {'keeps' if before else 'has'} {' and '.join(kept)}.]" if kept else ""
     if 0 < crlf_ends < all_ends:
         note += " [It had LF and CRLF line ends; now it has those of content.]"
     if isinstance(given, SomeHunks):

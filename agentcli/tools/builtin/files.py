@@ -13,12 +13,19 @@ from typing import BinaryIO, TypeVar
 
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.sandbox import Listing, names_in
-from agentcli.tools.text.encoding import DecodedText, decode
+from agentcli.tools.text.apply import changes_only_ascii
+from agentcli.tools.text.editorconfig import declared_charset
+from agentcli.tools.text.encoding import LARGEST_EDITABLE, DecodedText, decode
 from agentcli.tools.tool import Workspace
 
-LARGEST_EDITABLE = 50 * 1024 * 1024  # bytes; an edit holds the file in memory several times
 MISSING = "ENOENT"  # the code of the error for a path where nothing is
 
+HOW_TO_NAME_CHARSET = (
+    "To change more, name its charset in .editorconfig (charset = …) or in the setting tools.charset, or convert the "
+    "file first (bash: iconv -f … -t UTF-8)."
+)
+
+_MAX_EDITORCONFIG_BYTES = 100_000
 _LONGEST_LOOK_S = 1.0
 _MOST_NAMES = 3
 
@@ -84,12 +91,46 @@ def is_there(path: Path, workspace: Workspace) -> bool:
         raise _failed("look for", workspace.shown(path), error) from error
 
 
-def as_text(content: bytes, shown: str) -> DecodedText:
+def as_text(content: bytes, path: Path, workspace: Workspace) -> DecodedText:
     """A file's bytes as text. Raises `ToolError` for a binary file."""
-    text = decode(content)
+    text = decode(content, charset_of(path, workspace, is_ascii=content.isascii()))
     if text is None:
-        raise binary(shown, len(content))
+        raise binary(workspace.shown(path), len(content))
     return text
+
+
+def charset_of(path: Path, workspace: Workspace, *, is_ascii: bool = False) -> str:
+    """Return the charset that the nearest .editorconfig declares, else the setting; empty if there is neither.
+
+    The setting is about files that are not UTF-8; where `is_ascii`, the file is.
+    """
+    for folder in path.parents:
+        if not any(folder.is_relative_to(root) for root in workspace.sandbox.roots):
+            break
+        with contextlib.suppress(ToolError, OSError):  # there is none, or it may not be read
+            config = workspace.sandbox.validate_path(folder / ".editorconfig", "read")
+            with workspace.sandbox.read(config) as file:
+                text = file.read(_MAX_EDITORCONFIG_BYTES).decode(errors="replace")
+            declared = declared_charset(text, path.relative_to(folder).as_posix())
+            if declared.charset:
+                return declared.charset
+            if declared.is_root:
+                break
+    return "" if is_ascii else workspace.charset
+
+
+def require_certain_encoding(before: DecodedText, after: str, shown: str) -> None:
+    """Raises `ToolError` for a change of characters in a file whose encoding nobody knows."""
+    if not before.is_certain and not changes_only_ascii(before.text, after):
+        raise unknown_encoding(before, shown)
+
+
+def unknown_encoding(text: DecodedText, shown: str) -> ToolError:
+    return ToolError(
+        f"{shown} is not UTF-8, and its encoding is not certain (it was read as {text.encoding}), so only ASCII text "
+        f"apart from its other characters can be changed. {HOW_TO_NAME_CHARSET}",
+        kind="validation_error",
+    )
 
 
 def binary(shown: str, size: int) -> ToolError:

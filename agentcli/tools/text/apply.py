@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.tools.text.diff import opcodes
+from agentcli.tools.text.diff import lines_of, opcodes
 from agentcli.tools.text.edit import Edit
 from agentcli.tools.text.encoding import BOM, DecodedText, require_encodable, shown
 from agentcli.tools.text.match import LADDER, Place, exact_places, places_with_other_line_ends, without_overlaps
 from agentcli.tools.text.nearest import nearest
+
+# Of two bytes, the second is one of these in Shift-JIS, GBK and Big5; of four, in GB18030, also a digit.
+_SECOND_BYTES = frozenset([*"0123456789", *map(chr, range(0x40, 0x7F))])
 
 
 class Applied(Struct, frozen=True):
@@ -49,10 +53,30 @@ def apply_edits(content: bytes, decoded: DecodedText, edits: Sequence[Edit]) -> 
             raise ToolError(f"{which}{error}", kind=error.kind, code=error.code) from error
         if names_mark and text.startswith(BOM):
             file, text = decoded, text.removeprefix(BOM)
-        decoded = DecodedText(text, file.encoding, file.bom)
+        decoded = replace(file, text=text)
         if note:
             notes.append(f"[{which}{note}]")
     return Applied(content, decoded, tuple(notes))
+
+
+def changes_only_ascii(before: str, after: str) -> bool:
+    """True if all other characters stay, also where an ASCII byte behind one may be its second half.
+
+    Then a file stays right in each encoding that it may be in.
+    """
+    old_lines, new_lines = lines_of(before), lines_of(after)
+    for tag, start, end, new_start, new_end in opcodes(old_lines, new_lines):
+        if tag == "equal":
+            continue
+        old, new = "".join(old_lines[start:end]), "".join(new_lines[new_start:new_end])
+        for part, first, last, new_first, new_last in opcodes(old, new):
+            if part == "equal":
+                continue
+            if not (old[first:last].isascii() and new[new_first:new_last].isascii()):
+                return False
+            if first and not old[first - 1].isascii() and old[first : first + 1] in _SECOND_BYTES:
+                return False
+    return True
 
 
 def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:

@@ -8,8 +8,10 @@ from collections import Counter
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcli.errors import ToolError
+from agentcli.tools.text.charset import declared_codec, detect_charset
 
 # How each encoding takes bytes that are wrong in it, so that they come out again as they were: as lone surrogates.
 _ERRORS: dict[str, Literal["surrogateescape", "surrogatepass"]] = {
@@ -27,6 +29,7 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+LARGEST_EDITABLE = 50 * 1024 * 1024  # bytes; an edit holds the file in memory several times
 BOM = "\ufeff"  # the byte order mark as a character
 SNIFFED = 65_536  # bytes at the beginning of a file that tell text from binary
 _NOT_IN_TEXT = re.compile(rb"[\x00-\x07\x0e-\x1a\x1c-\x1f]")  # control characters but white space, backspace and escape
@@ -35,22 +38,28 @@ _FEW = 8  # characters, of which no share says anything
 _ASCII_TEXT = bytes([*b"\0\t\n\f\r", *range(0x20, 0x7F)])
 _NO_C1 = bytes([*range(0x80), *range(0xA0, 0x100)])
 _NOT_IN_CP1252 = frozenset(b"\x81\x8d\x8f\x90\x9d")
+# Bytes of right UTF-8, without the first of each character, that make UTF-8 certain although some others are wrong.
+# Text in other encodings has fewer by chance.
+_MIN_UTF8 = 8
+_MIN_UTF8_RATIO = 4  # of these to the wrong ones
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class DecodedText(Struct, frozen=True):
     """A file's text, and what its bytes need beside it. `text` encodes back to the same bytes.
 
-    A byte that is wrong in the encoding is a lone surrogate in it; `shown` is what others may see.
+    A byte that is wrong in the encoding is a lone surrogate in it; `shown` is what others may see. Where the encoding
+    is not certain, only changes that `require_ascii_changes` accepts may be written.
     """
 
     text: str
     encoding: str
     bom: bytes = b""
+    is_certain: bool = True
 
     def with_mark_in_text(self) -> DecodedText:
         """The same bytes, where a byte order mark is the first character of the text."""
-        return DecodedText(BOM + self.text, self.encoding) if self.bom else self
+        return replace(self, text=BOM + self.text, bom=b"") if self.bom else self
 
     def encoded(self, text: str) -> bytes:
         """A whole file with this text. Raises `ToolError` for a character the file's encoding does not have."""
@@ -68,8 +77,12 @@ class DecodedText(Struct, frozen=True):
             ) from error
 
 
-def decode(content: bytes) -> DecodedText | None:
-    """The text of a file: by its BOM, else UTF-8 or UTF-16, else one byte a character; None for what is no text."""
+def decode(content: bytes, declared: str = "") -> DecodedText | None:
+    """Return the text of a file: by its BOM, else UTF-8 or UTF-16, else in another charset; None for what is no text.
+
+    `declared` is the charset that the project says its files have. It counts where the bytes are not UTF-8 and fit, and
+    for plain ASCII, to which characters may be added.
+    """
     guess = EncodingGuess(content[:SNIFFED])
     body = content[len(guess.bom) :]
     if guess.wide is None:
@@ -77,8 +90,14 @@ def decode(content: bytes) -> DecodedText | None:
     encoding = guess.encoding()
     if encoding is None:
         return None
+    is_certain = guess.is_certain
+    if declared and not guess.wide and not guess.bom and (guess.is_broken or content.isascii()):
+        codec = declared_codec(declared, content)
+        encoding, is_certain = (codec, True) if codec else (encoding, is_certain)
+    if not is_certain and (detected := detect_charset(content)) and (detected.is_certain or encoding != "utf-8"):
+        encoding, is_certain = detected.codec, detected.is_certain
     try:
-        return DecodedText(body.decode(encoding, errors_of(encoding)), encoding, guess.bom)
+        return DecodedText(body.decode(encoding, errors_of(encoding)), encoding, guess.bom, is_certain)
     except UnicodeDecodeError:
         return None
 
@@ -138,6 +157,19 @@ class EncodingGuess:
         self._continuations += used - len(text)
         self._c1.update(chunk.translate(None, _NO_C1))
         self._pending = chunk[used:]
+
+    @property
+    def is_broken(self) -> bool:
+        """True once bytes have come that are no UTF-8."""
+        return bool(self._broken or self._pending)
+
+    @property
+    def is_certain(self) -> bool:
+        """False if `encoding` is only a guess, on whose account no characters may be written."""
+        broken = self._broken + len(self._pending)
+        return (
+            bool(self.wide or self.bom) or not broken or self._continuations >= max(_MIN_UTF8, _MIN_UTF8_RATIO * broken)
+        )
 
     def encoding(self) -> str | None:
         if self._is_binary or self.wide:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import codecs
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec import Struct
 
-from agentcli.tools.text.encoding import EncodingGuess, errors_of, shown
+from agentcli.tools.text.encoding import LARGEST_EDITABLE, EncodingGuess, decode, errors_of, shown
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -45,7 +45,7 @@ class Line(Struct, frozen=True):
 class LinesRead(Struct, frozen=True):
     """What was chosen of a file, and what is known of the whole of it; `digest` is its SHA-256.
 
-    `is_full` is whether the bytes ended the choice.
+    `is_full` is whether the bytes ended the choice. `is_certain` says that `encoding` is not only a guess.
     """
 
     lines: tuple[Line, ...]
@@ -54,14 +54,15 @@ class LinesRead(Struct, frozen=True):
     ends_with_newline: bool
     encoding: str
     digest: bytes
+    is_certain: bool = True
 
 
-def read_lines(head: bytes, file: BinaryIO, choice: Choice) -> LinesRead | None:
+def read_lines(head: bytes, file: BinaryIO, choice: Choice, declared: Callable[[], str]) -> LinesRead | None:
     """The lines chosen; None for a binary file. `head` was read of the file already, 64 KiB if it has as many.
 
-    Raises `OSError`.
+    `declared` is asked for a file that is not UTF-8: which charset the project says it has. Raises `OSError`.
     """
-    guess = EncodingGuess(head)
+    guess, rest = EncodingGuess(head), file.tell()
     if guess.encoding() is None:
         return None
     digest, chosen = hashlib.sha256(), _Chosen(choice)
@@ -73,7 +74,17 @@ def read_lines(head: bytes, file: BinaryIO, choice: Choice) -> LinesRead | None:
     encoding = guess.encoding()
     if encoding is None:
         return None
-    codec = ("utf-8", "surrogatepass") if guess.wide else (encoding, errors_of(encoding))
+    is_certain = True
+    if not guess.wide and not guess.bom and guess.is_broken:
+        if file.tell() > LARGEST_EDITABLE:  # no edit will ask, so it is not read again for this
+            is_certain = guess.is_certain
+        else:
+            file.seek(rest)
+            decoded = decode(b"".join(_chunks(head, file, hashlib.sha256())), declared())
+            encoding, is_certain = (decoded.encoding, decoded.is_certain) if decoded else (encoding, False)
+    errors = errors_of(encoding)
+    # Another program may have changed the file since it was looked through.
+    codec = ("utf-8", "surrogatepass") if guess.wide else (encoding, "replace" if errors == "strict" else errors)
     return LinesRead(
         tuple(_line(content, cut, *codec) for content, cut in chosen.lines),
         chosen.is_full,
@@ -81,15 +92,15 @@ def read_lines(head: bytes, file: BinaryIO, choice: Choice) -> LinesRead | None:
         chosen.ends_with_newline,
         encoding,
         digest.digest(),
+        is_certain,
     )
 
 
 def _line(content: bytes, cut: int, encoding: str, errors: str) -> Line:
     """The line of which `content` was kept; one that is cut ends with a whole character."""
-    if not cut or encoding != "utf-8":
-        return Line(shown(content.decode(encoding, errors)), cut)
-    text, used = codecs.utf_8_decode(content, errors, False)
-    return Line(shown(text), cut + len(content) - used)
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
+    text = decoder.decode(content, final=not cut)
+    return Line(shown(text), cut + len(decoder.getstate()[0]) if cut else 0)
 
 
 def _chunks(head: bytes, file: BinaryIO, digest: _Hash) -> Iterator[bytes]:

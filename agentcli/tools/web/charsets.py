@@ -19,9 +19,9 @@ def decoded(body: bytes, content_type: str) -> str:
         if body.startswith(mark):
             return body[len(mark) :].decode(codec, errors="replace")
     said = re.search(r"charset\s*=\s*[\"']?([^\s\"';]+)", content_type, re.IGNORECASE)
-    codec = _codec(said[1]) if said else ""
+    codec = codec_of(said[1]) if said else ""
     if not codec and (inside := _SAID_INSIDE.search(body[:_SNIFFED])):
-        codec = _codec((inside[1] or inside[2]).decode("ascii"))
+        codec = codec_of((inside[1] or inside[2]).decode("ascii"))
         codec = "utf-8" if codec.startswith("utf-16") else codec  # it could not have been read so far
     if codec:
         return body.decode(codec, errors="replace")
@@ -34,7 +34,7 @@ def decoded(body: bytes, content_type: str) -> str:
         return text if rare else body.decode("cp1252", errors="replace")
 
 
-def _codec(label: str) -> str:
+def codec_of(label: str) -> str:
     """Python's codec for a label of the WHATWG Encoding standard; empty for any other: Python knows odd ones."""
     return _CODECS.get(label.strip().lower(), "")
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.tools.builtin.file_read import LARGEST_CHOICE
+from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET
 from agentcli.tools.observation import LONGEST_LINE, PAGE_BYTES
 from agentcli.tools.text.stream import LONGEST_KEPT
 from tests.unit.tools.bench import Bench
@@ -154,6 +155,9 @@ def test_a_very_long_line_is_cut_for_the_model_but_not_in_the_raw_text(bench: Be
     assert output.structured["text"] == line + "\n"
 
 
+GUESSED = f"[not UTF-8; read as %s, which is a guess. {HOW_TO_NAME_CHARSET}]"
+
+
 @pytest.mark.parametrize(
     ("content", "shown", "raw", "encoding"),
     [
@@ -164,11 +168,17 @@ def test_a_very_long_line_is_cut_for_the_model_but_not_in_the_raw_text(bench: Be
         pytest.param(b"\xff\xfe" + "é\r\n".encode("utf-16-le"), "1\té", "é\r\n", "utf-16-le", id="UTF-16 LE"),
         pytest.param(b"\xfe\xff" + "é\n".encode("utf-16-be"), "1\té", "é\n", "utf-16-be", id="UTF-16 BE"),
         pytest.param(b"\xff\xfe\0\0" + "é\n".encode("utf-32-le"), "1\té", "é\n", "utf-32-le", id="UTF-32 LE"),
-        pytest.param(b"caf\xe9\n", "1\tcafé", "café\n", "latin-1", id="Latin-1"),
-        pytest.param(b"\x93caf\xe9\x94\n", "1\t“café”", "“café”\n", "cp1252", id="Windows-1252"),
-        pytest.param(b"\x81caf\xe9\n", "1\t\x81café", "\x81café\n", "latin-1", id="not Windows-1252"),
+        pytest.param(b"caf\xe9\n", f"1\tcafé\n{GUESSED % 'latin-1'}", "café\n", "latin-1", id="Latin-1"),
+        pytest.param(b"\x93caf\xe9\x94\n", f"1\t“café”\n{GUESSED % 'cp1252'}", "“café”\n", "cp1252", id="Windows-1252"),
         pytest.param(
-            "naïve ✓\n".encode() + b"\xff\n", "1\tnaïve ✓\n2\t\ufffd", "naïve ✓\n\ufffd\n", "utf-8", id="broken"
+            b"\x81caf\xe9\n", f"1\t\x81café\n{GUESSED % 'latin-1'}", "\x81café\n", "latin-1", id="not Windows-1252"
+        ),
+        pytest.param(
+            "naïve ✓✓✓✓\n".encode() + b"\xff\n",
+            "1\tnaïve ✓✓✓✓\n2\t\ufffd",
+            "naïve ✓✓✓✓\n\ufffd\n",
+            "utf-8",
+            id="broken",
         ),
         pytest.param("a\r\né\n".encode("utf-16-le"), "1\ta\n2\té", "a\r\né\n", "utf-16-le", id="UTF-16 LE, no BOM"),
         pytest.param(

@@ -41,7 +41,7 @@ def test_lines_read_in_pieces_are_those_of_the_whole(
 ) -> None:
     decoded = decode(content)
     choice = Choice(first, most, most_bytes=10**9, counted=10**9)
-    read = read_lines(content[:head], Pieces(content[head:], size), choice)
+    read = read_lines(content[:head], Pieces(content[head:], size), choice, str)
     if decoded is None:
         assert read is None
         return
@@ -63,7 +63,7 @@ def test_the_end_of_a_file_longer_than_a_piece_is_whole(bench: Bench, encoding: 
     output = bench.call("file_read", path="a", offset=size // 8, limit=0)
     assert output.structured["text"] == text.split("\n", size // 8 - 1)[-1]
     assert output.structured["total_lines"] == text.count("\n") + 1
-    bench.call("file_write", path="a", content="it was read to its last byte")
+    bench.call("file_write", path="a", content=f"it was read to its last byte\n{text}")
 
 
 # The peak of memory is that of a whole process, so each measurement has one of its own.
