@@ -31,7 +31,7 @@ class TurnChanges(Struct, frozen=True):
 
     `takes_back` are the entries they stand in, oldest first. `left_out` names what of the workspace was not looked at;
     of some `is_shared` others' changes, made while a command ran, may be part. With `is_open` those of all later turns
-    are among them.
+    are among them. `has_unrecorded` says that commands ran of which no changes were recorded.
     """
 
     number: int
@@ -41,6 +41,7 @@ class TurnChanges(Struct, frozen=True):
     left_out: tuple[str, ...] = ()
     is_shared: bool = False
     is_open: bool = False
+    has_unrecorded: bool = False
 
     @property
     def name(self) -> str:
@@ -132,7 +133,8 @@ def _together(holding: Sequence[tuple[str, FilesChanged]], turn: _Turn, *, is_op
     left_out = tuple(dict.fromkeys(name for _, one in holding for name in one.left_out))
     is_shared = any(not one.is_exact for _, one in holding)
     ids = tuple(id for id, _ in holding)
-    return TurnChanges(turn.number, _prompt_of(turn), ids, changes, left_out, is_shared, is_open)
+    has_unrecorded = any(not one.changes for _, one in holding)
+    return TurnChanges(turn.number, _prompt_of(turn), ids, changes, left_out, is_shared, is_open, has_unrecorded)
 
 
 def _prompt_of(turn: _Turn) -> str:
@@ -150,8 +152,22 @@ class Plan(Struct, frozen=True):
 
     @property
     def is_hopeless(self) -> bool:
-        """True where conflicts leave nothing that could be done."""
-        return not self.restoration.changes and any(file.how == "conflict" for file in self.restoration.files)
+        """True where nothing can be done: because of conflicts, or because no changes were recorded."""
+        return bool(self.obstacle)
+
+    @property
+    def obstacle(self) -> str:
+        """The reason that nothing can be done; empty if something can."""
+        if self.restoration.changes:
+            return ""
+        if any(file.how == "conflict" for file in self.restoration.files):
+            return "conflicts"
+        return "" if self.restoration.files else "its changes were not recorded"
+
+    def is_complete(self, files: Sequence[RestoredFile]) -> bool:
+        """True if, as the files were dealt with, something was done and nothing had to be left."""
+        ways = {file.how for file in files}
+        return bool(ways - {"kept"}) and "conflict" not in ways and not self.turn.has_unrecorded
 
 
 async def plan_undo(
@@ -205,7 +221,7 @@ _SIGNS = {"restored": "↩", "removed": "-", "merged": "⇄", "conflict": "!", "
 def told_plan(plan: Plan, shown: Callable[[Path], str]) -> str:
     """What would become of each file; what is not covered comes first."""
     turn = plan.turn
-    lines = [f"Of {_lower(plan.passed_over)} nothing can be taken back: conflicts."] if plan.passed_over else []
+    lines = [f"Nothing of {_lower(plan.passed_over)} can be taken back."] if plan.passed_over else []
     lines += [f"Not covered, and stays as it is: {shown_name(name, shown)}" for name in turn.left_out[:_MOST_LEFT_OUT]]
     if (more := len(turn.left_out) - _MOST_LEFT_OUT) > 0:
         lines.append(f"Not covered, too: {more} more.")
@@ -227,11 +243,16 @@ def told_outcome(
     Where the plan `is_listed` already, only what came otherwise is.
     """
     is_redo = plan.direction == "redo"
-    done = f"{plan.turn.name} was {'done again' if is_redo else 'taken back'}"
+    how = "done again" if is_redo else "taken back"
+    done = f"{plan.turn.name} was {how}"
     if plan.is_hopeless:
-        head = f"Nothing of {_lower(plan.turn.name)} could be {done.rpartition(' was ')[2]}: conflicts."
+        head = f"Nothing of {_lower(plan.turn.name)} could be {how}: {plan.obstacle}."
+    elif all(file.how == "kept" for file in files):
+        head = f"Nothing of {_lower(plan.turn.name)} had to be {how}: all its files are so already, or were removed."
     elif conflicts := sum(file.how == "conflict" for file in files):
         head = f"{done}, but for {conflicts} of {len(files)} files: these stay as they are."
+    elif plan.turn.has_unrecorded:
+        head = f"{done}, except for what commands changed without being recorded."
     else:
         head = f"{done}. {command}{'undo takes it back' if is_redo else 'redo does it again'}."
     told = [file for file in files if file not in plan.restoration.files] if is_listed else files

@@ -82,6 +82,8 @@ async def _end(call: Call, checkpoints: Checkpoints, mark: Any) -> None:
         with suppress(ToolError):  # nothing of it is to be looked for later, when it would be others' doing
             await checkpoints.forget(mark)
         return
+    if changed is not None and not changed.changes:
+        _report_unrecorded(call, changed)
     stored = call.turn.store(changed) if changed is not None else None
 
     async def forget() -> None:
@@ -91,6 +93,14 @@ async def _end(call: Call, checkpoints: Checkpoints, mark: Any) -> None:
             await checkpoints.forget(mark)
 
     _keep(call.turn.session, forget())
+
+
+def _report_unrecorded(call: Call, changed: FilesChanged) -> None:
+    """Report once a session that what commands change is not recorded."""
+    if not call.turn.session.has_unrecorded:
+        call.turn.session.has_unrecorded = True
+        why = "; ".join(name.removeprefix("everything: ") for name in changed.left_out)
+        call.turn.emit(Notice(f"What commands change here is not recorded, and /undo cannot take it back: {why}."))
 
 
 async def account_for_interrupted(

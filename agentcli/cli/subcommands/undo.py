@@ -164,11 +164,11 @@ def _is_wanted(direction: Direction) -> bool:
 
 def _report(wish: Wish, session_id: str, plan: Plan, files: Sequence[RestoredFile], *, is_done: bool) -> int:
     """Print the outcome for programs; gives the exit code."""
-    conflicts = any(file.how == "conflict" for file in files)
+    is_complete = plan.is_complete(files)
     if wish.json:
         rows = [{"path": _shown(Path(f.path)), "change": f.how, **({"why": f.why} if f.why else {})} for f in files]
-        _print(session_id, plan.turn.number, rows, is_done=is_done and not conflicts)
-    return int(conflicts)
+        _print(session_id, plan.turn.number, rows, is_done=is_done and is_complete)
+    return int(not is_complete)
 
 
 def _nothing(wish: Wish, session_id: str) -> int:

@@ -187,7 +187,9 @@ class _Walk:
             inside = self._look_in(folder)
             count += len(self._entries.get(folder, ()))
             if count > self._limits.most_files:
-                raise TooManyFiles(f"{self._root} holds more than {self._limits.most_files:,} files")
+                raise TooManyFiles(
+                    f"{self._root} holds more than {self._limits.most_files:,} files (checkpoints.most_files)"
+                )
             waiting += inside
 
     def _refuse_too_much(self) -> None:
@@ -205,7 +207,9 @@ class _Walk:
     def _count_kept(self, size: int) -> None:
         self._kept += size
         if self._kept > self._limits.most_bytes:
-            raise TooManyFiles(f"{self._root} holds more than {self._limits.most_bytes / 1e9:g} GB")
+            raise TooManyFiles(
+                f"{self._root} holds more than {self._limits.most_bytes / 1e9:g} GB (checkpoints.most_gb)"
+            )
 
     def look_at(self, folder: str, name: str) -> None:
         path = f"{folder}/{name}" if folder else name

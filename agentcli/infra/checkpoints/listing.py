@@ -41,7 +41,7 @@ def listed_files(root: str, most: int) -> Listed:
             count += part.count(b"\0")
             if count > most:
                 running.kill()
-                raise TooManyFiles(f"{root} holds more than {most:,} files")
+                raise TooManyFiles(f"{root} holds more than {most:,} files (checkpoints.most_files)")
     files = frozenset(os.fsdecode(b"".join(parts)).split("\0")[:-1])
     folders: set[str] = set()
     for path in files:
