@@ -6,6 +6,8 @@ from _signal import SIG_IGN, SIGHUP, SIGINT, SIGTERM, getsignal, signal  # `sign
 
 
 def main() -> None:
+    if sys.getfilesystemencoding() != "utf-8" and sys.executable:
+        _restart_in_utf8_mode()
     signals = _note_signals()
     if sys.argv[1:] == ["--version"]:
         from agentcli import __version__
@@ -24,6 +26,15 @@ def main() -> None:
     for number in (SIGINT, SIGTERM, SIGHUP):
         signal(number, SIG_IGN)  # one that comes while Python ends would change the exit code
     sys.exit(code)
+
+
+def _restart_in_utf8_mode() -> None:
+    """Under a locale with another charset, names of files and what other programs print would be decoded by it.
+
+    The terminal keeps that charset: `locale_encoding` in cli/output.py finds what is left here.
+    """
+    options = ["-X", "utf8", "-X", f"agentcli_locale={sys.getfilesystemencoding()}"]
+    os.execv(sys.executable, [sys.executable, *options, *sys.orig_argv[1:]])  # noqa: S606  # no shell
 
 
 def _note_signals() -> list[int]:

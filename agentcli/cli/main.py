@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from agentcli.cli.ending import Ending
 from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import FLAG_OF, parser, read_stdin, settings_from, stdin_is_piped
-from agentcli.cli.output import LenientError, WatchedOutput, tell, warn
+from agentcli.cli.output import LenientError, WatchedOutput, tell, use_locale_encoding, warn
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError
 from agentcli.paths import current_folder
 
@@ -54,6 +54,7 @@ COMMANDS = {
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
     """Run the program; gives the exit code and never raises. `signals` came before there was anybody to heed them."""
+    use_locale_encoding()
     LenientError.in_place_of_stderr()
     try:
         out = WatchedOutput.in_place_of_stdout()

@@ -10,12 +10,21 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from agentcli.agent.permissions.modes import MODES
+from agentcli.cli.output import locale_encoding
 from agentcli.errors import UsageError
 
 
-def _text(argument: str) -> str:
-    """An argument as text that can be stored and sent: bytes that are no UTF-8 are replaced."""
-    return os.fsencode(argument).decode("utf-8", errors="replace")
+def text_of_argument(argument: str) -> str:
+    """Return an argument as text that can be stored and sent."""
+    return text_of(os.fsencode(argument))
+
+
+def text_of(data: bytes) -> str:
+    """Decode what a person gave: UTF-8, else the charset of a locale that has another one; wrong bytes are replaced."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data.decode(locale_encoding() or "utf-8", errors="replace")
 
 
 Flags = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
@@ -38,7 +47,7 @@ FLAGS: Flags = (
         {
             "nargs": "?",
             "const": "",
-            "type": _text,
+            "type": text_of_argument,
             "metavar": "ID",
             "help": "go on with a session (without ID: choose)",
         },
@@ -49,7 +58,10 @@ FLAGS: Flags = (
         {"action": "store_true", "help": "go on with a session that is open elsewhere, which ends there"},
     ),
     (("--session-id",), {"metavar": "UUID", "help": "the id of the new session"}),
-    (("-n", "--name"), {"default": "", "type": _text, "help": "a name for the session, usable with --resume"}),
+    (
+        ("-n", "--name"),
+        {"default": "", "type": text_of_argument, "help": "a name for the session, usable with --resume"},
+    ),
     (("--no-session",), {"action": "store_true", "help": "store nothing"}),
     (("--permission-mode",), {"choices": MODES, "help": "what is asked before it is done"}),
     (
@@ -84,10 +96,10 @@ FLAGS: Flags = (
     ),
     (
         ("--system-prompt",),
-        {"type": _text, "metavar": "TEXT", "help": "use this system text instead of the built-in one"},
+        {"type": text_of_argument, "metavar": "TEXT", "help": "use this system text instead of the built-in one"},
     ),
     (("--system-prompt-file",), {"metavar": "FILE", "help": "the same from a file"}),
-    (("--append-system-prompt",), {"type": _text, "metavar": "TEXT", "help": "add to the system text"}),
+    (("--append-system-prompt",), {"type": text_of_argument, "metavar": "TEXT", "help": "add to the system text"}),
     (("--append-system-prompt-file",), {"metavar": "FILE", "help": "the same from a file"}),
     (
         ("--add-dir",),
@@ -120,7 +132,7 @@ def parser(subcommands: dict[str, str]) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     prompt_help = "what to do, or a slash command; '-' with -p reads it from stdin"
-    made.add_argument("prompt", nargs="?", type=_text, metavar="PROMPT", help=prompt_help)
+    made.add_argument("prompt", nargs="?", type=text_of_argument, metavar="PROMPT", help=prompt_help)
     for names, how in FLAGS:
         made.add_argument(*names, **how)
     return made
@@ -206,7 +218,7 @@ def read_stdin() -> str:
     """What was piped in; empty on a terminal or when stdin is closed."""
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         return ""
-    return sys.stdin.buffer.read().decode("utf-8", errors="replace")
+    return text_of(sys.stdin.buffer.read())
 
 
 def unshared_stdin() -> BinaryIO:

@@ -14,6 +14,23 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
+def locale_encoding() -> str:
+    """Return the charset of the terminal and of texts that are not UTF-8; empty where that is UTF-8.
+
+    The program restarts itself in UTF-8 mode under another locale, and leaves the charset in this option.
+    """
+    name = sys._xoptions.get("agentcli_locale", "")  # noqa: SLF001  # documented, in spite of its name
+    return name if isinstance(name, str) else ""
+
+
+def use_locale_encoding() -> None:
+    """Let the standard streams speak the charset of the locale, unless PYTHONIOENCODING names another."""
+    if (encoding := locale_encoding()) and not os.environ.get("PYTHONIOENCODING"):
+        for stream in (sys.stdin, sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(encoding=encoding)
+
+
 def tell(text: str) -> None:
     """Print lines for a person. Names, paths and errors hold what others chose; for programs there is JSON."""
     print(printable(text))

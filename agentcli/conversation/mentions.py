@@ -12,6 +12,7 @@ from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import Block, Text
 from agentcli.tools.builtin.arguments import FileRead
 from agentcli.tools.builtin.file_read import read_file
+from agentcli.tools.path_names import display_name
 from agentcli.tools.text.syntax import LARGEST, syntax_note
 from agentcli.tools.tool import Workspace
 
@@ -111,10 +112,10 @@ def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Seque
 
 def _listed(name: str, folder: Path) -> Sequence[Block]:
     with os.scandir(folder) as found:
-        names = sorted(f"{entry.name}/" if entry.is_dir() else entry.name for entry in found)
+        names = sorted(display_name(f"{entry.name}/" if entry.is_dir() else entry.name) for entry in found)
     more = [f"[{len(names) - MOST_LISTED} more]"] if len(names) > MOST_LISTED else []
     listing = "\n".join([*names[:MOST_LISTED], *more])
-    return (Text(f'{_ATTACHED[1]}"{name}">\n{os.fsencode(listing).decode(errors="replace")}\n</folder>'),)
+    return (Text(f'{_ATTACHED[1]}"{name}">\n{listing}\n</folder>'),)
 
 
 def _names(prompt: str, *, bare_names: bool) -> Iterator[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
 from agentcli.conversation.entries import User, reminder
 from agentcli.small_files import read_small_file
+from agentcli.tools.path_names import display_name
 
 MOST_NAMES = 40
 
@@ -25,7 +25,7 @@ def system_prompt(*, small: bool, replace: str | None = None, append: str = "") 
 def environment_note(*, cwd: Path, platform: str, date: str, branch: str) -> User:
     """Where and when the session runs; what changes never stands in the system text."""
     git = f", git branch {branch}" if branch else ""
-    return reminder(f"Working directory {cwd}{git}. {platform}. {date}.")
+    return reminder(f"Working directory {display_name(str(cwd))}{git}. {platform}. {date}.")
 
 
 def files_note(cwd: Path) -> User:
@@ -35,7 +35,7 @@ def files_note(cwd: Path) -> User:
     except OSError:
         names = []
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    shown = os.fsencode(", ".join(names[:MOST_NAMES])).decode(errors="replace")  # a request carries UTF-8 only
+    shown = ", ".join(map(display_name, names[:MOST_NAMES]))
     return reminder(f"Files here: {shown or 'none'}{more}.")
 
 

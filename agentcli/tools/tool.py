@@ -18,6 +18,7 @@ from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.data_files import DataFiles
+from agentcli.tools.path_names import display_name, parse_name
 from agentcli.tools.remembered import Memory, Past
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.schemas import problem_with, schema_of
@@ -160,15 +161,15 @@ class Workspace:
             raise ToolError(f"{path!r} is not a path.", kind="invalid_parameters")
         if path == "~" or path.startswith("~/"):
             return self.home / path[2:]
-        return self.cwd / path
+        return self.cwd / parse_name(path)
 
     def shown(self, path: Path) -> str:
         """A path as the model writes it: relative to the working directory where it lies below it.
 
-        Bytes of a name that are no UTF-8 become U+FFFD: a request cannot carry them.
+        A name that is not UTF-8 is quoted as a shell does it: a request cannot carry it as it is.
         """
         shown = str(path).removeprefix(self._below) if path != self.real_cwd else "."
-        return os.fsencode(shown).decode(errors="replace")
+        return display_name(shown)
 
     @cached_property
     def real_cwd(self) -> Path:

@@ -10,6 +10,7 @@ from pathlib import Path
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.instructions import InstructionReader, Instructions, nested_instructions, told_paths
 from agentcli.llm.messages import ToolUse
+from agentcli.tools.path_names import parse_name
 
 _FILES = ("file_read", "file_write", "file_edit")
 _FOLDERS = ("file_list", "grep_search")
@@ -45,7 +46,7 @@ class NestedInstructions:
         name = call.input.get("cwd" if call.name == "bash" else "path")
         if not isinstance(name, str) or "\0" in name:
             return
-        path = Path(normpath(self.cwd / name))
+        path = Path(normpath(self.cwd / parse_name(name)))
         if call.name in _FILES:
             path = path.parent
         elif call.name not in (*_FOLDERS, "bash"):

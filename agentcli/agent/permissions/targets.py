@@ -12,6 +12,7 @@ from agentcli.errors import ToolError
 from agentcli.safety.paths.judge import judge_path
 from agentcli.safety.paths.protected import is_protected, is_reviewed
 from agentcli.safety.paths.secret import is_secret
+from agentcli.tools.path_names import parse_name
 from agentcli.tools.sandbox import Access
 from agentcli.tools.tool import Tool, Workspace
 
@@ -106,7 +107,7 @@ def _kind(given: str, real: Path, access: Access, workspace: Workspace) -> Kind:
         by_place = judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
         if by_place != "plain":
             return by_place
-    by_name = judge_path(given, access=access, cwd=cwd, roots=roots, home=home)
+    by_name = judge_path(parse_name(given), access=access, cwd=cwd, roots=roots, home=home)
     if by_name in ("odd", "secret", "protected"):
         return by_name
     if access == "write" and workspace.sandbox.is_write_protected(real):

@@ -24,7 +24,7 @@ from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.state import AgentState
 from agentcli.app import Builder
-from agentcli.cli.options import unshared_stdin
+from agentcli.cli.options import text_of_argument, unshared_stdin
 from agentcli.cli.output import warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.cli.tables import print_table
@@ -32,6 +32,7 @@ from agentcli.errors import UsageError
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse
+from agentcli.tools.path_names import display_name, is_utf8
 from agentcli.tools.summary import call_title
 
 app = make_app("Look at the model's tools, or run them by hand.")
@@ -75,9 +76,24 @@ def run_tools(
 
 def _one(name: str, input: str) -> Call:
     try:
+        if not is_utf8(input):  # bytes of a name, or of the locale's charset
+            input = json.dumps(_with_text(json.loads(input)))
         return Call(name, msgspec.json.decode(input, type=dict[str, Any]))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, json.JSONDecodeError) as error:
         raise UsageError(f"The arguments are not a JSON object: {error}") from error
+
+
+def _with_text(value: Any, key: str = "") -> Any:
+    """The arguments with all strings as text: a path as the tools show it, others as `text_of_argument` reads them."""
+    match value:
+        case str():
+            return display_name(value) if key in ("path", "cwd") else text_of_argument(value)
+        case dict():
+            return {text_of_argument(key): _with_text(one, key) for key, one in value.items()}
+        case list():
+            return [_with_text(one) for one in value]
+        case _:
+            return value
 
 
 def _builder() -> Builder:

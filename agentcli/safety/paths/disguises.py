@@ -30,9 +30,10 @@ def is_odd(path: str) -> bool:
     return any(_leads_elsewhere(path, other) for other in _readings(path))
 
 
-# Control, bidirectional and invisible characters, but not the joiners that some scripts need.
+# Control, bidirectional and invisible characters, but not the joiners that some scripts need, nor bytes that are not
+# UTF-8 (U+DC80 to U+DCFF), which a name may hold.
 _HIDDEN = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+    "[\x00-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udc7f\udd00-\udfff]"
 )
 # UNC and device paths, drives, URLs; other users' homes and variables, which a shell would expand and we do not.
 _FOREIGN = re.compile(

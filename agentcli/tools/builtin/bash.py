@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from agentcli.safety.paths.secret import is_secret
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
+from agentcli.tools.path_names import display_name
 from agentcli.tools.sandbox import Boundary, Files
 from agentcli.tools.tool import Attempt, ToolContext, ToolOutput
 
@@ -146,7 +146,7 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         "exit_code": result.exit_code,
         "output": result.output,
         "timed_out": result.timed_out,
-        "cwd": os.fsencode(cwd).decode(errors="replace"),
+        "cwd": display_name(str(cwd)),
         **({"output_file": str(result.output_file)} if result.output_file else {}),
         **({"stall": result.stall} if result.stall else {}),
         **({"job_id": result.job.id} if result.job else {}),

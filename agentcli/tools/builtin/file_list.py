@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import os
 import re
 from collections import defaultdict
 from typing import Any
@@ -14,6 +13,7 @@ from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileList
 from agentcli.tools.builtin.searching import relative_glob, remarks, searchable
 from agentcli.tools.observation import beside
+from agentcli.tools.path_names import display_name, parse_name
 from agentcli.tools.sandbox import Listing, names_in
 from agentcli.tools.tool import ToolContext, ToolOutput
 
@@ -88,10 +88,7 @@ class NearestPaths:
             self._forget_the_far()
 
     def result(self, prefix: str) -> tuple[list[str], int]:
-        """The paths, `prefix` before each, and how many there are in all; to be asked once.
-
-        Bytes of a name that are no UTF-8 become U+FFFD.
-        """
+        """The paths, `prefix` before each, and how many there are in all; to be asked once."""
         folders = self._folders_below() if self._with_folders else []
         for folder in folders:
             self._levels[folder.count("/") - 1].append(f"{folder}\0")
@@ -103,10 +100,10 @@ class NearestPaths:
             if self._most and len(paths) >= self._most:
                 del paths[self._most :]
                 break
-        if not self._is_ascii:
-            paths = [os.fsencode(path).decode(errors="replace") for path in paths]
         if prefix:
-            paths = [f"{prefix}{path}" for path in paths]
+            paths = [f"{parse_name(prefix)}{path}" for path in paths]
+        if prefix or not self._is_ascii:
+            paths = [display_name(path) for path in paths]
         return paths, self._files + len(folders)
 
     def _folders_below(self) -> list[str]:

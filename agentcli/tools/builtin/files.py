@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, TypeVar
 
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
+from agentcli.tools.path_names import display_name
 from agentcli.tools.sandbox import Listing, names_in
 from agentcli.tools.text.apply import changes_only_ascii
 from agentcli.tools.text.editorconfig import declared_charset
@@ -183,7 +184,9 @@ async def _similar(path: Path, workspace: Workspace) -> str:
     found: list[tuple[int, str]] = []
 
     def take(names: str) -> None:
-        found.extend((distance, _readable(name)) for name in names_in(names) if (distance := _distance(wanted, name)))
+        found.extend(
+            (distance, display_name(name)) for name in names_in(names) if (distance := _distance(wanted, name))
+        )
 
     with contextlib.suppress(ToolError, OSError, TimeoutError):
         folder = await asyncio.to_thread(_nearest_folder, path, workspace)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 from msgspec import Struct
 
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
+from agentcli.tools.path_names import display_name, parse_name
 from agentcli.tools.sandbox import Looked
 from agentcli.tools.tool import ToolContext
 
@@ -26,8 +28,8 @@ class Place(Struct, frozen=True):
     below: str
 
     def show(self, path: bytes) -> str:
-        """A path from the base on as the model writes it; bytes that are no UTF-8 become U+FFFD."""
-        return self.prefix + path.decode(errors="replace")
+        """A path from the base on as the model writes it."""
+        return display_name(parse_name(self.prefix) + os.fsdecode(path))
 
 
 def searchable(path: str, context: ToolContext) -> Place:
@@ -54,7 +56,8 @@ def searchable(path: str, context: ToolContext) -> Place:
 
 def relative_glob(glob: str | None, place: Place) -> str:
     """A glob as the search takes it: `./` does not count, an absolute one starts at the base."""
-    sign, glob = ("!", glob[1:]) if glob and glob.startswith("!") else ("", glob or "")
+    glob = parse_name(glob or "")
+    sign, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
     if place.base.parent != place.base:
         glob = re.sub(f"^{re.escape(str(place.base))}/+", "/", glob)
     return sign + glob.removeprefix("./")

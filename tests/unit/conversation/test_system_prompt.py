@@ -52,7 +52,7 @@ def test_of_many_files_some_are_named_and_the_rest_counted(tmp_path: Path) -> No
 
 def test_a_name_that_is_no_utf_8_can_be_sent(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")).touch()
-    assert "caf\ufffd" in files_note(tmp_path).text
+    assert r"$'caf\xe9'" in files_note(tmp_path).text
     files_note(tmp_path).text.encode()
 
 

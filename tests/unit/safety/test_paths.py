@@ -201,7 +201,9 @@ def test_a_workspace_may_be_called_anything() -> None:
     root = Path("/home/u/caf\udce9 \u202eworks")
     for path in ("a.py", f"{root}/a.py", str(root), "."):
         assert judged(path, cwd=root, roots=[root]) == "plain"
-    assert judged(f"{root}/caf\udce9", cwd=root, roots=[root]) == "odd"
+    assert judged(f"{root}/caf\udce9", cwd=root, roots=[root]) == "plain"
+    assert judged(f"{root}/caf\ud83d", cwd=root, roots=[root]) == "odd"
+    assert judged(f"{root}/caf\u202e", cwd=root, roots=[root]) == "odd"
     assert judged(f"{root}x/a.py", cwd=root, roots=[root]) == "odd"
     assert judged("", cwd=root, roots=[root]) == "odd"
 

@@ -227,7 +227,7 @@ def test_odd_names_come_through(bench: Bench, name: str) -> None:
 def test_a_name_that_is_no_utf_8_can_be_shown_and_sent(bench: Bench) -> None:
     Path(os.fsdecode(os.fsencode(bench.ws) + b"/caf\xe9.py")).write_text("x")
     output = bench.call("file_list")
-    assert output.content == "caf\ufffd.py"
+    assert output.content == r"$'caf\xe9.py'"
     json.dumps([output.content, output.structured], ensure_ascii=False).encode()
 
 

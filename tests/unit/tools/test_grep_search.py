@@ -301,7 +301,7 @@ def test_odd_names_come_through(bench: Bench, name: str) -> None:
 def test_a_name_that_is_no_utf_8_can_be_shown_and_sent(bench: Bench) -> None:
     Path(os.fsdecode(os.fsencode(bench.ws) + b"/caf\xe9")).write_text("needle\n")
     output = bench.call("grep_search", pattern="needle")
-    assert output.content == "caf\ufffd:1:needle"
+    assert output.content == r"$'caf\xe9':1:needle"
     json.dumps([output.content, output.structured], ensure_ascii=False).encode()
 
 

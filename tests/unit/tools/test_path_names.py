@@ -1,0 +1,40 @@
+"""Names that are not UTF-8, as the model sees them and gives them back."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from agentcli.tools.path_names import display_name, parse_name
+
+
+@settings(max_examples=300, deadline=None)
+@given(name=st.binary(min_size=1, max_size=12).filter(lambda name: b"\0" not in name))
+@example(name=b"\xe9\\x41'\n")
+def test_a_name_comes_back_as_it_was(name: bytes) -> None:
+    path = os.fsdecode(name)
+    display_name(path).encode()
+    if display_name(path) != path:
+        assert parse_name(display_name(path)) == path
+        assert parse_name(f"a/{display_name(path)}/b") == f"a/{path}/b"
+
+
+def test_a_shell_takes_it_back() -> None:
+    name = b"caf\xe9 a'b\\c\nd\x01\xff1"
+    ran = subprocess.run(
+        ["bash", "-c", f"printf %s {display_name(os.fsdecode(name))}"], capture_output=True, check=True
+    )
+    assert ran.stdout == name
+
+
+@pytest.mark.parametrize("name", ["a.py", "$'a'", "$'a\\x41'", "tést", "a$'b"])
+def test_any_other_text_is_a_name_itself(name: str) -> None:
+    assert display_name(name) == parse_name(name) == name
+
+
+def test_octal_numbers_are_taken_too() -> None:
+    assert parse_name(r"$'caf\351'") == os.fsdecode(b"caf\xe9")
