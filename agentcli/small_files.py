@@ -20,8 +20,12 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def read_small_file(path: Path, *, most: int = LARGEST_SMALL_FILE, really: Path | None = None) -> bytes:
+def read_small_file(
+    path: Path, *, most: int = LARGEST_SMALL_FILE, really: Path | None = None, is_cut: bool = False
+) -> bytes:
     """A regular file's content. Raises `OSError`, also for anything else and for more than `most` bytes.
+
+    With `is_cut` more are no error: it is the first `most` bytes.
 
     It never waits: opening a FIFO without a writer would, for ever. `really` is where the path led when that was looked
     at; what it leads to by now is not read, if that is something else.
@@ -32,7 +36,7 @@ def read_small_file(path: Path, *, most: int = LARGEST_SMALL_FILE, really: Path 
             raise OSError(errno.EINVAL, "not a regular file", str(path))
         if really is not None and _place_of(descriptor) not in (None, really):
             raise OSError(errno.ELOOP, "it leads elsewhere by now", str(path))
-        content = file.read(most + 1)
+        content = file.read(most if is_cut else most + 1)
     if len(content) > most:
         raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
     return content

@@ -7,7 +7,7 @@ from functools import partial
 
 from agentcli.agent.accounting.budgets import MemoryAccount
 from agentcli.agent.calls.scopes import TurnCalls
-from agentcli.agent.events import Emit
+from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.request import add_notes
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState
@@ -15,6 +15,7 @@ from agentcli.agent.turn_log import Turn, add, add_one, answer_open_calls, charg
 from agentcli.agent.usage_limits import awaited_reset
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Result, User, reminder
+from agentcli.conversation.mentions import unattached_files
 from agentcli.llm.messages import Block, Text
 
 GO_ON = (
@@ -119,6 +120,8 @@ def say(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue: bool) ->
     """Add the person's messages; gives the ids of their entries."""
     said: list[Body] = [User(tuple(message)) for message in messages]
     turn.runtime.calls.history.forget_results()
+    for notice in (notice for message in messages for notice in unattached_files(message)):
+        turn.emit(Notice(notice))
     if not from_queue:
         return [entry.id for entry in add(turn, *said)]
     entries = add(turn, *said, turn.state.conversation.queue.entry())

@@ -252,8 +252,8 @@ async def note_instructions(turn: Turn, calls: Sequence[ToolUse]) -> None:
     found = await asyncio.to_thread(nested.found, calls, turn.state.conversation)
     if note := found.note():
         turn.state.notes.append(note)
-    for file, why in found.left_out:
-        turn.emit(Notice(f"{file} was left out: {why}."))
+    for notice in found.notices:
+        turn.emit(Notice(notice))
 
 
 def add_steering(turn: Turn) -> bool:

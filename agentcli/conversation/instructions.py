@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,10 +27,20 @@ _TOLD = re.compile(r'^<instructions path="(.*)">$', re.MULTILINE)
 
 
 class Instructions(Struct, frozen=True):
-    """Files in the order they are read, outermost first. `left_out` are others, each with the reason."""
+    """Files in the order they are read, outermost first. `left_out` are others, each with the reason.
+
+    `cut` are those of `files` of which only the beginning is there, each with what is missing.
+    """
 
     files: tuple[tuple[Path, str], ...] = ()
     left_out: tuple[tuple[Path, str], ...] = ()
+    cut: tuple[tuple[Path, str], ...] = ()
+
+    @property
+    def notices(self) -> list[str]:
+        """Sentences for the person about files that the model does not get, or not whole."""
+        left_out = (f"{file} was left out: {why}." for file, why in self.left_out)
+        return [*left_out, *(f"The model gets only the beginning of {file}: {missing}." for file, missing in self.cut)]
 
     def note(self) -> User | None:
         if not self.files:
@@ -44,20 +53,39 @@ class Instructions(Struct, frozen=True):
 class InstructionReader:
     """Reads instruction files of a project whose folder is `root`; all that it reads shares one budget.
 
+    Where they are larger together, small ones stay whole, and large ones get equal shares.
+
     A project's file may be a link or import others by `@path`, but not what lies outside the project or holds secrets:
     a repository would choose what of this machine the model is shown.
     """
 
     root: Path
     home: Path | None = None
-    files: list[tuple[Path, str]] = field(default_factory=list)
     left_out: list[tuple[Path, str]] = field(default_factory=list)
-    _size: int = 0
+    _files: list[tuple[Path, bytes, int]] = field(default_factory=list)  # with the size of the whole file
+    _spent: int = 0
     _seen: set[Path | None] = field(default_factory=set)
 
-    @property
-    def found(self) -> Instructions:
-        return Instructions(tuple(self.files), tuple(self.left_out))
+    def take_found(self) -> Instructions:
+        """Return what was read since this was asked last; it counts against the budget from here on."""
+        shares = _shares([len(content) for _, content, _ in self._files], BUDGET - self._spent)
+        files, cut = [], []
+        for (file, content, size), share in zip(self._files, shares, strict=True):
+            shown = _beginning(content, share)
+            text = shown.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
+            if not text.strip():
+                self.left_out.append((file, _TOO_LARGE))
+                continue
+            self._spent += len(shown)
+            if len(shown) < size:
+                missing = f"{(size - len(shown)) / 1024:.1f} of {size / 1024:.1f} KiB are missing, as {_TOO_LARGE}"
+                line = text.count("\n") + 1
+                text += f"\n[{missing}: read the rest with file_read, path {file}, offset {line}]"
+                cut.append((file, missing))
+            files.append((file, text))
+        found = Instructions(tuple(files), tuple(self.left_out), tuple(cut))
+        self._files, self.left_out = [], []
+        return found
 
     def take_folder(self, folder: Path) -> None:
         """A folder's instruction file, and the person's local ones beside it."""
@@ -76,16 +104,18 @@ class InstructionReader:
             self.left_out.append((file, why))
             return
         try:
-            content = read_small_file(file, most=BUDGET - self._size, really=real)
+            content = read_small_file(file, really=real, is_cut=True)
+            size = max(len(content), file.stat().st_size)
         except OSError as error:
-            why = _TOO_LARGE if error.errno == errno.EFBIG else f"it cannot be read ({error.strerror})"
-            self.left_out.append((file, why))
+            self.left_out.append((file, f"it cannot be read ({error.strerror})"))
             return
-        text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
+        if b"\0" in content:
+            self.left_out.append((file, "it is not text"))
+            return
+        text = content.decode("utf-8-sig", errors="replace")
         if not text.strip():
             return
-        self._size += len(content)
-        self.files.append((file, text))
+        self._files.append((file, content, size))
         for imported in _imports(text, file.parent, self.home):
             if depth == DEEPEST_IMPORT:
                 self.left_out.append((imported, f"imports lead deeper than {DEEPEST_IMPORT} files"))
@@ -102,7 +132,7 @@ def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: P
     for folder in (*reversed(cwd.parents), cwd):
         if folder.is_relative_to(root):
             reader.take_folder(folder)
-    return reader.found
+    return reader.take_found()
 
 
 def nested_instructions(
@@ -115,10 +145,10 @@ def nested_instructions(
     reader = InstructionReader(root, home)
     for path in map(Path, told):
         reader.take(path, Path(path.anchor))
-    count, problems = len(reader.files), len(reader.left_out)
+    reader.take_found()
     for way in sorted({way for folder in folders for way in _way_down(cwd, folder)}):
         reader.take_folder(way)
-    return Instructions(tuple(reader.files[count:]), tuple(reader.left_out[problems:]))
+    return reader.take_found()
 
 
 def told_paths(bodies: Iterable[Body]) -> list[str]:
@@ -131,6 +161,22 @@ def told_paths(bodies: Iterable[Body]) -> list[str]:
     )
     texts = (text for text in texts if text.startswith(begins))
     return list(dict.fromkeys(path for text in texts for path in _TOLD.findall(text)))
+
+
+def _shares(sizes: Sequence[int], budget: int) -> list[int]:
+    """How much of each file fits: all of the small ones, and as much of each large one as of the other large ones."""
+    shares, left = [0] * len(sizes), budget
+    for done, number in enumerate(sorted(range(len(sizes)), key=lambda number: sizes[number])):
+        shares[number] = min(sizes[number], left // (len(sizes) - done))
+        left -= shares[number]
+    return shares
+
+
+def _beginning(content: bytes, most: int) -> bytes:
+    """As many whole lines as fit, at least of a file whose first line does."""
+    if len(content) <= most:
+        return content
+    return content[: content.rfind(b"\n", 0, most) + 1 or most]
 
 
 def _way_down(cwd: Path, folder: Path) -> Iterator[Path]:

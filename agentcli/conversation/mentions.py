@@ -23,6 +23,8 @@ _BARE_NAME = re.compile(r"(?<![\w@/.-])((?:[\w.-]+/)*[\w-]+\.[A-Za-z0-9]{1,6})(?
 
 _LINES = re.compile(r"(.+?):([1-9]\d{0,8})(?:-([1-9]\d{0,8}))?")
 _ATTACHED = ("<file path=", "<folder path=")
+_NOT_ATTACHED = "[not attached: "
+_UNATTACHED = re.compile(rf'{_ATTACHED[0]}"(.*)">\n{re.escape(_NOT_ATTACHED)}(.*)\]\n</file>\Z', re.DOTALL)
 MOST_LISTED = 100  # names of a folder
 _ABOUT_PROJECT = re.compile(
     r"\b(?:this|the) (?:project|repo(?:sitory)?|code ?base|program|package|app|library)\b", re.IGNORECASE
@@ -43,22 +45,33 @@ def typed_blocks(content: Sequence[Block]) -> list[Block]:
 def with_attachments(
     prompt: str, workspace: Workspace, *, bare_names: bool, typed: str | None = None
 ) -> tuple[Block, ...]:
-    """The prompt and the files it names. A name that is no readable file of the workspace stays plain text.
+    """The prompt and the files it names. A name of nothing stays plain text; of a file that cannot be attached, why.
 
     `typed` is the part in which names count: what was pasted is somebody else's text. With `bare_names` a question
     about the project that names no file gets the beginning of its README: a small model would guess it.
     """
     typed = prompt if typed is None else typed
     blocks: list[Block] = [Text(prompt)]
+    mentioned = {*_names(typed, bare_names=False)}
     for name in dict.fromkeys(_names(typed, bare_names=bare_names)):
-        with suppress(ToolError, OSError):  # a name that is too long is an OSError
+        try:
             blocks += _attached(name, workspace)
+        except (ToolError, OSError) as error:  # a name that is too long is an OSError
+            if name in mentioned and _is_file(name, workspace):
+                blocks.append(foreign_text(name, f"{_NOT_ATTACHED}{error}]"))
     if bare_names and len(blocks) == 1 and _ABOUT_PROJECT.search(typed):
         for name in _READMES:
             with suppress(ToolError, OSError):
                 if found := _attached(f"{name}:1-{_README_LINES}", workspace):
                     return (*blocks, *found)
     return tuple(blocks)
+
+
+def unattached_files(content: Sequence[Block]) -> list[str]:
+    """Sentences about the files named in a prompt that `with_attachments` could not attach."""
+    texts = (block.text for block in content[1:] if isinstance(block, Text))
+    found = (_UNATTACHED.match(text) for text in texts)
+    return [f"{one[1]} was not attached: {one[2]}" for one in found if one]
 
 
 def foreign_text(name: str, text: str) -> Text:
@@ -85,14 +98,24 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
         return _some_lines(lines[1], int(lines[2]), int(lines[3] or lines[2]), workspace)
     if status is not None and status.kind == "folder":
         return _listed(name, path)
-    if status is None or status.kind != "file":
+    if status is None:
         return ()
+    if status.kind != "file":
+        raise ToolError(f"{name} is not a regular file.", kind="invalid_parameters")
     output = read_file(FileRead(name), path, workspace)
     if isinstance(output.content, str):
         with workspace.sandbox.read(path) as file:
             note = syntax_note(path, file.read(LARGEST + 1))
         return (foreign_text(name, f"{output.content}\n{note}" if note else output.content),)
     return output.content or ()
+
+
+def _is_file(name: str, workspace: Workspace) -> bool:
+    """True if something is there that is no folder: a folder outside the workspace is rarely meant, as in `@/lib`."""
+    with suppress(ToolError, OSError):
+        status = workspace.sandbox.status(workspace.real_path(name))
+        return status is not None and status.kind != "folder"
+    return False
 
 
 def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Sequence[Block]:

@@ -128,8 +128,8 @@ class Opening:
             branch = git_branch(project_root(cwd))
             notes = [environment_note(cwd=cwd, platform=sys.platform, date=today, branch=branch)]
         instructions = self.instructions()
-        for file, why in instructions.left_out:
-            tell(f"{file} was left out: {why}.")
+        for notice in instructions.notices:
+            tell(notice)
         if note := instructions.note():
             notes.append(note)
         if memory is not None and not info.small and (index := memory.index()):

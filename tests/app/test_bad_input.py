@@ -233,3 +233,15 @@ def test_a_server_of_one_s_own_is_a_table_in_the_settings(place: Place) -> None:
         ran = place.run("-m", "mine/test-model", "-p", "go")
         assert server.requests[0].json["model"] == "test-model"
     refused(ran, 1, "no such model")
+
+
+def test_a_file_that_cannot_be_attached_is_reported_to_the_person_and_the_model(place: Place) -> None:
+    (place.folder / "data.bin").write_bytes(b"\0\1")
+    (place.folder / "AGENTS.md").write_text("rule one\n" + "more\n" * 10_000)
+    ran = place.run("-m", place.script({"text": "ok"}), "-p", "see @data.bin")
+    assert "data.bin was not attached: data.bin is a binary file" in ran.err
+    assert "The model gets only the beginning of" in ran.err
+    shown = place.run("sessions", "show", "0", "--json").out
+    assert "[not attached: data.bin is a binary file" in shown
+    assert "rule one" in shown
+    assert "KiB are missing" in shown

@@ -40,7 +40,7 @@ class NestedInstructions:
         for path in told_paths(entry.body for entry in conversation.request_entries):
             if f'<instructions path="{path}">' not in told_now:
                 reader.take(Path(path), self.root)
-        return reader.found
+        return reader.take_found()
 
     def _touched(self, call: ToolUse) -> Iterator[Path]:
         name = call.input.get("cwd" if call.name == "bash" else "path")

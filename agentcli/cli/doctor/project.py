@@ -118,8 +118,8 @@ def folders(subject: Subject) -> Iterator[Said]:
 
 
 def instructions(subject: Subject) -> Iterator[Said]:
-    for file, why in subject.builder(lambda text: None).opening.instructions().left_out:
-        yield warning(f"{file} is left out: {why}.", "Make it shorter, or move parts into skills or nearer folders.")
+    for notice in subject.builder(lambda text: None).opening.instructions().notices:
+        yield warning(notice, "Make it shorter, or move parts into skills or nearer folders.")
 
 
 CHECKS: dict[str, Check] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.conversation.instructions import BUDGET, Instructions, find_instructions
+from agentcli.conversation.instructions import BUDGET, Instructions, find_instructions, nested_instructions
 from agentcli.paths import project_root
 from agentcli.small_files import read_small_file
 
@@ -113,20 +113,50 @@ def test_files_up_to_the_budget_are_read_whole(tmp_path: Path) -> None:
     assert found.left_out == ()
 
 
-def test_a_file_over_the_budget_is_left_out_and_named(tmp_path: Path) -> None:
-    put(tmp_path / "AGENTS.md", "é" * (BUDGET // 2 - 1))
-    over = put(tmp_path / "sub/AGENTS.md", "xyz")
-    found = find_instructions(tmp_path / "sub", tmp_path, [])
-    assert names(found, tmp_path) == ["AGENTS.md"]
-    assert found.left_out == ((over, "instruction files hold more than 32 KiB together"),)
+def test_a_file_over_the_budget_is_cut_at_a_line_with_a_note_of_the_rest(tmp_path: Path) -> None:
+    file = put(tmp_path / "AGENTS.md", "first\n" + "é line\n" * 10_000)
+    found = find_instructions(tmp_path, tmp_path, [])
+    ((_, text),) = found.files
+    *lines, note = text.splitlines()
+    assert set(lines) == {"first", "é line", ""}
+    assert len("\n".join(lines).encode()) <= BUDGET
+    size = file.stat().st_size
+    missing = f"{(size - len(chr(10).join(lines).encode())) / 1024:.1f} of {size / 1024:.1f} KiB are missing"
+    assert missing in note
+    assert f"file_read, path {file}, offset {len(lines)}]" in note
+    assert file.read_text().splitlines()[: len(lines) - 1] == lines[:-1]
+    (notice,) = found.notices
+    assert missing in notice
+    assert str(file) in notice
 
 
-def test_a_file_that_is_left_out_takes_no_room_from_nearer_ones(tmp_path: Path) -> None:
-    over = put(tmp_path / "AGENTS.md", "x" * (BUDGET + 1))
-    put(tmp_path / "sub/AGENTS.md", "near")
+def test_a_large_file_takes_no_room_from_small_ones(tmp_path: Path) -> None:
+    put(tmp_path / "AGENTS.md", "x\n" * BUDGET)
+    put(tmp_path / "sub/AGENTS.md", "near\n" * 1_000)
+    put(tmp_path / "sub/AGENTS.local.md", "y\n" * BUDGET)
     found = find_instructions(tmp_path / "sub", tmp_path, [])
-    assert names(found, tmp_path) == ["sub/AGENTS.md"]
-    assert found.left_out == ((over, "instruction files hold more than 32 KiB together"),)
+    assert names(found, tmp_path) == ["AGENTS.md", "sub/AGENTS.md", "sub/AGENTS.local.md"]
+    large, near, local = (text for _, text in found.files)
+    assert near == "near\n" * 1_000
+    assert large.count("x\n") == local.count("y\n") == (BUDGET - len(near)) // 4
+
+
+def test_a_file_of_one_endless_line_is_cut_too(tmp_path: Path) -> None:
+    put(tmp_path / "AGENTS.md", "x" * 3_000_000)
+    found = find_instructions(tmp_path, tmp_path, [])
+    assert found.files[0][1].startswith("x" * BUDGET + "\n[")
+    assert "of 2929.7 KiB" in found.notices[0]
+
+
+def test_files_of_deeper_folders_get_what_the_first_ones_left(tmp_path: Path) -> None:
+    first = put(tmp_path / "AGENTS.md", "x\n" * (BUDGET // 4))
+    put(tmp_path / "sub/AGENTS.md", "y\n" * BUDGET)
+    found = nested_instructions([tmp_path / "sub"], tmp_path, tmp_path, [str(first)])
+    assert found.files[0][1].count("y\n") == BUDGET // 4
+    first.write_text("x\n" * BUDGET)
+    found = nested_instructions([tmp_path / "sub"], tmp_path, tmp_path, [str(first)])
+    assert found.files == ()
+    assert found.left_out == ((tmp_path / "sub/AGENTS.md", "instruction files hold more than 32 KiB together"),)
 
 
 def test_bytes_that_are_no_utf_8_and_a_bom_do_no_harm(tmp_path: Path) -> None:
@@ -229,8 +259,8 @@ def test_imports_share_the_budget(tmp_path: Path) -> None:
     put(tmp_path / "a.md", "a" * (BUDGET // 2))
     put(tmp_path / "b.md", "b" * (BUDGET // 2))
     found = find_instructions(tmp_path, tmp_path, [])
-    assert names(found, tmp_path) == ["AGENTS.md", "a.md"]
-    assert [file.name for file, _ in found.left_out] == ["b.md"]
+    assert names(found, tmp_path) == ["AGENTS.md", "a.md", "b.md"]
+    assert [file.name for file, _ in found.cut] == ["a.md", "b.md"]
 
 
 def test_the_user_may_import_from_their_home(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image as PillowImage
 
-from agentcli.conversation.mentions import typed_blocks, with_attachments
+from agentcli.conversation.mentions import typed_blocks, unattached_files, with_attachments
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.llm.messages import Image, Text
 from agentcli.tools.tool import Workspace
@@ -92,9 +92,8 @@ def test_a_mentioned_file_is_attached(workspace: Workspace, prompt: str, names: 
         '@""',
         "@pytest.mark.skip",
         "main.py",
-        "@../outside.txt",
-        "@/etc/passwd",
-        "@link.txt",
+        "@..",
+        "@/etc",
         "@~/x",
         "@~nobody-of-that-name/x",
         "@~nobody-of-that-name",
@@ -133,11 +132,31 @@ def test_an_image_is_attached_as_a_block(workspace: Workspace) -> None:
     assert isinstance(image, Image)
 
 
-@pytest.mark.parametrize("make", [lambda path: path.write_bytes(b"\0\1"), os.mkfifo])
-def test_files_that_are_no_text_stay_text(workspace: Workspace, make: object) -> None:
-    assert callable(make)
-    make(workspace.cwd / "odd")
-    assert attached("@odd", workspace) == []
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("binary", "binary file"),
+        ("pipe", "not a regular file"),
+        ("../outside.txt", "outside"),
+        ("/etc/passwd", "outside"),
+        ("link.txt", "outside"),
+    ],
+)
+def test_the_model_and_the_person_hear_of_a_file_that_cannot_be_attached(
+    workspace: Workspace, name: str, why: str
+) -> None:
+    (workspace.cwd / "binary").write_bytes(b"\0\1")
+    os.mkfifo(workspace.cwd / "pipe")
+    content = with_attachments(f"look at @{name}.", workspace, bare_names=False)
+    first, note = content
+    assert first == Text(f"look at @{name}.")
+    assert isinstance(note, Text)
+    assert note.text.startswith(f'<file path="{name}">\n[not attached: ')
+    assert why in note.text
+    (notice,) = unattached_files(content)
+    assert notice.startswith(f"{name} was not attached: ")
+    assert why in notice
+    assert unattached_files((note,)) == []  # the person's own words
 
 
 def test_an_attached_file_counts_as_read(workspace: Workspace) -> None:
