@@ -7,14 +7,14 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from msgspec.structs import replace
+import msgspec
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileList
-from agentcli.tools.builtin.searching import relative_glob, remarks, searchable
+from agentcli.tools.builtin.searching import look_for, relative_glob, remarks, searchable
 from agentcli.tools.observation import beside
 from agentcli.tools.path_names import display_name, parse_name
-from agentcli.tools.sandbox import Listing, names_in
+from agentcli.tools.sandbox import Listing, Looked, names_in
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 BRIEF_PATHS = 10
@@ -26,10 +26,15 @@ async def run(given: FileList, context: ToolContext) -> ToolOutput:
     if not place.is_folder:
         raise ToolError(f"{given.path} is a file: use file_read.", kind="invalid_parameters")
     most = BRIEF_PATHS if "brief" in (given.output_level, context.level) else given.limit
-    found = NearestPaths(most, below=place.below, with_folders=not given.pattern, depth=given.depth)
+    files = context.workspace.sandbox
+
+    async def look(glob: str) -> tuple[list[str], int, Looked]:
+        found = NearestPaths(most, below=place.below, with_folders=not given.pattern, depth=given.depth)
+        looked = await files.list(msgspec.structs.replace(listing, pattern=glob), found.add)
+        return (*found.result(place.prefix), looked)
+
     listing = Listing(place.path, relative_glob(given.pattern, place), given.include_ignored, place.base)
-    looked = await context.workspace.sandbox.list(listing, found.add)
-    paths, total = found.result(place.prefix)
+    paths, total, looked = await look_for(listing.pattern, place, files, look, lambda result: result[1] > 0)
     notes = [f"[{total - len(paths)} more]"] if total > len(paths) else []
     if not total and listing.pattern and not listing.include_ignored:
         notes = await _ignored(listing, context)
@@ -44,7 +49,7 @@ async def _ignored(listing: Listing, context: ToolContext) -> list[str]:
     """What to say to somebody who asked for files by a name that the project ignores."""
     found: list[int] = []
     await context.workspace.sandbox.list(
-        replace(listing, include_ignored=True), lambda names: found.append(names.count("\0"))
+        msgspec.structs.replace(listing, include_ignored=True), lambda names: found.append(names.count("\0"))
     )
     return [f"[ignored files match: {sum(found)}; include_ignored lists them]"] if found else []
 

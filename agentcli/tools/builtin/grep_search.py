@@ -6,7 +6,7 @@ from typing import Any
 
 from agentcli.tools.builtin.arguments import GrepSearch
 from agentcli.tools.builtin.matches import AllMatches, Files, FirstMatches, Gatherer
-from agentcli.tools.builtin.searching import Place, relative_glob, remarks, searchable
+from agentcli.tools.builtin.searching import Place, look_for, relative_glob, remarks, searchable
 from agentcli.tools.observation import beside
 from agentcli.tools.sandbox import Looked, Search
 from agentcli.tools.tool import ToolContext, ToolOutput
@@ -17,21 +17,26 @@ _NAMED_BINARIES = 3
 
 async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
     place = searchable(given.path, context)
-    search = Search(
-        place.path,
-        given.pattern,
-        relative_glob(given.glob, place),
-        given.type or "",
-        given.ignore_case,
-        given.multiline,
-        given.context,
-        given.output_mode,
-        place.base,
-    )
-    found = _gatherer(
-        given, place, most=BRIEF_MATCHES if "brief" in (given.output_level, context.level) else given.limit
-    )
-    looked = await context.workspace.sandbox.search(search, found.add)
+    most = BRIEF_MATCHES if "brief" in (given.output_level, context.level) else given.limit
+    files = context.workspace.sandbox
+
+    async def look(glob: str) -> tuple[Gatherer, Looked]:
+        search = Search(
+            place.path,
+            given.pattern,
+            glob,
+            given.type or "",
+            given.ignore_case,
+            given.multiline,
+            given.context,
+            given.output_mode,
+            place.base,
+        )
+        found = _gatherer(given, place, most=most)
+        return found, await files.search(search, found.add)
+
+    glob = relative_glob(given.glob, place)
+    found, looked = await look_for(glob, place, files, look, lambda result: result[0].files > 0)
     return _output(found, looked, given, place)
 
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct
 
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.path_names import display_name, parse_name
-from agentcli.tools.sandbox import Looked
+from agentcli.tools.sandbox import Files, Looked
 from agentcli.tools.tool import ToolContext
 
 
@@ -56,11 +59,68 @@ def searchable(path: str, context: ToolContext) -> Place:
 
 def relative_glob(glob: str | None, place: Place) -> str:
     """A glob as the search takes it: `./` does not count, an absolute one starts at the base."""
-    glob = parse_name(glob or "")
-    sign, glob = ("!", glob[1:]) if glob.startswith("!") else ("", glob)
+    sign, glob = ("!", glob[1:]) if glob and glob.startswith("!") else ("", glob or "")
     if place.base.parent != place.base:
         glob = re.sub(f"^{re.escape(str(place.base))}/+", "/", glob)
     return sign + glob.removeprefix("./")
+
+
+T = TypeVar("T")
+
+
+async def look_for(
+    glob: str, place: Place, files: Files, look: Callable[[str], Awaitable[T]], has_found: Callable[[T], bool]
+) -> T:
+    """Look with a glob in which `[slug]` is a folder's own name where one is called so, as in routes of web frameworks.
+
+    Where nobody can tell beforehand, as behind `**`, that is tried first. The brackets of a file's name are literal where
+    they find nothing as a class of characters.
+    """
+    glob = _with_literal_names(glob, place, files)
+    ways = (glob,) if glob.startswith("!") else tuple(dict.fromkeys((_escape_folders(glob), glob, _escape(glob))))
+    failures: list[ToolError] = []
+    results: dict[str, T] = {}
+    for way in ways:
+        try:
+            if has_found(result := await look(way)):
+                return result
+            results[way] = result
+        except ToolError as error:  # `[user-id]` is no range
+            failures.append(error)
+    if glob not in results:
+        raise failures[0]
+    return results[glob]
+
+
+def _with_literal_names(glob: str, place: Place, files: Files) -> str:
+    """Escape the brackets of each name at the beginning of a glob that exists as it is written."""
+    sign, parts = ("!", glob[1:].split("/")) if glob.startswith("!") else ("", glob.split("/"))
+    names: list[str] = []
+    for number, part in enumerate(parts):
+        if re.search(r"[*?{\\]", part) or len(parts) == 1:
+            break
+        names.append(part)
+        if "[" in part:
+            if not any(_exists(base.joinpath(*filter(None, names)), files) for base in (place.base, place.path)):
+                break
+            parts[number] = _escape(part)
+    return sign + "/".join(parts)
+
+
+def _exists(path: Path, files: Files) -> bool:
+    with contextlib.suppress(OSError):
+        return files.status(path) is not None
+    return False
+
+
+def _escape_folders(glob: str) -> str:
+    folders, slash, name = glob.rpartition("/")
+    return f"{_escape(folders)}{slash}{name}"
+
+
+def _escape(glob: str) -> str:
+    """The same with all brackets literal, but those that are already."""
+    return re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", glob)
 
 
 def remarks(looked: Looked) -> list[str]:

@@ -233,3 +233,33 @@ def test_a_name_that_is_no_utf_8_can_be_shown_and_sent(bench: Bench) -> None:
 
 def test_a_pattern_with_a_nul_is_an_error_not_a_crash(bench: Bench) -> None:
     assert bench.fails("file_list", pattern="a\0b").kind == "invalid_parameters"
+
+
+@pytest.mark.parametrize(
+    ("glob", "found"),
+    [
+        ("app/[slug]/**/*.tsx", ["app/[slug]/(auth)/page.tsx"]),
+        ("app/[slug]/(auth)/page.tsx", ["app/[slug]/(auth)/page.tsx"]),
+        ("/app/[slug]/**", ["app/[slug]/(auth)/page.tsx"]),
+        ("**/[slug]/**/*.tsx", ["app/[slug]/(auth)/page.tsx"]),
+        ("**/[user-id]/*.tsx", ["app/[user-id]/page1.tsx", "app/[user-id]/page2.tsx"]),  # no range of characters
+        ("app/[user-id]/page[1].tsx", ["app/[user-id]/page1.tsx"]),
+        ("[[...all]].tsx", ["app/[[...all]].tsx"]),
+        ("app/[st]/*.tsx", ["app/s/page.tsx", "app/t/page.tsx"]),
+        ("app/[!s]/*.tsx", ["app/t/page.tsx"]),
+        ("app/[xyz]/*.tsx", []),
+    ],
+)
+def test_brackets_are_literal_where_a_name_has_them(bench: Bench, glob: str, found: list[str]) -> None:
+    for name in ("[slug]/(auth)/page", "[user-id]/page1", "[user-id]/page2", "[[...all]]", "s/page", "t/page"):
+        bench.put(f"app/{name}.tsx", "alpha\n")
+    assert bench.call("file_list", pattern=glob).structured["paths"] == found
+    matches = bench.call("grep_search", pattern="alpha", glob=glob).structured["matches"]
+    assert [match["path"] for match in matches] == found
+
+
+def test_a_folder_that_is_called_so_goes_before_others_of_its_letters(bench: Bench) -> None:
+    for name in ("[slug]", "s", "l"):
+        bench.put(f"app/{name}/page.tsx")
+    assert bench.text("file_list", pattern="app/[slug]/*") == "app/[slug]/page.tsx"
+    assert bench.text("file_list", path="app", pattern="[slug]/*") == "app/[slug]/page.tsx"
