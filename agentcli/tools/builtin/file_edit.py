@@ -20,7 +20,7 @@ from agentcli.tools.builtin.files import (
 )
 from agentcli.tools.summary import diff_counts
 from agentcli.tools.text.apply import apply_edits
-from agentcli.tools.text.diff import unified_diff, with_hunks
+from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
 from agentcli.tools.text.edit import Edit
 from agentcli.tools.text.encoding import shown as without_surrogates
 from agentcli.tools.text.syntax import syntax_note
@@ -106,5 +106,6 @@ def _edit(given: FileEdit, path: Path, context: ToolContext) -> ToolOutput:
     write_bytes(path, change.content, context.workspace)
     files.replaced(path, before, change.content)
     notes = [note for note in (*change.notes, syntax_note(path, change.content)) if note]
-    content = "\n".join([change.diff.rstrip("\n"), *notes]) if notes else change.diff
-    return ToolOutput(content, {"path": shown, "diff": change.diff}, diff_counts(change.diff))
+    diff = bounded_diff(change.diff)
+    content = "\n".join([diff.rstrip("\n"), *notes]) if notes else diff
+    return ToolOutput(content, {"path": shown, "diff": diff}, diff_counts(diff))

@@ -11,7 +11,7 @@ from msgspec import Struct
 from agentcli.tools.builtin.arguments import FileWrite
 from agentcli.tools.builtin.files import charset_of, is_there, read_bytes, require_certain_encoding, write_bytes
 from agentcli.tools.summary import diff_counts
-from agentcli.tools.text.diff import unified_diff, with_hunks
+from agentcli.tools.text.diff import bounded_diff, unified_diff, with_hunks
 from agentcli.tools.text.encoding import BOM, DecodedText, decode, require_encodable
 from agentcli.tools.text.syntax import syntax_note
 from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
@@ -63,7 +63,8 @@ def _write(given: FileWrite, path: Path, context: ToolContext) -> ToolOutput:
     done = f"{'Created' if before is None else 'Replaced'} {shown}.{change.note}"
     if note := syntax_note(path, change.content):
         done = f"{done} {note}"
-    return ToolOutput(done, {"path": shown, "diff": change.diff}, diff_counts(change.diff))
+    diff = bounded_diff(change.diff)
+    return ToolOutput(done, {"path": shown, "diff": diff}, diff_counts(diff))
 
 
 def _before(path: Path, context: ToolContext) -> bytes | None:

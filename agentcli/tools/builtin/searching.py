@@ -73,8 +73,8 @@ async def look_for(
 ) -> T:
     """Look with a glob in which `[slug]` is a folder's own name where one is called so, as in routes of web frameworks.
 
-    Where nobody can tell beforehand, as behind `**`, that is tried first. The brackets of a file's name are literal where
-    they find nothing as a class of characters.
+    Where nobody can tell beforehand, as behind `**`, that is tried first. The brackets of a file's name are literal
+    where they find nothing as a class of characters.
     """
     glob = _with_literal_names(glob, place, files)
     ways = (glob,) if glob.startswith("!") else tuple(dict.fromkeys((_escape_folders(glob), glob, _escape(glob))))

@@ -6,9 +6,11 @@ import difflib
 import re
 from collections.abc import Collection, Iterator, Sequence
 
+from agentcli.tools.observation import LONGEST_LINE, cut_line
 from agentcli.tools.text.encoding import shown
 
 CONTEXT = 3  # unchanged lines around a change
+AROUND = 200  # unchanged characters of a long line around what differs in it
 _HEAD = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
 _HEAD_LINE = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@.*\n", re.MULTILINE)
 _MOST_COMPARED = 4_000_000  # lines of one text times those of the other; beyond it everything in between has changed
@@ -17,7 +19,10 @@ Opcode = tuple[str, int, int, int, int]  # as difflib has them: tag, start and e
 
 
 def unified_diff(path: str, before: str, after: str) -> str:
-    """A unified diff with three lines of context, line ends aside; empty when nothing else changed."""
+    """A unified diff with three lines of context, line ends aside; empty when nothing else changed.
+
+    What is the same in a long line and the one in its place is left out, except for some characters around the change.
+    """
     old, new = lines_of(_lf(before)), lines_of(_lf(after))
     rows: list[str] = []
     for hunk in _hunks(old, new):
@@ -25,14 +30,57 @@ def unified_diff(path: str, before: str, after: str) -> str:
         rows.append(f"@@ -{_range(first[1], last[2])} +{_range(first[3], last[4])} @@\n")
         for tag, start, end, new_start, new_end in hunk:
             if tag == "equal":
-                rows += [f" {line}" for line in old[start:end]]
+                rows += [f" {_cut(line)}" for line in old[start:end]]
                 continue
-            rows += [f"-{line}" for line in old[start:end]]
-            rows += [f"+{line}" for line in new[new_start:new_end]]
+            before_lines, after_lines = _without_same_parts(old[start:end], new[new_start:new_end])
+            rows += [f"-{line}" for line in before_lines]
+            rows += [f"+{line}" for line in after_lines]
     if not rows:
         return ""
     body = "".join(row if row.endswith("\n") else row + "\n\\ No newline at end of file\n" for row in rows)
     return shown(f"--- a/{path}\n+++ b/{path}\n{body}")
+
+
+def bounded_diff(diff: str) -> str:
+    """The same diff without the ends of long lines, whatever is in them: for a result, not for a decision."""
+    return diff if len(diff) <= LONGEST_LINE else "".join(map(_cut, lines_of(diff)))
+
+
+def _cut(line: str) -> str:
+    text = line.removesuffix("\n")
+    return line if len(text) <= LONGEST_LINE else cut_line(text) + line[len(text) :]
+
+
+def _without_same_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The lines that replace each other; of long ones only what differs, with its surroundings."""
+    before, after = [*old], [*new]
+    for number, (line, other) in enumerate(zip(old, new, strict=False)):
+        if max(len(line), len(other)) > LONGEST_LINE:
+            head = _shared_length(line, other)
+            tail = _shared_length(line[head:][::-1], other[head:][::-1])
+            before[number], after[number] = (_middle(one, head, tail) for one in (line, other))
+    return before, after
+
+
+def _shared_length(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    same, most = 0, min(len(one), len(other))
+    while same < most:
+        middle = (same + most + 1) // 2
+        if one[same:middle] == other[same:middle]:
+            same = middle
+        else:
+            most = middle - 1
+    return same
+
+
+def _middle(line: str, head: int, tail: int) -> str:
+    """A line without the beginning and the end that both lines have, except for some characters of these."""
+    head, tail = max(0, head - AROUND), max(0, tail - AROUND - 1)
+    start = f"[{head:,} characters]" if head else ""
+    end = f"[{tail:,} characters]" if tail else ""
+    newline = "\n" if tail and line.endswith("\n") else ""
+    return f"{start}{line[head : len(line) - tail]}{end}{newline}"
 
 
 def diff_hunks(diff: str) -> tuple[str, ...]:

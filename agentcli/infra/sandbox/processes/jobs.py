@@ -18,6 +18,7 @@ from agentcli.infra.sandbox.processes.keeper_client import SWARMED, Process
 from agentcli.infra.sandbox.processes.stall import SOONEST_S, Stall, Watcher
 from agentcli.small_files import make_private_folder
 from agentcli.tools.command import BackgroundJob
+from agentcli.tools.text.terminal_lines import as_shown
 
 _LOOK_EVERY_S = 2.0
 _LAST_WORDS = 300  # bytes
@@ -146,7 +147,7 @@ class Jobs:
                 text, job.told = _new_text(file, job.told, most_bytes, is_complete=is_over)
         except OSError as error:
             raise ToolError(f"The output of {id} cannot be read: {error.strerror}.", kind="resource_error") from error
-        return text
+        return as_shown(text)
 
     async def stop(self, id: str) -> None:
         """Raises `ToolError` for an id that no job has."""

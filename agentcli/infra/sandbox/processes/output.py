@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agentcli.infra.sandbox.processes.keeper import LARGEST_FILE
+from agentcli.tools.text.terminal_lines import as_shown
 
 # Live text: a first piece at once, then what has come every 50 ms. After 100,000 characters nobody reads along: of each
 # piece the end is shown, and the pieces come more slowly.
@@ -21,6 +22,7 @@ _LIVE_FREELY = 100_000
 _LIVE_LAST = 15_000  # of what has not been shown when the command ends
 
 _WRITE_AT = 1 << 20  # bytes that wait for the disk
+_LONGEST_LINE = 65_536  # characters, of which no end has come
 _LAST_WORDS = 300  # characters; a prompt that waits for an answer is in them
 
 
@@ -28,7 +30,8 @@ class CommandOutput:
     """Collects output within a bound: the first half and the last half are kept.
 
     What is cut from the middle is in the file that `new_file` names, which holds the bytes as they came: all of them,
-    or as many as 1 GB and the disk take. Call `write` while `has_much_to_write`.
+    or as many as 1 GB and the disk take. Call `write` while `has_much_to_write`. The text is what a terminal shows in
+    the end; a line counts once it is complete, or too long to wait for its end.
     """
 
     def __init__(self, most_bytes: int, on_output: Callable[[str], None], new_file: Callable[[], Path]) -> None:
@@ -36,6 +39,7 @@ class CommandOutput:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._head = ""
         self._tail = ""
+        self._line = ""
         self._cut = 0
         self._unwritten = bytearray()
         self._file = _File(new_file)
@@ -48,8 +52,19 @@ class CommandOutput:
         self._unwritten += data
         self._take(self._decoder.decode(data))
 
-    def _take(self, text: str) -> None:
+    def _take(self, text: str, *, is_end: bool = False) -> None:
         self._live.add(text)
+        complete, newline, self._line = (self._line + text).rpartition("\n")
+        if len(self._line) > _LONGEST_LINE or is_end:
+            # A terminal's cursor stays where it is: behind `\r` the next text takes the place of this one.
+            at_start = self._line.endswith("\r") and not is_end
+            self._line = as_shown(self._line) + ("\r" if at_start else "")
+        if len(self._line) > _LONGEST_LINE or is_end:
+            complete, newline, self._line = complete + newline + self._line, "", ""
+        if complete or newline:
+            self._keep(as_shown(complete + newline))
+
+    def _keep(self, text: str) -> None:
         room = max(0, self._half - len(self._head))
         self._head += text[:room]
         self._tail += text[room:]
@@ -63,7 +78,7 @@ class CommandOutput:
 
     @property
     def last_words(self) -> str:
-        return (self._tail or self._head)[-_LAST_WORDS:]
+        return ((self._tail or self._head)[-_LAST_WORDS:] + as_shown(self._line))[-_LAST_WORDS:]
 
     @property
     def has_much_to_write(self) -> bool:
@@ -76,7 +91,7 @@ class CommandOutput:
 
     def close(self) -> tuple[str, int]:
         """Return the output, and how many characters of its middle are missing. May block for a moment."""
-        self._take(self._decoder.decode(b"", final=True))
+        self._take(self._decoder.decode(b"", final=True), is_end=True)
         self._live.close()
         text, cut = self._joined()
         self._file.close()
@@ -88,6 +103,7 @@ class CommandOutput:
         Also gives how many bytes of the file the text tells of: a character may have come half.
         """
         self.write()
+        self._take("", is_end=True)
         self._live.close()
         told = self._file.size - len(self._decoder.getstate()[0])
         self._file.move_to(path)
