@@ -305,6 +305,7 @@ class Agent:
 
         The call is judged like one of the model's: `approve` is asked where the permission mode would ask. With an
         `idempotency_key` a call is made once: later ones of that key get its result, and wait for it while it runs.
+        After a failure that may pass (`error.is_retryable`) it may be made again.
         `caller_id` names the caller to hooks and in the log. Raises `UsageError` for a key of another call.
         """
         use = ToolUse(f"call_{secrets.token_hex(8)}", name, input)
@@ -319,8 +320,8 @@ class Agent:
         try:
             return await asyncio.shield(task)
         finally:
-            if task.done() and (task.cancelled() or task.exception() is not None):
-                self._keyed.pop(idempotency_key, None)  # it was not made, so it may be made again
+            if task.done() and _may_be_made_again(task) and self._keyed.get(idempotency_key, (use, None))[1] is task:
+                del self._keyed[idempotency_key]
 
     def _forget_oldest(self) -> None:
         """Forget the oldest calls that have ended; one that runs is never made a second time."""
@@ -383,6 +384,14 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
+
+
+def _may_be_made_again(task: asyncio.Task[ToolFinished]) -> bool:
+    """True for a call that was not made, or that failed in a way that may pass."""
+    if task.cancelled() or task.exception() is not None:
+        return True
+    error = task.result().error
+    return error is not None and error.is_retryable
 
 
 def _blocks_of(

@@ -10,7 +10,6 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
 from typing import Any
 
 import msgspec
@@ -28,6 +27,7 @@ from agentcli.evals.checks import check
 from agentcli.evals.measures import measures, record_for_check
 from agentcli.evals.outcome import Attempted, End, Outcome, Variant
 from agentcli.evals.task import BUNDLED, Task
+from agentcli.evals.temporary_folders import remove_abandoned, temporary_folder
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
@@ -47,7 +47,6 @@ _FAILURES = frozenset(
 _NOTHING = [{"text": "I have done nothing."}]
 _UPLOAD = "git -c uploadpack.allowAnySHA1InWant=true upload-pack"  # of any commit, also one that no branch leads to
 _REPOSITORY_VARIABLES = frozenset("GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_COMMON_DIR".split())
-_TEMPORARY = os.path.realpath(gettempdir())  # without links, as the sandbox names folders
 _END_S = 30.0  # for an interrupted turn to end
 
 
@@ -64,8 +63,8 @@ class Attempts:
 
     async def make(self, task: Task, sample: int) -> Attempted:
         """Try a task once. Raises `UserError` for what is wrong with the task, the settings or this machine."""
-        with TemporaryDirectory(dir=_TEMPORARY, prefix="agentcli-eval-", ignore_cleanup_errors=True) as name:
-            room = Path(name)
+        await asyncio.to_thread(remove_abandoned)
+        with temporary_folder() as room:
             await asyncio.to_thread(_fill, task, room / "work")
             config = self._config(task, room)
             provider = self._provider(task)

@@ -344,6 +344,25 @@ async def test_calls_at_once_are_asked_about_once_each_and_a_failed_answer_is_ra
                 await agent.call_tool("file_write", {"path": "bad", "content": ""}, idempotency_key="k")
 
 
+@pytest.mark.parametrize(("kind", "times"), [("resource_error", 2), ("timeout", 2), ("validation_error", 1)])
+async def test_a_failure_that_may_pass_does_not_spoil_its_key(work: Path, kind: Any, times: int) -> None:
+    made: list[str] = []
+
+    async def flaky() -> str:
+        """Fails at first."""
+        made.append("made")
+        if len(made) == 1:
+            raise ToolError("not now", kind=kind)
+        return "done"
+
+    async with Agent(provider=Recorder(), cwd=work, tools=[flaky], permission_mode="bypassPermissions") as agent:
+        first = await agent.call_tool("flaky", {}, idempotency_key="k")
+        again = [await agent.call_tool("flaky", {}, idempotency_key="k") for _ in range(2)]
+    assert first.result.is_error
+    assert [one.result.is_error for one in again] == [times == 1] * 2
+    assert len(made) == times
+
+
 async def test_closing_ends_a_call_whose_caller_has_gone(work: Path) -> None:
     ended: list[str] = []
 

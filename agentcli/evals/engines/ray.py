@@ -12,7 +12,6 @@ import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
@@ -24,6 +23,7 @@ from agentcli.evals.attempt import Attempts, person_settings
 from agentcli.evals.engines.engine import Engine, Job
 from agentcli.evals.outcome import Attempted, Variant
 from agentcli.evals.task import Task, read_task, task_files
+from agentcli.evals.temporary_folders import temporary_folder
 from agentcli.paths import find_paths
 
 
@@ -97,11 +97,11 @@ async def _waited(reference: Any) -> bytes:
 def _attempt(data: bytes) -> bytes:
     """Make one attempt, on a worker."""
     sent = msgspec.msgpack.decode(data, type=_Sent)
-    with TemporaryDirectory(prefix="agentcli-task-", ignore_cleanup_errors=True) as folder:
-        task = _unpacked(sent, Path(folder).resolve() / sent.name)
+    with temporary_folder() as folder:
+        task = _unpacked(sent, folder / sent.name)
         environment = sent.environment | {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
         person = load_config(
-            find_paths(environment.get("AGENTCLI_HOME")), Path(folder), environment, flags=sent.settings, caller="eval"
+            find_paths(environment.get("AGENTCLI_HOME")), folder, environment, flags=sent.settings, caller="eval"
         )
         return msgspec.msgpack.encode(asyncio.run(_made(person, sent.variant, task, sent.sample)))
 
