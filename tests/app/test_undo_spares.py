@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.app.running import Place, call
-from tests.app.test_undo import BYPASS, bash, changes, edit, go, undo
+from tests.app.test_undo import BYPASS, bash, changes, edit, go, session_of, undo
 
 DIRECT = {"AGENTCLI_PERMISSIONS_TRY": "false"}  # commands run in the workspace itself
 
@@ -234,3 +234,31 @@ def test_a_file_that_only_a_link_leads_to_by_now_is_a_conflict(project: Place) -
     (project.folder / "d").symlink_to("e")
     assert changes(undo(project, "--yes", code=1)) == {"d/x": "conflict"}
     assert (project.folder / "e/x").read_text() == "after\n"
+
+
+def test_what_was_not_recorded_is_not_said_to_be_taken_back(project: Place) -> None:
+    project.environment["AGENTCLI_CHECKPOINTS_MOST_FILES"] = "1"
+    ran = go(project, bash("echo new > new.txt"), bash("rm a.txt"))
+    assert ran.err.count("checkpoints.most_files") == 1
+    assert "cannot take it back" in ran.err
+    assert undo(project, code=1) == {"session_id": session_of(project), "turn": 1, "files": [], "done": False}
+    ran = project.run("undo", "--yes")
+    assert ran.code == 1
+    assert "were not recorded" in ran.out
+    assert undo(project, command="redo", code=1)["done"] is False
+
+
+def test_a_turn_of_which_commands_were_not_recorded_is_not_done_with_its_edits(project: Place) -> None:
+    project.environment["AGENTCLI_CHECKPOINTS_MOST_FILES"] = "1"
+    go(project, bash("echo new > new.txt"), edit("a.txt", "two", "TWO"))
+    told = undo(project, code=1)
+    assert (changes(told), told["done"]) == ({"a.txt": "restored"}, False)
+
+
+def test_where_nothing_is_left_to_take_back_nothing_is_said_to_be(project: Place) -> None:
+    before = (project.folder / "a.txt").read_text()
+    go(project, edit("a.txt", "two", "TWO"))
+    (project.folder / "a.txt").write_text(before)
+    told = undo(project, code=1)
+    assert (changes(told), told["done"]) == ({"a.txt": "kept"}, False)
+    assert undo(project, code=1)["files"] == []  # it is not offered again
