@@ -442,7 +442,7 @@ def test_diff_says_what_it_cannot_know(place: Place) -> None:
     touched = {"tool_calls": [call("bash", command="sed -i s/line/row/ a.py")]}
     said = diff_after(place, edit("a.py", "line 2\n", "line two\n"), touched)
     assert "+line two" in said
-    assert "a.py was changed by something else since: each edit is shown as it was made." in said
+    assert "a.py was changed by something else since, or in very long lines: each edit is shown as it was made." in said
     assert "What 1 command may have changed is not known here: /diff all shows what git sees." in said
 
 

@@ -39,7 +39,8 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
     notes = [] if files else ["This session's edits have changed no file."]
     if apart:
         were = "were" if len(apart) > 1 else "was"
-        notes.append(f"{', '.join(apart)} {were} changed by something else since: each edit is shown as it was made.")
+        why = "by something else since, or in very long lines"
+        notes.append(f"{', '.join(apart)} {were} changed {why}: each edit is shown as it was made.")
     if edits.commands:
         ran = "1 command" if edits.commands == 1 else f"{edits.commands} commands"
         notes.append(f"What {ran} may have changed is not known here: /diff all shows what git sees.")
