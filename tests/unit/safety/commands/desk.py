@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from agentcli.safety.commands import CommandAnalysis, Places, analyse, rules_by_segment
@@ -35,3 +36,8 @@ def cases(name: str) -> list[str]:
     """The commands of a file beside this one, one a line; `↵` stands for a newline."""
     text = (Path(__file__).parent / f"{name}.txt").read_text(encoding="utf-8")
     return [line.replace("↵", "\n") for line in text.splitlines()]
+
+
+def with_verdicts(rows: Iterable[str]) -> list[tuple[str, str]]:
+    """Split rows such as `ask: cat ../x` into the expected verdict and the command."""
+    return [(verdict, command) for verdict, _, command in (row.partition(": ") for row in rows)]

@@ -12,6 +12,7 @@ import pytest
 from agentcli.safety.commands import Places, analyse
 from agentcli.safety.paths.judge import judge_path
 from tests.rows import each_row
+from tests.unit.safety.commands.desk import with_verdicts
 
 WORKSPACE, HOME = Path("/ws"), Path("/home/u")
 
@@ -30,6 +31,10 @@ def verdict(command: str) -> str:
 def rows(text: str) -> list[str]:
     """The commands of a table, one a line."""
     return [line.strip().replace("↵", "\n") for line in text.strip().splitlines() if line.strip()]
+
+
+def rows_with_verdicts(text: str) -> list[tuple[str, str]]:
+    return with_verdicts(rows(text))
 
 
 @pytest.mark.parametrize(
@@ -67,30 +72,30 @@ def test_a_glob_that_finds_what_the_system_stands_on_is_a_catastrophe(command: s
 
 
 @pytest.mark.parametrize(
-    "command",
-    rows(r"""
-    rm -rf /tmp/[a-z]*
-    rm -rf /t*p/x*
-    rm -rf /opt/x*
-    rm -rf /etc/ng*
-    rm -rf /home/alice/*
-    rm -rf /home/alic*
-    rm -rf ~/proj*
-    rm -rf ~/[p]roj
-    rm -rf ~/[abc]*
-    rm -rf ~/*.log
-    rm -rf ~/.cache/[!.]*
-    rm -rf /home/*/.cache
-    rm -rf /home/*/Downloads/*
-    rm -rf /var/log/*.gz
-    rm -rf /*.txt
-    rm -rf [a-z]*
-    rm -rf .[!.]*
-    mv ~/[a-z]* /tmp
+    ("expected", "command"),
+    rows_with_verdicts(r"""
+    ask: rm -rf /tmp/[a-z]*
+    ask: rm -rf /t*p/x*
+    ask: rm -rf /opt/x*
+    ask: rm -rf /etc/ng*
+    ask: rm -rf /home/alice/*
+    ask: rm -rf /home/alic*
+    ask: rm -rf ~/proj*
+    ask: rm -rf ~/[p]roj
+    ask: rm -rf ~/[abc]*
+    ask: rm -rf ~/*.log
+    ask: rm -rf ~/.cache/[!.]*
+    ask: rm -rf /home/*/.cache
+    ask: rm -rf /home/*/Downloads/*
+    ask: rm -rf /var/log/*.gz
+    ask: rm -rf /*.txt
+    try: rm -rf [a-z]*
+    try: rm -rf .[!.]*
+    ask: mv ~/[a-z]* /tmp
     """),
 )
-def test_a_glob_that_finds_less_is_asked_about(command: str) -> None:
-    assert verdict(command) in ("try", "ask")
+def test_a_glob_that_finds_less_is_no_catastrophe(expected: str, command: str) -> None:
+    assert verdict(command) == expected
 
 
 @each_row(
@@ -132,38 +137,38 @@ def test_find_that_ruins_all_it_finds_is_a_catastrophe(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    rows(r"""
-    find / -exec echo rm {} \;
-    find / -type f -exec grep -l rm {} +
-    find /etc -exec grep -l unlink {} +
-    find ~ -exec git rm {} \;
-    find / -exec sh -c 'echo rm "$1"' _ {} \;
-    find / -exec sh -c 't=$(mktemp); wc "$1" >"$t"; rm "$t"' _ {} \;
-    find / -exec sh -c 'grep rm "$1"' _ {} \;
-    find / -exec rm /tmp/x \;
-    find / -exec cp {} /backup \;
-    find / -exec dd if={} of=/tmp/x \;
-    find / -exec mv /tmp/x /tmp/y \;
-    find / -name x -exec chmod 000 {} \;
-    find / ! -type f -name x -delete
-    find / \( -name x -o -name y \) -delete
-    find / -name x -o -name y -delete
-    find / -not -empty -name x -delete
-    find / -type f -name '*.pyc' -delete
-    find -L . -delete
-    find -delete
-    find -L . -name x
-    find -D tree .
-    find -L src
-    find /tmp ! -name x -delete
-    find ~ ! -newer x -delete
-    find ~ -not -mtime -30 -delete
-    find / -exec grep -q x {} \; -delete
+    ("expected", "command"),
+    rows_with_verdicts(r"""
+    ask: find / -exec echo rm {} \;
+    ask: find / -type f -exec grep -l rm {} +
+    ask: find /etc -exec grep -l unlink {} +
+    ask: find ~ -exec git rm {} \;
+    ask: find / -exec sh -c 'echo rm "$1"' _ {} \;
+    ask: find / -exec sh -c 't=$(mktemp); wc "$1" >"$t"; rm "$t"' _ {} \;
+    ask: find / -exec sh -c 'grep rm "$1"' _ {} \;
+    ask: find / -exec rm /tmp/x \;
+    ask: find / -exec cp {} /backup \;
+    ask: find / -exec dd if={} of=/tmp/x \;
+    ask: find / -exec mv /tmp/x /tmp/y \;
+    ask: find / -name x -exec chmod 000 {} \;
+    ask: find / ! -type f -name x -delete
+    ask: find / \( -name x -o -name y \) -delete
+    ask: find / -name x -o -name y -delete
+    ask: find / -not -empty -name x -delete
+    ask: find / -type f -name '*.pyc' -delete
+    try: find -L . -delete
+    try: find -delete
+    try: find -L . -name x
+    try: find -D tree .
+    try: find -L src
+    ask: find /tmp ! -name x -delete
+    ask: find ~ ! -newer x -delete
+    ask: find ~ -not -mtime -30 -delete
+    ask: find / -exec grep -q x {} \; -delete
     """),
 )
-def test_find_that_ruins_less_is_asked_about(command: str) -> None:
-    assert verdict(command) in ("try", "ask")
+def test_find_that_ruins_less_is_no_catastrophe(expected: str, command: str) -> None:
+    assert verdict(command) == expected
 
 
 @pytest.mark.parametrize(
@@ -189,19 +194,19 @@ def test_permissions_of_the_whole_system_are_a_catastrophe(command: str) -> None
 
 
 @pytest.mark.parametrize(
-    "command",
-    rows(r"""
-    chmod -R -x src
-    chmod -x /
-    chmod -R 755 /opt/x
-    setfacl -Rb ./x
-    setfacl -b /
-    chattr -i /
-    cd / && chown -R root srv/x
+    ("expected", "command"),
+    rows_with_verdicts(r"""
+    try: chmod -R -x src
+    try: chmod -x /
+    ask: chmod -R 755 /opt/x
+    try: setfacl -Rb ./x
+    ask: setfacl -b /
+    ask: chattr -i /
+    ask: cd / && chown -R root srv/x
     """),
 )
-def test_permissions_of_less_are_asked_about(command: str) -> None:
-    assert verdict(command) in ("try", "ask")
+def test_permissions_of_less_are_no_catastrophe(expected: str, command: str) -> None:
+    assert verdict(command) == expected
 
 
 @pytest.mark.parametrize(
@@ -236,23 +241,23 @@ def test_overwriting_a_disk_is_a_catastrophe_whatever_the_program(command: str) 
 
 
 @pytest.mark.parametrize(
-    "command",
-    rows(r"""
-    curl -o disk.img http://h/dev/sda
-    curl -O http://h/dev/sda
-    wget -o /tmp/log http://h/x
-    ddrescue /dev/sda disk.img map
-    sed -n 1p /dev/sda
-    sed -i 1d disk.img
-    cp x /d*
-    cp x /tmp/*a
-    mkntfs --help
-    scrub disk.img
-    dd if=/dev/block/sda of=x
+    ("expected", "command"),
+    rows_with_verdicts(r"""
+    ask: curl -o disk.img http://h/dev/sda
+    ask: curl -O http://h/dev/sda
+    ask: wget -o /tmp/log http://h/x
+    ask: ddrescue /dev/sda disk.img map
+    ask: sed -n 1p /dev/sda
+    try: sed -i 1d disk.img
+    ask: cp x /d*
+    ask: cp x /tmp/*a
+    try: mkntfs --help
+    try: scrub disk.img
+    ask: dd if=/dev/block/sda of=x
     """),
 )
-def test_reading_a_disk_or_writing_its_image_is_asked_about(command: str) -> None:
-    assert verdict(command) in ("try", "ask")
+def test_reading_a_disk_or_writing_its_image_is_no_catastrophe(expected: str, command: str) -> None:
+    assert verdict(command) == expected
 
 
 @pytest.mark.parametrize(
@@ -280,88 +285,88 @@ def test_handing_over_the_shell_is_a_catastrophe(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "command",
-    rows(r"""
-    python3 -c "import socket,subprocess; print(socket.gethostname()); subprocess.run(['git','status'])"
-    python3 -c "import socket,os; print(socket.gethostbyname('x')); os.system('ls')"
-    python3 -c "import socket,subprocess; s=socket.create_connection(('h',80)); subprocess.run(['./wait.sh'])"
-    python3 -c "import socket; s=socket.create_connection(('h',80)); print(s.recv(10))"
-    ruby -rsocket -e 'puts Socket.gethostname; system("ls")'
-    awk 'BEGIN{s="/inet/tcp/0/h/80"; print "GET /" |& s; while ((s |& getline l) > 0) print l}'
-    nc -help
-    nc -h
-    nc -lke 8080
-    rm --help /
-    rm --version -rf /
-    perl -e 'print "fork while fork"'
+    ("expected", "command"),
+    rows_with_verdicts(r"""
+    try: python3 -c "import socket,subprocess; print(socket.gethostname()); subprocess.run(['git','status'])"
+    try: python3 -c "import socket,os; print(socket.gethostbyname('x')); os.system('ls')"
+    try: python3 -c "import socket,subprocess; s=socket.create_connection(('h',80)); subprocess.run(['./wait.sh'])"
+    try: python3 -c "import socket; s=socket.create_connection(('h',80)); print(s.recv(10))"
+    try: ruby -rsocket -e 'puts Socket.gethostname; system("ls")'
+    ask: awk 'BEGIN{s="/inet/tcp/0/h/80"; print "GET /" |& s; while ((s |& getline l) > 0) print l}'
+    ask: nc -help
+    ask: nc -h
+    ask: nc -lke 8080
+    ask: rm --help /
+    ask: rm --version -rf /
+    try: perl -e 'print "fork while fork"'
     """),
 )
-def test_what_only_names_a_connection_a_shell_or_a_fork_is_asked_about(command: str) -> None:
-    assert verdict(command) in ("try", "ask")
+def test_what_only_names_a_connection_a_shell_or_a_fork_is_no_catastrophe(expected: str, command: str) -> None:
+    assert verdict(command) == expected
 
 
 @each_row(
-    "command",
-    rows(r"""
-    cat *.env
-    cat *.ENV
-    head -5 *.env
-    cat config/*.env
-    cat */*.env
-    awk 1 *.env
-    tac *.env
-    for f in *.env; do cat "$f"; done
-    cat < *.env
-    cat *.tfstate
-    cat *.tf*
-    cat *.ovpn
-    cat *.kdbx
-    cat *.p8
-    cat *.kubeconfig
-    cat *.keystore
-    cat service_account*.json
-    cat client_secret*
-    cat shadow*
-    cat [cd]a.pem
-    cat c?.pem
-    cat se[c]rets.yml
-    cat .docker/con*
-    cat [!.]*
-    cat [[:alpha:]]*
-    cat ?????
-    cat *.yml
-    cat cred*.csv
-    grep . *.env
-    grep '' *.pem
-    grep '' *.p?m
-    grep '' cred*
-    rg x a*.env
-    grep -rh '' --include='.env*' .
-    grep -rh '' --include '.env*' .
-    grep -r KEY --include=.env .
-    grep -r KEY --include='*.pem' .
-    grep -r KEY --include="$x" .
-    rg --hidden -g '.env*' ''
-    rg --hidden -g.env ''
-    rg --hidden --glob='**/.env' ''
-    rg --hidden --iglob '.ENV' ''
-    rg -g '*.{py,pem}' ''
-    rg -g '{*.{pem,py}}' ''
-    rg --hidden -g=.env ''
-    grep -r --incl .env KEY .
-    cat *[.\]]env
-    cat *[\!.]env
-    cat shadow[a\-z]
-    grep x *[.\]]env
-    rg --hidden -g '\.env' ''
-    git grep '' -- '.env*'
-    git grep -e x '.env*'
-    git diff -- '\.env'
-    git grep '' -- ':(glob)**/*.pem'
+    "expected, command",
+    rows_with_verdicts(r"""
+    ask: cat *.env
+    ask: cat *.ENV
+    ask: head -5 *.env
+    ask: cat config/*.env
+    ask: cat */*.env
+    try: awk 1 *.env
+    ask: tac *.env
+    try: for f in *.env; do cat "$f"; done
+    ask: cat < *.env
+    ask: cat *.tfstate
+    try: cat *.tf*
+    ask: cat *.ovpn
+    ask: cat *.kdbx
+    ask: cat *.p8
+    ask: cat *.kubeconfig
+    ask: cat *.keystore
+    ask: cat service_account*.json
+    try: cat client_secret*
+    try: cat shadow*
+    ask: cat [cd]a.pem
+    ask: cat c?.pem
+    try: cat se[c]rets.yml
+    try: cat .docker/con*
+    try: cat [!.]*
+    try: cat [[:alpha:]]*
+    try: cat ?????
+    try: cat *.yml
+    try: cat cred*.csv
+    ask: grep . *.env
+    ask: grep '' *.pem
+    try: grep '' *.p?m
+    try: grep '' cred*
+    try: rg x a*.env
+    try: grep -rh '' --include='.env*' .
+    try: grep -rh '' --include '.env*' .
+    ask: grep -r KEY --include=.env .
+    ask: grep -r KEY --include='*.pem' .
+    try: grep -r KEY --include="$x" .
+    try: rg --hidden -g '.env*' ''
+    try: rg --hidden -g.env ''
+    ask: rg --hidden --glob='**/.env' ''
+    ask: rg --hidden --iglob '.ENV' ''
+    try: rg -g '*.{py,pem}' ''
+    try: rg -g '{*.{pem,py}}' ''
+    ask: rg --hidden -g=.env ''
+    try: grep -r --incl .env KEY .
+    try: cat *[.\]]env
+    try: cat *[\!.]env
+    try: cat shadow[a\-z]
+    try: grep x *[.\]]env
+    ask: rg --hidden -g '\.env' ''
+    try: git grep '' -- '.env*'
+    try: git grep -e x '.env*'
+    ask: git diff -- '\.env'
+    try: git grep '' -- ':(glob)**/*.pem'
     """),
 )
-def test_a_glob_that_may_find_secrets_is_asked_about(command: str) -> None:
-    assert verdict(command) in ("try", "ask")
+def test_a_glob_that_may_find_secrets_is_not_allowed(expected: str, command: str) -> None:
+    assert verdict(command) == expected
 
 
 @each_row(
@@ -421,59 +426,59 @@ def test_measuring_files_is_allowed(command: str) -> None:
 
 
 @each_row(
-    "command",
-    rows(r"""
-    tar xf a.tar
-    tar tf
-    tar tf h:a.tar
-    tar tf /etc/a.tar
-    tar tf ../a.tar
-    tar tf *.tar
-    tar -tf a.tar --to-command=x
-    tar -tf a.tar *
-    tar -tf a.tar -I x
-    tar -tf a.tar --use-compress-program=x
-    tar -tf a.tar --checkpoint=1 --checkpoint-action=exec=x
-    tar -tf a.tar --rsh-command=x
-    tar -tf a.tar -x
-    tar tfx a.tar
-    tar txf a.tar
-    tar tFf x a.tar
-    tar -tf a.tar -f "$x"
-    tar cf a.tar x
-    tar -f a.tar
-    unzip a.zip
-    unzip -q a.zip
-    unzip -l -d x a.zip
-    unzip -lo a.zip
-    unzip -l ../a.zip
-    unzip -l '*.zip'
-    unzip -p a.zip .env
-    gzip a.gz
-    gzip -d a.gz
-    gunzip a.gz
-    gunzip -c ../a.gz
-    gunzip -c .env.gz
-    gunzip -c *.gz
-    zgrep x *.gz
-    zgrep x logs/*.gz
-    zgrep -f /etc/passwd a.gz
-    file *
-    md5sum -c f
-    md5sum --ch f
-    sha256sum -bc f
-    sha256sum /etc/shadow
-    md5sum .env
-    stat /etc/passwd
-    tput init
-    tput -S
-    tput -T x cols
-    hash -p x ls
-    git -p log
-    git --paginate log
-    git -c core.pager=cat log
-    git -c pager.log=cat log
+    "expected, command",
+    rows_with_verdicts(r"""
+    try: tar xf a.tar
+    try: tar tf
+    try: tar tf h:a.tar
+    ask: tar tf /etc/a.tar
+    ask: tar tf ../a.tar
+    try: tar tf *.tar
+    try: tar -tf a.tar --to-command=x
+    try: tar -tf a.tar *
+    try: tar -tf a.tar -I x
+    try: tar -tf a.tar --use-compress-program=x
+    try: tar -tf a.tar --checkpoint=1 --checkpoint-action=exec=x
+    try: tar -tf a.tar --rsh-command=x
+    try: tar -tf a.tar -x
+    try: tar tfx a.tar
+    try: tar txf a.tar
+    try: tar tFf x a.tar
+    try: tar -tf a.tar -f "$x"
+    try: tar cf a.tar x
+    try: tar -f a.tar
+    try: unzip a.zip
+    try: unzip -q a.zip
+    try: unzip -l -d x a.zip
+    try: unzip -lo a.zip
+    ask: unzip -l ../a.zip
+    try: unzip -l '*.zip'
+    ask: unzip -p a.zip .env
+    try: gzip a.gz
+    try: gzip -d a.gz
+    try: gunzip a.gz
+    ask: gunzip -c ../a.gz
+    ask: gunzip -c .env.gz
+    try: gunzip -c *.gz
+    try: zgrep x *.gz
+    try: zgrep x logs/*.gz
+    ask: zgrep -f /etc/passwd a.gz
+    try: file *
+    try: md5sum -c f
+    try: md5sum --ch f
+    try: sha256sum -bc f
+    ask: sha256sum /etc/shadow
+    ask: md5sum .env
+    ask: stat /etc/passwd
+    try: tput init
+    try: tput -S
+    try: tput -T x cols
+    try: hash -p x ls
+    try: git -p log
+    try: git --paginate log
+    try: git -c core.pager=cat log
+    try: git -c pager.log=cat log
     """),
 )
-def test_what_may_write_run_or_leave_the_workspace_is_asked_about(command: str) -> None:
-    assert verdict(command) in ("try", "ask")
+def test_what_may_write_run_or_leave_the_workspace_is_not_allowed(expected: str, command: str) -> None:
+    assert verdict(command) == expected

@@ -20,7 +20,7 @@ from tests.unit.safety.commands.desk import judged
 )  # fmt: skip
 def test_a_character_that_is_not_shown_as_it_is_makes_a_command_unknown(char: str) -> None:
     for command in (f"ls a{char}b", f"echo {char}", f"{char}ls", f"ls{char}", f"echo '{char}'"):
-        assert judged(command).verdict in ("try", "ask")
+        assert judged(command).verdict == "ask"
         assert f"U+{ord(char):04X}" in judged(command).problem
 
 
@@ -31,13 +31,13 @@ def test_letters_of_any_language_are_fine(text: str) -> None:
 
 def test_what_only_looks_like_a_blank_does_not_separate() -> None:
     for command in ("rm -rf\xa0/", "echo hi\rrm -rf ~", "echo hi\u2028rm -rf /", "rm\u3000-rf /"):
-        assert judged(command).verdict in ("try", "ask")
+        assert judged(command).verdict == "ask"
     assert judged("echo \x07; rm -rf /").verdict == "block"
 
 
 def test_more_than_fifty_commands_are_unknown_and_still_refused_when_one_is_a_catastrophe() -> None:
     assert judged(";".join(["true"] * 50)).verdict == "allow"
-    assert judged(";".join(["true"] * 51)).verdict in ("try", "ask")
+    assert judged(";".join(["true"] * 51)).verdict == "try"
     assert judged(";".join(["true"] * 60) + "; rm -rf /").verdict == "block"
     assert judged("rm -rf /;" + ";".join(["true"] * 9_000)).verdict == "block"
     assert judged(";".join(["true"] * 9_000) + "; rm -rf /").verdict == "block"
@@ -84,15 +84,15 @@ def test_a_catastrophe_is_found_at_the_end_of_all_that_bash_takes() -> None:
 
 def test_a_long_text_that_is_only_data_is_not_refused() -> None:
     text = "run rm -rf / and see\n" * 40_000
-    assert judged(f"cat > notes <<'EOF'\n{text}EOF\n").verdict in ("try", "ask")
-    assert judged(f"cat > notes <<'EOF'\n{text[:100_000]}EOF\n").verdict in ("try", "ask")
+    assert judged(f"cat > notes <<'EOF'\n{text}EOF\n").verdict == "try"
+    assert judged(f"cat > notes <<'EOF'\n{text[:100_000]}EOF\n").verdict == "try"
 
 
 def test_scripts_in_scripts_and_subshells_in_subshells_are_judged() -> None:
     command = "rm x"
     for _ in range(6):
         command = f"eval {shlex.quote('(' * 25 + command + ' ' + ') ' * 25)}"
-    assert judged(command).verdict in ("try", "ask")
+    assert judged(command).verdict == "try"
 
 
 @examples(300)

@@ -95,10 +95,6 @@ def test_bash_takes_these_forms(form: str) -> None:
         "shopt -s extglob\nls !(a)",
         "ls \\\n&\\\n& pwd",
         "echo a &\\\n& pwd",
-        "ls\r",
-        "ls\0a",
-        "ls \u2028 a",
-        "ls\u3000a",
         "cat <<E\nhi\n",
         "cat <<E $(ls\n)\nE",
         "(ls) ls",
@@ -126,7 +122,7 @@ def test_bash_takes_these_forms(form: str) -> None:
 )
 def test_what_is_not_surely_static_is_not_read(command: str) -> None:
     analysis = judged(command)
-    assert analysis.verdict in ("try", "ask")
+    assert analysis.verdict == "try"
     assert analysis.problem
 
 
@@ -151,23 +147,23 @@ def test_static_words_are_what_bash_makes_of_them(command: str, words: tuple[str
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("expected", "command"),
     [
-        "git commit -m \"$(cat <<'EOF'\nfix: it's $5 `now`\n\nEOF\n)\"",
-        "cat <<'A' <<\"B\"\nrm -rf /\nA\n$x\nB",
-        "cat <<-E\n\trm -rf /\n\tE\nls",
-        "cat > a <<E\nno $ here? rm -rf /\nE".replace("$ ", ""),
-        "(cd src && ls) | wc -l > out",
-        "! grep -q x a && echo no",
-        "make & make test",
-        "FOO=1 make 2>&1 | tee log",
-        "make; echo $?",
+        ("try", "git commit -m \"$(cat <<'EOF'\nfix: it's $5 `now`\n\nEOF\n)\""),
+        ("allow", "cat <<'A' <<\"B\"\nrm -rf /\nA\n$x\nB"),
+        ("allow", "cat <<-E\n\trm -rf /\n\tE\nls"),
+        ("try", "cat > a <<E\nno here? rm -rf /\nE"),
+        ("try", "(cd src && ls) | wc -l > out"),
+        ("allow", "! grep -q x a && echo no"),
+        ("try", "make & make test"),
+        ("try", "FOO=1 make 2>&1 | tee log"),
+        ("try", "make; echo $?"),
     ],
 )
-def test_what_people_write_is_read(command: str) -> None:
+def test_what_people_write_is_read(expected: str, command: str) -> None:
     analysis = judged(command)
     assert analysis.problem == ""
-    assert analysis.verdict in ("allow", "try")
+    assert analysis.verdict == expected
     assert all(covers("*", segment) or segment.verdict == "allow" or ">" in command for segment in analysis.segments)
 
 

@@ -116,7 +116,7 @@ def test_a_refusing_rule_speaks_of_a_command_however_it_is_dressed(command: str)
 
 def test_a_refusing_rule_binds_in_a_command_that_is_not_understood_and_no_granting_one_does() -> None:
     for command in ("[[ x =~ $(id) ]] && rm x", "echo ${x@Q}; rm x", "sh -c 'echo ${x@P}; rm x'"):
-        assert judged(command).verdict in ("try", "ask")
+        assert judged(command).verdict == "try"
         assert is_touched("rm *", command)
         assert not is_covered("*", command)
         assert least_rules(judged(command)) == ()

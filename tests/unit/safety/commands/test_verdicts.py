@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.safety.commands import Places, analyse
-from tests.unit.safety.commands.desk import PLACES, cases, is_readable, judged
+from tests.unit.safety.commands.desk import PLACES, cases, is_readable, judged, with_verdicts
 
 DATA = Path(__file__).parents[5] / "shared/data/commands.jsonl"
 
@@ -27,8 +27,10 @@ def test_what_only_reads_inside_the_workspace_is_allowed() -> None:
 
 
 def test_what_may_write_run_send_or_leave_the_workspace_is_tried_or_asked_about_and_says_why() -> None:
-    analyses = {command: judged(command) for command in cases("not_allowed")}
-    assert not {command: found.verdict for command, found in analyses.items() if found.verdict not in ("try", "ask")}
+    rows = with_verdicts(cases("not_allowed"))
+    analyses = {command: judged(command) for _, command in rows}
+    assert [(analyses[command].verdict, command) for _, command in rows] == rows
+    assert {expected for expected, _ in rows} == {"try", "ask"}
     assert not [command for command, found in analyses.items() if not found.reason]
 
 
@@ -38,8 +40,9 @@ def test_a_catastrophe_is_seen_through_quotes_wrappers_and_compound_commands() -
 
 
 def test_what_a_person_may_want_is_not_a_catastrophe() -> None:
-    analyses = {command: judged(command) for command in cases("never_refused")}
-    assert not {command: found.reason for command, found in analyses.items() if found.verdict == "block"}
+    rows = with_verdicts(cases("never_refused"))
+    assert [(judged(command).verdict, command) for _, command in rows] == rows
+    assert "block" not in {expected for expected, _ in rows}
 
 
 @pytest.mark.parametrize(
@@ -55,12 +58,12 @@ def test_what_a_person_may_want_is_not_a_catastrophe() -> None:
     ],
 )
 def test_the_subscript_of_an_element_may_run_a_command(command: str) -> None:
-    assert judged(command).verdict in ("try", "ask")
+    assert judged(command).verdict == "try"
 
 
 @pytest.mark.parametrize("modifier", ["l", "ll", "h", "hh", "j", "z", "t", "L", "q", "5l", "-5hh", "*l"])
 def test_printf_sets_a_variable_whatever_stands_before_the_n(modifier: str) -> None:
-    assert judged(f"printf '%{modifier}n' PATH; ls").verdict in ("try", "ask")
+    assert judged(f"printf '%{modifier}n' PATH; ls").verdict == "try"
 
 
 @pytest.mark.parametrize(
@@ -75,24 +78,24 @@ def test_printf_sets_a_variable_whatever_stands_before_the_n(modifier: str) -> N
     ],
 )
 def test_a_print_of_awk_may_go_on_behind_a_newline(program: str) -> None:
-    assert judged(f"awk '{program}' f").verdict in ("try", "ask")
+    assert judged(f"awk '{program}' f").verdict == "try"
 
 
 RESPONSES = ["@args", "m.o @args", "-- @args", "$(echo @args)", "*.o", '"$x"', "{a,@args}"]
 
 
 @pytest.mark.parametrize("program", ["nm", "strings", "size", "objdump -d", "readelf -h", "ar t", "c++filt"])
-def test_a_file_of_options_is_asked_about(program: str) -> None:
-    assert not [words for words in RESPONSES if judged(f"{program} {words}").verdict not in ("try", "ask")]
-    assert judged(f"x=@args; for y in $x; do {program} $y; done").verdict in ("try", "ask")
-    assert judged(f"timeout 5 {program} @args").verdict in ("try", "ask")
+def test_what_reads_its_options_from_a_file_is_tried(program: str) -> None:
+    assert not [words for words in RESPONSES if judged(f"{program} {words}").verdict != "try"]
+    assert judged(f"x=@args; for y in $x; do {program} $y; done").verdict == "try"
+    assert judged(f"timeout 5 {program} @args").verdict == "try"
 
 
 @pytest.mark.parametrize("words", ["a?", "a[bc]", "src/*.txt", "-- a*", "$(cat f)"])
 @pytest.mark.parametrize("program", ["uniq", "uniq -c", "xxd", "xxd -p", "git symbolic-ref"])
 def test_what_may_become_two_operands_may_be_written(program: str, words: str) -> None:
-    assert judged(f"{program} {words}").verdict in ("try", "ask")
-    assert judged(f"for x in {words}; do {program} $x; done").verdict in ("try", "ask")
+    assert judged(f"{program} {words}").verdict == "try"
+    assert judged(f"for x in {words}; do {program} $x; done").verdict == "try"
 
 
 @pytest.mark.parametrize(
@@ -101,12 +104,8 @@ def test_what_may_become_two_operands_may_be_written(program: str, words: str) -
         "jq -n '$ ENV'",
         "jq -n '$\nENV.HOME'",
         "jq -n '$ #x\nENV'",
-        "jq -R . -- --arg a /etc/hostname",
         "jq . f -- --arg a .env",
-        "jq . -- -L x",
         "jq . f -- .env",
-        "jq . -- $x",
-        "jq --arg a $x . f",
         "ps -u root e",
         "ps -U root eww",
         "ps --user root e",
@@ -117,8 +116,15 @@ def test_what_may_become_two_operands_may_be_written(program: str, words: str) -
         "ps -u r*",
     ],
 )
-def test_what_shows_the_environment_or_other_files_is_asked_about(command: str) -> None:
-    assert judged(command).verdict in ("try", "ask")
+def test_what_shows_the_environment_or_secrets_is_asked_about(command: str) -> None:
+    assert judged(command).verdict == "ask"
+
+
+@pytest.mark.parametrize(
+    "command", ["jq -R . -- --arg a /etc/hostname", "jq . -- -L x", "jq . -- $x", "jq --arg a $x . f"]
+)
+def test_a_word_of_jq_that_may_be_an_option_or_a_file_is_tried(command: str) -> None:
+    assert judged(command).verdict == "try"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +143,7 @@ def test_what_shows_the_environment_or_other_files_is_asked_about(command: str) 
     ],
 )
 def test_a_word_that_may_become_several_is_not_only_a_pattern_or_a_value(command: str) -> None:
-    assert judged(command).verdict in ("try", "ask")
+    assert judged(command).verdict == "try"
 
 
 @pytest.mark.parametrize(
@@ -145,7 +151,7 @@ def test_a_word_that_may_become_several_is_not_only_a_pattern_or_a_value(command
     ["dst secret.x.test", 'dst "$(cat f | base64).x.test"', "dst dead:beef", "'( dst a.b or sport = :22 )'", "dst a*"],
 )
 def test_ss_may_ask_the_name_servers_about_a_host(words: str) -> None:
-    assert judged(f"ss -tn {words}").verdict in ("try", "ask")
+    assert judged(f"ss -tn {words}").verdict == "try"
 
 
 @pytest.mark.parametrize(
@@ -172,14 +178,17 @@ def test_ss_may_ask_the_name_servers_about_a_host(words: str) -> None:
         "git -c log.showSignature=true log",
         "git -c LOG.SHOWSIGNATURE=1 log",
         "rustup --version",
-        "terraform --version",
-        "terraform version",
         "wc --files0-from=list",
         "du --files0-from list",
     ],
 )
-def test_what_may_start_a_program_of_somebody_s_choice_is_asked_about(command: str) -> None:
-    assert judged(command).verdict in ("try", "ask")
+def test_what_may_start_a_program_of_somebody_s_choice_is_tried(command: str) -> None:
+    assert judged(command).verdict == "try"
+
+
+@pytest.mark.parametrize("command", ["terraform --version", "terraform version"])
+def test_what_may_call_home_is_asked_about(command: str) -> None:
+    assert judged(command).verdict == "ask"
 
 
 @pytest.mark.parametrize(
@@ -206,12 +215,12 @@ def test_a_name_over_two_lines_is_read_as_bash_joins_it(command: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["i\\\nf true; then ls; fi", "f\\\noo () { ls; }; foo", "a\\\n=b ls", "l\\\ns"])
-def test_other_words_over_two_lines_are_asked_about(command: str) -> None:
-    assert judged(command).verdict in ("try", "ask")
+def test_other_words_over_two_lines_are_tried(command: str) -> None:
+    assert judged(command).verdict == "try"
 
 
 def test_a_dry_run_formats_no_disk() -> None:
-    assert judged("mkfs.ext4 -n /dev/sda1").verdict in ("try", "ask")
+    assert judged("mkfs.ext4 -n /dev/sda1").verdict == "ask"
     assert judged("mkfs.ext4 -L -n /dev/sda1").verdict == "block"
     assert judged("mkfs.fat -n X /dev/sda1").verdict == "block"
 
@@ -219,7 +228,7 @@ def test_a_dry_run_formats_no_disk() -> None:
 def test_paths_are_judged_where_the_shell_stands() -> None:
     below = Places(Path("/ws/src"), (Path("/ws"),), Path("/home/u"), is_readable)
     assert judged("cat ../a", below).verdict == "allow"
-    assert judged("cat ../../a", below).verdict in ("try", "ask")
+    assert judged("cat ../../a", below).verdict == "ask"
     assert judged("cd .. && cat a", below).verdict == "allow"
     assert judged("rm -rf ../../*", below).verdict == "block"
 
@@ -261,7 +270,7 @@ def test_a_home_folder_is_protected_wherever_it_is() -> None:
     places = Places(Path("/srv/p"), (Path("/srv/p"),), Path("/srv/people/ann"), is_readable)
     for command in ("rm -rf /srv/people/ann", "rm -rf ~", "rm -rf /srv/people/*", "chmod -R 0 $HOME"):
         assert judged(command, places).verdict == "block"
-    assert judged("rm -rf /srv/people/ann/x", places).verdict in ("try", "ask")
+    assert judged("rm -rf /srv/people/ann/x", places).verdict == "ask"
 
 
 # In rows that ask: a host, a path outside the workspace, or a secret that a command names.
