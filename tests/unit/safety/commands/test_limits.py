@@ -68,13 +68,16 @@ LONG = {
 }
 
 
+NOT_TRIED = {"a long text": "allow", "slashes in awk": "allow", "continued lines": "allow", "many devices": "ask"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LONG)
 def test_a_monstrous_command_is_judged_in_about_a_second(name: str) -> None:
     started = time.perf_counter()
     verdict = judged(LONG[name]).verdict
     assert time.perf_counter() - started < 60  # about 0.5 s; what grows with the square takes hours
-    assert verdict != "block"
+    assert verdict == NOT_TRIED.get(name, "try")
 
 
 def test_a_catastrophe_is_found_at_the_end_of_all_that_bash_takes() -> None:

@@ -62,10 +62,11 @@ def test_a_catastrophe_stays_one_inside_other_commands(command: str, around: lis
 
 @examples(400)
 @given(st.deferred(lambda: st.sampled_from(_unknown())), st.lists(_AROUND, max_size=3), st.booleans())
-def test_an_unknown_command_is_not_harmless_inside_others(command: str, around: list[str], in_shell: bool) -> None:
+def test_an_unknown_command_keeps_its_verdict_inside_others(command: str, around: list[str], in_shell: bool) -> None:
+    alone = judged(command).verdict
     for form in around:
         command = form.format(command)
-    assert judged(_in_shell(command) if in_shell else command).verdict != "allow"
+    assert judged(_in_shell(command) if in_shell else command).verdict == alone
 
 
 def _wrapped(word: str, how: str) -> str:
@@ -102,8 +103,8 @@ def test_quotes_and_wrappers_do_not_hide_a_catastrophe(words: list[str], how: li
     assert judged(command).verdict == "block"
 
 
-def test_a_name_over_two_lines_is_not_harmless_and_its_words_may_be() -> None:
-    assert judged("r\\\nm -rf /").verdict != "allow"
+def test_a_catastrophe_stays_one_over_two_lines() -> None:
+    assert judged("r\\\nm -rf /").verdict == "block"
     assert judged("rm -r\\\nf \\\n/").verdict == "block"
 
 
