@@ -124,7 +124,8 @@ def test_a_keyring_is_used_where_there_is_one(place: Place, tmp_path: Path) -> N
         assert place.run(*ASK, env={**env, **at(server)}).out == "Hi.\n"
         assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
         without = place.run(*ASK, env=at(server))
-    assert without.code != 0  # the keyring of another machine
+    assert without.code == 1  # the keyring of another machine
+    assert "No key for openai" in without.err
     assert place.run("login", "openai", "--remove", env=env).code == 0
     assert json.loads((tmp_path / "keyring.json").read_text()) == {}
 

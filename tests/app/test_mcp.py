@@ -128,12 +128,13 @@ def test_a_hundred_tools_take_two_percent_of_the_window_and_are_described_when_c
     before = stream(place).result["usage"]["input_tokens"]
     server(place, "test", "--tools", str(file))
     ran = stream(place, one("tool_7"), one("tool_7", path="x"))
-    assert "mcp__test__tool_99" in ran.lines[0]["tools"] or "mcp__test__tool_99" in stream(place).lines[0]["tools"]
     described, called = results(ran)
     assert "path is missing" in described
     assert "Does the thing number 7" in described
     assert called == "called tool_7"
-    assert stream(place).result["usage"]["input_tokens"] - before < 200_000 * 0.02 * 1.3  # the estimate's own margin
+    again = stream(place)
+    assert "mcp__test__tool_99" in again.lines[0]["tools"]
+    assert again.result["usage"]["input_tokens"] - before < 200_000 * 0.02 * 1.3  # the estimate's own margin
 
 
 def test_a_project_server_counts_once_the_project_is_trusted(place: Place) -> None:

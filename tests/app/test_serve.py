@@ -129,7 +129,7 @@ def test_a_session_begins_where_and_as_it_is_asked_to(served: Any, tmp_path: Pat
 def test_what_no_session_can_be_is_refused(served: Any, given: Any, said: str) -> None:
     server = served({"text": "Hello."})
     answer = server.client.post("/v1/sessions", json=given)
-    assert 400 <= answer.status_code < 500, answer.text
+    assert answer.status_code == 400, answer.text
     assert said in answer.json()["error"]["message"]
     assert server.client.get("/v1/sessions").json() == []
 
@@ -331,6 +331,7 @@ def test_an_id_that_is_not_known_begins_anew_with_all_messages(served: Any) -> N
     heard = session.until(lambda one: is_result(one) and one["result"] == "Second.", after=77_777)
     assert heard[0][1]["subtype"] == "reset"
     told = "".join(message["content"][-1].get("text", "") for message in heard[0][1]["messages"])
+    # The reply goes on meanwhile: it has ended before the snapshot is made, or comes after it.
     assert "Second." in told or text_of(heard) == "Second.", "what is under way comes after the snapshot"
 
 

@@ -330,4 +330,4 @@ def test_what_they_said_goes_with_the_session(place: Place) -> None:
     assert "hunter2hunter2" not in place.run(*shown).out
     assert "[redacted]" in place.run(*shown).out
     assert place.run("sessions", "rm", session, "--yes").code == 0
-    assert place.run("-p", f"/agents show {own}", "-m", place.script(DONE)).code != 0
+    assert place.run("-p", f"/agents show {own}", "-m", place.script(DONE)).code == 1

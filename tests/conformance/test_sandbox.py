@@ -121,9 +121,14 @@ async def test_paths_inside_are_given_as_they_really_are(kind: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    "path", ["..", "../other", "a/../../other", "link", "folder/other", "loop", "a\0b", "/", "/etc/passwd"]
+    ("path", "error"),
+    [
+        *((path, "permission_denied") for path in ("..", "../other", "a/../../other", "link", "folder/other")),
+        *((path, "permission_denied") for path in ("/", "/etc/passwd")),
+        *((path, "invalid_parameters") for path in ("loop", "a\0b")),
+    ],
 )
-async def test_paths_that_lead_outside_are_refused(kind: str, path: str, tmp_path: Path) -> None:
+async def test_paths_that_lead_outside_are_refused(kind: str, path: str, error: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         root = sandbox.roots[0]
         disk = on_disk(sandbox, root)
@@ -134,7 +139,7 @@ async def test_paths_that_lead_outside_are_refused(kind: str, path: str, tmp_pat
         for access in ("read", "write"):
             with pytest.raises(ToolError) as caught:
                 sandbox.validate_path(root / path, access)
-            assert caught.value.kind in ("permission_denied", "invalid_parameters")
+            assert caught.value.kind == error
 
 
 # Output
@@ -728,10 +733,10 @@ async def test_a_write_that_fails_changes_nothing(kind: str, tmp_path: Path) -> 
     async with opened(kind, tmp_path) as sandbox:
         root = sandbox.roots[0]
         on_disk(sandbox, root / "file").write_text("as it was")
-        for path in (root / "file/below", root / "new" / ("x" * 300)):
+        for path, number in ((root / "file/below", errno.ENOTDIR), (root / "new" / ("x" * 300), errno.ENAMETOOLONG)):
             with pytest.raises(OSError, match=r".") as caught:
                 sandbox.write(path, b"new")
-            assert caught.value.errno in (errno.ENOTDIR, errno.ENAMETOOLONG)
+            assert caught.value.errno == number
         assert os.listdir(on_disk(sandbox, root)) == ["file"]
         assert on_disk(sandbox, root / "file").read_text() == "as it was"
 

@@ -310,7 +310,7 @@ def test_a_tool_call_comes_back_as_a_real_call_and_its_result_as_an_answer(serve
     messages: list[Any] = [SYSTEM, {"role": "user", "content": "What is the timeout in settings.toml?"}]
     call = ask(server, messages, tools=TOOLS)
     assert (call.finish, call.text, len(call.calls)) == ("tool_calls", "", 1)
-    assert call.calls[0]["name"] in ("file_read", "bash")
+    assert call.calls[0]["name"] in ("file_read", "bash")  # either tells it, and the model chooses
     assert "settings.toml" in "".join(json.loads(call.calls[0]["arguments"]).values())
 
     function = {key: call.calls[0][key] for key in ("name", "arguments")}

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,9 @@ from agentcli.agent.ops import Interrupt, Steer
 from agentcli.conversation.entries import Assistant, Body, Entry
 from agentcli.infra.sessions.memory import MemoryLog
 from agentcli.llm.messages import Text
+from agentcli.llm.provider import Request, StreamEvent
+from agentcli.llm.provider import TextDelta as Piece
+from agentcli.llm.providers.scripted import ScriptedProvider
 from agentcli.llm.retry import RetryPolicy
 from agentcli.llm.transcript import is_valid
 from tests.unit.agent.stage import Stage, Works, answering, call, on_stage
@@ -71,16 +75,28 @@ async def goes_on(stage: Stage) -> None:
 # Interrupts.
 
 
+class Halting(ScriptedProvider):
+    """A script whose first reply says nothing more after its second piece of text."""
+
+    async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+        pieces = 0
+        async for event in super().stream(request):
+            yield event
+            pieces += isinstance(event, Piece)
+            if len(self.requests) == 1 and pieces == 2:
+                await asyncio.Event().wait()
+
+
 async def test_an_interrupt_in_the_text_keeps_what_was_said(tmp_path: Folder) -> None:
-    reply = {"text": "One two three four", "chunk": 4, "delay_ms": 15}
-    async with on_stage(tmp_path, [reply, END]) as stage:
+    halting = Halting([{"text": "One two three four", "chunk": 4}, END])
+    async with on_stage(tmp_path, provider=halting) as stage:
         stage.say("Count")
         await stage.heard(TextDelta, 2)
         done = await interrupted(stage)
-        assert done.text in ("One two", "One two thre")
+        assert done.text == "One two"
         (partial,) = [entry.body for entry in stage.entries if isinstance(entry.body, Assistant)]
         assert partial.stop_reason == "interrupted"
-        assert partial.content[0].text.startswith("One two ")  # type: ignore[union-attr]
+        assert partial.content == (Text("One two "),)
         await goes_on(stage)
 
 

@@ -91,7 +91,7 @@ def test_no_write_gets_out_while_somebody_swaps_a_folder_for_a_link(ws: Path, se
             try:
                 write(folder / "secret", b"x" * 100)
                 with open_to_read(folder / "secret") as file:
-                    assert file.read() in (b"x" * 100, b"mine")
+                    assert file.read() in (b"x" * 100, b"mine")  # the link may have been swapped in between
                 done += 1
             except OSError:
                 refused += 1
@@ -245,7 +245,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_old_file_and_nothing_else(tm
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stdout.close()
-        assert path.read_bytes() in (b"old", bytes(100_000_000))
+        assert path.read_bytes() in (b"old", bytes(100_000_000))  # which write the kill hits is left to chance
         if hasattr(os, "O_TMPFILE"):
             assert names(tmp_path) == {"a"}
 

@@ -259,8 +259,8 @@ def test_a_command_granted_for_the_session_is_not_asked_again_and_nothing_else_i
         return decide(judge(tool, tool.parse({"command": of}), bench.workspace), "default", rules).decision
 
     assert decision(text) == "allow"
-    for other in (f"{text} more", f"{text}; rm x", text.replace("*", "etc").replace("make", "cmake")):
-        assert other == text or decision(other) == "ask"
+    for other in {f"{text} more", f"{text}; rm x", text.replace("*", "etc").replace("make", "cmake")} - {text}:
+        assert decision(other) == "ask"
 
 
 @pytest.mark.parametrize("text", ["for f in *.py; do rm $f; done", "x=a; make $x", "make && echo $PATH", "make {a,b}"])
