@@ -541,8 +541,7 @@ def test_a_login_is_asked_for_made_once_and_renewed(place: Place) -> None:
         time.sleep(1.1)  # the token is over
         assert results(stream(place, one("add", a=1, b=2))) == ["3"]
         assert "POST /token refresh_token" in far.asked
-        kept = place.home / "credentials.json"
-        assert not kept.exists() or kept.stat().st_mode & 0o077 == 0
+        assert (place.home / "credentials.json").stat().st_mode & 0o777 == 0o600
         assert "is forgotten" in place.run("mcp", "logout", "test").out
         assert json.loads(place.run("mcp", "list", "--json").out)[0]["status"] == "needs-auth"
 
