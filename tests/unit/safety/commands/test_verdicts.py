@@ -27,11 +27,10 @@ def test_what_only_reads_inside_the_workspace_is_allowed() -> None:
 
 
 def test_what_may_write_run_send_or_leave_the_workspace_is_tried_or_asked_about_and_says_why() -> None:
-    rows = with_verdicts(cases("not_allowed"))
-    analyses = {command: judged(command) for _, command in rows}
-    assert [(analyses[command].verdict, command) for _, command in rows] == rows
-    assert {expected for expected, _ in rows} == {"try", "ask"}
-    assert not [command for command, found in analyses.items() if not found.reason]
+    found = [(expected, judged(command), command) for expected, command in with_verdicts(cases("not_allowed"))]
+    assert not [(expected, got.verdict, command) for expected, got, command in found if got.verdict != expected]
+    assert {expected for expected, _, _ in found} == {"try", "ask"}
+    assert not [command for _, got, command in found if not got.reason]
 
 
 def test_a_catastrophe_is_seen_through_quotes_wrappers_and_compound_commands() -> None:
@@ -41,8 +40,9 @@ def test_a_catastrophe_is_seen_through_quotes_wrappers_and_compound_commands() -
 
 def test_what_a_person_may_want_is_not_a_catastrophe() -> None:
     rows = with_verdicts(cases("never_refused"))
-    assert [(judged(command).verdict, command) for _, command in rows] == rows
-    assert "block" not in {expected for expected, _ in rows}
+    found = [(expected, judged(command).verdict, command) for expected, command in rows]
+    assert not [row for row in found if row[0] != row[1]]
+    assert {expected for expected, _ in rows} == {"allow", "try", "ask"}
 
 
 @pytest.mark.parametrize(
