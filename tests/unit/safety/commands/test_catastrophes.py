@@ -313,7 +313,7 @@ def test_what_only_names_a_connection_a_shell_or_a_fork_is_no_catastrophe(expect
     ask: head -5 *.env
     ask: cat config/*.env
     ask: cat */*.env
-    try: awk 1 *.env
+    ask: awk 1 *.env
     ask: tac *.env
     try: for f in *.env; do cat "$f"; done
     ask: cat < *.env
@@ -340,7 +340,7 @@ def test_what_only_names_a_connection_a_shell_or_a_fork_is_no_catastrophe(expect
     ask: grep '' *.pem
     try: grep '' *.p?m
     try: grep '' cred*
-    try: rg x a*.env
+    ask: rg x a*.env
     try: grep -rh '' --include='.env*' .
     try: grep -rh '' --include '.env*' .
     ask: grep -r KEY --include=.env .
