@@ -30,7 +30,8 @@ def deep(place: Place) -> Path:
 @pytest.mark.parametrize("made", ["a/b/c/d/e/new", "a/new", "build/x/new"])
 def test_a_new_repository_keeps_its_hooks_from_the_next_command(place: Place, deep: Path, mode: str, made: str) -> None:
     make = f"touch -r a/b stamp; git init -q {made}; touch -r stamp a a/b/c/d/e"
-    _, told = results(place, make, f"d={made}; printf evil > $d/.git/hooks/pre-commit", mode=mode)
+    write = f"python3 -c \"open('/'.join(['{made}', '.git', 'hooks', 'pre-commit']), 'w').write('evil')\""
+    _, told = results(place, make, write, mode=mode)
     assert (place.folder / made / ".git/config").exists()
     assert "Read-only file system" in told
     assert not (place.folder / made / ".git/hooks/pre-commit").exists()
