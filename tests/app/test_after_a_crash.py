@@ -163,7 +163,9 @@ def test_a_killed_command_leaves_no_empty_folders(place: Place, with_keeper: boo
     script = place.script({"tool_calls": [bash("echo 1 > a.txt; sleep 30")]})
     flags = ("-p", "go", "--permission-mode", mode, "--output-format", "stream-json")
     with place.start(*flags, "-m", script) as running:
-        wait_until(lambda: ".vscode" in strays(place), "the command")
+        wait_until(lambda: ".vscode" in strays(place), "the folders")
+        if mode == "auto":  # the command runs, so that there is a keeper
+            wait_until((place.folder / "a.txt").exists, "the command")
         below = [each.pid for each in processes_below(running.pid)]
         for pid in (running.pid, *(below if with_keeper else ())):
             with suppress(ProcessLookupError):

@@ -170,29 +170,49 @@ def _serve(listener: socket.socket, path: Path) -> None:
         if not module.name.startswith(LEFT_OUT) and not module.name.endswith("__main__"):
             import_module(module.name)
     gc.freeze()
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+    wakeup, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    signal.set_wakeup_fd(wake)
     leases: set[socket.socket] = set()
+    running: dict[int, socket.socket] = {}
     while True:
-        for ready in select.select([listener, *leases], [], [])[0]:
-            if ready is not listener:  # whoever held it is gone
+        for ready in select.select([listener, wakeup, *leases], [], [])[0]:
+            if ready == wakeup:
+                os.read(wakeup, 4096)
+                _tell_ends(running)
+            elif ready is not listener:  # whoever held it is gone
                 leases.discard(ready)
                 ready.close()
                 if not leases:
                     _leave_unless_wanted(listener, path)
-                continue
-            channel, _ = listener.accept()
-            kind, descriptors, _, _ = socket.recv_fds(channel, 1, 3)
-            if kind == b"l":
-                leases.add(channel)
-                continue
-            if os.fork() == 0:
-                for other in (listener, *leases):
-                    other.close()
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                return _become(channel, descriptors)
-            channel.close()
-            for descriptor in descriptors:
-                os.close(descriptor)
+            else:
+                channel, _ = listener.accept()
+                kind, descriptors, _, _ = socket.recv_fds(channel, 1, 3)
+                if kind == b"l":
+                    leases.add(channel)
+                elif pid := os.fork():
+                    running[pid] = channel
+                    channel.sendall(b"%d\n" % pid)
+                    for descriptor in descriptors:
+                        os.close(descriptor)
+                else:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    for other in (wakeup, wake):
+                        os.close(other)
+                    for other in (listener, *leases, *running.values()):
+                        other.close()
+                    return _become(channel, descriptors)
+
+
+def _tell_ends(running: dict[int, socket.socket]) -> None:
+    while running:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if not pid:
+            return
+        with running.pop(pid) as channel, suppress(BrokenPipeError, ConnectionResetError):  # nobody waits for it
+            channel.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
 
 
 def _leave_unless_wanted(listener: socket.socket, path: Path) -> None:
@@ -205,17 +225,8 @@ def _leave_unless_wanted(listener: socket.socket, path: Path) -> None:
 
 
 def _become(channel: socket.socket, descriptors: list[int]) -> None:
-    """Watch the program from outside, in its parent, and tell how it ended."""
-    with channel:
-        with channel.makefile() as lines:
-            request = json.loads(lines.readline())
-        if pid := os.fork():
-            for descriptor in descriptors:
-                os.close(descriptor)
-            with suppress(BrokenPipeError):  # nobody waits for it
-                channel.sendall(b"%d\n" % pid)
-                channel.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-            os._exit(0)
+    with channel, channel.makefile() as lines:
+        request = json.loads(lines.readline())
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
