@@ -43,6 +43,7 @@ def session_of(place: Place) -> str:
     return str(json.loads(place.run("sessions", "list", "--json").out)[0]["id"])
 
 
+@pytest.mark.slow
 def test_a_question_that_waited_is_asked_again_and_the_turn_goes_on(crashed: Place) -> None:
     script = crashed.script({"text": "the end"})
     with crashed.start(*FORMATS, "-c", "-m", script, stdin=True) as running:
@@ -57,6 +58,7 @@ def test_a_question_that_waited_is_asked_again_and_the_turn_goes_on(crashed: Pla
     assert not (crashed.folder / "last").exists()
 
 
+@pytest.mark.slow
 def test_where_nobody_can_be_asked_it_says_that_it_did_not_run(crashed: Place) -> None:
     ran = crashed.run("-c", "-p", "and now?", "-m", crashed.script({"text": "{{last_result}}"}))
     assert ran.out == "Not run: the program ended while a question about another call waited.\n"
@@ -101,6 +103,7 @@ def test_a_question_about_a_try_is_not_asked_again(place: Place) -> None:
     assert not (place.folder / "count").exists()
 
 
+@pytest.mark.slow
 def test_the_terminal_asks_again_too(open_terminal: Open, tmp_path: Path) -> None:
     first = open_terminal([{"tool_calls": [bash(COUNT)]}], "go", **NO_TRIES)
     first.asked()
@@ -157,6 +160,7 @@ def strays(place: Place) -> list[str]:
     return sorted(path.name for path in place.folder.iterdir() if path.name.startswith("."))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_keeper", [False, True])
 @pytest.mark.parametrize("mode", ["auto", "acceptEdits"])
 def test_a_killed_command_leaves_no_empty_folders(place: Place, with_keeper: bool, mode: str) -> None:

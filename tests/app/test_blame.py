@@ -49,6 +49,7 @@ def test_lines_have_the_session_the_call_and_the_prompt_that_wrote_them(poem: Pl
     assert two["entry_id"] in {entry["id"] for entry in shown["entries"]}
 
 
+@pytest.mark.slow
 def test_what_a_person_wrote_between_and_after_is_nobodys(poem: Place) -> None:
     go(poem, "first", call("file_edit", path="poem", old_string="mine 1", new_string="first"))
     text = (poem.folder / "poem").read_text()
@@ -64,6 +65,7 @@ def test_what_a_person_wrote_between_and_after_is_nobodys(poem: Place) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_file_is_followed_through_its_names(poem: Place) -> None:
     go(poem, "write", call("file_write", path="old", content="".join(f"line {n}\n" for n in range(10))))
     go(poem, "move", call("bash", command="mkdir sub; mv old sub/new; sed -i 's/line 3/LINE 3/' sub/new"))
@@ -74,6 +76,7 @@ def test_a_file_is_followed_through_its_names(poem: Place) -> None:
     assert found["more"] == "again"
 
 
+@pytest.mark.slow
 def test_lines_that_were_taken_back_belong_to_whoever_wrote_them_before(poem: Place) -> None:
     go(poem, "first", call("file_edit", path="poem", old_string="mine 1", new_string="first"))
     go(poem, "second", call("file_edit", path="poem", old_string="first", new_string="second"))
@@ -81,6 +84,7 @@ def test_lines_that_were_taken_back_belong_to_whoever_wrote_them_before(poem: Pl
     assert whose(poem, "poem")[0] == ("first", "first")
 
 
+@pytest.mark.slow
 def test_one_line_and_names_with_colons(poem: Place) -> None:
     go(poem, "odd", call("file_write", path="a:2", content="one\ntwo\n"))
     assert whose(poem, "a:2") == [("one", "odd"), ("two", "odd")]

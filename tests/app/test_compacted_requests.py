@@ -85,6 +85,7 @@ async def ask(agent: Agent, turns: int) -> list[Compaction]:
     return compactions
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["auto", "truncate", "extract"])
 async def test_nothing_is_refused_across_compactions(
     work: Path, strategy: str, monkeypatch: pytest.MonkeyPatch
@@ -104,6 +105,7 @@ async def test_nothing_is_refused_across_compactions(
     assert all(count <= 0.36 * WINDOW for count in after)  # as the server counts, not as we estimate
 
 
+@pytest.mark.slow
 async def test_a_window_smaller_than_is_known_is_found_out(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     strict = Strict(40)
     strict.real_window = 9_000

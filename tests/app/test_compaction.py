@@ -162,6 +162,7 @@ async def test_a_long_conversation_never_fills_its_window_and_keeps_what_must_st
     assert f"Decision {turns - 1}: keep it" in text
 
 
+@pytest.mark.slow
 async def test_what_was_decided_last_is_told_also_where_little_room_is_left(long: Any) -> None:
     words = "so that nobody has to ask again " * 4
     script = [reply | {"text": f"{reply['text']} {words}"} for reply in replies(60)]
@@ -492,6 +493,7 @@ async def test_a_summary_that_does_not_come_is_not_waited_for(long: Any, other: 
         assert [event for event in talk.of(Notice) if event.text.startswith("No summary could be written (")]
 
 
+@pytest.mark.slow
 async def test_a_summary_is_bounded_and_one_larger_than_the_window_is_made_in_parts(long: Any) -> None:
     other = [{"text": "word " * 2_000, "usage": {"input_tokens": 1}}] * 200
     big = [{"text": "thought " * 600, "tool_calls": [call("think", thought="hm")]} for _ in range(12)]

@@ -44,6 +44,7 @@ def foreign(request: pytest.FixtureRequest, place: Place) -> Place:
     return place
 
 
+@pytest.mark.slow
 def test_a_name_that_was_listed_is_taken_back_whatever_its_bytes_and_the_locale(foreign: Place) -> None:
     (foreign.folder / "tést.txt").write_text("é\n", "utf-8")
     name = r"$'caf\xe9 \'a\'.txt'"
@@ -92,6 +93,7 @@ def test_arguments_pipes_and_answers_are_text_under_any_locale(foreign: Place) -
         assert f"pipe {word}" in shown
 
 
+@pytest.mark.slow
 def test_a_model_gives_a_name_back_as_it_was_listed(foreign: Place) -> None:
     replies = [{"tool_calls": [call("file_edit", path="{{last_result}}", old_string="needle", new_string="found")]}]
     model = foreign.script({"tool_calls": [call("file_list")]}, *replies, {"text": "done"})

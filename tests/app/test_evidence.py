@@ -87,6 +87,7 @@ def test_a_run_before_the_last_change_is_no_evidence(checked: Place) -> None:
     assert verdicts(ran.result) == [("tests_pass", "unverified")]
 
 
+@pytest.mark.slow
 def test_a_run_of_an_earlier_turn_is_evidence_after_a_resume(checked: Place) -> None:
     first = checked.run("-m", checked.script(*TRUE), "-p", "go", *JSON, *ALLOWS)
     again = checked.script({"text": "Yes. All 3 tests pass, and I created `a.py`."})

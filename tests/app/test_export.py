@@ -80,6 +80,7 @@ def test_markdown_folds_results_and_shows_changes_as_diffs(place: Place) -> None
     assert tags == {"<details><summary>Result</summary>", "</details>"}
 
 
+@pytest.mark.slow
 def test_json_is_what_show_prints_and_more(place: Place) -> None:
     id = rich_session(place)
     exported = json.loads(export(place, id, "--format", "json", "--raw"))
@@ -91,6 +92,7 @@ def test_json_is_what_show_prints_and_more(place: Place) -> None:
     assert exported["created"] < exported["updated"]
 
 
+@pytest.mark.slow
 def test_nothing_that_was_said_becomes_a_part_of_the_page(place: Place) -> None:
     file = place.folder.parent / "page.html"
     export(place, rich_session(place), "-o", str(file))
@@ -116,6 +118,7 @@ def test_nothing_that_was_said_becomes_a_part_of_the_page(place: Place) -> None:
     assert "unsafe" not in policy
 
 
+@pytest.mark.slow
 def test_the_page_folds_calls_colours_diffs_and_draws_a_timeline(place: Place) -> None:
     file = place.folder.parent / "page.html"
     export(place, rich_session(place), "-o", str(file))
@@ -132,6 +135,7 @@ def test_the_page_folds_calls_colours_diffs_and_draws_a_timeline(place: Place) -
     assert 'aria-labelledby="tt td"' in text
 
 
+@pytest.mark.slow
 def test_secrets_do_not_leave(place: Place) -> None:
     (place.folder / ".env").write_text("SERVICE_PASSWORD=violet-harbour-4417\n")
     id = session(
@@ -152,6 +156,7 @@ def test_secrets_do_not_leave(place: Place) -> None:
     assert raw.err == ""
 
 
+@pytest.mark.slow
 def test_the_ending_of_the_file_names_the_form(place: Place) -> None:
     id = session(place, "Hello", {"text": "Hi."})
     export(place, id, "-o", "a.json")
@@ -165,6 +170,7 @@ def test_the_ending_of_the_file_names_the_form(place: Place) -> None:
     assert (lost.code, "could not be written" in lost.err) == (1, True)
 
 
+@pytest.mark.slow
 def test_the_slash_command_writes_each_form(place: Place) -> None:
     session(place, "Hello", {"text": "Hi."})
     for name in ("a.md", "a.html", "a.json"):

@@ -249,6 +249,7 @@ def test_a_permission_request_is_answered_in_the_person_s_place(place: Place) ->
     assert (told["tool_name"], told["tool_input"]["file_path"]) == ("Write", str(place.folder / "made"))
 
 
+@pytest.mark.slow
 def test_a_project_s_hooks_count_as_they_were_trusted(place: Place) -> None:
     file = place.folder / ".agentcli/hooks.json"
     file.parent.mkdir()

@@ -101,6 +101,7 @@ SETTINGS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["default", "plan", "dontAsk"])
 @pytest.mark.parametrize("tries", ["true", "false"])
 @pytest.mark.parametrize(("setting", "command"), SETTINGS)
@@ -139,6 +140,7 @@ DISGUISED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["default", "plan"])
 @pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
 @pytest.mark.parametrize(("config", "command"), DISGUISED)
@@ -162,6 +164,7 @@ def test_git_runs_no_program_that_a_name_cut_at_a_nul_hides(
     assert not ran.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [" \n", " \r\n", "\t\n", " \0x\n", "\u00a0\n"])
 @pytest.mark.parametrize("is_common", [False, True])
 def test_git_and_agentcli_look_at_the_same_repository(place: Place, end: str, is_common: bool) -> None:
@@ -231,6 +234,7 @@ def asks(place: Place, command: str) -> bool:
     return len(done.result["permission_denials"]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["2", "4"])
 @pytest.mark.parametrize(
     ("folder", "setting", "command"),
@@ -256,6 +260,7 @@ def test_git_runs_no_program_that_a_submodule_chose_wherever_it_lies(
     assert not ran.exists()
 
 
+@pytest.mark.slow
 def test_git_runs_no_program_of_a_submodule_whose_settings_it_keeps_itself(place: Place) -> None:
     """Of one within another, too."""
     (place.folder / ".env").unlink()
@@ -281,6 +286,7 @@ def test_an_index_that_cannot_be_read_may_have_submodules(place: Place) -> None:
     assert asks(place, "git status")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", [".", "sub"])
 @pytest.mark.parametrize(
     ("setting", "value"),
@@ -352,6 +358,7 @@ def test_a_command_that_is_judged_to_only_read_cannot_write(place: Place) -> Non
     assert not (place.folder / "ran").exists()
 
 
+@pytest.mark.slow
 def test_no_packet_leaves(place: Place) -> None:
     """Neither by loopback nor by a name; a listener of ours would hear it."""
     heard: list[bytes] = []
@@ -420,6 +427,7 @@ def test_a_deletion_that_cannot_be_read_does_not_run_unasked_where_nothing_confi
     assert precious.exists()
 
 
+@pytest.mark.slow
 def test_what_is_told_of_a_file_with_secrets_names_it_and_the_rule_that_opens_it(place: Place) -> None:
     """Where it is judged, and where the sandbox hides it, or cannot, from a command whose text does not name it."""
     (place.folder / "reads.sh").write_text("cat .env\n")

@@ -147,6 +147,7 @@ async def test_a_callback_decides_what_may_run(model: MakeModel, work: Path, all
     assert (work / "made").exists() is allowed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_a_callback_decides_what_stays_of_what_a_command_made(
     model: MakeModel, work: Path, allowed: bool

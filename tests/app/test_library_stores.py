@@ -313,6 +313,7 @@ async def test_an_id_that_begins_another_one_is_an_id_of_its_own(work: Path) -> 
     assert "the long one" not in provider.heard()
 
 
+@pytest.mark.slow
 def test_run_sync_reaches_a_server_as_often_as_it_likes(work: Path) -> None:
     entry = {"command": sys.executable, "args": ["-I", str(ROOT / "tests/mcp_server.py")]}
     settings = {"mcp_servers": {"test": entry}}

@@ -132,6 +132,7 @@ def test_a_screen_is_not_garbled_by_it(open_terminal: Open) -> None:
     assert "DEBUG" not in terminal.transcript()
 
 
+@pytest.mark.slow
 def test_full_files_are_put_aside_and_no_line_is_lost_between_processes(place: Place) -> None:
     processes = [started(place, MANY, str(number), "wait", log_max_mb="0.001", log_keep="100") for number in range(4)]
     time.sleep(1)

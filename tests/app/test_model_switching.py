@@ -144,6 +144,7 @@ async def test_also_with_the_rules_of_other_models(work: Path, first: str, secon
 # Sessions that go on
 
 
+@pytest.mark.slow
 def test_a_session_goes_on_with_its_own_model_unless_a_flag_names_another(place: Place) -> None:
     theirs, other = place.script({"text": "One."}, {"text": "One again."}), place.script({"text": "Two."})
     first = place.run("-m", theirs, "-p", "a", "--output-format", "json").result["session_id"]

@@ -148,6 +148,7 @@ def test_a_nudge_that_helps_ends_nothing(place: Place) -> None:
     assert json_result(ran)["result"] == "done"
 
 
+@pytest.mark.slow
 def test_changing_results_are_no_loop(place: Place) -> None:
     place.environment["AGENTCLI_PERMISSIONS_TRY"] = "false"
     tick = [{"tool_calls": [call("bash", command="echo x >>n; wc -l <n")]} for _ in range(8)]

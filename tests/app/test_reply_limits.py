@@ -91,6 +91,7 @@ def test_a_reply_that_takes_too_long_as_a_whole_is_cancelled(place: Place) -> No
     assert "limits.max_reply_s = 0.3 seconds" in ran.result["result"]
 
 
+@pytest.mark.slow
 def test_a_compressed_reply_that_unfolds_without_end_is_cancelled(place: Place) -> None:
     body = gzip.compress(chat_sse([chat_chunk({"content": KB})] * 20_000, done=False))
     with chat_server([Reply(body, headers={"content-encoding": "gzip"})]) as server:

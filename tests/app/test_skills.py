@@ -160,6 +160,7 @@ def test_a_person_s_skill_outlives_the_program(place: Place, own: Path) -> None:
     assert told(place, ran.result["session_id"]).count("Follow me.") == 1
 
 
+@pytest.mark.slow
 def test_what_a_skill_allows_runs_unasked_until_the_next_prompt(place: Place, own: Path) -> None:
     skill(own, "builder", allowed_tools="Bash(touch:*) Read")
     plain = {"tool_calls": [call("file_write", path="made", content="x")]}

@@ -86,6 +86,7 @@ def test_what_they_use_is_the_parents(place: Place) -> None:
     assert json.loads(again.out)["model_usage"][child]["input_tokens"] == 2_000  # as the log tells
 
 
+@pytest.mark.slow
 def test_twenty_tasks_run_four_at_a_time(place: Place) -> None:
     child = place.script(*({"text": "ok", "delay_ms": 300} for _ in range(20)))
     ran = stream(place, lets(*(agent(f"task {n}", model=child) for n in range(20))))
@@ -106,6 +107,7 @@ def test_they_make_no_others_and_ask_nobody(place: Place) -> None:
     assert answers(ran)[0].startswith("alone")
 
 
+@pytest.mark.slow
 def test_an_agent_has_only_its_tools(place: Place) -> None:
     write = lets(call("file_write", path="made", content="x"))
     child = place.script(write, {"text": "tried"})
@@ -318,6 +320,7 @@ def test_files_they_change_need_to_be_read_again(place: Place) -> None:
     assert file.read_text() == "two\n"
 
 
+@pytest.mark.slow
 def test_what_they_said_goes_with_the_session(place: Place) -> None:
     child = place.script({"text": "the password is hunter2hunter2"})
     ran = stream(place, lets(agent(model=child)))

@@ -69,6 +69,7 @@ def test_a_command_that_cannot_write_a_script_reads_why(place: Place) -> None:
     assert "[the sandbox keeps scripts/guard.sh from commands" in told
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["sh scripts/guard.sh", "cd scripts && ./guard.sh"])
 def test_a_changed_script_lets_no_call_through_until_it_is_trusted(place: Place, command: str) -> None:
     script = trusted_hook(place, command=command)
@@ -121,6 +122,7 @@ def test_with_trust_for_one_run_a_script_counts_as_it_is_at_its_start(place: Pla
     assert "has changed" in results(ran)[1]
 
 
+@pytest.mark.slow
 def test_a_changed_server_of_a_project_is_not_started_until_it_is_approved(place: Place) -> None:
     program = place.folder / "server.py"
     program.write_text(f"import runpy\nrunpy.run_path({str(SERVER)!r}, run_name='__main__')\n")

@@ -87,6 +87,7 @@ def project(place: Place) -> Place:
 WRECK = "rm -rf a.txt sub link empty; mkdir -p new/inner; echo x >new/inner/x; ln -s nowhere dangling"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_git", [True, False])
 def test_everything_a_command_removed_comes_back_without_a_repository(project: Place, has_git: bool) -> None:
     if not has_git:
@@ -113,6 +114,7 @@ def test_everything_a_command_removed_comes_back_without_a_repository(project: P
     assert undo(project, "--yes", code=1)["files"] == []
 
 
+@pytest.mark.slow
 def test_uncommitted_work_comes_back_and_what_is_gits_stays(project: Place) -> None:
     git(project, "init", "-q")
     git(project, "add", "-A")
@@ -224,6 +226,7 @@ def texts_of(messages: list[dict[str, Any]]) -> list[str]:
     return [block["text"] for message in messages for block in message["content"] if block["type"] == "text"]
 
 
+@pytest.mark.slow
 def test_a_list_names_first_what_is_not_covered(project: Place) -> None:
     (project.folder / ".gitignore").write_text("node_modules\nsmall\n")
     for name, count in (("node_modules", 30), ("small", 3)):
@@ -277,6 +280,7 @@ def test_what_a_job_did_is_taken_back(project: Place) -> None:
     assert tree_of(project.folder) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command", ["rm -rf sub; touch begun; sleep 30", "rm -rf sub; sed -i s/two/2/ a.txt; touch begun; sleep 30"]
 )
@@ -388,6 +392,7 @@ def test_a_turn_that_only_conflicts_is_not_counted_as_taken_back(project: Place)
     assert file.read_text().startswith("one\ntwo\n")
 
 
+@pytest.mark.slow
 def test_what_a_killed_program_made_in_an_empty_folder_is_taken_back(place: Place) -> None:
     with place.start("-p", "go", "-m", place.script(bash("echo 1 >begun; sleep 30")), *BYPASS) as running:
         while not (place.folder / "begun").exists():

@@ -68,6 +68,7 @@ def test_a_change_to_a_file_whose_contents_are_not_kept_is_a_conflict(project: P
     assert all((project.folder / name).read_bytes().startswith(b"PERSON") for name in ("f", "a.txt"))
 
 
+@pytest.mark.slow
 def test_what_a_person_does_after_a_kill_is_theirs(project: Place) -> None:
     (project.folder / "mine").write_text("before\n")
     with project.start(
@@ -96,6 +97,7 @@ def test_a_folder_that_became_a_link_comes_back_with_what_was_in_it(project: Pla
     assert not (project.folder / "e").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_moved_is_back_under_its_old_name_alone(project: Place) -> None:
     for name in ("x", "deep/y"):
         (project.folder / "d" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +119,7 @@ def test_names_that_are_no_text_do_not_stop_commands(project: Place) -> None:
     assert (project.folder / "a.txt").read_text() == "one\ntwo\nthree\n"
 
 
+@pytest.mark.slow
 def test_files_that_come_and_go_hide_nothing(project: Place) -> None:
     (project.folder / "sub").mkdir()
     (project.folder / "sub/g").write_text("1\n")
@@ -136,6 +139,7 @@ def test_files_that_come_and_go_hide_nothing(project: Place) -> None:
     assert (project.folder / "sub/g").read_text() == "1\n"
 
 
+@pytest.mark.slow
 def test_a_turn_that_conflicts_blocks_no_older_one_and_can_be_taken_back_later(project: Place) -> None:
     (project.folder / "b.txt").write_text("b\n")
     go(project, edit("a.txt", "two", "TWO"))
@@ -150,6 +154,7 @@ def test_a_turn_that_conflicts_blocks_no_older_one_and_can_be_taken_back_later(p
     assert (project.folder / "b.txt").read_text() == "b\n"
 
 
+@pytest.mark.slow
 def test_a_session_that_conflicts_blocks_no_older_one(project: Place) -> None:
     (project.folder / "b.txt").write_text("b\n")
     go(project, edit("a.txt", "two", "TWO"))
@@ -161,6 +166,7 @@ def test_a_session_that_conflicts_blocks_no_older_one(project: Place) -> None:
     assert changes(undo(project, "--yes", code=1)) == {"b.txt": "conflict"}
 
 
+@pytest.mark.slow
 def test_only_what_conflicts_is_left_of_a_turn(project: Place) -> None:
     (project.folder / "b.txt").write_text("b\n")
     go(project, edit("a.txt", "two", "TWO"), edit("b.txt", "b", "B"))
@@ -214,6 +220,7 @@ def test_a_killed_undo_is_finished_by_the_next_command(project: Place) -> None:
     assert {(project.folder / f"f{number}").read_text() for number in range(3_000)} == {"old\n"}
 
 
+@pytest.mark.slow
 def test_an_edit_of_a_file_that_is_written_all_the_time_can_be_taken_back(project: Place) -> None:
     job: Any = {
         "tool_calls": [
@@ -236,6 +243,7 @@ def test_a_file_that_only_a_link_leads_to_by_now_is_a_conflict(project: Place) -
     assert (project.folder / "e/x").read_text() == "after\n"
 
 
+@pytest.mark.slow
 def test_what_was_not_recorded_is_not_said_to_be_taken_back(project: Place) -> None:
     project.environment["AGENTCLI_CHECKPOINTS_MOST_FILES"] = "1"
     ran = go(project, bash("echo new > new.txt"), bash("rm a.txt"))

@@ -197,6 +197,7 @@ async def test_a_reply_cut_by_length_says_so(backend: Backend) -> None:
 # How the bytes arrive
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cut", [whole, byte_by_byte, inside_characters, inside_line_ends, at_events, pieces_of(7)])
 @over_http
 async def test_the_reply_is_the_same_however_the_bytes_are_cut(backend: Backend, cut: Cut) -> None:

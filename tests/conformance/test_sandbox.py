@@ -294,6 +294,7 @@ async def test_a_timeout_ends_the_whole_group_and_keeps_the_output(kind: str, tm
         assert await ends(await pid_in(sandbox, "pid"))
 
 
+@pytest.mark.slow
 async def test_a_command_that_ignores_the_polite_signal_is_killed(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         command = "trap '' TERM; echo $$ > pid; while true; do sleep 0.1; done"
@@ -358,6 +359,7 @@ async def test_a_cancelled_call_ends_the_group(kind: str, tmp_path: Path) -> Non
         assert await ends(pid)
 
 
+@pytest.mark.slow
 async def test_commands_can_run_side_by_side(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         started = time.monotonic()
@@ -428,6 +430,7 @@ async def test_jobs_have_names_and_files_of_their_own(kind: str, tmp_path: Path)
         assert len({job.id for job in jobs}) == len({job.output_file for job in jobs}) == 3
 
 
+@pytest.mark.slow
 async def test_closing_ends_everything_soon_and_twice_is_safe(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         jobs = [await sandbox.start_job(Command("trap '' TERM; sleep 60", sandbox.roots[0])) for _ in range(8)]

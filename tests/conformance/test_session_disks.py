@@ -66,6 +66,7 @@ def change(path: Path, *statements: str) -> None:
 # Power.
 
 
+@pytest.mark.slow
 def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     found = cut_power(tmp_path, cuts=20, seed=1)
     assert (found.cuts, found.lost, found.unreadable) == (20, 0, [])
@@ -221,6 +222,7 @@ async def flipped(folder: Path, times: int, seed: int) -> None:
     assert repaired  # what lies where nothing is stored is no damage
 
 
+@pytest.mark.slow
 async def test_a_file_with_flipped_bits_is_repaired_or_told_about(tmp_path: Path) -> None:
     await flipped(tmp_path, 12, seed=3)
 
@@ -230,6 +232,7 @@ async def test_files_with_bits_flipped_in_200_places_are_repaired_or_told_about(
     await flipped(tmp_path, 200, seed=4)
 
 
+@pytest.mark.slow
 async def test_a_file_that_was_cut_off_gives_back_what_is_left_of_it(tmp_path: Path) -> None:
     path, before = await a_filled_store(tmp_path / "whole", random.Random(5))
     content, every = path.read_bytes(), sum(map(len, before.values()))

@@ -1245,6 +1245,7 @@ async def test_an_entry_may_follow_an_earlier_one_and_the_next_follows_it(make: 
     assert third.id not in [entry.id for entry in Conversation(entries).path]
 
 
+@pytest.mark.slow
 async def test_several_programs_may_begin_the_file_at_once(tmp_path: Path) -> None:
     begin = textwrap.dedent(
         """
@@ -1411,6 +1412,7 @@ async def test_a_full_disk_is_told_and_takes_nothing_away(tmp_path: Path) -> Non
     assert texts_of(entries)[-1] == "room again"
 
 
+@pytest.mark.slow
 async def test_a_full_disk_ends_turns_with_a_sentence_and_prints_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -216,6 +216,7 @@ def unacceptable(seeds: range) -> list[tuple[str, int, list[str]]]:
     return found
 
 
+@pytest.mark.slow
 def test_no_api_refuses_a_transcript_that_the_doctor_has_seen() -> None:
     assert unacceptable(range(60)) == []
 

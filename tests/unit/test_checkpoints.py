@@ -191,6 +191,7 @@ def test_names_that_are_no_text_survive_the_log() -> None:
     assert real_path(stored_path(name)) == name
 
 
+@pytest.mark.slow
 async def test_what_a_job_did_is_known_until_it_is_stored_also_where_it_was_told(tmp_path: Path) -> None:
     project = (tmp_path / "project").resolve()
     project.mkdir()

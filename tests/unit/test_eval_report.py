@@ -6,6 +6,7 @@ import re
 from html.parser import HTMLParser
 from typing import Any
 
+import pytest
 from markdown_it import MarkdownIt
 
 from agentcli.evals.outcome import Outcome, Variant
@@ -78,6 +79,7 @@ RUNS = {
 PAIRS = [(run, baseline) for run in RUNS.values() for baseline in (None, RUNS["plain"], RUNS["empty"], run)]
 
 
+@pytest.mark.slow
 @each_row("run, baseline", PAIRS)
 def test_a_page_needs_no_network_and_runs_nothing(run: Run, baseline: Run | None) -> None:
     text = as_page(run, {(one.task, one.sample): f"t/{one.task}.html" for one in run.outcomes}, baseline)

@@ -51,6 +51,7 @@ def test_other_expressions_are_not_taken_for_it(expression: str) -> None:
     assert not is_misread(expression)
 
 
+@pytest.mark.slow
 def test_no_expression_is_misread_by_an_old_python() -> None:
     expressions = [(path, text) for path in sources() for text in raw_strings(path.read_text("utf-8"))]
     assert len(expressions) > 100

@@ -137,6 +137,7 @@ class FakeAgent:
         return context
 
 
+@pytest.mark.slow
 def test_a_run_at_its_turn_limit_ends_like_any_other(tmp_path: Path) -> None:
     call = {"name": "bash", "input": {"command": "echo mended > it"}}
     context = FakeAgent(tmp_path, {"tool_calls": [call], "usage": USAGE}, "--max-turns 2").try_task()

@@ -396,6 +396,7 @@ async def test_the_answer_is_kept_with_the_result(tmp_path: Folder, how: dict[st
         assert [entry.body.answer for entry in stage.entries if isinstance(entry.body, Result)] == [told]
 
 
+@pytest.mark.slow
 async def test_the_time_that_the_person_took_is_not_the_call_s(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, pushes("touch a"), can_ask=True) as stage:
         stage.say("Go")

@@ -134,6 +134,7 @@ async def run(seed: int, folder: Path) -> bool:
     return stops > 0
 
 
+@pytest.mark.slow
 async def test_no_budget_is_overspent(tmp_path: Path) -> None:
     assert sum([await run(seed, tmp_path) for seed in range(FEW)]) > FEW / 10  # that many were stopped by one
 

@@ -407,6 +407,7 @@ async def test_operations_may_come_from_any_thread(tmp_path: Folder) -> None:
         await goes_on(stage)
 
 
+@pytest.mark.slow
 async def test_a_hundred_prompts_from_several_threads_are_all_answered(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, [{"text": f"{n}"} for n in range(100)]) as stage:
 

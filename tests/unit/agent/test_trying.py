@@ -154,6 +154,7 @@ async def test_a_comment_on_dropped_changes_reaches_the_model_and_the_turn_goes_
     assert stage.of(ToolFinished)[0].answer == "dropped · “not y.txt”"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "command", "is_asked"),
     [
@@ -401,6 +402,7 @@ async def test_a_host_that_a_try_could_not_reach_is_asked_about(tmp_path: Folder
     assert proxied == allowed
 
 
+@pytest.mark.slow
 async def test_an_interrupt_lets_what_is_being_kept_be_kept(tmp_path: Folder) -> None:
     async with trying(tmp_path, command="sed -i s/old/new/ f*") as stage:
         for number in range(300):
@@ -487,6 +489,7 @@ async def test_modes_that_do_not_ask_open_no_hidden_path(tmp_path: Folder, mode:
     assert "in home" not in str(stage.results["c"].content)
 
 
+@pytest.mark.slow
 async def test_what_no_yes_opens_is_not_offered(tmp_path: Folder) -> None:
     """agentcli's own data, what a rule refuses, what is not there, and what a command names that succeeded."""
     own = tmp_path / "tries"
@@ -524,6 +527,7 @@ async def test_a_tried_command_that_is_sent_to_the_background_says_that_it_stays
     assert stage.results["c"].content == "done"
 
 
+@pytest.mark.slow
 async def test_a_server_that_was_tried_may_become_a_job(tmp_path: Folder) -> None:
     serve = "import socket; s = socket.create_server(('127.0.0.1', 0)); print('up', flush=True); s.accept()"
     (tmp_path / "work").mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
@@ -83,6 +84,7 @@ def said(messages: Sequence[Message]) -> str:
     return "\n".join(block.text for message in messages for block in message.content if isinstance(block, Text))
 
 
+@pytest.mark.slow
 @given(
     talks(),
     st.sampled_from(["auto", "truncate", "extract", "summarize"]),

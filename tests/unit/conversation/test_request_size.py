@@ -178,6 +178,7 @@ def test_following_a_conversation_gives_the_same_as_measuring_it_once(log: list[
         assert tokens(made, model) == tokens(Conversation(made.entries), model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("counted", [0, 10**8], ids=["a provider that never counts", "one that does"])
 def test_measuring_again_costs_what_is_new(counted: int) -> None:
     made = Conversation(

@@ -75,6 +75,7 @@ def test_of_too_many_the_newest_stay_and_what_is_gone_stays_gone() -> None:
     assert changes < 50 / 2  # each change breaks the beginning that a cache has
 
 
+@pytest.mark.slow
 def test_all_media_together_stay_below_the_size_of_a_request() -> None:
     half = Document(Base64Source("application/pdf", PDF.source.data[:8] + "A" * (MOST_MEDIA_BYTES // 2)))
     said = shown(half, half, image())

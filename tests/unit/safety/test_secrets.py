@@ -374,6 +374,7 @@ _PIECES = (
 pieces = st.lists(st.one_of(st.sampled_from(_PIECES), st.sampled_from(_PIECES), st.text(max_size=5)), max_size=12)
 
 
+@pytest.mark.slow
 @examples(400)
 @given(pieces, st.lists(st.integers(1, 80), min_size=1, max_size=20))
 @example(["x" * 20_000 + filled("ghp_{w36}")], [7_000])
@@ -410,6 +411,7 @@ def test_a_stream_holds_back_a_few_thousand_characters_at_most() -> None:
 # Time
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
     [
@@ -467,6 +469,7 @@ def test_of_the_shared_rows_98_percent_are_found_and_one_in_a_hundred_at_most_is
     assert len(alarms) <= 0.01 * len(clean), alarms
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", ["Set-Cookie: sid=abcd1234efgh5678; ", "curl -b 'sid=abcd1234efgh5678' ", "cookie="])
 def test_announcements_in_one_line_take_no_longer_than_in_many(unit: str) -> None:
     def seconds(text: str) -> float:

@@ -112,6 +112,7 @@ def test_the_secret_values_of_a_file_are_found_and_plain_settings_are_not(kind: 
     assert plain <= {"p@ss-wort", 'k\\"quoted-1'}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit", ["password: x: ", "A_KEY=b\n", "<a>", "password:", "token=[", 'secret="\\', 'secret="', "token='''\n"]
 )

@@ -63,6 +63,7 @@ git status --short
 """
 
 
+@pytest.mark.slow
 def test_everyday_git_works(who: tuple[Confinement, int], base: Path) -> None:
     confinement, uid = who
     ws = repository(base / "ws")
@@ -238,6 +239,7 @@ def test_descriptors_that_are_passed_arrive_and_others_do_not(bubblewrap: Confin
         os.close(write)
 
 
+@pytest.mark.slow
 def test_commands_at_the_same_time_protect_each_other(bubblewrap: Confinement, base: Path) -> None:
     """The first to end must not take away what the others are mounted on."""
     ws = repository(base / "ws")
@@ -255,6 +257,7 @@ def test_commands_at_the_same_time_protect_each_other(bubblewrap: Confinement, b
     assert picture(ws).keys() == before.keys()
 
 
+@pytest.mark.slow
 def test_a_long_command_stays_protected_after_a_short_one_in_another_process(
     bubblewrap: Confinement, base: Path
 ) -> None:
@@ -282,6 +285,7 @@ _SHORT = textwrap.dedent(
 )
 
 
+@pytest.mark.slow
 def test_what_a_killed_agentcli_left_is_removed_by_the_next_command(bubblewrap: Confinement, base: Path) -> None:
     ws = repository(base / "ws")
     before = picture(ws)
@@ -326,6 +330,7 @@ def group_of_init(pid: int) -> int | None:
     return next((int(child) for child in children if os.getpgid(int(child)) == int(child)), None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["kill bwrap", "kill its parent", "ask"])
 @pytest.mark.parametrize("deed", list(DEEDS))
 def test_nothing_survives(bubblewrap: Confinement, base: Path, deed: str, end: str) -> None:

@@ -178,6 +178,7 @@ def test_a_line_that_is_no_command_says_so(home: Path) -> None:
     assert "line 1: syntax error" in result.output
 
 
+@pytest.mark.slow
 async def test_a_command_that_is_cancelled_before_its_start_was_heard_of_is_ended_too(tmp_path: Path) -> None:
     sandbox = LocalSandbox([tmp_path], environment={"PATH": "/usr/bin:/bin"}, job_folder=tmp_path / "jobs")
     await sandbox.exec(Command("true", tmp_path, timeout_s=20))

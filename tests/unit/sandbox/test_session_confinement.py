@@ -96,6 +96,7 @@ HOSTILE = (
 )
 
 
+@pytest.mark.slow
 def test_a_home_as_the_workspace_keeps_what_starts_programs_and_agentcli_s_own_settings(home: Path) -> None:
     for name in (".config/agentcli/config.toml", ".local/bin/tool", ".config/fish/config.fish", ".bashrc"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)

@@ -159,6 +159,7 @@ def test_a_text_in_pieces_is_shown_like_the_whole(parts: list[str], cuts: list[i
     assert "".join(stream.feed(text[start:end]) for start, end in pairwise(places)) + stream.close() == printable(text)
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_whatever_is_said_nothing_steers(text: str) -> None:
     for shown in (printable(text), exposed(text), streamed(text)):

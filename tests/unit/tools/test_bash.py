@@ -122,6 +122,7 @@ def test_full_output_is_whole(bench: Bench) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_endless_output_neither_floods_nor_holds_up_anything(bench: Bench) -> None:
     async def longest_wait() -> float:
         call = asyncio.create_task(bench.acall("bash", command="yes", timeout_ms=700))

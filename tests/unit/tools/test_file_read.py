@@ -116,6 +116,7 @@ def test_an_endless_line_of_half_characters_is_shown(bench: Bench) -> None:
     assert str(bench.call("file_read", path="a").structured["text"]) == "\ufffd" * (LONGEST_KEPT // 3)
 
 
+@pytest.mark.slow
 def test_more_than_a_session_can_hold_is_not_given_at_once_but_line_by_line(bench: Bench) -> None:
     lines = LARGEST_CHOICE // 1_000 + 2
     bench.put("big.log", (b"x" * 999 + b"\n") * lines)
@@ -125,6 +126,7 @@ def test_more_than_a_session_can_hold_is_not_given_at_once_but_line_by_line(benc
     assert bench.text("file_read", path="big.log", offset=lines) == f"{lines}\t{'x' * 999}"
 
 
+@pytest.mark.slow
 def test_a_choice_of_too_many_short_lines_is_refused(bench: Bench) -> None:
     bench.put("short", "\n" * 1_000_001)
     error = bench.fails("file_read", path="short", limit=0)

@@ -229,6 +229,7 @@ def test_a_read_only_disk_is_named(small_disk: Path, tmp_path: Path) -> None:
     assert path.read_text() == "one\n"
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_of_a_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "a"
     path.write_bytes(b"old")

@@ -71,6 +71,7 @@ def test_a_large_image_is_made_smaller_in_its_proportions(bench: Bench, name: st
     assert "4000 x 1000 pixels, shown as 1568 x 392" in note
 
 
+@pytest.mark.slow
 def test_an_image_of_many_bytes_is_sent_with_fewer(bench: Bench) -> None:
     content = noise("PNG", (1_500, 1_500))
     assert len(content) > LARGEST_IMAGE
@@ -172,6 +173,7 @@ def test_offset_and_limit_choose_pages_of_a_pdf(bench: Bench) -> None:
     assert "past its end" in str(bench.fails("file_read", path="a.pdf", offset=121))
 
 
+@pytest.mark.slow
 def test_a_pdf_of_too_many_bytes_is_an_error_that_says_how_to_get_its_text(bench: Bench) -> None:
     bench.put("a.pdf", pdf(1) + b"\n%" + b"x" * LARGEST_PDF)
     error = bench.fails("file_read", path="a.pdf")

@@ -34,6 +34,7 @@ def test_changes_of_different_lines_are_merged_and_others_are_not(
     assert merged(BASE, theirs, ours) == both
 
 
+@pytest.mark.slow
 def test_a_merge_is_what_git_makes_of_it(tmp_path: Path) -> None:
     dice = random.Random(7)
     agreed = 0

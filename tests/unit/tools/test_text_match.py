@@ -144,6 +144,7 @@ def test_every_place_in_a_row_of_the_same_is_found(row: str, times: int, more: s
     assert starts == [at for at in range(len(text)) if text.startswith(old, at)]
 
 
+@pytest.mark.slow
 def test_a_long_piece_of_a_long_row_is_soon_refused() -> None:
     with pytest.raises(ToolError, match="stands 10 times"):
         edit("a" * 200_000, "a" * 20_000, "b")

@@ -68,10 +68,12 @@ def check_syntax(count: int, seed: int) -> None:
             assert len(text) < 200
 
 
+@pytest.mark.slow
 def test_words_become_what_bash_makes_of_them(tmp_path: Path) -> None:
     assert check_words(300, 1, tmp_path) > 60
 
 
+@pytest.mark.slow
 def test_what_we_say_bash_refuses_it_refuses() -> None:
     check_syntax(300, 1)
 

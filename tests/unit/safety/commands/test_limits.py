@@ -35,6 +35,7 @@ def test_what_only_looks_like_a_blank_does_not_separate() -> None:
     assert judged("echo \x07; rm -rf /").verdict == "block"
 
 
+@pytest.mark.slow
 def test_more_than_fifty_commands_are_unknown_and_still_refused_when_one_is_a_catastrophe() -> None:
     assert judged(";".join(["true"] * 50)).verdict == "allow"
     assert judged(";".join(["true"] * 51)).verdict == "try"

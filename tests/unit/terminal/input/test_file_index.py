@@ -243,6 +243,7 @@ def test_a_listing_that_goes_on_is_ended_with_the_index(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(run(), 10))
 
 
+@pytest.mark.slow
 def test_a_listing_that_is_left_early_ends_though_its_pipe_is_full(tmp_path: Path) -> None:
     for number in range(3_000):
         (tmp_path / f"{'a' * 200}{number}").touch()

@@ -354,6 +354,7 @@ def work(source: str) -> tuple[int, int]:
     return counter.calls, most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit", ["word ", "x", "*a ", "**a_ ", "[", "[a](", "`a``b ", "<a ", "_a*b", "![a", "日", "- a\n", "> ", "```\na\n"]
 )

@@ -97,6 +97,7 @@ def test_a_status_command_that_reads_nothing_is_fine(tmp_path: Path) -> None:
     assert answer(script(tmp_path, "exec < /dev/null; echo ok"), Status(model="x" * 300_000)) == "ok"
 
 
+@pytest.mark.slow
 def test_status_commands_that_hang_are_killed_with_their_children(tmp_path: Path) -> None:
     bodies = [
         "echo $$ > PID; sleep 60",
