@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 
-# Colours, and what else shows nothing here: titles, character sets, bells. Cursor movements within a line are kept.
+# Colours, and what else shows nothing here: titles, character sets, bells. Cursor movements within a line are kept, and
+# so is NUL, which separates the names that `git ls-files -z` or `find -print0` list.
 _INVISIBLE = re.compile(
     r"\x1b\[[0-9:;<=>?]*[ -/]*[@-BE-FH-JL-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\|\Z)|\x1b[PX^_][^\x1b]*(?:\x1b\\|\Z)"
-    r"|\x1b[ -/]+[0-~]|\x1b[0-OQ-WYZ\\`-~]|[\x00-\x07\x0e-\x1a\x1c-\x1f\x7f]"
+    r"|\x1b[ -/]+[0-~]|\x1b[0-OQ-WYZ\\`-~]|[\x01-\x07\x0e-\x1a\x1c-\x1f\x7f]"
 )
-_MOVE = re.compile(r"\r|\x08|\x1b\[(\d*)(?:;\d*)*([CDGK])|\x1b")
+# An escape character that begins nothing stays: what follows it may still hide the beginning of a secret.
+_MOVE = re.compile(r"\r|\x08|\x1b\[(\d{0,5})\d*(?:;\d*)*([CDGK])")
 _MAX_COLUMN = 10_000  # no terminal is wider
 
 
@@ -23,7 +25,7 @@ def as_shown(text: str) -> str:
     return "\n".join(map(_last_state, text.split("\n")))
 
 
-_CONTROL = re.compile(r"[\x00-\x08\x0d-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x01-\x08\x0d-\x1f\x7f]")
 
 
 def _last_state(line: str) -> str:
@@ -51,7 +53,7 @@ def _moved(shown: str, column: int, move: re.Match[str]) -> tuple[str, int]:
         case "\b":
             column = max(0, column - 1)
         case "C":
-            column += count
+            column = min(column + count, _MAX_COLUMN)
         case "D":
             column = max(0, column - count)
         case "G":

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.agent.permissions.decide import decide
@@ -15,6 +15,7 @@ from agentcli.agent.permissions.judge import judge
 from agentcli.agent.permissions.modes import MODES, Mode
 from agentcli.agent.permissions.rules import Rules, parse_rule
 from agentcli.safety.commands import refusal_of
+from tests.properties import examples
 from tests.unit.safety.commands.desk import cases
 from tests.unit.tools.bench import Bench
 
@@ -77,7 +78,7 @@ def longer(draw: st.DrawFn) -> tuple[str, str]:
     )
 
 
-@settings(max_examples=400, deadline=None)
+@examples(400)
 @given(longer(), st.lists(st.sampled_from(RULES), max_size=4), st.sampled_from(MODES))
 def test_text_around_a_command_never_allows_what_it_would_not(
     desk: Bench, texts: tuple[str, str], granted: list[str], mode: Mode

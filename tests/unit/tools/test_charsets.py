@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.tools.text.apply import changes_only_ascii
 from agentcli.tools.text.editorconfig import DeclaredCharset, declared_charset
 from agentcli.tools.text.encoding import decode
+from tests.properties import examples
 from tests.unit.tools.bench import Bench
 
 TEXTS = {
@@ -124,7 +125,7 @@ def test_what_may_be_another_charset_is_not_taken_for_certain(text: str, codec: 
     assert decoded.text == text or not decoded.is_certain
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(content=st.binary(max_size=40), data=st.data())
 @example(content=b"a\x95\\b", data=None)
 def test_a_change_of_ascii_alone_leaves_all_other_bytes_in_their_order(

@@ -6,13 +6,14 @@ import os
 import subprocess
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.tools.path_names import display_name, parse_name
+from tests.properties import examples
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(name=st.binary(min_size=1, max_size=12).filter(lambda name: b"\0" not in name))
 @example(name=b"\xe9\\x41'\n")
 def test_a_name_comes_back_as_it_was(name: bytes) -> None:

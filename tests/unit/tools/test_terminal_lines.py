@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pyte
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.tools.text.terminal_lines import as_shown
+from tests.properties import examples
 from tests.unit.tools.bench import Bench
 
 _PARTS = st.lists(
@@ -19,7 +20,7 @@ _PARTS = st.lists(
 ).map("".join)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(text=_PARTS)
 @example(text="10%\r50%\r\x1b[K100%\ndone")
 @example(text="abc\b\b\x1b[1Kd")
@@ -30,6 +31,11 @@ def test_it_is_what_a_terminal_shows(text: str) -> None:
     assert shown == [line.rstrip() for line in screen.display[: len(shown)]]
 
 
+@pytest.mark.parametrize("text", ["\x1b[9999Cx" * 5_000, f"ok\n\x1b[{'1' * 5_000}C", "\x1b[9999G\bx" * 5_000])
+def test_moves_far_to_the_right_take_a_moment(text: str) -> None:
+    assert len(as_shown(text)) < 30_000
+
+
 @pytest.mark.parametrize(
     ("command", "shown"),
     [
@@ -38,6 +44,7 @@ def test_it_is_what_a_terminal_shows(text: str) -> None:
         (r"printf 'passwort\b\brd: \n'", "password: "),
         (r"for i in $(seq 20000); do printf '\rprogress %05d' $i; done; echo; echo end", "progress 20000\nend"),
         (r"printf 'a\r\nb\r\n'", "a\nb"),
+        (r"printf 'a.py\0b.py\0'", "a.py\0b.py\0"),
     ],
 )
 def test_the_model_gets_the_last_state_of_each_line(bench: Bench, command: str, shown: str) -> None:
