@@ -17,7 +17,7 @@ from tests.app import warm
 
 KEYS = (
     "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "OPENAI_API_KEY", "DEEPSEEK_API_KEY", "OPENROUTER_API_KEY",
-    "GROQ_API_KEY", "TAVILY_API_KEY", "NO_COLOR", "FORCE_COLOR",
+    "GROQ_API_KEY", "TAVILY_API_KEY", "NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES",
 )  # fmt: skip
 NO_KEYRING = "keyring.backends.null.Keyring"  # the machine's own is left alone
 PATIENCE_S = 60.0  # for what never comes; a loaded machine may take long

@@ -216,7 +216,7 @@ def test_no_choice_is_parted_and_what_a_longer_yes_covers_stands_below(open_term
 @WIDTHS
 def test_a_read_shows_its_path_once(open_terminal: Open, tmp_path: Path, columns: int) -> None:
     (tmp_path / "far.txt").write_text("x\n")
-    terminal = open_terminal([calls(("file_read", {"path": "../far.txt", "limit": 5}))], "go", columns=columns)
+    terminal = open_terminal([calls(("file_read", {"path": "../far.txt"}))], "go", columns=columns)
     asked = question(terminal).partition("Allow it?")[0]
     assert words(asked) == "Read ../far.txt · outside the project"
 

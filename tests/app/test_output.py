@@ -95,7 +95,7 @@ def test_a_file_name_in_a_notice_does_not_set_the_title(
 
 def test_a_command_to_be_judged_is_shown_with_what_is_in_disguise(place: Place) -> None:
     cat = "\N{CYRILLIC SMALL LETTER ES}at"
-    assert "�at is not known to only read" in place.run("permissions", "explain", f"{cat} a").out
+    assert "\\u0441at is not known to only read" in place.run("permissions", "explain", f"{cat} a").out
 
 
 # An output that takes nothing.

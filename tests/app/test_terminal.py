@@ -149,7 +149,7 @@ def test_what_a_project_brings_is_trusted_once_all_of_it_was_shown(open_terminal
     hook = 'hooks.PreToolUse = [{matcher = "bash", hooks = [{type = "command", command = "echo \u202e; ./run"}]}]\n'
     folder = tmp_path / "project" / ".agentcli"
     folder.mkdir()
-    (folder / "config.toml").write_text("".join(f"# line {number}\n" for number in range(50)) + hook)
+    (folder / "config.toml").write_text("".join(f"# line {number}\n" for number in range(40)) + hook)
     terminal = open_terminal(None, "config", "trust", rows=30)
     assert "Trust" not in terminal.see(r"Show the rest \(\d+ more rows\)\?")
     terminal.type("\r")

@@ -20,7 +20,7 @@ from agentcli.cli.output import tell, warn
 from agentcli.cli.stored_settings import Merged, merged, write_settings
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
 from agentcli.config import Config, load_config, shown, to_toml
-from agentcli.errors import UsageError
+from agentcli.errors import ConfigError, UsageError
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.frontends.terminal.text.text_width import first_rows, rows_of
@@ -102,7 +102,12 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
     trusted = _as_trusted()
     servers = server_specs(trusted, tell)
     programs = WorkspacePrograms(trusted)
-    for hook in Hooks(trusted, is_bare=False, tell=tell).specs:
+    try:
+        hooks = Hooks(trusted, is_bare=False, tell=tell).specs
+    except ConfigError as error:  # a broken file runs nothing; whoever mends it has to trust it again
+        hooks = []
+        warn(str(error))
+    for hook in hooks:
         programs.add_hook(hook)
     for server in servers:
         programs.add_server(server)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import tempfile
 import time
@@ -44,6 +45,8 @@ MOST_OBEYED = 50  # names below the roots' own level that are kept from being wr
 _HOW_TO_GRANT = "The user can grant it: /sandbox host NAME, or sandbox.hosts in the settings."
 
 _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".idea", ".mcp.json", ".vscode"))
+
+log = logging.getLogger(__name__)
 
 
 class CommandLimits(Struct, frozen=True):
@@ -242,8 +245,13 @@ class SessionConfinement:
         if notes is None or not self.confinement.keeps_names or bounds.profile != "workspace-write":
             yield bounds, None
             return
-        with self._putting_back:
-            self._note = self._note or SessionNote(notes)
+        try:
+            with self._putting_back:
+                self._note = self._note or SessionNote(notes)
+        except OSError as error:  # a full disk: a kill may leave empty folders, which is no reason to run nothing
+            log.warning("mount points are not noted: %s", error)
+            yield bounds, None
+            return
         with self._note.during() as path:
             yield replace(bounds, note=path), self._note.descriptor
 

@@ -6,12 +6,14 @@ import base64
 import json
 import os
 import random
+import re
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from agentcli.tools.path_names import display_name
 from agentcli.tools.ripgrep import find_rg
 from tests.unit.tools.bench import ENVIRONMENT, Bench
 
@@ -95,7 +97,7 @@ def rg(folder: Path, *arguments: str) -> bytes:
 
 
 def shown(name: bytes) -> str:
-    return name.removeprefix(b"./").decode(errors="replace")
+    return display_name(os.fsdecode(name.removeprefix(b"./")))
 
 
 def in_order(name: bytes) -> list[bytes]:
@@ -172,9 +174,8 @@ def check_files(bench: Bench, given: dict[str, Any]) -> None:
 def check_counts(bench: Bench, given: dict[str, Any]) -> None:
     output = rg(bench.ws, "-c", "--null", "-H", *options_of(given)).replace(b"\r\n", b"\n")
     structured = bench.call("grep_search", output_mode="count", **given | {"limit": 0}).structured
-    start = "./" if given["path"] == "." else ""
-    said = "".join(f"{start}{match['path']}\0{match['count']}\n" for match in structured["matches"])
-    assert sorted(said.split("\n")) == sorted(output.decode(errors="replace").split("\n")), given
+    expected = [(shown(name), int(count)) for name, count in re.findall(rb"([^\0]+)\0(\d+)\n", output)]
+    assert sorted((match["path"], match["count"]) for match in structured["matches"]) == sorted(expected), given
     assert structured["total"] == sum(match["count"] for match in structured["matches"])
 
 

@@ -102,7 +102,8 @@ class MountPoints:
 
     def _hold(self, path: str, content: bytes | None, flags: int, make: _Make, is_ours: _IsOurs) -> bool:
         if self._note is not None:
-            with self._note.open("ab") as note:
+            # Without room for the note, a kill may leave the mount point; the command runs all the same.
+            with contextlib.suppress(OSError), self._note.open("ab") as note:
                 note.write(os.fsencode(path) + (b"\0folder" if content is None else b"\0file " + content) + b"\0")
         parent, _, name = path.rpartition("/")
         try:

@@ -32,7 +32,7 @@ _LOCK_SAID = re.compile(
     r"(?:could not get|waiting for|unable to (?:acquire|create|lock))[^\n]*?\block\b[^\n]*", re.IGNORECASE
 )
 # How a shell that is started here tells that it has begun (shell.py); its command stands behind it.
-_AHEAD_OF_A_COMMAND = re.compile(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '[^']*' EXIT; )?", re.DOTALL)
+_AHEAD_OF_A_COMMAND = re.compile(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '.*?' EXIT; )?", re.DOTALL)
 _LOCK_FILE = re.compile(r"[\w./@+-]*[\w@+-]\.lock\b")
 
 
