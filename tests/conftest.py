@@ -20,6 +20,23 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave all but some cases of a test that is `sampled` to the run at full length."""
+    cases: dict[tuple[str, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") is not None:
+            cases.setdefault((item.location[0], getattr(item, "originalname", item.name)), []).append(item)
+    for found in cases.values():
+        marker = found[0].get_closest_marker("sampled")
+        assert marker is not None
+        (count,) = marker.args
+        chosen = {len(found) * number // count for number in range(count)}
+        for number, item in enumerate(found):
+            if number not in chosen:
+                item.add_marker(pytest.mark.full)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def servers_are_ended() -> Iterator[None]:
     """Ends the servers that the tests of this process have started."""

@@ -106,6 +106,7 @@ def test_a_prompt_is_answered_with_everything_that_happens_on_the_way(place: Pla
     assert (ran.code, ran.err) == (0, "")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("version", [1, 2, 99])
 @slow
 def test_the_version_is_negotiated(place: Place, version: int) -> None:
@@ -586,6 +587,7 @@ def test_a_resumed_session_is_not_told_again(place: Place, open_editor: Open) ->
     assert not first.updates("user_message_chunk")
 
 
+@pytest.mark.full
 @slow
 def test_sessions_are_listed_in_pages_and_deleted(place: Place, open_editor: Open, tmp_path: Path) -> None:
     other = tmp_path / "other"
@@ -897,6 +899,7 @@ def test_when_the_editor_goes_all_is_stored_and_nothing_is_left(place: Place) ->
         assert "Begun." in stored(place, editor)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @slow
 def test_a_signal_ends_it_in_order(place: Place, number: signal.Signals) -> None:

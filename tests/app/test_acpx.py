@@ -100,6 +100,7 @@ def test_a_transcript_of_one_prompt(programs: Path, place: Place) -> None:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("flag", "is_made"), [("--approve-all", True), ("--deny-all", False)])
 def test_its_answers_to_permission_requests_count(programs: Path, place: Place, flag: str, is_made: bool) -> None:
     messages = ran(acpx(programs, place, place.script(WRITE, {"text": "{{last_result}}"}), flag, "exec", "write"))
@@ -108,6 +109,7 @@ def test_its_answers_to_permission_requests_count(programs: Path, place: Place, 
     assert (place.folder / "made").exists() is is_made
 
 
+@pytest.mark.full
 def test_its_interrupt_cancels_the_prompt(programs: Path, place: Place) -> None:
     process = acpx(programs, place, place.script(SLOW), "--approve-all", "exec", "go")
     assert process.stdout is not None

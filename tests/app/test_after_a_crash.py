@@ -134,6 +134,7 @@ def test_a_second_program_may_take_a_session_over(place: Place) -> None:
     assert not list((place.home / "state/locks").glob("*.wanted"))
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_program_that_does_not_answer_is_not_waited_for_without_end(place: Place) -> None:
     with place.start(*FORMATS, "-m", place.script({"text": "x"}, {"text": "y"}), stdin=True) as running:

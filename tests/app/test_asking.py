@@ -56,6 +56,7 @@ TOLD = {"text": "understood: {{last_result}}"}
 # Words and keys
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("columns", "sentence"),
     [
@@ -119,6 +120,7 @@ def test_a_paste_is_words(open_terminal: Open) -> None:
     terminal.see("They say: y")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("mode", ["emacs", "vi"])
 def test_the_letters_are_the_same_with_vi_s_keys(open_terminal: Open, mode: str) -> None:
     terminal = open_terminal([edit(), TOLD], AGENTCLI_TERMINAL_EDITING_MODE=mode)
@@ -133,6 +135,7 @@ def test_the_letters_are_the_same_with_vi_s_keys(open_terminal: Open, mode: str)
     terminal.see("no, because: none of it")
 
 
+@pytest.mark.sampled(1)
 @WIDTHS
 def test_a_draft_is_out_of_sight_meanwhile_and_comes_back(open_terminal: Open, columns: int) -> None:
     terminal = open_terminal([{"delay_ms": 2500, **edit()}, {"text": "edited"}], "go", columns=columns)
@@ -175,6 +178,7 @@ SAID_FIRST = [
 ]
 
 
+@pytest.mark.sampled(1)
 @WIDTHS
 def test_a_command_says_first_what_it_does(open_terminal: Open, columns: int) -> None:
     terminal = open_terminal([run(command) for command, _, _ in SAID_FIRST], columns=columns)
@@ -195,6 +199,7 @@ def test_a_command_outside_the_sandbox_is_told_in_red(open_terminal: Open) -> No
     assert is_red(terminal, "Runs OUTSIDE")
 
 
+@pytest.mark.sampled(1)
 @WIDTHS
 def test_no_choice_is_parted_and_what_a_longer_yes_covers_stands_below(open_terminal: Open, columns: int) -> None:
     two = [{"old_string": "one", "new_string": "1"}, {"old_string": "three", "new_string": "3"}]
@@ -213,6 +218,7 @@ def test_no_choice_is_parted_and_what_a_longer_yes_covers_stands_below(open_term
     assert not is_red(terminal, "Edit b.py")
 
 
+@pytest.mark.sampled(1)
 @WIDTHS
 def test_a_read_shows_its_path_once(open_terminal: Open, tmp_path: Path, columns: int) -> None:
     (tmp_path / "far.txt").write_text("x\n")
@@ -236,6 +242,7 @@ def test_s_for_an_edit_is_all_edits_of_the_session(open_terminal: Open, tmp_path
     assert (tmp_path / "project" / "b.py").read_text() == "c\n"
 
 
+@pytest.mark.sampled(1)
 @WIDTHS
 def test_separate_edits_close_to_each_other_are_hunks_of_their_own(
     open_terminal: Open, tmp_path: Path, columns: int
@@ -256,6 +263,7 @@ def test_separate_edits_close_to_each_other_are_hunks_of_their_own(
     assert (tmp_path / "project" / "b.py").read_text() == "one\ntwo\n3\n"
 
 
+@pytest.mark.full
 def test_a_hunk_can_be_left_with_a_reason(open_terminal: Open, tmp_path: Path) -> None:
     (tmp_path / "project" / "b.py").write_text("one\ntwo\nthree\n")
     two = [{"old_string": "one", "new_string": "1"}, {"old_string": "three", "new_string": "3"}]
@@ -272,6 +280,7 @@ def test_a_hunk_can_be_left_with_a_reason(open_terminal: Open, tmp_path: Path) -
     assert (tmp_path / "project" / "b.py").read_text() == "one\ntwo\n3\n"
 
 
+@pytest.mark.full
 def test_the_answer_stays_on_record_also_in_a_session_that_goes_on(open_terminal: Open) -> None:
     first = open_terminal([edit(), run("touch made"), run("touch more"), {"text": "enough"}], "go")
     first.asked()
@@ -298,6 +307,7 @@ def test_the_answer_stays_on_record_also_in_a_session_that_goes_on(open_terminal
     assert "The user declined" not in again
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("answer", ["n", "\r", "\x1b"])
 def test_a_no_ends_the_turn_and_waits_for_the_person(open_terminal: Open, tmp_path: Path, answer: str) -> None:
     terminal = open_terminal([run("touch one", "touch two"), {"text": "what now: {{last_result}}"}], "go")
@@ -360,6 +370,7 @@ def test_a_question_that_the_new_mode_asks_too_stays(open_terminal: Open) -> Non
 LOOK = calls(("file_read", {"path": "a.py"}))
 
 
+@pytest.mark.sampled(1)
 @WIDTHS
 def test_at_the_limit_of_rounds_it_asks_whether_to_go_on(open_terminal: Open, columns: int) -> None:
     terminal = open_terminal([LOOK] * 4 + [{"text": "there"}], "--max-turns", "2", "go", columns=columns)
@@ -404,6 +415,7 @@ def test_line_by_line_the_limit_asks_too(open_terminal: Open) -> None:
 # In a row
 
 
+@pytest.mark.full
 def test_ten_questions_in_a_row(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([run(*(f"touch made{n}" for n in range(10))), {"text": "all"}], "go")
     began = time.monotonic()
@@ -431,6 +443,7 @@ def test_a_key_pressed_twice_answers_once(open_terminal: Open, tmp_path: Path) -
     terminal.see("\nall")
 
 
+@pytest.mark.full
 def test_the_input_does_not_flash_up_between_two_questions(open_terminal: Open) -> None:
     terminal = open_terminal([run(*(f"touch made{n}" for n in range(6))), {"text": "all"}], "go")
     quick = 0
@@ -446,6 +459,7 @@ def test_the_input_does_not_flash_up_between_two_questions(open_terminal: Open) 
         pytest.skip("this machine is too slow now")
 
 
+@pytest.mark.full
 def test_the_time_of_the_person_is_not_the_call_s(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([run("touch made"), {"text": "all"}], "go")
     terminal.asked()

@@ -50,6 +50,7 @@ def keyed(received: Received) -> Reply:
 # Pickers
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("columns", "typed"), [(40, "/mod\r"), (80, "/model\r"), (120, "/model \r")])
 def test_model_with_enter_alone_opens_a_list_of_what_there_is(open_terminal: Open, columns: int, typed: str) -> None:
     terminal = ready(open_terminal([ANSWER], columns=columns, OPENAI_API_KEY="sk-1"))
@@ -158,6 +159,7 @@ def test_what_wins_over_a_kept_setting_is_named(open_terminal: Open) -> None:
 # Keys
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_a_model_without_a_key_asks_for_it_and_tries_it(open_terminal: Open, home: Path, columns: int) -> None:
     with chat_server([chat_reply("from the server")], models=keyed) as server:
@@ -294,6 +296,7 @@ def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: 
 # Changes
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_diff_is_coloured(open_terminal: Open, columns: int) -> None:
     change = {"name": "file_edit", "input": {"path": "a.py", "old_string": "hi", "new_string": "ho"}}

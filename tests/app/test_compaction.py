@@ -213,6 +213,7 @@ async def test_images_of_the_message_that_is_to_be_answered_stay_and_older_ones_
         assert isinstance(found[1][0], ImageBlock)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("calls", ["files", "failures"])
 async def test_however_many_files_and_failures_there_are_it_can_be_compacted(long: Any, calls: str) -> None:

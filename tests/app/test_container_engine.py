@@ -95,6 +95,7 @@ def output_of(place: Place, *commands: str) -> list[str]:
     return [line["message"]["content"][0].get("content", "") for line in ran.of("user")]
 
 
+@pytest.mark.full
 def test_commands_run_in_the_image_and_write_the_workspace(place: Place) -> None:
     said = output_of(
         place, "echo hello >made.txt; cat made.txt; ls /", "exit 3", "touch /etc/x", "git init -q .; ls -a"
@@ -107,6 +108,7 @@ def test_commands_run_in_the_image_and_write_the_workspace(place: Place) -> None
     assert (place.folder / "made.txt").read_text() == "hello\n"
 
 
+@pytest.mark.full
 def test_commands_reach_no_host_and_see_no_secret_file(place: Place) -> None:
     (place.folder / ".env").write_text("TOKEN=very-secret\n")
     hidden, network = output_of(place, "cat .env; echo read $?", "cat /proc/net/dev")

@@ -468,6 +468,7 @@ variable("another encoding", "encoding", "Text is encoded as", LC_ALL="POSIX")
 variable("no colours", "colours", "NO_COLOR is set", NO_COLOR="1")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("what", PLANTS)
 def test_a_planted_problem_is_found_with_its_mend(house: House, what: str) -> None:
     check, said, plant = PLANTS[what]
@@ -482,6 +483,7 @@ def test_a_planted_problem_is_found_with_its_mend(house: House, what: str) -> No
     assert KEY not in json.dumps(found)
 
 
+@pytest.mark.full
 def test_a_key_goes_to_its_own_provider_alone_and_all_are_asked_at_once(house: House) -> None:
     silent = [house.stack.enter_context(chat_server(models=SILENCE)) for _ in range(3)]
     other = house.stack.enter_context(chat_server())

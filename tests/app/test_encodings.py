@@ -68,6 +68,7 @@ def test_a_name_that_was_listed_is_taken_back_whatever_its_bytes_and_the_locale(
     assert ran.lines[0]["structured"]["text"] == "é✓\n"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 def test_arguments_pipes_and_answers_are_text_under_any_locale(foreign: Place) -> None:
     """UTF-8 is understood everywhere, other bytes in the charset of the locale, in which the answer is written."""

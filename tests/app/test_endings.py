@@ -47,6 +47,7 @@ def heeds_signals(running: Running) -> bool:
 # Signals.
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
 @every_format
 @every_signal
@@ -74,6 +75,7 @@ def test_a_signal_while_it_waits_for_its_prompt(place: Place) -> None:
         ended_with_a_result(running.left(), 143, "interrupted")
 
 
+@pytest.mark.sampled(1)
 @every_format
 @pytest.mark.parametrize("second", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_signal(place: Place, second: signal.Signals, format: str) -> None:
@@ -90,6 +92,7 @@ def test_a_second_signal(place: Place, second: signal.Signals, format: str) -> N
     assert result["session_id"]
 
 
+@pytest.mark.sampled(2)
 @every_format
 @pytest.mark.parametrize("attempt", range(3))
 def test_signals_that_come_once_the_result_is_out_change_nothing(place: Place, format: str, attempt: int) -> None:
@@ -208,6 +211,7 @@ def test_settings_that_cannot_be_read_are_a_usage_error(place: Place) -> None:
     assert (ran.code, ran.out, "config.toml" in ran.err, "Traceback" in ran.err) == (2, "", True, False)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("in_the_way", ["home", "home/state"])
 def test_a_home_that_is_a_file_and_one_that_is_not_needed(place: Place, in_the_way: str) -> None:
     file = place.folder.parent / in_the_way

@@ -100,6 +100,7 @@ def test_prompts_share_a_session_which_can_be_compacted(place: Place) -> None:
     assert (one["passed"], one["compactions"], one["turns"]) == (True, 1, 12), one
 
 
+@pytest.mark.full
 def test_a_killed_run_goes_on_and_repeats_nothing(place: Place) -> None:
     """A task that is done leaves a mark outside; each has exactly one in the end."""
     for n in range(4):
@@ -186,6 +187,7 @@ def variants(place: Place, *replies: list[dict[str, Any]]) -> None:
         evaluated(place, "--name", name, "--samples", "3", model=place.script(*model))
 
 
+@pytest.mark.full
 def test_compare_names_regressions_and_exits_with_1_beyond_chance(place: Place) -> None:
     for n in range(2):
         add_task(place, f"t{n}")
@@ -254,6 +256,7 @@ def test_wrong_arguments_are_told(place: Place) -> None:
     assert place.run("eval", "report", "nope").code == 2
 
 
+@pytest.mark.full
 def test_a_run_is_made_by_one_program_at_a_time(place: Place) -> None:
     add_task(place, "t", replies=[{"text": "slow", "delay_ms": 3_000}])
     arguments = ("eval", "run", "--tasks", str(place.folder.parent / "tasks"), "-m", "scripted/reference")

@@ -26,6 +26,7 @@ async def outcome(config: Config, task: Task, model: str) -> Outcome:
         await attempts.aclose()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("task", TASKS, ids=[task.name for task in TASKS])
 async def test_the_reference_passes_and_nothing_else_does(task: Task, tmp_path: Path) -> None:
     config = load_config(find_paths(str(tmp_path)), tmp_path, dict(os.environ))

@@ -230,6 +230,7 @@ def run_test(file: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=file.parent)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_session_as_a_test_passes_and_fails_where_a_tool_does_otherwise(exported_test: Path) -> None:
     passed = run_test(exported_test)

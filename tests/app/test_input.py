@@ -23,6 +23,7 @@ def prompts_of(folder: Path) -> list[str]:
     return [json.loads(line)["text"] for line in (folder / "home/state/history").read_text().splitlines()]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "refusal", [{"error": {"kind": "context_overflow"}}, {"error": {"kind": "auth"}}, {"stop_reason": "refusal"}]
 )
@@ -128,6 +129,7 @@ def test_a_message_taken_back_from_the_queue_has_its_paste_folded(open_terminal:
     terminal.see(r"\n› then \[Pasted #1 \+120 lines\]\n")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_the_card_of_keys_leaves_no_trace(open_terminal: Open, tmp_path: Path, columns: int) -> None:
     terminal = open_terminal([{"text": "the answer"}], columns=columns)
@@ -270,6 +272,7 @@ def test_a_space_typed_behind_a_completed_name_is_the_one_that_stands_there(open
     terminal.see("› read @a.py now  please\n")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_a_name_of_no_file_is_said_before_it_is_sent(open_terminal: Open, columns: int) -> None:
     terminal = open_terminal([{"text": "the answer"}, {"text": "the next one"}], columns=columns)
@@ -292,6 +295,7 @@ def test_a_name_of_no_file_is_said_before_it_is_sent(open_terminal: Open, column
     terminal.see("the next one")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_keys_can_be_chosen_and_are_shown(open_terminal: Open, tmp_path: Path, columns: int) -> None:
     (tmp_path / "home").mkdir()

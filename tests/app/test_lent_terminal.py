@@ -41,6 +41,7 @@ def told(tmp_path: Path) -> str:
     return str(json.dumps(json.loads(run("show", session))["messages"], ensure_ascii=False))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("flags", [(), ("--plain",)], ids=["live", "plain"])
 def test_it_is_unconfined_and_sees_the_whole_environment(
     open_terminal: Open, tmp_path: Path, flags: tuple[str, ...]
@@ -136,6 +137,7 @@ if len(sys.argv) == 1:
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ends", ["in order", "half way"])
 def test_esc_is_a_key_for_a_full_screen_program(open_terminal: Open, tmp_path: Path, ends: str) -> None:
     (tmp_path / "project" / "keys.py").write_text(KEY_READER)
@@ -179,6 +181,7 @@ def test_the_turn_goes_on_meanwhile_and_shows_what_came_afterwards(open_terminal
     assert shown.count("word") == 20
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_nothing_of_it_is_left_however_the_program_ends(
     open_terminal: Open, tmp_path: Path, number: signal.Signals

@@ -643,6 +643,7 @@ Agent(7)
 """
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_strict_type_checker_accepts_what_is_right_and_finds_what_is_wrong(tmp_path: Path) -> None:
     """As a program elsewhere sees the package: by its py.typed."""

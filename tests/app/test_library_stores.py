@@ -269,6 +269,7 @@ async def test_the_forms_of_answers_are_what_the_vendors_sdks_read(work: Path) -
     assert message.content[0].text == "answer 1"  # type: ignore[union-attr]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem)
 def test_the_examples_run(example: Path, tmp_path: Path) -> None:
@@ -280,6 +281,7 @@ def test_the_examples_run(example: Path, tmp_path: Path) -> None:
     assert not ran.stderr
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_examples_pass_a_strict_type_checker() -> None:
     files = sorted((ROOT / "examples").glob("*.py"))

@@ -109,6 +109,7 @@ def through(place: Place, way: str, texts: list[str]) -> list[str]:
     return [shown(answer, tool=one["name"]) for one, answer in zip(calls, answers(place, calls), strict=True)]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", WAYS)
 def test_no_tool_shows_a_secret_and_all_show_the_rest(place: Place, way: str) -> None:
     out = through(place, way, [*(f"before\n{text}\nbehind\n" for text, _ in SECRETS.values()), HARMLESS])
@@ -120,6 +121,7 @@ def test_no_tool_shows_a_secret_and_all_show_the_rest(place: Place, way: str) ->
     assert 'os.environ["PASSWORD_1"]' in out[-1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.skipif(not SHARED.exists(), reason="the shared rows lie outside the project")
 @pytest.mark.parametrize("way", ["file_read", "cat -n", "grep_search"])
 def test_of_the_shared_rows_as_many_are_masked_through_a_tool(place: Place, way: str) -> None:
@@ -268,6 +270,7 @@ PUBLISH = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("way", PUBLISH)
 def test_no_command_makes_a_secret_public_with_git(shop: Place, way: str) -> None:
     # The last secret is new, so what was found before does not hold.

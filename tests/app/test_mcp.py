@@ -225,6 +225,7 @@ def test_a_server_has_so_long_to_start(place: Place, keys: dict[str, Any], env: 
     assert "did not answer within 1.5 s" in notices(stream(place))
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_run_waits_for_a_server_that_is_new_and_slow(place: Place) -> None:
     gate = place.folder.parent / "gate"
@@ -536,6 +537,7 @@ def test_a_server_over_http_is_sent_its_headers(place: Place) -> None:
     assert "dependency_error" in results(down)[0]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_login_is_asked_for_made_once_and_renewed(place: Place) -> None:
     place.is_warm = False

@@ -82,6 +82,7 @@ async def test_names_that_lead_elsewhere_or_are_odd_are_refused(tmp_path: Path, 
     assert kept(tmp_path) == {}
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_links_that_were_planted_lead_nowhere(tmp_path: Path) -> None:
     await asked(tmp_path, call("memory", command="write", path="a/b.md", content="x"))
@@ -169,6 +170,7 @@ def test_the_person_remembers_and_the_model_is_told_at_the_next_start(tmp_path: 
     )
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_the_index_is_bounded(tmp_path: Path) -> None:
     place = Place(tmp_path)
@@ -196,6 +198,7 @@ def test_a_file_that_grew_too_large_is_listed_and_can_be_deleted(tmp_path: Path)
     assert not (folder / "big.md").exists()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_instructions_are_told_again_where_they_changed_and_only_there(place: Place) -> None:
     (place.folder / "deep").mkdir()

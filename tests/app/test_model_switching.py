@@ -133,6 +133,7 @@ async def test_a_conversation_goes_on_with_another_provider(work: Path, first: s
     check_all(await play(work, first, second), first, second)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("first", "second"), [pair for pair in permutations([*KINDS, *MORE], 2) if set(pair) & MORE.keys()]

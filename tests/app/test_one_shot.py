@@ -211,6 +211,7 @@ def test_retries_are_told_on_stderr(place: Place) -> None:
     assert "No room. Trying again in 0 s (retry 1)." in ran.err
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 @pytest.mark.parametrize("format", ["json", "text"])
 def test_a_signal_ends_the_turn_in_order(place: Place, number: signal.Signals, code: int, format: str) -> None:
@@ -464,6 +465,7 @@ def test_a_broken_file_of_grants_is_told_and_grants_nothing(place: Place) -> Non
     assert not (place.folder / "made").exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "input", "told"),
     [

@@ -41,6 +41,7 @@ def hostile(place: Place) -> Place:
     return place
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -124,6 +125,7 @@ def run_into(place: Place, full: Path, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stderr.decode()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -171,6 +173,7 @@ def in_bash(place: Place, rest: str) -> subprocess.CompletedProcess[bytes]:
     )
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("arguments", ["--help", "tools list", "sessions list --json", "tools run file_list"])
 def test_a_reader_that_has_left_is_no_error_to_tell(place: Place, arguments: str) -> None:
     assert in_bash(place, f"{arguments} | true").stderr == b""
@@ -181,6 +184,7 @@ def test_without_any_output_the_program_says_so(place: Place) -> None:
     assert (ran.returncode, ran.stderr) == (2, b"agentcli: Stdout is closed: send it to a file, or to /dev/null.\n")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("closed", ["2>/dev/full", "2>&-", "2>&- 0<&-"])
 @pytest.mark.parametrize(
     ("reply", "rest", "code"),
@@ -218,6 +222,7 @@ def test_notices_that_nobody_can_read_do_not_end_a_run(hostile: Place, full: Pat
 # Encodings.
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "env",
     [{"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1:strict"}, {"PYTHONIOENCODING": "cp1252"}],

@@ -131,6 +131,7 @@ def command(place: Place, server: LoopbackServer, text: str, *flags: str) -> str
     return place.run("-m", model, "-c", "-p", text, *flags, env=environment(server)).out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("wire", WIRES)
 def test_no_request_of_a_long_session_changes_an_earlier_byte(place: Place, wire: str) -> None:
     made, replies, (model, other) = WIRES[wire]

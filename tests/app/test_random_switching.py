@@ -143,6 +143,7 @@ async def test_no_model_refuses_what_others_left(work: Path) -> None:
     assert refusals == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 22))
 async def test_nor_in_long_conversations(work: Path, seed: int) -> None:

@@ -13,6 +13,7 @@ pytestmark = pytest.mark.slow  # each test starts the program
 SAID = {"text": "Hello."}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("rule", "says"),
     [
@@ -115,6 +116,7 @@ def test_a_refusal_that_speaks_of_a_command_is_taken_and_holds(place: Place, rul
     assert said.out.startswith(f"block: the rule {rule} denies it")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "rule",
     [

@@ -50,6 +50,7 @@ def answer_in(transcript: str) -> str:
     return transcript.partition("› go\n")[2].partition("\n› Ask")[0]
 
 
+@pytest.mark.sampled(1)
 @widths
 def test_a_streamed_answer_ends_as_the_screen_that_it_would_be_at_once(open_terminal: Open, columns: int) -> None:
     shown = []
@@ -111,6 +112,7 @@ def version() -> str:
     ).stdout.split()[-1]
 
 
+@pytest.mark.sampled(1)
 @widths
 def test_a_table_is_a_table_while_it_comes_in(open_terminal: Open, columns: int) -> None:
     table = "| name | use |\n|---|---|\n" + "".join(f"| row{n} | text {n} |\n" for n in range(6))
@@ -124,6 +126,7 @@ def test_a_table_is_a_table_while_it_comes_in(open_terminal: Open, columns: int)
     assert terminal.row_of("name │ use") == at
 
 
+@pytest.mark.sampled(1)
 @widths
 def test_a_window_that_is_dragged_while_it_streams_loses_and_mixes_nothing(open_terminal: Open, columns: int) -> None:
     words = [f"w{number}x" for number in range(240)]
@@ -139,6 +142,7 @@ def test_a_window_that_is_dragged_while_it_streams_loses_and_mixes_nothing(open_
     assert terminal.transcript().count("› Ask") == 1
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux, which wraps lines anew and tells of sizes late")
 @pytest.mark.parametrize("is_idle", [False, True])
 def test_dragging_a_tmux_window_loses_and_mixes_nothing(tmp_path: Path, is_idle: bool) -> None:

@@ -294,6 +294,7 @@ SENSELESS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("body", [*SENSELESS, json.dumps({"content": [BAD_IMAGE]}).encode()])
 def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(served: Any, body: bytes) -> None:
     server = served({"text": "Hello."})
@@ -507,6 +508,7 @@ def test_a_terminal_takes_over_a_session_of_the_server(served: Any, place: Place
 # Ends and kills
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize(
     "reply", [{"text": LONG, "chunk": 3, "delay_ms": 30}, {"tool_calls": [call("bash", command="sleep 60")]}]
@@ -727,6 +729,7 @@ def test_killed_at_random_moments_no_message_is_lost_and_none_is_told_twice(serv
     assert [one["message"]["id"] for _, one in events if one["type"] == "assistant"] == replied
 
 
+@pytest.mark.full
 def test_cut_at_every_byte_a_stream_loses_nothing_and_doubles_nothing(served: Any) -> None:
     server = served({"text": "Grüße! ✓ " * 3, "chunk": 6}, AGENTCLI_SERVE_RATE_PER_MINUTE="10000000")
     session = server.session()
@@ -777,6 +780,7 @@ def _raw(server: Server, session: Client, after: int, most: int | None, *, last:
             data += part
 
 
+@pytest.mark.full
 def test_when_a_worker_is_killed_every_stream_goes_on_within_five_seconds(served: Any, place: Place) -> None:
     replies = [{"text": LONG, "chunk": 4, "delay_ms": 30}]
     server = served(*replies, flags=("--workers", "2"))

@@ -51,6 +51,7 @@ def machines(tmp_path: Path) -> Iterator[Any]:
         server.__exit__()
 
 
+@pytest.mark.full
 def test_each_server_answers_for_the_sessions_of_all(machines: Any, tmp_path: Path) -> None:
     replies = [{"tool_calls": [call("file_write", path="a.txt", content="new")]}, {"text": "Done."}]
     here, there = machines(*replies), machines(*replies)
@@ -70,6 +71,7 @@ def test_each_server_answers_for_the_sessions_of_all(machines: Any, tmp_path: Pa
     assert here.client.get(session.path).status_code == 404
 
 
+@pytest.mark.full
 def test_when_a_machine_dies_its_streams_go_on_within_five_seconds(machines: Any, tmp_path: Path) -> None:
     replies = [{"text": LONG, "chunk": 4, "delay_ms": 30}]
     here, there = machines(*replies), machines(*replies)
@@ -104,6 +106,7 @@ def test_when_a_machine_dies_its_streams_go_on_within_five_seconds(machines: Any
     assert slowest < 8, "5 s are the aim; a loaded machine may take longer"
 
 
+@pytest.mark.full
 def test_a_machine_that_was_paused_finds_its_sessions_taken_and_tells_nothing_twice(
     machines: Any, tmp_path: Path
 ) -> None:

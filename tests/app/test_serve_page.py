@@ -120,6 +120,7 @@ def session_of(page: Any, server: Server) -> Client:
     return Client(server, found[1])
 
 
+@pytest.mark.full
 def test_a_call_is_watched_and_approved_on_a_phone(visit: Any, place: Place) -> None:
     edit = call("file_edit", path="a.py", old_string="two", new_string="2")
     (place.folder / "a.py").write_text("one\ntwo\n")
@@ -247,6 +248,7 @@ def test_an_answer_in_markdown_is_shown_as_such_and_runs_nothing(visit: Any) -> 
     page.locator(".answer", has_text="_a_a").wait_for()
 
 
+@pytest.mark.full
 def test_a_page_that_lost_the_network_comes_back_without_loss_or_doubles(visit: Any) -> None:
     page, _server, link = visit({"text": LONG, "chunk": 3, "delay_ms": 30}, {"text": "Second."})
     begin(page, "go")

@@ -153,6 +153,7 @@ def test_the_way_from_https_to_http_is_never_followed() -> None:
 # The ids of calls
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("id", ["call_0", "", " "])
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama"])
 def test_calls_that_share_an_id_or_have_none_each_get_their_own_result(place: Place, provider: str, id: str) -> None:
@@ -395,6 +396,7 @@ def test_anthropic_s_last_event_may_lack_its_blank_line_or_be_missing(place: Pla
         assert ran.result["usage"]["output_tokens"] == 42
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("line_end", [b"", b"\n", b" "])
 def test_a_line_without_an_end_is_bounded(place: Place, line_end: bytes) -> None:
     """17 MB in pieces of 1 kB: quadratic reading would take minutes."""
@@ -428,6 +430,7 @@ def test_choices_but_the_first_are_ignored(place: Place) -> None:
         assert (answer_of(ran), ran.result["terminal_reason"]) == ("Yes.", "end_turn")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("repeats_name", [True, False])
 @pytest.mark.parametrize("finish", ["function_call", "stop", None])
 def test_a_call_in_the_legacy_form_is_run(place: Place, finish: str | None, repeats_name: bool) -> None:
@@ -583,6 +586,7 @@ def test_a_reply_whose_call_did_not_arrive_is_asked_for_again(place: Place) -> N
 # Errors and what they show
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("provider", ["openai", "anthropic", "ollama"])
 def test_no_password_of_an_address_is_shown(place: Place, provider: str) -> None:
     page = Reply(b"<html>hidden-word</html>", content_type="text/html")
@@ -822,6 +826,7 @@ def test_a_socks_proxy_may_want_a_password(place: Place) -> None:
         assert len(server.requests) == 1
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("proxy_scheme", "scheme"), [("socks5", "http"), ("socks5h", "https"), ("http", "https")])
 def test_a_proxy_that_takes_the_connection_and_stays_silent_is_no_connection(
     place: Place, proxy_scheme: str, scheme: str

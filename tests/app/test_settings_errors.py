@@ -62,6 +62,7 @@ WRONG: list[tuple[str, int, str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("text", "line", "key", "says"), WRONG)
 def test_a_wrong_setting_names_file_line_and_key(place: Place, text: str, line: int, key: str, says: str) -> None:
     file = place.folder / "wrong.toml"

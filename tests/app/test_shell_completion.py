@@ -137,6 +137,7 @@ class Zsh:
         self._child.close(force=True)
 
 
+@pytest.mark.full
 def test_zsh_completes_what_the_program_takes(asked: Place) -> None:
     needs("zsh")
     zsh = Zsh(asked, script(asked, "zsh"))

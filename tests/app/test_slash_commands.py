@@ -111,6 +111,7 @@ def test_a_projects_command_counts_with_trust(place: Place) -> None:
     assert place.run("-m", model, "-p", "/greet", "--trust").out == "Hello.\n"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("text", ["/usage", "/usage of this API is unclear", "/export zz.md", "/no-such-command"])
 @pytest.mark.parametrize("how", [(), ("-p",), ("-p", "-")])
 @pytest.mark.parametrize("output", [(), STREAM])
@@ -132,6 +133,7 @@ def test_a_command_that_takes_no_argument_refuses_one(place: Place, typed: str, 
     assert "I was asked." not in ran.out
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["a\x1b[2Jb.md", "a\nb.md", "a\x7f.md", "a\x9bb.md"])
 def test_a_conversation_is_not_written_under_a_name_with_control_characters(place: Place, name: str) -> None:
     ran = place.run("-m", place.script(), "-p", f"/export {name}")
@@ -158,6 +160,7 @@ def test_piped_text_joins_a_prompt_that_a_command_stands_for_and_no_other_comman
         assert ran.result["result"].startswith("Effort from the next request on: high.")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("typed", ["/clear", "/fork", "/resume 1"])
 def test_one_run_has_no_other_session_to_go_on_with(place: Place, typed: str) -> None:
     model = place.script(USED)

@@ -158,6 +158,7 @@ def test_a_line_is_run_unless_it_is_the_same_call_again(program: Program, ids: l
     assert (program.folder / "q").read_text() == text
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("line", "id", "said"),
     [

@@ -309,6 +309,7 @@ PEM = "-----BEGIN PRIVATE KEY-----\n" + "\n".join(["MIIEvQIBADANBgkqhkiG9w0BAQEF
 PEM += "\n-----END PRIVATE KEY-----"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("secret", [KEY, "own-key-0123456789", PEM, "hunter2xyz"])
 def test_no_secret_leaves_even_with_content(place: Place, came: Collector, secret: str) -> None:
     (place.folder / ".env").write_text(f"PASSWORD={secret}\n" if "\n" not in secret else "")

@@ -97,6 +97,7 @@ WORDS = [f"word{number:04}" for number in range(800)]
 LONG_COMMAND = f"touch start && true {' '.join(WORDS)} && touch the-end"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("columns", "rows"), [(100, 30), (100, 60), (40, 30)])
 def test_a_yes_counts_once_all_that_will_run_was_on_the_screen(
     open_terminal: Open, tmp_path: Path, columns: int, rows: int
@@ -350,6 +351,7 @@ def test_an_impatient_second_ctrl_c_does_not_leave(open_terminal: Open) -> None:
     terminal.see("still here")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("columns", [40, 80, 120])
 def test_enter_goes_on_with_an_answer_that_broke_off(open_terminal: Open, columns: int) -> None:
     replies = [{"text": "This is the one half", "error": {"kind": "connection"}}, {"text": " and this the other."}]
@@ -571,6 +573,7 @@ def test_a_failed_turn_is_told_and_keeps_what_is_queued(open_terminal: Open) -> 
 BACKGROUND = {"tool_calls": [{"name": "bash", "input": {"command": "sleep 60", "background": True}}]}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("keys", ["/quit\r", "\x04", "\x03\x03"], ids=["quit", "ctrl-d", "ctrl-c"])
 @pytest.mark.parametrize("flags", [(), ("--plain",)], ids=["live", "plain"])
 def test_leaving_with_jobs_asks_once(open_terminal: Open, flags: tuple[str, ...], keys: str) -> None:

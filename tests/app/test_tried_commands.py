@@ -30,6 +30,7 @@ def _tried() -> None:
     confinement_for(f"bubblewrap, {'root' if os.getuid() == 0 else 'user'}")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("columns", [40, 100])
 def test_the_terminal_asks_about_changes_and_keeps_them(open_terminal: Open, tmp_path: Path, columns: int) -> None:
     terminal = open_terminal(SCRIPT, "go", columns=columns)
@@ -80,6 +81,7 @@ def test_hunks_of_one_file_can_be_kept(open_terminal: Open, tmp_path: Path) -> N
     assert (tmp_path / "project/a.py").read_text() == 'print("hi")\n'
 
 
+@pytest.mark.full
 def test_ctrl_b_says_that_a_tried_command_stays(open_terminal: Open) -> None:
     terminal = open_terminal(
         [{"tool_calls": [call("bash", command="for n in 1; do sleep 3; done")]}, {"text": "the end"}], "go"
@@ -139,6 +141,7 @@ STARTS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", STARTS)
 def test_any_start_finishes_a_keep_that_was_killed_and_says_so(tmp_path: Path, how: str) -> None:
     place = Place(tmp_path)
@@ -164,6 +167,7 @@ RULED = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", RULED.values(), ids=RULED)
 @pytest.mark.parametrize("mode", ["default", "acceptEdits", "auto", "bypassPermissions"])
 def test_a_rule_about_files_holds_for_what_a_command_did(place: Place, mode: str, command: str) -> None:

@@ -374,6 +374,7 @@ def test_where_nobody_can_be_asked_the_slash_command_only_lists(
     assert "TWO" not in (project.folder / "a.txt").read_text()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_random_interleavings_end_as_a_model_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))

@@ -203,6 +203,7 @@ def test_a_database_is_taken_back_and_attributes_stay(project: Place) -> None:
     assert (file.read_bytes(), os.getxattr(file, "user.tag")) == (content, b"mine")
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_a_killed_undo_is_finished_by_the_next_command(project: Place) -> None:
     for number in range(3_000):

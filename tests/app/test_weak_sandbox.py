@@ -56,6 +56,7 @@ def run_in(place: Place, *commands: str, mode: str = "auto", **how: object) -> l
     return [block.get("content", "") for block in contents if block["type"] == "tool_result"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["auto", "bypassPermissions"])
 @pytest.mark.parametrize(
     ("command", "named"),
@@ -161,6 +162,7 @@ def test_what_could_not_be_put_back_is_said_and_tried_again(place: Place) -> Non
     assert git_files(place) == before
 
 
+@pytest.mark.full
 def test_a_background_command_is_put_right_when_it_ends(place: Place) -> None:
     before = git_files(place)
     (place.folder / "hook.sh").write_text("echo evil > .git/hooks/pre-push")
@@ -197,6 +199,7 @@ EVIL = (
 )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", EVIL)
 def test_what_a_command_changed_is_put_back_when_agentcli_is_killed(place: Place, command: str) -> None:
     (place.folder / "sub").mkdir()
@@ -213,6 +216,7 @@ def test_what_a_command_changed_is_put_back_when_agentcli_is_killed(place: Place
     assert not list((place.home / "state/put_aside/unfinished").iterdir())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("command", EVIL)
 def test_the_next_start_puts_back_when_nothing_outlived_the_command(place: Place, command: str) -> None:
     (place.folder / "sub").mkdir()
@@ -306,6 +310,7 @@ def test_what_another_session_is_at_is_left_to_it(place: Place) -> None:
         assert (place.folder / ".git/hooks/pre-commit").exists()
 
 
+@pytest.mark.full
 def test_what_a_job_changed_is_not_taken_for_what_was_before(place: Place) -> None:
     """With a link for its hooks more of a repository is protected, which the second command brings in."""
     before = git_files(place)
@@ -332,6 +337,7 @@ while time.monotonic() < until:
 """
 
 
+@pytest.mark.full
 def test_a_job_that_flips_links_leads_nothing_outside(place: Place) -> None:
     """A link stands for the hooks every other moment, while they are put back after other commands again and again."""
     outside, hooks = place.folder.parent / "outside", place.folder / ".git/hooks"
@@ -351,6 +357,7 @@ def test_a_job_that_flips_links_leads_nothing_outside(place: Place) -> None:
     assert {path: kept for path, kept in git_files(place).items() if path.parent.name != "moved"} == before
 
 
+@pytest.mark.full
 def test_commands_that_overlap_are_compared_with_what_was_before_all_of_them(place: Place) -> None:
     before = git_files(place)
     (place.folder / "a.sh").write_text("echo evil > .git/hooks/pre-commit; sleep 2")
@@ -361,6 +368,7 @@ def test_commands_that_overlap_are_compared_with_what_was_before_all_of_them(pla
     assert git_files(place) == before
 
 
+@pytest.mark.full
 def test_what_the_person_agreed_to_stays_while_a_job_runs(place: Place) -> None:
     """An edit that they approved, and a command that they let out of the sandbox."""
     (place.folder / ".vscode").mkdir()
@@ -391,6 +399,7 @@ def test_what_the_person_agreed_to_stays_while_a_job_runs(place: Place) -> None:
     assert "ABC" in (place.folder / ".git/config").read_text()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("job", "written"),
     [
@@ -447,6 +456,7 @@ def test_what_the_person_changed_meanwhile_is_not_lost(place: Place) -> None:
     assert (kept / "settings.json").read_text() == "theirs\n"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("folder", ["build/ev", "dist", "target/a/b", "node_modules/@x/y", ".cache/z", "Pods/P"])
 @pytest.mark.parametrize("kind", ["landlock", "bubblewrap"])
 def test_repositories_in_folders_that_tools_make_are_kept(place: Place, kind: str, folder: str) -> None:
@@ -475,6 +485,7 @@ def test_a_folder_that_is_renamed_takes_what_programs_obey_with_it(place: Place)
     assert not (place.folder / "sub2/.git/hooks/pre-commit").exists()
 
 
+@pytest.mark.full
 def test_a_repository_with_many_hooks_leaves_room_for_the_others(place: Place) -> None:
     (place.folder / "aaa").mkdir()
     subprocess.run(["git", "init", "-q", str(place.folder / "sub")], check=True)
@@ -508,6 +519,7 @@ def test_a_remote_that_leads_to_this_machine_is_put_back(place: Place, url: str)
     assert git_files(place) == before
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "added",
     [

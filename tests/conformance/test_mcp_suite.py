@@ -15,6 +15,7 @@ HERE = Path(__file__).parent
 SUITE = "@modelcontextprotocol/conformance@0.2.0-alpha.12"  # the first with scenarios of 2026-07-28
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_our_client_passes_the_suite_but_for_the_scenarios_that_are_listed(tmp_path: Path) -> None:
     programs = installed(SUITE)

@@ -170,6 +170,7 @@ def assert_same_as_anthropic(done: Done, theirs: Any) -> None:
         assert usage.cache_creation_1h_input_tokens == creation.ephemeral_1h_input_tokens
 
 
+@pytest.mark.sampled(2)
 @cuts
 @pytest.mark.parametrize("name", ["anthropic_tools.sse", "anthropic_refusal.sse"])
 def test_a_recorded_stream_means_the_same_to_the_anthropic_sdk(name: str, cut: Cut) -> None:
@@ -177,6 +178,7 @@ def test_a_recorded_stream_means_the_same_to_the_anthropic_sdk(name: str, cut: C
     assert_same_as_anthropic(ours(AnthropicBackend(), reply), read_by_anthropic(reply))
 
 
+@pytest.mark.sampled(2)
 @replies
 def test_a_reply_means_the_same_to_the_anthropic_sdk(said: Said) -> None:
     reply = anthropic_reply(said)
@@ -256,6 +258,7 @@ def assert_same_as_openai(done: Done, theirs: Any) -> None:
         assert done.usage.reasoning_tokens == (details.reasoning_tokens or 0)
 
 
+@pytest.mark.sampled(2)
 @cuts
 @pytest.mark.parametrize(
     "name", ["openai_tools.sse", "openrouter_reasoning.sse", "deepseek_reasoning.sse", "llamacpp_text.sse"]

@@ -70,6 +70,7 @@ async def a_session(store: PostgresSessions, *bodies: Body, **how: Any) -> str:
 # Several workers.
 
 
+@pytest.mark.full
 async def test_a_session_that_another_worker_has_open_can_be_read_and_no_more(tmp_path: Path) -> None:
     async with workers(tmp_path, 2) as (one, other):
         log = await one.create(cwd=HERE)
@@ -214,6 +215,7 @@ def line_of(process: subprocess.Popen[bytes]) -> str:
     return process.stdout.readline().decode().strip()
 
 
+@pytest.mark.full
 async def test_a_killed_worker_s_session_is_free_after_its_lease(tmp_path: Path) -> None:
     with appending(tmp_path) as process:
         id = line_of(process).split()[1]
@@ -229,6 +231,7 @@ async def test_a_killed_worker_s_session_is_free_after_its_lease(tmp_path: Path)
             await log.close()
 
 
+@pytest.mark.full
 async def test_a_worker_that_was_stopped_can_store_nothing_once_another_goes_on(tmp_path: Path) -> None:
     chance = random.Random(3)
     async with workers(tmp_path) as (store,):
@@ -273,6 +276,7 @@ async def test_a_lease_that_ran_out_is_kept_while_nobody_takes_the_session(tmp_p
         await taken.close()
 
 
+@pytest.mark.full
 async def test_fifty_kills_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     chance = random.Random(7)
     async with workers(tmp_path) as (store,):

@@ -126,6 +126,7 @@ async def fails_at(folder: Path, first: int, last: int, failure: Callable[[], Ex
     return steps >= first, told
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [1, 15])
 @pytest.mark.parametrize("kind", FAILURES)
@@ -227,6 +228,7 @@ async def test_a_file_with_flipped_bits_is_repaired_or_told_about(tmp_path: Path
     await flipped(tmp_path, 12, seed=3)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_files_with_bits_flipped_in_200_places_are_repaired_or_told_about(tmp_path: Path) -> None:
     await flipped(tmp_path, 200, seed=4)

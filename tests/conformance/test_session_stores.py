@@ -478,6 +478,7 @@ async def found_in(store: SessionStore, text: str, **how: Any) -> list[str]:
     return [one.kind for one in await store.search(text, **how)]
 
 
+@pytest.mark.sampled(2)
 @every_store
 @pytest.mark.parametrize(
     ("text", "kinds"),
@@ -1357,6 +1358,7 @@ async def test_a_killed_program_has_lost_nothing_that_was_acknowledged(tmp_path:
     assert await killed_and_reopened(tmp_path, 5) >= 3
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_a_program_killed_again_and_again_has_lost_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     assert await killed_and_reopened(tmp_path, 40) >= 20

@@ -221,6 +221,7 @@ def test_no_api_refuses_a_transcript_that_the_doctor_has_seen() -> None:
     assert unacceptable(range(60)) == []
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_no_api_refuses_any_of_hundreds_of_transcripts() -> None:
     assert unacceptable(range(100, 900)) == []

@@ -54,6 +54,7 @@ async def test_it_ends_with_whoever_waits_for_it(tmp_path: Path) -> None:
     raise AssertionError("the command still runs")
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_it_has_ten_seconds(tmp_path: Path) -> None:
     began = time.monotonic()

@@ -159,6 +159,7 @@ def test_a_test_that_broke_leaves_no_score(origin, tmp_path):
     assert "1 of 1 that passed are broken" in outcome.reason
 
 
+@pytest.mark.full
 def test_an_id_that_the_data_set_cut_and_one_that_is_not_there(origin, tmp_path):
     patch = (
         "diff --git a/tests/test_more.py b/tests/test_more.py\nnew file mode 100644\n--- /dev/null\n"
@@ -174,6 +175,7 @@ def test_an_id_that_the_data_set_cut_and_one_that_is_not_there(origin, tmp_path)
     assert f"{test}gone" in half.reason
 
 
+@pytest.mark.full
 def test_what_an_agent_makes_of_the_tests_does_not_count(origin, tmp_path):
     easy = TEST + MORE.replace("4", "0")
     commands = write("tests/test_calc.py", easy) + "git update-index --skip-worktree tests/test_calc.py"
@@ -182,6 +184,7 @@ def test_what_an_agent_makes_of_the_tests_does_not_count(origin, tmp_path):
     assert "AssertionError: 0 != 4" in outcome.reason
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", ["rm tests/test_calc.py", "rm tests/test_calc.py; mkdir -p tests/test_calc.py/x"])
 def test_tests_that_an_agent_took_away_are_there_again(origin, tmp_path, made):
     outcome = attempt(origin, tmp_path, bash(write("calc.py", MENDED) + made))

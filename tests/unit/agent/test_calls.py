@@ -214,6 +214,7 @@ async def test_a_call_that_takes_too_long_is_ended_and_says_so(tmp_path: Folder)
     assert stage.of(ToolFinished)[0].error_kind == "timeout"
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_a_failing_disk_is_a_result_and_no_crash(tmp_path: Folder) -> None:
     tool = failing_tool("disk", OSError(28, "No space left on device"))

@@ -247,6 +247,7 @@ async def test_an_interrupt_between_a_reply_and_its_calls_answers_them(tmp_path:
         await goes_on(stage)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_an_interrupt_at_any_event_leaves_a_conversation_that_can_go_on(tmp_path: Folder) -> None:
     """At each event of a turn in turn: the session hears the interrupt before it does anything else."""

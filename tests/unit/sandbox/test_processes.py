@@ -59,6 +59,7 @@ def mark() -> str:
     return f"{random.randrange(10**8, 10**9)}.5"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("end", [pytest.param(end, marks=pytest.mark.slow) if end == "close" else end for end in ENDS])
 @pytest.mark.parametrize(
     "confinement", ["none", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bubblewrap", "landlock"))]

@@ -88,6 +88,7 @@ async def reason(command: str, folder: Path, *, said: str = "", quiet_s: float =
 READY = "touch r; "
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("command", "kind", "text"),
     [
@@ -155,6 +156,7 @@ async def test_waiting_to_be_connected_is_told(deaf_server: int, tmp_path: Path)
     assert found.text.endswith(f"connects to 127.0.0.1:{deaf_server}")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "command",
     [
@@ -173,6 +175,7 @@ async def test_what_works_or_cannot_be_known_is_not_called_stalled(command: str,
     assert await reason(command, tmp_path) is None
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("command", "quiet_s"),
     [
@@ -194,6 +197,7 @@ async def test_a_holder_of_a_lock_that_is_gone_has_no_name(tmp_path: Path) -> No
 # What the person and the model see of it.
 
 
+@pytest.mark.full
 def test_of_a_shell_that_waits_itself_only_the_command_is_shown(bench: Bench) -> None:
     output = bench.call("bash", command="mkfifo f; read x <f", timeout_ms=3_200)
     assert output.structured["stall"].startswith("waits for input: mkfifo f; read x <f (PID ")
@@ -207,6 +211,7 @@ def test_a_command_without_input_is_told_while_it_waits_and_when_it_has_ended(be
     assert "".join(bench.heard) == f"begun\n\n[{why}]\n"
 
 
+@pytest.mark.full
 async def test_a_server_moves_to_the_background_by_itself(bench: Bench) -> None:
     script = SERVES.replace("{ready}", "print('up', flush=True)")
     output = await asyncio.wait_for(bench.acall("bash", command=python(script), timeout_ms=60_000), 10)

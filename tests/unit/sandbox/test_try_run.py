@@ -129,6 +129,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("who", EVERYONE)
 def test_what_is_kept_is_what_the_command_does_without_a_try(base: Path, who: str) -> None:
     _, uid = confinement_for(f"bubblewrap, {who}")
@@ -186,6 +187,7 @@ def test_modes_of_folders_and_modes_that_keep_their_owner_out_are_kept(base: Pat
 STEPS = {"a.txt": "echo more >>a.txt", "lib/one.py": "rm lib/one.py", "new/x": "mkdir new; echo x >new/x"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("names", [c for count in range(4) for c in itertools.combinations(STEPS, count)], ids=str)
 def test_any_subset_can_be_kept(base: Path, names: tuple[str, ...]) -> None:
     shutil.copytree(base / "ws", base / "twin", symlinks=True)
@@ -204,6 +206,7 @@ def edited(chosen: tuple[int, ...]) -> list[str]:
     return [new for number, line in enumerate(OLD) for new in (EDITS[number] if number in wanted else [line])]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "chosen", [c for count in range(1, 6) for c in itertools.combinations(range(len(EDITS)), count)], ids=str
 )
@@ -347,6 +350,7 @@ def test_what_is_the_same_in_the_end_is_no_change(base: Path, command: str, name
     assert {changed[: len(name)] for changed in told(outcome)} == ({name} if name else set())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("command", "between", "name"),
     [
@@ -469,6 +473,7 @@ def test_git_says_what_became_of_a_repository(base: Path) -> None:
     git(ws, "fsck", "--strict")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("command", "note"),
     [
@@ -698,6 +703,7 @@ def test_what_changes_or_takes_too_much_is_ended_and_dropped(base: Path) -> None
     assert_nothing_left(base)
 
 
+@pytest.mark.full
 def test_folders_nested_deeply_are_dropped_like_others(base: Path) -> None:
     outcome = tried(base, "mkdir -p $(printf 'd/%.0s' {1..1300})", drops=True)
     assert [change.kind for change in outcome.changes] == ["created"]
@@ -745,6 +751,7 @@ def test_a_workspace_that_holds_the_state_folder_is_refused(base: Path) -> None:
         asyncio.run(runs.try_command(Command("true", base, timeout_s=20)))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("after_s", [n * 0.004 for n in range(0, 24, 4)])
 def test_a_keep_that_is_killed_is_finished_by_the_next_session(base: Path, after_s: float) -> None:
     """Each file is as before or whole; the next session finishes what was begun, and says which files."""

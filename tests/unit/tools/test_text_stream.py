@@ -81,6 +81,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
 def test_a_line_far_down_a_large_file_is_read_in_constant_memory(bench: Bench, encoding: str) -> None:

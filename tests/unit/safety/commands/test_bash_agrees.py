@@ -78,11 +78,13 @@ def test_what_we_say_bash_refuses_it_refuses() -> None:
     check_syntax(300, 1)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_many_more_words_become_what_bash_makes_of_them(tmp_path: Path) -> None:
     assert check_words(3_000, 2, tmp_path) > 500
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_much_more_of_what_we_say_bash_refuses_it_refuses() -> None:
     check_syntax(4_000, 2)

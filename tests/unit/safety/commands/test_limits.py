@@ -72,6 +72,7 @@ LONG = {
 NOT_TRIED = {"a long text": "allow", "slashes in awk": "allow", "continued lines": "allow", "many devices": "ask"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LONG)
 def test_a_monstrous_command_is_judged_in_about_a_second(name: str) -> None:
