@@ -169,6 +169,18 @@ def test_all_that_will_run_is_on_the_card_before_its_buttons(visit: Any) -> None
     page.locator(".answer", has_text="They say: use the script in bin").wait_for()
 
 
+def test_a_comment_beside_the_yes_to_a_plan_does_not_replace_the_plan(visit: Any, place: Place) -> None:
+    page, server, _ = visit({"text": "# Plan\n\n1. Look.\n"}, {"text": "done"})
+    begin(page, "/plan")
+    say(page, "go")
+    page.get_by_label("What to change first").fill("thanks")
+    page.get_by_role("button", name="Carry out this plan").click()
+    page.locator(".answer", has_text="done").wait_for()
+    session = place.run("sessions", "show", session_of(page, server).id, "--json").out
+    assert "has accepted your plan" in session
+    assert "thanks" not in session
+
+
 def test_parts_of_an_edit_are_chosen(visit: Any, place: Place) -> None:
     (place.folder / "a.py").write_text("one\n" + "same\n" * 20 + "two\n")
     edits = [{"old_string": "one", "new_string": "1"}, {"old_string": "two", "new_string": "2"}]

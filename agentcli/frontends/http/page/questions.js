@@ -4,9 +4,9 @@ import { element, inDiff, shown } from "./view.js";
 
 const LABELS = {
   run: ["Allow", "Deny"],
-  keep: ["Keep the changes", "Drop the changes"],
-  plan: ["Carry it out", "Not yet"],
-  limit: ["Go on", "Stop"],
+  keep: ["Apply these changes", "Discard them"],
+  plan: ["Carry out this plan", "Keep planning"],
+  limit: ["Continue", "Stop"],
 };
 
 // `answer` sends an op with the question's id and tells if that was taken; the card is then gone.
@@ -37,7 +37,7 @@ function ask(one, node, way) {
   words.setAttribute("aria-label", "Your own words");
   node.append(words);
   way("Answer", () => ({ type: "answer", text: words.value }), "yes");
-  way("Leave it", { type: "deny" });
+  way("Skip this question", { type: "deny" });
 }
 
 function approve(one, node, way) {
@@ -53,17 +53,21 @@ function approve(one, node, way) {
     node.append(body);
   }
   node.append(...hunks);
-  const words = element("textarea", { rows: 1, placeholder: "A comment for the model" });
-  words.setAttribute("aria-label", "A comment for the model");
+  // With a yes to a plan, a comment would be the plan that is carried out in its place.
+  const isPlan = one.kind === "plan";
+  const placeholder = isPlan ? "What to change first" : "A comment for the model";
+  const words = element("textarea", { rows: 1, placeholder });
+  words.setAttribute("aria-label", placeholder);
   node.append(words);
 
   const chosen = () => hunks.flatMap((row, n) => (row.querySelector("input").checked ? [n] : []));
   const allow = way("", () => {
     const hunk = chosen();
-    return { type: "approve", comment: words.value.trim(), ...(hunk.length < hunks.length ? { hunks: hunk } : {}) };
+    const comment = isPlan ? "" : words.value.trim();
+    return { type: "approve", comment, ...(hunk.length < hunks.length ? { hunks: hunk } : {}) };
   }, "yes");
   const wide = [];
-  if (one.can_try) way("Try it on a copy first", { type: "approve", scope: "try" });
+  if (one.can_try) way("Dry run first", { type: "approve", scope: "try" });
   for (const rule of one.rules) wide.push(way(`Allow ${rule} in this session`, { type: "approve", scope: "session", rule }));
   const deny = way("", () => ({ type: "deny", comment: words.value.trim() }));
 
