@@ -40,6 +40,7 @@ from agentcli.tools.tool import Tool, Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting.metrics import UsageCollector
+    from agentcli.agent.calls.direct import DirectCall
     from agentcli.agent.event_store import EventStore
     from agentcli.tools.mcp.client import MCPClient
     from agentcli.tools.web.searching import SearchProvider
@@ -158,7 +159,7 @@ class Agent:
         self._user_id = user_id
         self._events = event_store
         self._turns = PromptOrder()
-        self._keyed: dict[str, tuple[ToolUse, asyncio.Task[ToolFinished]]] = {}
+        self._keyed: dict[str, tuple[ToolUse, asyncio.Task[DirectCall]]] = {}
 
     async def session(self) -> Session:
         """The session itself, for operations and events. Raises `UserError`."""
@@ -305,12 +306,13 @@ class Agent:
 
         The call is judged like one of the model's: `approve` is asked where the permission mode would ask. With an
         `idempotency_key` a call is made once: later ones of that key get its result, and wait for it while it runs.
-        After a failure that may pass (`error.is_retryable`) it may be made again.
+        It may be made again after a failure only where that does nothing twice: the tool had not begun, or refused to
+        serve it now (`rate_limit`), or only reads or is idempotent and failed in a way that may pass.
         `caller_id` names the caller to hooks and in the log. Raises `UsageError` for a key of another call.
         """
         use = ToolUse(f"call_{secrets.token_hex(8)}", name, input)
         if not idempotency_key:
-            return await self._called(use, caller_id, timeout_s)
+            return (await self._called(use, caller_id, timeout_s)).finished()
         if idempotency_key not in self._keyed:
             self._forget_oldest()
             self._keyed[idempotency_key] = use, asyncio.create_task(self._called(use, caller_id, timeout_s))
@@ -318,9 +320,9 @@ class Agent:
         if (first.name, first.input) != (name, input):
             raise UsageError(f"The idempotency key {idempotency_key!r} belongs to another call, of {first.name}.")
         try:
-            return await asyncio.shield(task)
+            return (await asyncio.shield(task)).finished()
         finally:
-            if task.done() and _may_be_made_again(task) and self._keyed.get(idempotency_key, (use, None))[1] is task:
+            if task.done() and _can_repeat(task) and self._keyed.get(idempotency_key) == (first, task):
                 del self._keyed[idempotency_key]
 
     def _forget_oldest(self) -> None:
@@ -329,9 +331,9 @@ class Agent:
         for key in ended[: max(0, len(self._keyed) - MOST_KEYS + 1)]:
             del self._keyed[key]
 
-    async def _called(self, use: ToolUse, caller_id: str, timeout_s: float | None) -> ToolFinished:
+    async def _called(self, use: ToolUse, caller_id: str, timeout_s: float | None) -> DirectCall:
         session = await self.session()
-        made: ToolFinished = await import_module("agentcli.agent.calls.direct").call_directly(
+        made: DirectCall = await import_module("agentcli.agent.calls.direct").call_directly(
             session, use, ask=self._ask if self._approve else None, caller_id=caller_id, timeout_s=timeout_s
         )
         return made
@@ -386,12 +388,9 @@ class Agent:
         await self.close()
 
 
-def _may_be_made_again(task: asyncio.Task[ToolFinished]) -> bool:
-    """True for a call that was not made, or that failed in a way that may pass."""
-    if task.cancelled() or task.exception() is not None:
-        return True
-    error = task.result().error
-    return error is not None and error.is_retryable
+def _can_repeat(task: asyncio.Task[DirectCall]) -> bool:
+    """True for a call that failed, if making it again cannot do anything a second time."""
+    return task.cancelled() or task.exception() is not None or task.result().can_repeat
 
 
 def _blocks_of(

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from agentcli.llm.errors import AuthError, RateLimit
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount
 from agentcli.reply_forms import to_anthropic_message, to_chat_completion
+from agentcli.tools.own_tools import tool
+from agentcli.tools.tool import RetryRule
 from tests.app.running import call
 
 ROOT = Path(__file__).parents[2]
@@ -347,8 +350,19 @@ async def test_calls_at_once_are_asked_about_once_each_and_a_failed_answer_is_ra
                 await agent.call_tool("file_write", {"path": "bad", "content": ""}, idempotency_key="k")
 
 
-@pytest.mark.parametrize(("kind", "times"), [("resource_error", 2), ("timeout", 2), ("validation_error", 1)])
-async def test_a_failure_that_may_pass_does_not_spoil_its_key(work: Path, kind: Any, times: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "is_idempotent", "times"),
+    [
+        ("resource_error", False, 1),
+        ("timeout", False, 1),
+        ("timeout", True, 2),
+        ("validation_error", True, 1),
+        ("rate_limit", False, 2),
+    ],
+)
+async def test_a_key_makes_a_call_again_only_where_that_does_nothing_twice(
+    work: Path, kind: Any, is_idempotent: bool, times: int
+) -> None:
     made: list[str] = []
 
     async def flaky() -> str:
@@ -358,12 +372,25 @@ async def test_a_failure_that_may_pass_does_not_spoil_its_key(work: Path, kind: 
             raise ToolError("not now", kind=kind)
         return "done"
 
-    async with Agent(provider=Recorder(), cwd=work, tools=[flaky], permission_mode="bypassPermissions") as agent:
+    rule = RetryRule(retry_on=frozenset(), most=1 if is_idempotent else 0)
+    made_tool = replace(tool(flaky), is_idempotent=is_idempotent, retry=rule)
+    async with Agent(provider=Recorder(), cwd=work, tools=[made_tool], permission_mode="bypassPermissions") as agent:
         first = await agent.call_tool("flaky", {}, idempotency_key="k")
         again = [await agent.call_tool("flaky", {}, idempotency_key="k") for _ in range(2)]
     assert first.result.is_error
     assert [one.result.is_error for one in again] == [times == 1] * 2
     assert len(made) == times
+
+
+async def test_a_key_whose_call_was_denied_asks_again(work: Path) -> None:
+    said = iter((False, True))
+
+    async def decide(question: Any) -> bool:
+        return next(said)
+
+    async with Agent(provider=Recorder(), cwd=work, approve=decide) as agent:
+        made = [await agent.call_tool("file_write", {"path": "a", "content": ""}, idempotency_key="k") for _ in "12"]
+    assert [one.error_kind for one in made] == ["permission_denied", ""]
 
 
 async def test_closing_ends_a_call_whose_caller_has_gone(work: Path) -> None:

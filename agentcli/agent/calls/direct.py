@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from agentcli.agent.calls.run import run_call
 from agentcli.agent.calls.scopes import Ask, Call, TurnCalls, at_once
@@ -15,13 +15,29 @@ from agentcli.conversation.file_changes import FilesChanged
 from agentcli.llm.messages import ToolResult, ToolUse
 
 
+@dataclass(frozen=True)
+class DirectCall:
+    """The end of a call: how it finished, or what failed beside it once it had begun.
+
+    `can_repeat` is true for one that failed, if making it again cannot do anything a second time.
+    """
+
+    end: ToolFinished | Exception
+    can_repeat: bool
+
+    def finished(self) -> ToolFinished:
+        if isinstance(self.end, Exception):
+            raise self.end
+        return self.end
+
+
 async def call_directly(
     session: Session, use: ToolUse, *, ask: Ask | None = None, caller_id: str = "", timeout_s: float | None = None
-) -> ToolFinished:
+) -> DirectCall:
     """The end of the call, whatever it came to. No model reads the result, and the conversation does not hold it.
 
     `ask` answers questions; without it what would ask is denied. `caller_id` names the caller where the call is
-    recorded. One that takes longer than `timeout_s` is ended.
+    recorded. One that takes longer than `timeout_s` is ended. What fails before the tool has begun is raised.
     """
     if session.runtime.calls.servers is not None:
         await session.runtime.calls.servers.join(session.runtime.calls)
@@ -38,12 +54,29 @@ async def call_directly(
         return session.append(body) if isinstance(body, FilesChanged) else at_once()
 
     turn = TurnCalls(calls, session.state, hear, store, budgets=session.state.budgets)
+    call = Call(use, turn)
     try:
         async with asyncio.timeout(timeout_s):
-            await run_call(Call(use, turn))
+            await run_call(call)
+        finished = ended[-1]
     except TimeoutError:
         message = f"{use.name} did not end within {timeout_s:g} s and was stopped."
         error = CallError("timeout", "timeout", message, use.id)
         result = ToolResult(use.id, f"timeout: {message}", is_error=True)
-        return ToolFinished(use.id, use.name, result, (timeout_s or 0) * 1000, error_kind="timeout", error=error)
-    return ended[-1]
+        finished = ToolFinished(use.id, use.name, result, (timeout_s or 0) * 1000, error_kind="timeout", error=error)
+    except Exception as error:
+        if call.report.is_running:
+            return DirectCall(error, can_repeat=False)
+        raise
+    return DirectCall(finished, _can_repeat(call, finished))
+
+
+def _can_repeat(call: Call, finished: ToolFinished) -> bool:
+    error = finished.error
+    if error is None or not call.report.is_running:
+        return error is not None
+    tools, name = call.turn.session.tools, call.use.name
+    tool = tools.get(name) if name in tools else None  # its server may be gone
+    # A function of the program's own may change anything, whatever its effect is said to be: it has no retries.
+    is_repeatable = tool is not None and tool.may_be_repeated and tool.retry.most > 0
+    return error.kind == "rate_limit" or (error.is_retryable and is_repeatable)
