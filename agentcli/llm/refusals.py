@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib import import_module
-from math import isfinite
 from typing import Any
 
 from agentcli.llm.errors import ProviderError, error_for_status
@@ -68,16 +67,13 @@ def error_told(data: Any) -> ProviderError:
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     """`retry-after-ms`, then `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3)."""
     for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        try:
-            seconds = float(headers.get(name, "")) * unit_s
-        except ValueError:
-            continue
-        return seconds if isfinite(seconds) and seconds >= 0 else None
+        if (number := _number_of(headers.get(name, ""))) is not None:
+            return _plausible(number * unit_s)
     try:
         parse = import_module("email.utils").parsedate_to_datetime  # 5 ms, and seldom needed
         date: datetime = parse(headers.get("retry-after", ""))
         # A date without a zone is in UTC, the only one that HTTP knows.
-        return max(0.0, (date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
+        return _plausible((date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
     except (ValueError, OverflowError):
         return None
 
@@ -101,24 +97,34 @@ def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None
     return max(known) if known else None
 
 
-_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:([\d.]+)s)?\Z")  # 6m0s, as OpenAI writes it
+_NUMBER = re.compile(r"\d{1,15}(?:\.\d{1,15})?")
+_DURATION = re.compile(r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,15})?)s)?")  # 6m0s, as OpenAI writes it
 _FIRST_EPOCH = 1_000_000_000  # seconds; a smaller number is a duration
+_FIRST_EPOCH_MS = 100_000_000_000  # a greater number of seconds would be a time after the year 5000
+_MAX_WAIT_S = 32 * 86_400.0  # the longest limits are those of a month
 
 
 def _seconds_left(text: str) -> float | None:
-    """Seconds from a duration, from seconds since 1970, or until a date (RFC 3339)."""
+    """Seconds from a duration, from seconds or milliseconds since 1970, or until a date (RFC 3339)."""
     text = text.strip()
-    try:
-        seconds = float(text)
-    except ValueError:
-        if text and (parts := _DURATION.match(text)):
+    if (seconds := _number_of(text)) is None:
+        if text and (parts := _DURATION.fullmatch(text)):
             hours, minutes, seconds = (float(part or 0) for part in parts.groups())
-            return hours * 3_600 + minutes * 60 + seconds
+            return _plausible(hours * 3_600 + minutes * 60 + seconds)
         try:
             date = datetime.fromisoformat(text)
-        except ValueError:
+            seconds = date.replace(tzinfo=date.tzinfo or UTC).timestamp()
+        except (ValueError, OverflowError):
             return None
-        seconds = date.replace(tzinfo=date.tzinfo or UTC).timestamp()
-    if not isfinite(seconds):
-        return None
-    return max(0.0, seconds - datetime.now(UTC).timestamp() if seconds >= _FIRST_EPOCH else seconds)
+    if seconds >= _FIRST_EPOCH_MS:
+        seconds /= 1000
+    return _plausible(seconds - datetime.now(UTC).timestamp() if seconds >= _FIRST_EPOCH else seconds)
+
+
+def _number_of(text: str) -> float | None:
+    return float(text) if _NUMBER.fullmatch(text.strip()) else None
+
+
+def _plausible(seconds: float) -> float | None:
+    """A wait that a server may mean, zero if it is over; None for one that no limit has."""
+    return max(0.0, seconds) if seconds <= _MAX_WAIT_S else None

@@ -98,6 +98,11 @@ def test_a_wait_that_was_given_up_is_not_gone_on_with(place: Place) -> None:
         ({}, {"type": "usage_limit_reached", "resets_in_seconds": 5400}, 5400),
         ({}, {"resets_at": "EPOCH"}, 3600),
         ({"x-ratelimit-reset-requests": "soon"}, {"resets_at": True}, None),
+        ({"x-ratelimit-reset": "EPOCH_MS"}, {}, 3600),
+        ({"x-ratelimit-reset": "1.2.3s"}, {}, None),
+        ({"x-ratelimit-reset": "9" * 400 + "h"}, {"resets_at": 10**400}, None),
+        ({"x-ratelimit-reset": "99999999999999999"}, {"resets_in_seconds": 33 * 86_400}, None),
+        ({"x-ratelimit-reset": "9999-12-31T23:59:59-23:59"}, {"resets_at": "9999-12-31"}, None),
     ],
 )
 def test_the_time_of_a_reset_is_read_in_each_form(
@@ -105,6 +110,7 @@ def test_the_time_of_a_reset_is_read_in_each_form(
 ) -> None:
     later = time.time() + 3_600
     forms = {"IN_AN_HOUR": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(later)), "EPOCH": str(int(later))}
+    forms["EPOCH_MS"] = f"{forms['EPOCH']}000"
     told = {name: forms.get(str(value), value) for name, value in error.items()}
     body = json_reply({"error": told}).body
     found = seconds_until_reset({name: forms.get(value, value) for name, value in headers.items()}, body)

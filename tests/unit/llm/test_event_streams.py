@@ -240,6 +240,10 @@ def test_retry_after_is_read_in_each_of_its_forms() -> None:
         {"retry-after-ms": "nan"},
         {"retry-after": "inf"},
         {"retry-after": "1e999"},
+        {"retry-after": "9" * 400},
+        {"retry-after": "1e17"},
+        {"retry-after": "100000000000000"},
+        {"retry-after": "Wed, 21 Oct 9999 07:28:00 GMT"},
         {"retry-after": "Wed, 21 Oct 99999"},
     ):
         assert retry_after_seconds(nonsense) is None
