@@ -158,6 +158,11 @@ def test_a_change_of_ascii_alone_leaves_all_other_bytes_in_their_order(
         ("v{1..12}", "v13", False),
         (r"\*.c", "b.c", False),
         ("[", "b.c", False),
+        ("{a,b{1..3},*{x,y}/", "b2", True),
+        ("*a" * 12 + "x", "a" * 250, False),
+        ("{a,aa}" * 32, "a" * 65, False),
+        ("{1..10000}" * 20, "9" * 20, True),
+        ("*" * 33, "b.c", False),
     ],
 )
 def test_globs_of_editorconfig(glob: str, path: str, is_meant: bool) -> None:
