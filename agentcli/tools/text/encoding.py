@@ -49,7 +49,7 @@ class DecodedText(Struct, frozen=True):
     """A file's text, and what its bytes need beside it. `text` encodes back to the same bytes.
 
     A byte that is wrong in the encoding is a lone surrogate in it; `shown` is what others may see. Where the encoding
-    is not certain, only changes that `require_ascii_changes` accepts may be written.
+    is not certain, only changes that `changes_only_ascii` accepts may be written.
     """
 
     text: str
@@ -80,8 +80,8 @@ class DecodedText(Struct, frozen=True):
 def decode(content: bytes, declared: str = "") -> DecodedText | None:
     """Return the text of a file: by its BOM, else UTF-8 or UTF-16, else in another charset; None for what is no text.
 
-    `declared` is the charset that the project says its files have. It counts where the bytes are not UTF-8 and fit, and
-    for plain ASCII, to which characters may be added.
+    `declared` is the charset that the project says its files have. It counts where the bytes are not certainly UTF-8
+    and fit, and for plain ASCII, to which characters may be added.
     """
     guess = EncodingGuess(content[:SNIFFED])
     body = content[len(guess.bom) :]
@@ -91,7 +91,7 @@ def decode(content: bytes, declared: str = "") -> DecodedText | None:
     if encoding is None:
         return None
     is_certain = guess.is_certain
-    if declared and not guess.wide and not guess.bom and (guess.is_broken or content.isascii()):
+    if declared and not guess.wide and not guess.bom and (content.isascii() or not guess.is_certain):
         codec = declared_codec(declared, content)
         encoding, is_certain = (codec, True) if codec else (encoding, is_certain)
     if not is_certain and (detected := detect_charset(content)) and (detected.is_certain or encoding != "utf-8"):

@@ -101,6 +101,14 @@ def test_a_new_file_has_the_charset_that_the_project_declares(bench: Bench) -> N
     assert (bench.ws / "a").read_bytes() == b"\xe9\n"
 
 
+def test_one_broken_byte_does_not_make_a_file_of_utf_8_one_in_the_declared_charset(bench: Bench) -> None:
+    bench.put(".editorconfig", "[*]\ncharset = latin1\n")
+    content = "Grüße, déjà vu, señor, año, niño, ½ €\n".encode()
+    path = bench.put("a", content + b"\xff mode=1\n")
+    bench.call("file_edit", path="a", old_string="mode=1", new_string="é")
+    assert path.read_bytes() == content + b"\xff \xc3\xa9\n"
+
+
 def test_a_declaration_that_the_bytes_contradict_does_not_count(bench: Bench) -> None:
     bench.put(".editorconfig", "[*]\ncharset = gbk\n")
     path = bench.put("a", "é✓\nmode=1\n")
