@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_NO_BYTE = re.compile("[\ud800-\udc7f\udd00-\udfff]")  # half of a surrogate pair, which no path holds
 _ESCAPED = re.compile(r"[\\'\x00-\x1f\x7f\udc80-\udcff]")
 _QUOTED = re.compile(r"\$'((?:[^'\\]|\\.)*)'", re.DOTALL)
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{1,2})|([0-7]{1,3})|(.))", re.DOTALL)
@@ -25,7 +26,7 @@ def display_name(path: str) -> str:
 
 def parse_name(text: str) -> str:
     """Return the path that `display_name` gave this for, also if only parts of it are quoted; else the text itself."""
-    if "$'" not in text:
+    if "$'" not in text or _NO_BYTE.search(text):
         return text
     path = _QUOTED.sub(lambda found: _unquote(found[1]), text)
     return text if is_utf8(path) else path

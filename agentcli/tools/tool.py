@@ -157,11 +157,12 @@ class Workspace:
 
     def lexical_path(self, path: str) -> Path:
         """A path from the working directory on, links not followed. Raises `ToolError` for what is no path."""
-        if "\0" in path or not path:
+        name = parse_name(path)
+        if "\0" in name or not name:
             raise ToolError(f"{path!r} is not a path.", kind="invalid_parameters")
         if path == "~" or path.startswith("~/"):
             return self.home / path[2:]
-        return self.cwd / parse_name(path)
+        return self.cwd / name
 
     def shown(self, path: Path) -> str:
         """A path as the model writes it: relative to the working directory where it lies below it.

@@ -44,9 +44,9 @@ class NestedInstructions:
 
     def _touched(self, call: ToolUse) -> Iterator[Path]:
         name = call.input.get("cwd" if call.name == "bash" else "path")
-        if not isinstance(name, str) or "\0" in name:
+        if not isinstance(name, str) or "\0" in (name := parse_name(name)):
             return
-        path = Path(normpath(self.cwd / parse_name(name)))
+        path = Path(normpath(self.cwd / name))
         if call.name in _FILES:
             path = path.parent
         elif call.name not in (*_FOLDERS, "bash"):
