@@ -7,6 +7,8 @@ from typing import Literal
 
 OPEN, CLOSE = "<think>", "</think>"
 _ANY_TAG = re.compile("</?think>")
+_FENCE = re.compile(r"\s*(`{3,}|~{3,})")
+_MAX_FENCE_LINE = 100  # characters of a line that may be a fence
 _BEFORE_A_WORD = frozenset(" \t`'\"(“‘")  # a tag behind one of these is spoken about
 
 
@@ -14,8 +16,8 @@ class ThinkTags:
     """Parts reasoning in `<think>…</think>` from text. The tag may be split over chunks, its opening may be missing.
 
     Only a tag that begins the reply opens reasoning. One `</think>` may end it, or what began without a tag: then all
-    text before it `was_thinking`. All later ones are text, and so is one in prose, which stands behind an opening tag,
-    a space or a quotation mark. With `begins_inside` the reply begins with reasoning that no tag opens.
+    text before it `was_thinking`. All later ones are text, and so is one in a block of code, and one in prose, which
+    stands behind an opening tag, a space or a quotation mark. With `begins_inside` the reply begins with reasoning that no tag opens.
     """
 
     def __init__(self, *, begins_inside: bool = False) -> None:
@@ -26,6 +28,8 @@ class ThinkTags:
         self._skips_newlines = False  # those that only set a tag apart
         self._may_end = True
         self._last = ""  # the character of the text before what is held
+        self._line = ""  # the beginning of the line that it stands in
+        self._fence = ""  # the fence that opened the block of code it stands in
 
     def skip_opening(self) -> None:
         """The server keeps reasoning apart: a tag that begins the text is the answer's own."""
@@ -37,7 +41,7 @@ class ThinkTags:
         self.was_thinking = False
         is_plain = self._state == "text" and not self._held and not self._skips_newlines
         if is_plain and (not self._may_end or "<" not in text):
-            self._last = text[-1:] or self._last
+            self._follow(text)
             return [(False, text)]
         self._held += text
         pieces: list[tuple[bool, str]] = []
@@ -68,7 +72,7 @@ class ThinkTags:
             return False
         self._take(tag.start(), pieces)
         self._may_end = False
-        if is_thinking or (tag[0] == CLOSE and self._last not in _BEFORE_A_WORD):
+        if is_thinking or (tag[0] == CLOSE and self._last not in _BEFORE_A_WORD and not self._fence):
             self._held, self._skips_newlines = self._held.removeprefix(CLOSE), True
             self._state, self.is_unclosed = "text", False
             if not is_thinking:
@@ -80,7 +84,20 @@ class ThinkTags:
         piece, self._held = self._held[:size], self._held[size:]
         if piece:
             pieces.append((self._state == "thinking", piece))
-            self._last = piece[-1]
+            self._follow(piece)
+
+    def _follow(self, text: str) -> None:
+        """Note where the text is by now, as long as a tag may come."""
+        if not self._may_end or not text:
+            return
+        self._last = text[-1]
+        *lines, self._line = (self._line + text).split("\n")
+        self._line = self._line[:_MAX_FENCE_LINE]
+        for line in lines:
+            if not self._fence:
+                self._fence = found[1] if (found := _FENCE.match(line)) else ""
+            elif line.strip().startswith(self._fence) and not line.strip().strip(self._fence[0]):
+                self._fence = ""
 
     def close(self) -> list[tuple[bool, str]]:
         """What was held back, at the reply's end."""
