@@ -56,20 +56,25 @@ _LONGEST_SHEET = 500_000  # characters
 
 def plain_rules(sheet: str) -> list[tuple[str, str]]:
     """Selectors and declarations of the rules that stand outside every `@media` and its like."""
+    return [rule for rule in outer_rules(sheet) if not rule[0].startswith("@")]
+
+
+def outer_rules(sheet: str) -> list[tuple[str, str]]:
+    """The same, and `@media` and its like with all that stands in them."""
     rules: list[tuple[str, str]] = []
-    depth, start, opened, at_rule = 0, 0, 0, False
+    depth, start, opened = 0, 0, 0
     sheet = re.sub(r"/\*.*?(?:\*/|\Z)", "", sheet[:_LONGEST_SHEET], flags=re.DOTALL)
     for mark in re.finditer(r"[{};]", sheet):
         match mark[0]:
             case "{":
                 if depth == 0:
-                    opened, at_rule = mark.start(), sheet[start : mark.start()].lstrip().startswith("@")
+                    opened = mark.start()
                 depth += 1
             case "}":
                 depth = max(0, depth - 1)
                 if depth == 0:
-                    if opened >= start and not at_rule:
-                        rules.append((sheet[start:opened], sheet[opened + 1 : mark.start()]))
+                    if opened >= start:
+                        rules.append((sheet[start:opened].lstrip(), sheet[opened + 1 : mark.start()]))
                     start = mark.end()
             case _ if depth == 0:
                 start = mark.end()

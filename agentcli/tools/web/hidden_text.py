@@ -1,8 +1,8 @@
 """Takes text out of a page that is written in the colour of its background.
 
 Colours are those of `style`, `bgcolor`, `<font>` and the plain rules of the page's own style sheets, passed on from
-element to element. Where a page leaves something open (a style sheet elsewhere, the colours of the browser), such text
-is marked in place of being taken out.
+element to element. Where a page leaves something open (a style sheet elsewhere, the colours of the browser, rules of
+its own that depend on where an element is), such text is marked in place of being taken out.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from html.parser import HTMLParser
 
 from agentcli.tools.web.colours import Colour, Unknown, are_alike, background_of, colour_of
-from agentcli.tools.web.hidden import declarations, plain_rules
+from agentcli.tools.web.hidden import declarations, outer_rules
 
 MARK = "[in the colour of its background: {}]"
 _WHITE, _BLACK, _LINK = (255, 255, 255), (0, 0, 0), (0, 0, 238)
@@ -20,6 +20,9 @@ _FROM_ELSEWHERE = re.compile(
     r"<link\b[^>]{0,2000}\bstylesheet|@import|color-scheme|prefers-color-scheme", re.IGNORECASE
 )
 _ONE_NAME = re.compile(r"[.#]?[\w-]+")
+_COLOURS = re.compile(r"(?<![-\w])(?:color|background(?:-color|-image)?)\s*:", re.IGNORECASE)
+_NOT_ON_SCREEN = re.compile(r"@media\s+print\b|@font-face\b|@page\b", re.IGNORECASE)
+_NOT_AT_REST = re.compile(r"::|:(?:hover|focus|active|visited|target|disabled|before|after|selection|placeholder)")
 _VOID = frozenset("area base br col embed hr img input link meta source track wbr".split())
 _OWN_LOOK = frozenset("button input select textarea option mark".split())  # the browser's colours, not the page's
 # An element whose end is not written ends where the next one of its kind begins, unless an element of these is between.
@@ -64,11 +67,17 @@ class _Walk(HTMLParser):
         self._open: list[_Element] = [_Element("", None)]
         self._text: list[str] = []
         self._rules: dict[str, dict[str, str]] = {}
-        for selectors, body in plain_rules(style_sheet):
+        self._has_open_rules = False  # that may paint an element, and that are not followed here
+        for selectors, body in outer_rules(style_sheet):
+            if selectors.startswith("@"):
+                self._has_open_rules |= bool(_COLOURS.search(body) and not _NOT_ON_SCREEN.match(selectors))
+                continue
             declared = declarations(body)
             for selector in selectors.lower().split(","):
                 if _ONE_NAME.fullmatch(name := selector.strip().replace(":root", "html")):
                     self._rules.setdefault(name, {}).update(declared)
+                elif _COLOURS.search(body) and not _NOT_AT_REST.search(name):
+                    self._has_open_rules = True
         for name in ("html", "body"):  # also where a page leaves these tags out
             self._paint(self._open[0], self._rules.get(name, {}), is_link=False)
 
@@ -135,7 +144,8 @@ class _Walk(HTMLParser):
         self._text.clear()
         if text.strip() and element.tag not in ("style", "script", "title") and element.is_unreadable:
             self.has_hidden = True
-            is_certain = self._is_certain or (element.colour_is_declared and element.background_is_declared)
+            is_declared = element.colour_is_declared and element.background_is_declared
+            is_certain = not self._has_open_rules and (self._is_certain or is_declared)
             text = " " if is_certain else MARK.format(text)
         self.kept.append(text)
 

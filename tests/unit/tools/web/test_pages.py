@@ -332,7 +332,7 @@ def test_any_bytes_are_letters_in_any_character_set(body: bytes, label: str) -> 
         "<p>seen</p><div style='background:#123456 no-repeat; color:rgb(18, 52, 90)'>HIDDEN</div>",
         "<body bgcolor=black><p style='color:#eee'>seen</p><p>HIDDEN</p>",
         "<body style='background:#000;color:#fff'>seen<p style='color:hsl(0,0%,5%)'>HIDDEN</p></body>",
-        "<style>.n{color:snow} #d{background:navy} #d p{color:red}</style>seen<p class=n>HIDDEN</p>",
+        "<style>.n{color:snow} #d{background:navy} #d p{margin:0} a:hover{color:red}</style>seen<p class=n>HIDDEN</p>",
         "<style>body{background:#222;color:#eee}</style>seen<p style='color:#212121'>HIDDEN</p>",
         "<table><tr><td>seen</td><td style='color:white'>HIDDEN<td bgcolor=#ffffff><font color=white>HIDDEN</table>",
         "<div style='color:white'>HIDDEN<p style='color:black'>seen</p>HIDDEN</div>",
@@ -363,6 +363,21 @@ def test_text_on_another_background_is_kept(html: str) -> None:
     text = markdown(html)
     assert text.count("seen") == html.count("seen")
     assert "colour" not in text
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        ".dark p{color:#fff;background:#000}",
+        "* {background-color:#000}",
+        "@media (min-width:1px){.dark{background:#000}}",
+        "@layer base { .dark { background: #000 } }",
+        "p:not(.x){background:#000}",
+    ],
+)
+def test_where_a_rule_may_paint_an_element_by_its_place_text_is_marked(rule: str) -> None:
+    html = f"<style>{rule} .w{{color:#fff;background:#fff}}</style><div class=dark><p class=w>seen</p></div>"
+    assert markdown(html) == "[in the colour of its background: seen]"
 
 
 def test_where_a_style_sheet_from_elsewhere_may_paint_the_background_text_is_marked() -> None:
