@@ -311,6 +311,24 @@ def test_in_redis_streams_go_after_their_time_but_for_those_under_way(folder: Pa
     asyncio.run(run())
 
 
+@pytest.mark.slow
+def test_in_redis_an_earlier_version_may_write_in_between(folder: Path) -> None:
+    import redis.asyncio as redis
+
+    from agentcli.infra.event_log.redis import RedisEvents
+
+    async def run() -> None:
+        store, earlier, id = RedisEvents(redis_url()), redis.Redis.from_url(redis_url()), f"shared {folder}"
+        await store.append(id, [b"1"])
+        await earlier.xadd(f"agentcli:{id}:events", {"data": b"2"}, id="2-0")
+        await earlier.hset(f"agentcli:{id}:state", "last_id", "2")
+        assert await store.append(id, [b"3"]) == 3
+        await store.close()
+        await earlier.aclose()
+
+    asyncio.run(run())
+
+
 def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
     path = tmp_path / "events.db"
     path.write_bytes(b"no database at all" * 100)

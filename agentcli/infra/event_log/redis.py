@@ -31,11 +31,13 @@ _CONNECTIONS = 16
 _RUNNING, _NEWS = "agentcli:running", "agentcli:news"
 # Keys: events, state, the set of running streams, the last id. Arguments: stream, status, note, if_note, after,
 # milliseconds to keep it, events. A status or note of "-" is left as it is, others begin with "=". The last id never
-# expires, so that no id comes again; streams of earlier versions have it in their state.
+# expires, so that no id comes again. An earlier version, which may still run on another machine, has it in the state
+# alone: the greater one counts.
 _APPEND = """
 local note = redis.call('HGET', KEYS[2], 'note') or ''
 if ARGV[4] ~= '-' and string.sub(ARGV[4], 2) ~= note then return -1 end
-local last = tonumber(redis.call('GET', KEYS[4]) or redis.call('HGET', KEYS[2], 'last_id') or '0')
+local last = tonumber(redis.call('GET', KEYS[4]) or '0')
+last = math.max(last, tonumber(redis.call('HGET', KEYS[2], 'last_id') or '0'))
 local next = math.max(last, tonumber(ARGV[5]))
 for n = 7, #ARGV do
     next = next + 1
