@@ -148,7 +148,7 @@ def test_a_call_is_watched_and_approved_on_a_phone(visit: Any, place: Place) -> 
     assert page.locator(".question").count() == 0
 
 
-LONG_COMMAND = "curl -d " + "x" * 3_000 + " https://example.com && sh deploy.sh \u202e\u3164"
+LONG_COMMAND = "curl -d " + "x" * 3_000 + " https://ex\u0430mple.com && sh deploy.sh \u202e\u3164"
 
 
 def test_all_that_will_run_is_on_the_card_before_its_buttons(visit: Any) -> None:
@@ -157,7 +157,7 @@ def test_all_that_will_run_is_on_the_card_before_its_buttons(visit: Any) -> None
     card = page.locator(".question")
     card.wait_for()
     text = card.locator("pre").inner_text()
-    assert text == LONG_COMMAND.replace("\u202e", "⟨U+202E⟩").replace("\u3164", "⟨U+3164⟩")
+    assert text == LONG_COMMAND.encode("ascii", "backslashreplace").decode(), "as in the terminal"
     hides = "pre => pre.scrollHeight > pre.clientHeight + 1 || pre.scrollWidth > pre.clientWidth + 1"
     assert not card.locator("pre").evaluate(hides)
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentcli.agent.events import (
@@ -37,6 +37,7 @@ from agentcli.agent.result_object import usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry
 from agentcli.frontends.json_forms.entry_objects import reply_or_result, system_object
+from agentcli.frontends.printable import exposed
 from agentcli.frontends.screenless import CommandEnded
 from agentcli.llm.messages import ToolUse, Usage
 
@@ -158,11 +159,15 @@ class JsonOutput:
 
     def _approval(self, asked: ApprovalRequested, **more: Any) -> None:
         if asked.kind == "ask":
-            self._system("question", id=asked.id, question=asked.title, options=asked.options, **more)
+            said: dict[str, Any] = {"question": asked.title, "options": asked.options}
+            self._system("question", id=asked.id, **said, **_exposed(said), **more)
             return
         fields = ("id", "title", "reason", "preview", "rules", "hunks", "effects", "can_try", "kind", "changes")
         call, told = asked.call, {name: getattr(asked, name) for name in fields}
-        self._system("approval_requested", tool_name=call.name, tool_input=call.input, **told, **more)
+        texts = {name: told[name] for name in ("title", "reason", "preview", "rules", "hunks", "effects")}
+        self._system(
+            "approval_requested", tool_name=call.name, tool_input=call.input, **told, **_exposed(texts), **more
+        )
 
     def command(self, ended: CommandEnded) -> None:
         self._system("command", command=ended.name, output=ended.output, is_error=ended.is_error)
@@ -240,3 +245,14 @@ class JsonOutput:
 
     def _stream_event(self, event: dict[str, Any]) -> None:
         self.write({"type": "stream_event", "event": event, "session_id": self._session.id})
+
+
+def _exposed(texts: Mapping[str, str | Sequence[str]]) -> dict[str, Any]:
+    """`exposed`: those of the texts of a question in which a person would not see each character, in visible form."""
+    visible = {name: exposed(one) if isinstance(one, str) else [*map(exposed, one)] for name, one in texts.items()}
+    differing = {name: one for name, one in visible.items() if one != _plain(texts[name])}
+    return {"exposed": differing} if differing else {}
+
+
+def _plain(text: str | Sequence[str]) -> str | list[str]:
+    return text if isinstance(text, str) else [*text]

@@ -11,8 +11,9 @@ const LABELS = {
 
 // `answer` sends an op with the question's id and tells if that was taken; the card is then gone.
 export function questionCard(one, answer) {
+  const seen = { ...one, ...one.exposed }; // with letters in disguise as escapes; answers name the texts themselves
   const node = element("section", { className: "question", id: `question-${one.id}` });
-  node.append(element("h2", {}, shown(one.question ?? one.title)));
+  node.append(element("h2", {}, shown(seen.question ?? seen.title)));
   const ways = element("div", { className: "ways" });
   const way = (label, op, className = "") => {
     const button = element("button", { type: "button", className }, shown(label));
@@ -25,14 +26,14 @@ export function questionCard(one, answer) {
     ways.append(button);
     return button;
   };
-  if (one.subtype === "question") ask(one, node, way);
-  else approve(one, node, way);
+  if (one.subtype === "question") ask(one, seen, node, way);
+  else approve(one, seen, node, way);
   node.append(ways);
   return node;
 }
 
-function ask(one, node, way) {
-  for (const option of one.options) way(option, { type: "answer", text: option });
+function ask(one, seen, node, way) {
+  for (const [n, option] of one.options.entries()) way(seen.options[n], { type: "answer", text: option });
   const words = element("input", { placeholder: "Your own words" });
   words.setAttribute("aria-label", "Your own words");
   node.append(words);
@@ -40,13 +41,13 @@ function ask(one, node, way) {
   way("Skip this question", { type: "deny" });
 }
 
-function approve(one, node, way) {
+function approve(one, seen, node, way) {
   const isKeep = one.kind === "keep";
   const [yes, no] = LABELS[one.kind === "run" && !one.tool_name ? "limit" : one.kind];
-  for (const text of [...one.effects, one.reason].filter(Boolean)) node.append(element("p", { className: "note" }, shown(text)));
-  const hunks = one.hunks.length > 1 ? one.hunks.map((hunk, n) => hunkRow(hunk, n)) : [];
-  const head = /^--- .*\n\+\+\+ .*\n/.exec(one.preview)?.[0];
-  const texts = isKeep ? one.hunks : [hunks.length ? head : one.preview];
+  for (const text of [...seen.effects, seen.reason].filter(Boolean)) node.append(element("p", { className: "note" }, shown(text)));
+  const hunks = seen.hunks.length > 1 ? seen.hunks.map((hunk, n) => hunkRow(hunk, n)) : [];
+  const head = /^--- .*\n\+\+\+ .*\n/.exec(seen.preview)?.[0];
+  const texts = isKeep ? seen.hunks : [hunks.length ? head : seen.preview];
   for (const text of hunks.length && isKeep ? [] : texts.filter(Boolean)) {
     const body = element("pre");
     inDiff(body, text);
@@ -68,7 +69,9 @@ function approve(one, node, way) {
   }, "yes");
   const wide = [];
   if (one.can_try) way("Dry run first", { type: "approve", scope: "try" });
-  for (const rule of one.rules) wide.push(way(`Allow ${rule} in this session`, { type: "approve", scope: "session", rule }));
+  for (const [n, rule] of one.rules.entries()) {
+    wide.push(way(`Allow ${seen.rules[n]} in this session`, { type: "approve", scope: "session", rule }));
+  }
   const deny = way("", () => ({ type: "deny", comment: words.value.trim() }));
 
   const label = () => {
