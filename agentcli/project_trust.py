@@ -109,16 +109,29 @@ def _is_as_trusted(kept: str, folder: Path, root: Path) -> bool:
     return bool(kept) and (stamp == _stamp(folder, root) or digest == _fingerprint(folder, root))
 
 
-def trust_project(paths: Paths, cwd: Path) -> None:
-    """Remember that this project's files, as they are now, may be used. Raises `ConfigError`."""
-    file, root = paths.state / "trust.json", project_root(cwd)
+def project_fingerprints(cwd: Path) -> dict[str, str]:
+    """Fingerprints of the project's files as they are now, by folder. Raises `ConfigError`."""
+    root, found = project_root(cwd), {}
     try:
-        make_private_folder(paths.state)
-        trusted = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
         for folder in project_folders(cwd):
             if _files_of(folder, root):
                 stamp = _stamp(folder, root)  # before the contents, so that a change meanwhile is seen
-                trusted[folder_text(folder)] = f"{_fingerprint(folder, root)} {stamp}"
+                found[folder_text(folder)] = f"{_fingerprint(folder, root)} {stamp}"
+    except OSError as error:
+        raise ConfigError(f"cannot be trusted, as some of it cannot be read ({error}).", file=str(root)) from error
+    return found
+
+
+def trust_project(paths: Paths, cwd: Path, fingerprints: Mapping[str, str] | None = None) -> None:
+    """Remember that this project's files may be used, as they had these fingerprints or as they are now.
+
+    Raises `ConfigError`.
+    """
+    file = paths.state / "trust.json"
+    try:
+        make_private_folder(paths.state)
+        trusted = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
+        trusted |= project_fingerprints(cwd) if fingerprints is None else fingerprints
         replace_file(file, msgspec.json.encode(trusted))
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"could not be written ({error}).", file=str(file)) from error

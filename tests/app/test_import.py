@@ -284,3 +284,19 @@ def test_a_person_is_asked_before_a_project_is_trusted(place: Place) -> None:
             terminal.type(f"{answer}\r")
             terminal.exit_code()
         assert (json.loads(place.run("config", "show", "--json").out)["limits"]["max_turns"] == 7) == is_trusted
+
+
+@pytest.mark.parametrize("changed", [".agentcli/config.toml", "hook.sh"])
+def test_what_was_changed_while_a_person_was_asked_is_not_trusted(place: Place, changed: str) -> None:
+    write(place.folder / "hook.sh", "#!/bin/sh\n")
+    (place.folder / "hook.sh").chmod(0o755)
+    settings = '[limits]\nmax_turns = 7\n[[hooks.Stop]]\nhooks = [{type = "command", command = "./hook.sh"}]\n'
+    write(place.folder / ".agentcli/config.toml", settings)
+    with closing(Terminal(place.folder, "config", "trust")) as terminal:
+        terminal.see(r"(?s)max_turns = 7.*Trust them as they are now\?")
+        with (place.folder / changed).open("a") as file:
+            file.write("# more\n")
+        terminal.type("y\r")
+        terminal.see("changed meanwhile")
+        assert terminal.exit_code() == 2
+    assert json.loads(place.run("config", "show", "--json").out)["limits"]["max_turns"] != 7

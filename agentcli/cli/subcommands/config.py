@@ -27,7 +27,7 @@ from agentcli.frontends.terminal.text.text_width import first_rows, rows_of
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.near_names import did_you_mean
 from agentcli.paths import current_folder, find_paths, project_root
-from agentcli.project_trust import MCP_FILE, project_files, trust_programs, trust_project
+from agentcli.project_trust import MCP_FILE, project_files, project_fingerprints, trust_programs, trust_project
 from agentcli.safety.secrets.masking import mask
 from agentcli.setup.hooks import Hooks
 from agentcli.setup.mcp import server_specs, told_server
@@ -99,6 +99,7 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
     if not files:
         tell("This project has no settings of its own (.agentcli/config.toml).")
         return
+    fingerprints = project_fingerprints(current_folder())
     trusted = _as_trusted()
     servers = server_specs(trusted, tell)
     programs = WorkspacePrograms(trusted)
@@ -130,7 +131,9 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
         tell(shown)
     elif not _read_to_the_end(shown) or not typer.confirm("Trust them as they are now?"):
         return
-    trust_project(config.paths, current_folder())
+    if project_fingerprints(current_folder()) != fingerprints or programs.pins.to_trust() != digests:
+        raise UsageError("The project's files were changed meanwhile: run agentcli config trust again to see them.")
+    trust_project(config.paths, current_folder(), fingerprints)
     trust_programs(config.paths, digests)
     tell(f"Trusted as they are now: {names}")
 
