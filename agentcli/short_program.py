@@ -11,7 +11,7 @@ import errno
 import os
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -70,7 +70,13 @@ async def run_short_program(
 async def _start(
     argv: Sequence[str], environment: Mapping[str, str] | None, cwd: Path | None, stdin: bytes, max_bytes: int
 ) -> tuple[asyncio.subprocess.Process, list[_Output], _Feed | None]:
-    ends = [os.pipe() for _ in range(3 if stdin else 2)]
+    with ExitStack() as made:
+        ends: list[tuple[int, int]] = []
+        for _ in range(3 if stdin else 2):
+            ends.append(os.pipe())
+            for descriptor in ends[-1]:
+                made.callback(os.close, descriptor)
+        made.pop_all()
     outputs = [_Output(read_end, max_bytes) for read_end, _ in ends[:2]]
     feed = _Feed(ends[2][1], stdin) if stdin else None
     given = [ends[0][1], ends[1][1], *(read_end for read_end, _ in ends[2:])]

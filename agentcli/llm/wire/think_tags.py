@@ -17,7 +17,8 @@ class ThinkTags:
 
     Only a tag that begins the reply opens reasoning. One `</think>` may end it, or what began without a tag: then all
     text before it `was_thinking`. All later ones are text, and so is one in a block of code, and one in prose, which
-    stands behind an opening tag, a space or a quotation mark. With `begins_inside` the reply begins with reasoning that no tag opens.
+    stands behind an opening tag, a space or a quotation mark. With `begins_inside` the reply begins with reasoning
+    that no tag opens.
     """
 
     def __init__(self, *, begins_inside: bool = False) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePath
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.path_names import display_name
-from agentcli.tools.sandbox import Boundary, Files
+from agentcli.tools.sandbox import Files, Sandbox
 from agentcli.tools.tool import Attempt, ToolContext, ToolOutput
 
 _MOST_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full is shown page by page
@@ -88,7 +89,7 @@ async def run(given: Bash, context: ToolContext, *, is_own: bool = False, termin
     )
     if result.job is not None and result.exit_code is None:
         return _went_on(result.job, result, context)
-    return _output(result, given, start, context, notes=[lost])
+    return await asyncio.to_thread(_output, result, given, start, context, notes=[lost])
 
 
 def _profile(given: Bash, context: ToolContext) -> Profile | None:
@@ -133,7 +134,7 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
     if result.ended:
         names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in Counter(result.ended).items())
         notes.append(
-            f"[what it left running in the background was ended with it: {names}; set background for what is to go on]"
+            f"[stopped with the command: {names}, which it had left running. Set background to keep a process running.]"
         )
     if result.job is not None:
         notes.append(f"[left running in the background: {result.job.id}]")
@@ -205,14 +206,19 @@ def _unread(output: str, cwd: Path, files: Files) -> tuple[Path, ...]:
     """Where all the names lead that stand in complaints about files."""
     lines = (line for line in output.splitlines() if _UNREAD.search(line))
     names = dict.fromkeys("".join(found) for line in lines for found in _NAMES.findall(line))
-    paths = []
+    return tuple(_real_paths(names, cwd, files).values())
+
+
+def _real_paths(names: Iterable[str], cwd: Path, files: Files) -> dict[str, Path]:
+    """Where each of the first names leads; those that lead nowhere are left out."""
+    paths: dict[str, Path] = {}
     for name in list(names)[:_MOST_UNREAD]:
-        with contextlib.suppress(ToolError):  # it leads nowhere
-            paths.append(files.real_path(cwd / name))
-    return tuple(paths)
+        with contextlib.suppress(ToolError):
+            paths[name] = files.real_path(cwd / name)
+    return paths
 
 
-def _of_the_sandbox(output: str, boundary: Boundary, cwd: Path) -> list[str]:
+def _of_the_sandbox(output: str, sandbox: Sandbox, cwd: Path) -> list[str]:
     """What to know when a command says that it could not do something, and that is likely the sandbox's doing."""
     lines = output.splitlines()
     words = {word for line in lines if _REFUSED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
@@ -220,7 +226,8 @@ def _of_the_sandbox(output: str, boundary: Boundary, cwd: Path) -> list[str]:
     notes = []
     kept = sorted(filter(is_read_only_name, named))
     if not kept:
-        kept = [word for word in sorted(words)[:_MOST_UNREAD] if boundary.is_write_protected(cwd / word)]
+        paths = _real_paths(sorted(words), cwd, sandbox)
+        kept = [word for word, path in paths.items() if sandbox.is_write_protected(path)]
     if kept:
         notes.append(
             f"[the sandbox keeps {', '.join(kept)} from commands, as other programs obey what is there: file_edit "
@@ -232,7 +239,7 @@ def _of_the_sandbox(output: str, boundary: Boundary, cwd: Path) -> list[str]:
             f"such as Read({secret[0]}), opens it]"
         )
     missing = (line for line in lines if "No such file or directory" in line and _IN_TMP.search(line))
-    if any(not any(str(root) in line for root in boundary.roots) for line in missing):
+    if any(not any(str(root) in line for root in sandbox.roots) for line in missing):
         notes.append("[/tmp is empty for each command: keep in the workspace what a later one is to find]")
     if _NO_HOST.search(output):
         notes.append("[the sandbox lets commands reach only hosts that the user opens: /sandbox host NAME]")

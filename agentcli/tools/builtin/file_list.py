@@ -11,7 +11,7 @@ import msgspec
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import FileList
-from agentcli.tools.builtin.searching import look_for, relative_glob, remarks, searchable
+from agentcli.tools.builtin.searching import relative_glob, remarks, search_with_literal_brackets, searchable
 from agentcli.tools.observation import beside
 from agentcli.tools.path_names import display_name, parse_name
 from agentcli.tools.sandbox import Listing, Looked, names_in
@@ -34,7 +34,9 @@ async def run(given: FileList, context: ToolContext) -> ToolOutput:
         return (*found.result(place.prefix), looked)
 
     listing = Listing(place.path, relative_glob(given.pattern, place), given.include_ignored, place.base)
-    paths, total, looked = await look_for(listing.pattern, place, files, look, lambda result: result[1] > 0)
+    paths, total, looked = await search_with_literal_brackets(
+        listing.pattern, place, files, look, lambda result: result[1] > 0
+    )
     notes = [f"[{total - len(paths)} more]"] if total > len(paths) else []
     if not total and listing.pattern and not listing.include_ignored:
         notes = await _ignored(listing, context)

@@ -6,7 +6,7 @@ from typing import Any
 
 from agentcli.tools.builtin.arguments import GrepSearch
 from agentcli.tools.builtin.matches import AllMatches, Files, FirstMatches, Gatherer
-from agentcli.tools.builtin.searching import Place, look_for, relative_glob, remarks, searchable
+from agentcli.tools.builtin.searching import Place, relative_glob, remarks, search_with_literal_brackets, searchable
 from agentcli.tools.observation import beside
 from agentcli.tools.sandbox import Looked, Search
 from agentcli.tools.tool import ToolContext, ToolOutput
@@ -36,7 +36,7 @@ async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
         return found, await files.search(search, found.add)
 
     glob = relative_glob(given.glob, place)
-    found, looked = await look_for(glob, place, files, look, lambda result: result[0].files > 0)
+    found, looked = await search_with_literal_brackets(glob, place, files, look, lambda result: result[0].files > 0)
     return _output(found, looked, given, place)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
@@ -68,7 +69,7 @@ def relative_glob(glob: str | None, place: Place) -> str:
 T = TypeVar("T")
 
 
-async def look_for(
+async def search_with_literal_brackets(
     glob: str, place: Place, files: Files, look: Callable[[str], Awaitable[T]], has_found: Callable[[T], bool]
 ) -> T:
     """Look with a glob in which `[slug]` is a folder's own name where one is called so, as in routes of web frameworks.
@@ -76,7 +77,7 @@ async def look_for(
     Where nobody can tell beforehand, as behind `**`, that is tried first. The brackets of a file's name are literal
     where they find nothing as a class of characters.
     """
-    glob = _with_literal_names(glob, place, files)
+    glob = await asyncio.to_thread(_with_literal_names, glob, place, files)
     ways = (glob,) if glob.startswith("!") else tuple(dict.fromkeys((_escape_folders(glob), glob, _escape(glob))))
     failures: list[ToolError] = []
     results: dict[str, T] = {}

@@ -219,3 +219,26 @@ def test_the_keeper_sees_no_more_than_commands_do(tmp_path: Path) -> None:
     )
     assert "AGENTCLI=1" in run.stdout
     assert "s3cret" not in run.stdout
+
+
+def test_a_short_program_for_which_there_are_too_few_descriptors_leaves_none_open() -> None:
+    code = """
+import asyncio, os, resource
+from agentcli.short_program import run_short_program
+
+def count():
+    return len(os.listdir("/proc/self/fd"))
+
+async def run():
+    before = count()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before - 1 + 5, hard))
+    try:
+        await run_short_program(["true"], timeout_s=10, max_bytes=10, stdin=b"x")
+    except OSError as error:
+        print(error.strerror, count() - before)
+
+asyncio.run(run())
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CHECKOUT, check=True)
+    assert ran.stdout == "Too many open files 0\n"
