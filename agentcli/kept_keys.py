@@ -137,9 +137,9 @@ class KeptKeys:
 
 
 def sendable_key(key: str, error: Callable[[str], ConfigError]) -> str:
-    """The key as it is. Raises the `error` where no header can carry it."""
+    """The key as it is. Raises the `error` where an HTTP header cannot carry it."""
     if not (key.isascii() and key.isprintable()):
-        raise error("the key holds a character that no header can carry: copy it again.")
+        raise error("the key contains a character that an HTTP header cannot carry: copy it again.")
     return key
 
 

@@ -34,7 +34,7 @@ from agentcli.agent.turn_log import (
     tell_error,
 )
 from agentcli.agent.urging import has_said_all, urges
-from agentcli.agent.usage_limits import names_reset, wait_for_reset, wait_until
+from agentcli.agent.usage_limits import has_distant_reset, wait_for_reset, wait_until
 from agentcli.conversation.entries import Result, User, reminder
 from agentcli.errors import LoopError, StorageError, UserError
 from agentcli.llm import provider as llm
@@ -48,7 +48,7 @@ from agentcli.llm.errors import (
     ProviderError,
 )
 from agentcli.llm.messages import Text, ToolUse
-from agentcli.llm.providers.catalog import shown_name
+from agentcli.llm.providers.catalog import provider_display_name
 
 
 async def run_turn(turn: Turn) -> Done | TurnFailed:
@@ -295,7 +295,7 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
         error = unstored
     said = [_overload(turn, error) or told(error), _ADVICE.get(type(error), ""), taken_back]
     if is_retryable and not broke_off:
-        said += _ways_on(turn, error)
+        said += _next_steps(turn, error)
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in said if part)
     denials = tuple(turn.calls.denials)
     kind = type(error).__name__
@@ -307,14 +307,14 @@ def _overload(turn: Turn, error: Exception) -> str:
     is_bare = str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error")
     if not isinstance(error, Overloaded) or not is_bare:
         return ""
-    error.args = (f"{shown_name(turn.state.model.partition('/')[0])} is overloaded",)
+    error.args = (f"{provider_display_name(turn.state.model.partition('/')[0])} is overloaded",)
     return told(error)
 
 
-def _ways_on(turn: Turn, error: Exception) -> list[str]:
+def _next_steps(turn: Turn, error: Exception) -> list[str]:
     """What to do about a failure that passes."""
     said = []
-    if names_reset(error) and not turn.runtime.limits.waits_for_reset:
+    if has_distant_reset(error) and not turn.runtime.limits.waits_for_reset:
         said.append("With limits.wait_for_reset = true it waits, and goes on by itself.")
     if not turn.runtime.limits.asks:
         return [*said, "Try again later, or choose another model with -m."]

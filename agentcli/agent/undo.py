@@ -151,11 +151,6 @@ class Plan(Struct, frozen=True):
     passed_over: str = ""
 
     @property
-    def is_hopeless(self) -> bool:
-        """True where nothing can be done: because of conflicts, or because no changes were recorded."""
-        return bool(self.obstacle)
-
-    @property
     def obstacle(self) -> str:
         """The reason that nothing can be done; empty if something can."""
         if self.restoration.changes:
@@ -183,7 +178,7 @@ async def plan_undo(
     newest: Plan | None = None
     for one in turns:
         plan = Plan(one, direction, await checkpoints.restoration(one.changes), newest.turn.name if newest else "")
-        if not plan.is_hopeless:
+        if not plan.obstacle:
             return plan
         newest = newest or plan
     return newest
@@ -196,7 +191,7 @@ async def carry_out(
 
     What meets a conflict can still be taken back later. Raises `UserError`, and `ToolError` where nothing was done.
     """
-    if plan.is_hopeless:
+    if plan.obstacle:
         return plan.restoration.files
     keys = tuple(file.path for file in plan.restoration.files[:_MOST_LOCKED])
     async with locks.held(keys, timeout_s=_LOCK_PATIENCE_S):
@@ -245,10 +240,11 @@ def told_outcome(
     is_redo = plan.direction == "redo"
     how = "done again" if is_redo else "taken back"
     done = f"{plan.turn.name} was {how}"
-    if plan.is_hopeless:
+    if plan.obstacle:
         head = f"Nothing of {_lower(plan.turn.name)} could be {how}: {plan.obstacle}."
     elif all(file.how == "kept" for file in files):
-        head = f"Nothing of {_lower(plan.turn.name)} had to be {how}: all its files are so already, or were removed."
+        why = "its files are already in that state, or no longer exist"
+        head = f"Nothing of {_lower(plan.turn.name)} needed to be {how}: {why}."
     elif conflicts := sum(file.how == "conflict" for file in files):
         head = f"{done}, but for {conflicts} of {len(files)} files: these stay as they are."
     elif plan.turn.has_unrecorded:

@@ -15,14 +15,14 @@ from agentcli.llm.retry import LONGEST_WAIT_S, clock_time
 COUNTDOWN_S = 60.0  # seconds between two events that tell how long it still takes
 
 
-def names_reset(error: Exception) -> bool:
+def has_distant_reset(error: Exception) -> bool:
     """True for a limit that names its end, too far away for a usual retry."""
     return isinstance(error, RateLimit) and (error.retry_after or 0.0) > LONGEST_WAIT_S
 
 
 async def wait_for_reset(turn: Turn, error: ProviderError) -> bool:
     """Wait until the limit that `error` names resets; False where the turn is to end instead."""
-    if not turn.runtime.limits.waits_for_reset or turn.has_waited or not names_reset(error):
+    if not turn.runtime.limits.waits_for_reset or turn.has_waited or not has_distant_reset(error):
         return False
     await wait_until(turn, time.time() + (error.retry_after or 0.0))
     return True

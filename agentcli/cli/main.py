@@ -24,9 +24,9 @@ from agentcli.paths import current_folder
 if TYPE_CHECKING:
     from agentcli.config import Config
 
-# Each is a module of cli/ with a typer `app` (40 ms to import) or with `FLAGS`, loaded when it is called.
 _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls takes some 90 MB
 
+# Each is a module of cli/ with a typer `app` (40 ms to import) or with `FLAGS`, loaded when it is called.
 COMMANDS = {
     "demo": "the tour with a scripted model: no key, no network",
     "sessions": "list, search, export, fork, remove, redact and check stored sessions",
@@ -112,7 +112,8 @@ def _check_memory_limit() -> None:
     if limit != resource.RLIM_INFINITY and limit < _MIN_ADDRESS_SPACE:
         given, needed = limit // 1024, _MIN_ADDRESS_SPACE // 1024
         raise UserError(
-            f"The limit of memory is too small to run: `ulimit -v` is {given}, and has to be {needed} or more."
+            f"Not enough memory to start: `ulimit -v` is {given} KiB, agentcli needs {needed}. "
+            f"Raise it with `ulimit -v {needed}`."
         )
 
 

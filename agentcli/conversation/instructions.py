@@ -19,7 +19,7 @@ PER_FOLDER = ("AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "GEMINI.md")  # th
 LOCAL = ("AGENTS.local.md", "CLAUDE.local.md")  # a person's own, beside it
 DEEPEST_IMPORT = 5
 
-_TOO_LARGE = "instruction files hold more than 32 KiB together"
+_TOO_LARGE = "instruction files together exceed 32 KiB"
 _HEADING = "Instruction files of the user and the project; nearer ones win, the user's own words win over all."
 _CODE = re.compile(r"^ {0,3}(`{3,}|~{3,}).*?(?:^ {0,3}\1|\Z)|(`+)[^`].*?\2", re.MULTILINE | re.DOTALL)
 _IMPORT = re.compile(r"(?<![\w@.])@([\w./~-]*[\w/])")
@@ -78,7 +78,7 @@ class InstructionReader:
                 continue
             self._spent += len(shown)
             if len(shown) < size:
-                missing = f"{(size - len(shown)) / 1024:.1f} of {size / 1024:.1f} KiB are missing, as {_TOO_LARGE}"
+                missing = f"{(size - len(shown)) / 1024:.1f} of {size / 1024:.1f} KiB are missing because {_TOO_LARGE}"
                 line = text.count("\n") + 1
                 text += f"\n[{missing}: read the rest with file_read, path {file}, offset {line}]"
                 cut.append((file, missing))

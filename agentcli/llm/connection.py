@@ -17,7 +17,7 @@ from agentcli.llm.errors import BadRequest, ConnectionFailed, ProviderError, Tim
 from agentcli.llm.proxies import Proxy, lead_through
 from agentcli.llm.refusals import Mask
 from agentcli.llm.server_address import Origin, origin_of
-from agentcli.llm.tls import certificate_refused, tls_context, without_retry
+from agentcli.llm.tls import permanent_connection_error, tls_context, untrusted_certificate_error
 
 CONNECT_TIMEOUT_S = 10.0
 LONGEST_IDLE_S = 5.0  # servers close idle connections; a request on one that just closes is lost
@@ -124,7 +124,7 @@ class Connections:
         except TimeoutError as error:
             raise Timeout(f"{self._where} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.") from error
         except ssl.SSLCertVerificationError as error:
-            raise certificate_refused(self._where, str(error)) from error
+            raise untrusted_certificate_error(self._where, str(error)) from error
         except OSError as error:
             raise ConnectionFailed(
                 f"Could not connect to {self._where} ({_reason(error)}). Is the server running?"
@@ -195,7 +195,7 @@ class _Connection:
             request = h11.Request(method=method, target=target, headers=list(headers.items()))
             parts = [self._http.send(event) for event in (request, h11.Data(body), h11.EndOfMessage())]
         except h11.LocalProtocolError as error:  # a header of the person's own that none can be
-            raise without_retry(f"The request to {self._where} cannot be sent: {error}.") from error
+            raise permanent_connection_error(f"The request to {self._where} cannot be sent: {error}.") from error
         self._writer.write(b"".join(part for part in parts if part))
         try:
             async with asyncio.timeout(self._read_timeout):

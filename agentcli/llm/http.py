@@ -145,7 +145,7 @@ def check_sendable(address: str, headers: Mapping[str, str]) -> None:
         if not is_header_name(name):
             raise BadRequest(f"{name!r} is not the name of a header: set the provider's headers.")
         if not (value.isascii() and value.isprintable()):
-            raise AuthError(f"The header {name} holds a character that no header can carry: copy its value again.")
+            raise AuthError(f"The header {name} contains a character that an HTTP header cannot carry: copy it again.")
 
 
 def note_request(error: ProviderError, masked: Mask, body: dict[str, Any] | None, *, is_answered: bool) -> None:

@@ -138,7 +138,7 @@ def ways(request: Request, error: ProviderError) -> list[Way]:
     # Of two with the same keys the later, wider words stay, at the place of the first.
     found = {frozenset(keys): how for _, group in groups for how, keys in group if keys}
     return [
-        *_tools(request, error, said),
+        *tools,
         *_fields(error, said),
         *(Way(how, keys, how.endswith("results")) for keys, how in found.items()),
     ]

@@ -21,7 +21,9 @@ class ReplyLimits(Struct, frozen=True):
     max_reply_s: float = 3_600.0
 
 
-async def bounded(events: AsyncGenerator[StreamEvent, None], limits: ReplyLimits) -> AsyncGenerator[StreamEvent, None]:
+async def limit_reply(
+    events: AsyncGenerator[StreamEvent, None], limits: ReplyLimits
+) -> AsyncGenerator[StreamEvent, None]:
     """The events of one reply. Raises `ServerError` that names the limit it exceeds."""
     total = arguments = 0
     deadline = asyncio.get_running_loop().time() + limits.max_reply_s

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.provider import Provider, Request, StreamEvent, TextDelta
-from agentcli.llm.reply_limits import ReplyLimits, bounded
+from agentcli.llm.reply_limits import ReplyLimits, limit_reply
 
 LONGEST_WAIT_S = 60.0
 
@@ -48,7 +48,7 @@ async def stream_with_retry(
         shown = False
         try:
             async with aclosing(provider.stream(before_try(request))) as events:
-                async for event in bounded(events, policy.reply_limits):
+                async for event in limit_reply(events, policy.reply_limits):
                     shown = shown or isinstance(event, TextDelta)
                     yield event
             return

@@ -19,7 +19,7 @@ from agentcli.llm.errors import AuthError, BadRequest, ConnectionFailed, Provide
 from agentcli.llm.http import Answer, mask_of, note_request, place_of, raise_for_refusal, redirect_of, shown
 from agentcli.llm.json_text import decode_json, encode_json
 from agentcli.llm.proxies import proxy_for
-from agentcli.llm.tls import certificate_refused, tls_context
+from agentcli.llm.tls import tls_context, untrusted_certificate_error
 
 if TYPE_CHECKING:
     from agentcli.llm.sdk_client import Service
@@ -122,7 +122,7 @@ class SdkConnection:
             case httpx2.ConnectError():
                 reason = str(error).rstrip(".")
                 if "CERTIFICATE_VERIFY_FAILED" in reason:
-                    return certificate_refused(self.where, reason)
+                    return untrusted_certificate_error(self.where, reason)
                 return ConnectionFailed(f"Could not connect to {self.where} ({reason}). Is the server running?")
             case _:
                 return broken(self.where, error if isinstance(error, Exception) else str(error))

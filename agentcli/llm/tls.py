@@ -46,24 +46,24 @@ def _context_of(file: str | None, folder: str | None) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=file or None, capath=None if file else folder)
     except OSError as error:  # SSLError is one
         why = "it holds no certificates" if isinstance(error, ssl.SSLError) else error.strerror
-        raise without_retry(
+        raise permanent_connection_error(
             f"{name} is {value}, which cannot be used ({why}). Correct {name} (certificates in PEM form), or unset it."
         ) from error
 
 
-def certificate_refused(where: str, why: str) -> ConnectionFailed:
+def untrusted_certificate_error(where: str, why: str) -> ConnectionFailed:
     """The error for a server whose certificate is not trusted; another try would end alike."""
     name = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), "")
-    mend = (
+    remedy = (
         f"Add the certificate of its authority to {name} ({os.environ[name]})."
         if name
         else "If you trust it, set SSL_CERT_FILE to a PEM file that holds the certificate of its authority, "
         "beside the others you need."
     )
-    return without_retry(f"The certificate of {where} is not trusted ({why.rstrip('.')}). {mend}")
+    return permanent_connection_error(f"The certificate of {where} is not trusted ({why.rstrip('.')}). {remedy}")
 
 
-def without_retry(message: str) -> ConnectionFailed:
+def permanent_connection_error(message: str) -> ConnectionFailed:
     """The error for a connection that will fail until something is changed here."""
     error = ConnectionFailed(message)
     error.is_retryable = False

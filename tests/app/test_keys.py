@@ -269,7 +269,7 @@ def test_a_key_that_cannot_be_sent_names_its_variable_and_is_not_tried_again(pla
         ran = place.run(*ASK, env=at(server) | {"OPENAI_API_KEY": "sk-a\nsk-b"})
         assert server.requests == []
     assert ran.code != 0
-    assert "OPENAI_API_KEY: the key holds a character that no header can carry" in ran.err
+    assert "OPENAI_API_KEY: the key contains a character that an HTTP header cannot carry" in ran.err
     assert "retry" not in ran.err
     assert "sk-" not in ran.err
 
@@ -280,7 +280,7 @@ def test_a_key_that_cannot_be_sent_names_its_variable_and_is_not_tried_again(pla
         ("exit-with 3", "could not be started (No such file or directory)"),
         ("sh -c 'echo sk-told-to-nobody; exit 3'", "ended with exit code 3: run it by hand"),
         ("true", "printed no key"),
-        ("printf 'sk-a\\nsk-b'", "a character that no header can carry"),
+        ("printf 'sk-a\\nsk-b'", "a character that an HTTP header cannot carry"),
     ],
 )
 def test_a_command_that_fails_is_an_error_that_says_how(place: Place, command: str, told: str) -> None:

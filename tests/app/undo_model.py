@@ -182,11 +182,11 @@ async def undone_and_redone(world: World, session: Session) -> list[str]:
     marks = identities(world.folder)
     turns = 0
     while plan := await planned(session, "undo"):
-        if plan.is_hopeless:  # the turns before it are taken back together
+        if plan.obstacle:  # the turns before it are taken back together
             first = session.prompts()[0][0]
             plan = await planned(session, "undo", History(session.state.conversation.entries).since(first))
             assert plan is not None
-        if plan.is_hopeless:
+        if plan.obstacle:
             break
         await taken_back(session, plan)
         turns += 1

@@ -54,7 +54,7 @@ async def _take_back(host: CommandHost, argument: str, direction: Direction) -> 
         return "There is nothing to take back." if direction == "undo" else "Nothing was taken back before."
     verb = "Take back" if direction == "undo" else "Do again"
     shown = f"{verb} {plan.turn.name}:\n{told_plan(plan, _shown(host.session))}"
-    if argument == "list" or plan.is_hopeless:
+    if argument == "list" or plan.obstacle:
         return shown if argument == "list" else told_outcome(plan, plan.restoration.files, _shown(host.session))
     if argument != "yes":
         is_wanted = await host.confirm(shown, f"{verb}?")

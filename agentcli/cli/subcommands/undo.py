@@ -76,7 +76,7 @@ async def _run(config: Config, wish: Wish) -> int:
             log, entries = await store.open(id)
             try:
                 plan = await _planned(config, wish, log, entries)
-                if plan is not None and not plan.is_hopeless:
+                if plan is not None and not plan.obstacle:
                     if passed and not plan.passed_over:
                         plan = structs.replace(plan, passed_over=passed[1].turn.name)
                     return await _carry_out(config, wish, log, plan)

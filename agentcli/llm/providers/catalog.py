@@ -41,7 +41,7 @@ _SHOWN = {
 }
 
 
-def shown_name(provider: str) -> str:
+def provider_display_name(provider: str) -> str:
     """The name of a provider as its vendor writes it; of one from the settings its own."""
     return _SHOWN.get(provider, provider)
 

@@ -156,7 +156,7 @@ def test_files_of_deeper_folders_get_what_the_first_ones_left(tmp_path: Path) ->
     first.write_text("x\n" * BUDGET)
     found = nested_instructions([tmp_path / "sub"], tmp_path, tmp_path, [str(first)])
     assert found.files == ()
-    assert found.left_out == ((tmp_path / "sub/AGENTS.md", "instruction files hold more than 32 KiB together"),)
+    assert found.left_out == ((tmp_path / "sub/AGENTS.md", "instruction files together exceed 32 KiB"),)
 
 
 def test_bytes_that_are_no_utf_8_and_a_bom_do_no_harm(tmp_path: Path) -> None:

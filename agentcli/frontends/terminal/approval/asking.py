@@ -271,7 +271,7 @@ class Asking:
         if choice == "comment":
             self.start_answer("comment")
         elif panel.rest and choice != "no":
-            self._console.hint.show("Scroll to the end first: ↓ or PageDown.")
+            self._console.hint.show("Read to the end first: ↓ or PageDown.")
         elif choice == "hunks":
             panel.hunk, panel.accepted = 0, []
             self._show(panel, panel.hunk_preview(self._console.columns))
@@ -300,7 +300,7 @@ class Asking:
     def _decide_hunk(self, *, accepted: bool, with_rest: bool = False, comment: str = "") -> None:
         panel = self._approvals[0]
         if accepted and panel.rest:
-            self._console.hint.show("Scroll to the end first: ↓ or PageDown.")
+            self._console.hint.show("Read to the end first: ↓ or PageDown.")
             return
         answer = panel.take_hunk(accepted=accepted, with_rest=with_rest, comment=comment)
         if answer is not None:

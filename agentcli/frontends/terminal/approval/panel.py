@@ -193,7 +193,7 @@ class ApprovalPanel:
             return _rows("warning", f"? {text}", columns)
         if self.rest:
             left = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
-            hint = f"Scroll to the end to answer: ↓ or PageDown ({left}) · v shows all of it"
+            hint = f"Read to the end to answer ({left}): ↓ next row · PageDown next page · v open in pager"
             noes = [self._choice(choice, is_ready=is_ready) for choice in ("no", "comment")]
             if self.hunk is not None:
                 noes = [[("", f" {label}")] for label in _HUNK_NOES]
