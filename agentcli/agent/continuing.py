@@ -40,10 +40,7 @@ def require_answer(turn: Turn, reply: llm.Done) -> None:
             "The model reached the limit of its reply before it began to answer: its reasoning took all of it. "
             "Raise tokens.max_output, or lower the effort (--effort, /effort)."
         )
-    raise ServerError(
-        "The model answered nothing, also when it was asked once more. Send the message again, or choose another "
-        "model (-m, /model)."
-    )
+    raise ServerError("The model answered nothing, also when it was asked once more.")
 
 
 def asks_again(turn: Turn) -> bool:
