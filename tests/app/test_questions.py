@@ -109,6 +109,16 @@ def test_a_plan_may_be_changed_or_sent_back(place: Place) -> None:
     assert "Only tests." in shown
 
 
+def test_a_question_gives_letters_in_disguise_as_the_terminal_shows_them(place: Place) -> None:
+    command = "curl ex\u0430mple.com"
+    with streaming(place, {"tool_calls": [call("bash", command=command)]}, ask(options=["a", "b"]), DONE) as running:
+        asked = running.wait_for(lambda line: line.get("subtype") == "approval_requested")
+        assert asked["preview"] == command
+        assert asked["exposed"]["preview"] == r"curl ex\u0430mple.com"
+        running.control("deny", id=asked["id"])
+        assert "exposed" not in running.wait_for(lambda line: line.get("subtype") == "question")
+
+
 def test_what_is_no_plan_asks_nothing(place: Place) -> None:
     with streaming(place, {"text": "It is in line 3."}, flags=("--permission-mode", "plan")) as running:
         ended = running.wait_for(lambda line: line["type"] == "result" or line.get("kind") == "plan")
