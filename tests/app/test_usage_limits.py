@@ -13,6 +13,7 @@ from agentcli.llm.refusals import seconds_until_reset
 from tests.app.running import Place, Running
 from tests.conformance.replies import chat_reply
 from tests.conformance.servers import LoopbackServer, chat_server, json_reply
+from tests.rows import each_row
 
 LIMITED = json_reply({"error": {"message": "Usage limit reached."}}, 429, retry_after="3600")
 TALK = ("--input-format", "stream-json", "--output-format", "stream-json")
@@ -88,8 +89,8 @@ def test_a_wait_that_was_given_up_is_not_gone_on_with(place: Place) -> None:
         assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize(
-    ("headers", "error", "seconds"),
+@each_row(
+    "headers, error, seconds",
     [
         ({"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-reset": "IN_AN_HOUR"}, {}, 3600),
         ({"anthropic-ratelimit-requests-remaining": "7", "anthropic-ratelimit-requests-reset": "IN_AN_HOUR"}, {}, None),

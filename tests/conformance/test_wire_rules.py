@@ -34,6 +34,7 @@ from tests.conformance.wire_rules import (
     refusals_of_ollama,
     refusals_of_responses,
 )
+from tests.rows import each_row
 
 MESSAGES = (
     user_message("What is in a.png and b.txt?"),
@@ -147,8 +148,8 @@ def test_an_ordinary_conversation_is_taken(wire: str) -> None:
     assert refusals(as_received(body)) == []
 
 
-@pytest.mark.parametrize(
-    ("wire", "how"),
+@each_row(
+    "wire, how",
     [(wire, how) for wire, cases in CASES.items() for how in cases],
 )
 def test_one_thing_wrong_is_refused(wire: str, how: str) -> None:

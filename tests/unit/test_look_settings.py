@@ -32,8 +32,8 @@ def test_what_is_no_clash_is_taken(keys: dict[str, Any]) -> None:
     assert list(look_problems(KeySettings(**keys), "auto", {})) == []
 
 
-@pytest.mark.parametrize(
-    ("keys", "action", "says"),
+@each_row(
+    "keys, action, says",
     [
         ({"stash": "c-o"}, "stash", "c-o is a key of unfold already"),
         ({"queue": "s-enter"}, "queue", "s-enter is a key of newline already (c-j)"),

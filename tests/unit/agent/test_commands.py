@@ -20,6 +20,7 @@ from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.grants import FileGrants
 from agentcli.llm.messages import Text
 from agentcli.tools.command import Command as ShellCommand
+from tests.rows import each_row
 from tests.unit.agent.command_host import command_host
 from tests.unit.agent.stage import answering, call
 
@@ -28,8 +29,8 @@ END = {"text": "The end."}
 LATE = {"text": "late", "delay_ms": 10_000}
 
 
-@pytest.mark.parametrize(
-    ("typed", "name", "argument"),
+@each_row(
+    "typed, name, argument",
     [
         ("/model", "model", ""),
         ("  /model   ollama/qwen3  ", "model", "ollama/qwen3"),

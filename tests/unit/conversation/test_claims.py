@@ -9,6 +9,7 @@ from agentcli.conversation.evidence.claims import found_claims
 from agentcli.conversation.evidence.runs import runs_of
 from agentcli.conversation.evidence.verdicts import checked_claims
 from tests.evidence.corpus import CWD, Log, Row, differences, rows, table
+from tests.rows import each_row
 
 WORDINGS = table("wordings")
 LOGS = table("logs")
@@ -28,22 +29,22 @@ def test_the_measuring_half_is_mostly_judged_right() -> None:
     assert len(list(differences("measuring"))) <= 10
 
 
-@pytest.mark.parametrize(("text", "kinds"), WORDINGS)
+@each_row("text, kinds", WORDINGS)
 def test_claims_are_found_however_they_are_worded(text: str, kinds: list[str]) -> None:
     assert Counter(claim.kind for claim in found_claims(text)) == Counter(kinds)
 
 
-@pytest.mark.parametrize(("text", "log", "wanted"), LOGS)
+@each_row("text, log, wanted", LOGS)
 def test_the_log_decides(text: str, log: list[str], wanted: list[tuple[str, str]]) -> None:
     assert sorted((claim.kind, claim.verdict) for claim in Row(text, log, []).checked()) == sorted(map(tuple, wanted))
 
 
-@pytest.mark.parametrize(("command", "output", "passed"), OUTPUTS)
+@each_row("command, output, passed", OUTPUTS)
 def test_a_summary_tells_what_a_pipe_hides(command: str, output: str, passed: bool | None) -> None:
     assert runs_of(command, 0, output, (0, 0), "x")[0].passed is passed
 
 
-@pytest.mark.parametrize(("command", "output", "passed"), [row for row in OUTPUTS if row[2] is not None])
+@each_row("command, output, passed", [row for row in OUTPUTS if row[2] is not None])
 def test_an_exit_code_is_not_doubted_where_the_output_agrees(command: str, output: str, passed: bool) -> None:
     direct = command.partition(" 2>&1 |")[0]
     assert runs_of(direct, 0 if passed else 1, output, (0, 0), "x")[0].passed is passed

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from agentcli.llm.wire.arguments import LONGEST_REPAIR, calls_in_text, parse_arguments
 from tests.properties import examples
+from tests.rows import each_row
 
 NAMES = frozenset({"read_file"})
 
 
-@pytest.mark.parametrize(
-    ("written", "read"),
+@each_row(
+    "written, read",
     [
         ("", {}),
         ("  \n", {}),

@@ -19,6 +19,7 @@ from agentcli.llm.event_streams import LONGEST_LINE, LineParser, ServerSentEvent
 from agentcli.llm.json_text import decode_json, encode_json, without_lone_surrogates
 from agentcli.llm.refusals import retry_after_seconds
 from tests.properties import examples
+from tests.rows import each_row
 
 SHARED = Path(__file__).parents[3].parent / "shared/data/stream.jsonl.gz"
 quick = examples(150)
@@ -36,8 +37,8 @@ def bytes_of(body: bytes) -> list[bytes]:
 # Server-sent events
 
 
-@pytest.mark.parametrize(
-    ("body", "events"),
+@each_row(
+    "body, events",
     [
         (b"data: a\n\n", [ServerSentEvent("a")]),
         (b"data:a\n\n", [ServerSentEvent("a")]),

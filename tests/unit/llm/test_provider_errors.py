@@ -21,6 +21,7 @@ from agentcli.llm.errors import (
     error_for_status,
 )
 from agentcli.llm.refusals import error_in_body, error_told
+from tests.rows import each_row
 
 OVERFLOWS = {
     "anthropic": "prompt is too long: 213462 tokens > 200000 maximum",
@@ -78,8 +79,8 @@ def test_other_refusals_are_no_overflow(words: str) -> None:
     assert type(error_for_status(413, words)) is BadRequest
 
 
-@pytest.mark.parametrize(
-    ("status", "code", "kind", "is_retryable"),
+@each_row(
+    "status, code, kind, is_retryable",
     [
         (400, "", BadRequest, False),
         (400, "tool_use_failed", ServerError, True),
@@ -135,8 +136,8 @@ def test_a_new_error_has_no_partial_and_shows_nothing() -> None:
     assert (error.partial, error.shown, error.status, error.retry_after, error.code) == (None, False, None, None, "")
 
 
-@pytest.mark.parametrize(
-    ("body", "message", "code"),
+@each_row(
+    "body, message, code",
     [
         (
             b'{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"},"request_id":"r"}',

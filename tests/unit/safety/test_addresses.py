@@ -64,7 +64,7 @@ def test_what_no_agreement_opens_is_blocked(url: str) -> None:
     assert verdict.reason
 
 
-@pytest.mark.parametrize("url", [*ASKED, f"https://docs.python.org/{'a' * LONGEST_SILENT_TARGET}"])
+@each_row("url", [*ASKED, f"https://docs.python.org/{'a' * LONGEST_SILENT_TARGET}"])
 def test_what_may_tell_somebody_something_is_asked_about(url: str) -> None:
     verdict = judge_url(url)
     assert verdict.verdict == "ask", verdict
@@ -76,7 +76,7 @@ def test_known_documentation_is_read_without_asking(url: str) -> None:
     assert judge_url(url).verdict == "allow"
 
 
-@pytest.mark.parametrize("url", ASKED)
+@each_row("url", ASKED)
 def test_an_address_the_person_typed_needs_no_question(url: str) -> None:
     assert judge_url(url, known_urls=[url]).verdict == "allow"
     assert judge_url(f"{url}&more=secret", known_urls=[url]).verdict == "ask"
@@ -97,8 +97,8 @@ def test_a_name_that_leads_to_a_private_address_is_blocked_once_that_is_known(
     assert judge_url(url, addresses=["93.184.215.14"], known_urls=[url]).verdict == "allow"
 
 
-@pytest.mark.parametrize(
-    ("grant", "url", "verdict"),
+@each_row(
+    "grant, url, verdict",
     [
         ("example.com", "https://example.com/any?thing", "allow"),
         ("example.com", "http://example.com/", "allow"),

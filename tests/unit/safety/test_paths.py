@@ -39,7 +39,7 @@ def test_an_everyday_path_of_a_project_is_read_without_a_word(path: str) -> None
     assert judged(path) == "plain"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "path",
     """
     src/main.py .gitignore .gitmodules AGENTS.md CLAUDE.md pyproject.toml package.json conftest.py .npmrc

@@ -200,7 +200,7 @@ def split(rows: str) -> list[str]:
     return [row for line in rows.strip().splitlines() for row in line.split(" | ")]
 
 
-@pytest.mark.parametrize("text", split(PASSWORDS))
+@each_row("text", split(PASSWORDS))
 def test_a_password_where_passwords_stand_is_masked_whole(text: str) -> None:
     masked = mask(text)
     assert "[masked: " in masked
@@ -208,7 +208,7 @@ def test_a_password_where_passwords_stand_is_masked_whole(text: str) -> None:
     assert not [part for part in left if part in masked], masked
 
 
-@pytest.mark.parametrize("text", split(NO_PASSWORDS))
+@each_row("text", split(NO_PASSWORDS))
 def test_code_types_and_placeholders_beside_the_word_stay(text: str) -> None:
     assert mask(text) == text
 
@@ -219,7 +219,7 @@ _BODY = "\n".join(re.findall(".{1,64}", random_base64(1200, 2)))
 _KEY = f"-----BEGIN RSA PRIVATE KEY-----\n{_BODY}\n-----END RSA PRIVATE KEY-----"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "key",
     [
         _KEY,

@@ -7,6 +7,7 @@ import time
 import pytest
 
 from agentcli.safety.secrets.settings import secret_values
+from tests.rows import each_row
 
 LINE = "MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7VJTUt9Us8cKj"
 ENV = r"""
@@ -103,7 +104,7 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("kind", FILES)
+@each_row("kind", FILES)
 def test_the_secret_values_of_a_file_are_found_and_plain_settings_are_not(kind: str) -> None:
     text, secrets = FILES[kind]
     found = secret_values(text)

@@ -14,7 +14,7 @@ def seen(**variables: str) -> dict[str, str]:
     return command_environment(variables, "")
 
 
-@pytest.mark.parametrize(
+@each_row(
     "name",
     "PATH HOME LANG LC_TIME TZ TMPDIR XDG_CACHE_HOME VIRTUAL_ENV CONDA_PREFIX PYENV_ROOT NVM_DIR NODE_ENV JAVA_HOME "
     "GOPATH GOROOT CARGO_HOME RUSTUP_HOME RUSTFLAGS CC CXX CFLAGS SSL_CERT_FILE http_proxy NO_PROXY CI GIT_AUTHOR_NAME "

@@ -15,12 +15,13 @@ from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.network.host_grants import find_grant, may_lead_to, read_grant, read_host, split_port
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
 from tests.conformance.confining import confinement_for, folder_on_disk, python_of, run
+from tests.rows import each_row
 
 # --- grants
 
 
-@pytest.mark.parametrize(
-    ("grant", "host", "port", "expected"),
+@each_row(
+    "grant, host, port, expected",
     [
         ("example.org", "example.org", 443, True),
         ("example.org", "example.org", 80, True),
@@ -44,7 +45,7 @@ def test_what_a_grant_covers(grant: str, host: str, port: int, expected: bool) -
     assert (find_grant([read_grant(grant)], host, port) is not None) is expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "text",
     ["*", "*.org", "*.127.0.0.1", "a*.example.org", "exa mple.org", "", "example.org:0", "example.org:99999", "-a.org",
      "a..org", "http://example.org", "example.org/path", "user@example.org", "exämple.org", "127.1", "0x7f000001",
@@ -55,8 +56,8 @@ def test_what_is_not_a_grant(text: str) -> None:
         read_grant(text)
 
 
-@pytest.mark.parametrize(
-    ("grant", "address", "expected"),
+@each_row(
+    "grant, address, expected",
     [
         ("example.org", "93.184.215.14", True),
         ("example.org", "2606:2800:21f::1", True),

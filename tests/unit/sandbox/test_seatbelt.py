@@ -9,6 +9,7 @@ import pytest
 
 from agentcli.infra.sandbox.backends.seatbelt import Seatbelt, seatbelt_profile
 from agentcli.infra.sandbox.confinement import Bounds
+from tests.rows import each_row
 
 HOME, WS = Path("/Users/ada"), Path("/Users/ada/work")
 BOUNDS = Bounds(
@@ -48,7 +49,7 @@ def test_can_be_written(path: str) -> None:
     assert is_allowed("file-write-data", path)
 
 
-@pytest.mark.parametrize("path", [
+@each_row("path", [
     "/Users/ada/.bashrc", "/Users/ada/work-evil/a", "/etc/hosts", "/Users/ada/work/.agentcli",
     "/Users/ada/work/.AgentCLI/x", "/Users/ada/work/.mcp.json", "/Users/ada/work/.git/hooks/pre-commit",
     "/Users/ada/work/.GIT/Hooks/x", "/Users/ada/work/.git/worktrees/x/commondir",

@@ -98,7 +98,7 @@ def test_in_text_what_shows_nothing_goes(shown: Callable[[str], str], hidden: st
     assert shown(f"a{hidden}{hidden}b🎉{hidden} c") == "ab🎉 c"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "hidden", "\u200b\u200c\u200d\ufeff\u00ad\u2060\ufe00\U000e0041\U000e01ef\u2028\u202e\u200e\ufff9\u3164\u2800\u206a"
 )
 def test_in_a_request_each_character_that_shows_nothing_is_an_escape(hidden: str) -> None:

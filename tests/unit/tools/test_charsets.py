@@ -10,6 +10,7 @@ from agentcli.tools.text.apply import changes_only_ascii
 from agentcli.tools.text.editorconfig import DeclaredCharset, declared_charset
 from agentcli.tools.text.encoding import decode
 from tests.properties import examples
+from tests.rows import each_row
 from tests.unit.tools.bench import Bench
 
 TEXTS = {
@@ -149,8 +150,8 @@ def test_a_change_of_ascii_alone_leaves_all_other_bytes_in_their_order(
         assert decoded.encoded(after).translate(None, beyond_ascii) == content.translate(None, beyond_ascii)
 
 
-@pytest.mark.parametrize(
-    ("glob", "path", "is_meant"),
+@each_row(
+    "glob, path, is_meant",
     [
         ("*", "a/b.c", True),
         ("*.c", "a/b.c", True),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import time
 
-import pytest
-
 from agentcli.tools.data_summary import data_summary
+from tests.rows import each_row
 
 ROWS = [{"id": n, "name": f"x{n}"} for n in range(3_214)]
 LOG = "\n".join(
@@ -52,15 +51,13 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CASES)
+@each_row("case", CASES)
 def test_a_text_is_summed_up(case: str) -> None:
     text, summary = CASES[case]
     assert data_summary(text) == summary
 
 
-@pytest.mark.parametrize(
-    "piece", ["<title", "[x]\n", "{", "[", '{"a":', "a,b\n", "ERROR\n", "<a ", '"', "1\t", "\n", "<"]
-)
+@each_row("piece", ["<title", "[x]\n", "{", "[", '{"a":', "a,b\n", "ERROR\n", "<a ", '"', "1\t", "\n", "<"])
 def test_no_text_takes_long(piece: str) -> None:
     text = piece * (4_000_000 // len(piece))
     start = time.process_time()

@@ -17,6 +17,7 @@ from agentcli.agent.permissions.suggestions import parse_rules, suggested_rules
 from agentcli.errors import ToolError, UsageError
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from agentcli.tools.web.web import Web
+from tests.rows import each_row
 from tests.unit.tools.bench import Bench
 
 DATA = Path(__file__).parents[4] / "shared/data/commands.jsonl"
@@ -101,8 +102,8 @@ def test_plan_mode_reads_only_whatever_is_allowed(bench: Bench) -> None:
     assert verdict(bench, *EDIT, "plan", allow=("file_write",)).decision == "deny"
 
 
-@pytest.mark.parametrize(
-    ("text", "rule"),
+@each_row(
+    "text, rule",
     [
         ("bash", Rule("bash")),
         ("Bash", Rule("bash")),

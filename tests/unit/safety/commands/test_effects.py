@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
-
 from agentcli.safety.commands import UNKNOWN, Effects
+from tests.rows import each_row
 from tests.unit.safety.commands.desk import judged
 
 OPEN = (UNKNOWN,)
 
 
-@pytest.mark.parametrize(
-    ("command", "effects"),
+@each_row(
+    "command, effects",
     [
         ("cat a src/b", Effects(reads=("/ws/a", "/ws/src/b"))),
         ("grep -n x *.py", Effects(reads=("/ws/*.py",))),

@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.properties import examples
+from tests.rows import each_row
 from tests.unit.safety.commands.desk import judged
 
 
-@pytest.mark.parametrize(
+@each_row(
     "char",
     ["\r", "\0", "\x07", "\x1b", "\x7f", "\x85", "\x9b", "\u200b", "\u200d", "\u202e", "\u2028", "\u2066", "\ufeff",
      "\xa0", "\u3000", "\f", "\v", "\ue000", "\U000e0041", "\ud800"],

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 
 from agentcli.safety.commands.named_files import named_files
+from tests.rows import each_row
 
 
-@pytest.mark.parametrize(
-    ("command", "path"),
+@each_row(
+    "command, path",
     [
         ("sh scripts/lint.sh", "/r/scripts/lint.sh"),
         ("./lint", "/r/w/lint"),

@@ -9,6 +9,7 @@ import pytest
 
 from agentcli.safety.commands import covers, rules_by_segment, touches
 from agentcli.safety.commands.reader.commands import read_commands
+from tests.rows import each_row
 from tests.unit.safety.commands.desk import judged
 
 BASH = shutil.which("bash")
@@ -57,7 +58,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("form", FORMS)
+@each_row("form", FORMS)
 def test_a_command_is_seen_wherever_it_stands(form: str) -> None:
     assert judged(form.format("rm -rf /")).verdict == "block"
     for command in ("ls", "rm x"):
@@ -77,7 +78,7 @@ def test_bash_takes_these_forms(form: str) -> None:
     assert not read_commands(form.format("ls")).refusal
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         "cat$IFS/etc/x",
@@ -182,8 +183,8 @@ def test_a_deletion_whose_words_are_not_static_is_told(command: str, why: str) -
     assert judged(command).deletes_unseen == why
 
 
-@pytest.mark.parametrize(
-    ("command", "verdict"),
+@each_row(
+    "command, verdict",
     [
         ("make", "try"),
         ("npm test", "try"),

@@ -21,8 +21,8 @@ def is_touched(pattern: str, command: str) -> bool:
     return any(touches(pattern, segment) for segment in judged(command).segments)
 
 
-@pytest.mark.parametrize(
-    ("pattern", "command"),
+@each_row(
+    "pattern, command",
     [
         ("git log *", "git log"),
         ("git push *", "git push origin main"),
@@ -138,8 +138,8 @@ def test_wrappers_can_be_refused_by_name() -> None:
     assert is_touched("xargs *", "ls | xargs echo")
 
 
-@pytest.mark.parametrize(
-    ("command", "rules"),
+@each_row(
+    "command, rules",
     [
         ("npm test 2>&1 | tail -5", ("npm test", "npm test *")),
         ("npm run test -- --watch", ("npm run test -- --watch", "npm run test *")),

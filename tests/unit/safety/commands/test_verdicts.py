@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.safety.commands import Places, analyse
+from tests.rows import each_row
 from tests.unit.safety.commands.desk import PLACES, cases, is_readable, judged, with_verdicts
 
 DATA = Path(__file__).parents[5] / "shared/data/commands.jsonl"
@@ -61,7 +62,7 @@ def test_the_subscript_of_an_element_may_run_a_command(command: str) -> None:
     assert judged(command).verdict == "try"
 
 
-@pytest.mark.parametrize("modifier", ["l", "ll", "h", "hh", "j", "z", "t", "L", "q", "5l", "-5hh", "*l"])
+@each_row("modifier", ["l", "ll", "h", "hh", "j", "z", "t", "L", "q", "5l", "-5hh", "*l"])
 def test_printf_sets_a_variable_whatever_stands_before_the_n(modifier: str) -> None:
     assert judged(f"printf '%{modifier}n' PATH; ls").verdict == "try"
 
@@ -98,7 +99,7 @@ def test_what_may_become_two_operands_may_be_written(program: str, words: str) -
     assert judged(f"for x in {words}; do {program} $x; done").verdict == "try"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         "jq -n '$ ENV'",
@@ -154,7 +155,7 @@ def test_ss_may_ask_the_name_servers_about_a_host(words: str) -> None:
     assert judged(f"ss -tn {words}").verdict == "try"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "command",
     [
         "git foo -h",

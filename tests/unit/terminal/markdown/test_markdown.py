@@ -17,6 +17,7 @@ from agentcli.frontends.terminal.markdown.inline import LONGEST_HOLD, LONGEST_WO
 from agentcli.frontends.terminal.markdown.stream import RULE, MarkdownStream
 from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain
 from tests.properties import examples
+from tests.rows import each_row
 
 quick = examples(300)
 
@@ -91,8 +92,8 @@ def test_no_word_is_lost_whatever_the_block(blocks: list[tuple[int, list[str]]],
             remaining = remaining[letters.start() :]
 
 
-@pytest.mark.parametrize(
-    ("source", "expected"),
+@each_row(
+    "source, expected",
     [
         ("*a* _b_", [("italic", "a"), ("", " "), ("italic", "b")]),
         ("**a** __b__", [("bold", "a"), ("", " "), ("bold", "b")]),
@@ -114,7 +115,7 @@ def test_marks_become_roles(source: str, expected: list[Fragment]) -> None:
     assert show(source) == expected
 
 
-@pytest.mark.parametrize(
+@each_row(
     "source",
     [
         "2 * 3 * 4", "snake_case_name and __init", "f(**kwargs) and *args", "a [1] and b[i](x, y) and [ ]",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.frontends.terminal.text.highlight import LONGEST_LINE, CodeHighlighter, lexer_for
 from tests.properties import examples
+from tests.rows import each_row
 
 LANGUAGES = (
     "python ts bash json yaml console html css go rust c cpp java kotlin php ruby sql diff toml make xml nosuch".split()
@@ -47,8 +48,8 @@ def test_a_name_is_coloured_where_it_is_defined_alone() -> None:
     assert lines("python", "super().__init__()") == [[("", "super().__init__()")]]
 
 
-@pytest.mark.parametrize(
-    ("language", "code", "role"),
+@each_row(
+    "language, code, role",
     [
         ("python", '"""a\nif b\n"""\nif b: pass', "string"),
         ("python", "x = '''a\nif b\n'''\nif b: pass", "string"),

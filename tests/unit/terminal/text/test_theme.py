@@ -22,6 +22,7 @@ from agentcli.frontends.terminal.text.theme import (
 from agentcli.look_settings import COLOUR_NAMES, COLOURS, THEMES
 from agentcli.look_settings import ROLES as ROLES_OF_SETTINGS
 from tests.properties import examples
+from tests.rows import each_row
 
 BLACK, WHITE = (0, 0, 0), (255, 255, 255)
 BACKGROUNDS = {"dark": "#1e1e1e", "light": "#f5f5f5", "high-contrast-dark": "#000000", "high-contrast-light": "#ffffff"}
@@ -127,8 +128,8 @@ def test_each_piece_looks_as_its_roles_say_whatever_came_before(pieces: list[tup
         assert screen.cursor.attrs == screen.default_char
 
 
-@pytest.mark.parametrize(
-    ("choice", "environment", "background", "palette"),
+@each_row(
+    "choice, environment, background, palette",
     [
         ("auto", {"TERM": "xterm-256color"}, "dark", "dark"),
         ("auto", {"TERM": "xterm-256color"}, "light", "light"),

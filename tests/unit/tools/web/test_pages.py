@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from agentcli.tools.web.charsets import decoded
 from agentcli.tools.web.hidden import hides, visible_text
 from agentcli.tools.web.html_pages import markdown_of
+from tests.rows import each_row
 from tests.unit.tools.web.site import fetched, page, refusal, reply
 
 
@@ -129,8 +130,8 @@ async def test_bytes_that_are_no_text_are_refused_whatever_they_are_called(body:
 TEXT = "Grüße, žluťoučký, привет, 日本語, €"
 
 
-@pytest.mark.parametrize(
-    ("body", "content_type", "text"),
+@each_row(
+    "body, content_type, text",
     [
         (TEXT.encode(), "text/plain", TEXT),
         (TEXT.encode("utf-8-sig"), "text/plain; charset=iso-8859-1", TEXT),
@@ -193,7 +194,7 @@ color:transparent;background-clip:text|transform:translateX(-50%)|transform:scal
 """.replace("\n", "").split("|")
 
 
-@pytest.mark.parametrize("style", HIDING_STYLES)
+@each_row("style", HIDING_STYLES)
 def test_a_style_that_takes_text_away_takes_it_from_the_model_too(style: str) -> None:
     assert (
         markdown(f'<p>seen</p><div style="{style}">HIDDEN <b>HIDDEN</b></div><span style="{style}">HIDDEN</span>')
@@ -201,13 +202,13 @@ def test_a_style_that_takes_text_away_takes_it_from_the_model_too(style: str) ->
     )
 
 
-@pytest.mark.parametrize("style", SHOWING_STYLES)
+@each_row("style", SHOWING_STYLES)
 def test_a_style_that_hides_nothing_keeps_the_text(style: str) -> None:
     assert not hides(style)
     assert markdown(f'<p style="{style}">seen</p>') == "seen"
 
 
-@pytest.mark.parametrize(
+@each_row(
     "html",
     [
         "<!-- HIDDEN --><p>seen</p>",
@@ -285,8 +286,8 @@ def test_menus_of_a_page_that_has_text_are_left_out() -> None:
     assert "Menu" not in markdown(html)
 
 
-@pytest.mark.parametrize(
-    ("text", "seen"),
+@each_row(
+    "text, seen",
     [
         ("a\u200bb\u2060c\ufeffd\u00ade", "abcde"),
         ("rm -rf \u202etxt.exe\u202c\u2066x\u2069\u200f", "rm -rf txt.exex"),
@@ -323,7 +324,7 @@ def test_any_bytes_are_letters_in_any_character_set(body: bytes, label: str) -> 
     visible_text(decoded(body, f"text/plain; charset={label}")).encode()
 
 
-@pytest.mark.parametrize(
+@each_row(
     "html",
     [
         "<p>seen</p><p style='color:#fff'>HIDDEN <b>HIDDEN</b></p>",
