@@ -54,9 +54,15 @@ from tests.conformance.servers import (
     with_crlf,
 )
 
-over_all = pytest.mark.parametrize("backend", [*EVERY_HTTP, ScriptedBackend()], ids=repr)
-over_http = pytest.mark.parametrize("backend", EVERY_HTTP, ids=repr)
-with_keys = pytest.mark.parametrize("backend", [b for b in EVERY_HTTP if b.protocol != "ollama"], ids=repr)
+
+def by_speed(backends: list[Backend]) -> list[Any]:
+    """One for each protocol is quick; the others, which speak one of these or load a vendor's SDK, are slow."""
+    return [one if one in ONE_EACH else pytest.param(one, marks=pytest.mark.slow) for one in backends]
+
+
+over_all = pytest.mark.parametrize("backend", [*by_speed(EVERY_HTTP), ScriptedBackend()], ids=repr)
+over_http = pytest.mark.parametrize("backend", by_speed(EVERY_HTTP), ids=repr)
+with_keys = pytest.mark.parametrize("backend", by_speed([b for b in EVERY_HTTP if b.protocol != "ollama"]), ids=repr)
 one_each = pytest.mark.parametrize("backend", [*ONE_EACH, *OVER_SDK[:2]], ids=repr)
 
 HARD_TEXT = 'Zażółć 🎉 世界 👩‍👩‍👧‍👦 é\u2028line\u0085end \U0010ffff <b>&\\" \t done'
