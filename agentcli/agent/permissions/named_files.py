@@ -5,10 +5,11 @@ An auto-executed file is one that programs run or obey without being asked to: g
 
 from __future__ import annotations
 
+import os
 import re
+import time
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from glob import iglob
 from itertools import islice
 from pathlib import Path, PurePath
 
@@ -27,6 +28,7 @@ from agentcli.tools.tool import Workspace
 READERS = frozenset(("file_read", "file_list", "grep_search"))
 EDITORS = frozenset(("file_edit", "file_write"))
 
+_MAX_SEARCH_S = 0.5  # for the globs of a command
 _MAX_FOUND = 1_000  # files that a glob of a command finds
 
 
@@ -36,16 +38,22 @@ def unnamed_file(judged: Judged, command: CommandAnalysis, rules: Sequence[Rule]
     Blocks: it looks where the paths lead.
     """
     mine = [rule for rule in rules if rule.pattern and rule.names(judged.tool.name) and not command.problem]
+    search = _Search("dotglob" in judged.text)
+    parts: list[tuple[Effects, list[str]]] = [(command.hidden, [])]
     for segment in command.segments:
-        naming = [rule.pattern for rule in mine if covers(rule.pattern, segment)]
-        effects = segment.effects if segment.verdict != "allow" else Effects()
-        if why := _unnamed(effects, rules, naming, judged.workspace):
-            return why
-    return _unnamed(command.hidden, rules, (), judged.workspace)
+        if segment.verdict != "allow" or search.finds_hidden:
+            parts.append((segment.effects, [rule.pattern for rule in mine if covers(rule.pattern, segment)]))
+    reasons = (_unnamed(effects, rules, naming, judged.workspace, search) for effects, naming in parts)
+    why = next(filter(None, reasons), "")
+    if not why and search.is_cut_off:
+        return "its wildcards find too many files to tell if secrets are among them"
+    return why
 
 
-def _unnamed(effects: Effects, rules: Sequence[Rule], patterns: Sequence[str], workspace: Workspace) -> str:
-    for target in _targets(effects, workspace):
+def _unnamed(
+    effects: Effects, rules: Sequence[Rule], patterns: Sequence[str], workspace: Workspace, search: _Search
+) -> str:
+    for target in _targets(effects, workspace, search):
         shown = workspace.shown(Path(target.given))
         if target.kind not in ("secret", "protected"):
             if target.given in effects.writes and _holds_auto_executed(target, workspace):
@@ -59,19 +67,59 @@ def _unnamed(effects: Effects, rules: Sequence[Rule], patterns: Sequence[str], w
     return ""
 
 
-def _targets(effects: Effects, workspace: Workspace) -> Iterator[Target]:
+def _targets(effects: Effects, workspace: Workspace, search: _Search) -> Iterator[Target]:
     """The files of a command; a glob stands for itself and for the first files that it finds."""
     paths: list[tuple[str, Access]] = [(path, "read") for path in known(effects.reads)]
     paths += [(path, "write") for path in known((*effects.writes, *effects.deletes))]
+    for path in effects.names:
+        # A message may end with the name of a file.
+        if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
+            paths.append((path, "read" if is_secret(PurePath(path), workspace.home) else "write"))
     for path, access in paths:
-        glob = path.replace("[^", "[!") if re.search(r"[*?\[]", path) else ""
-        # Not with pathlib, whose `*` finds `.git`, as a shell's does not.
-        found = islice(iglob(glob), _MAX_FOUND) if glob else ()  # noqa: PTH207
-        for each in (path, *found):
+        for each in (path, *search.found_by(path)):
             try:
                 yield look_at(each, access, workspace)
             except ToolError:  # a loop of links
                 yield look_at_real(Path(each), access, workspace)
+
+
+class _Search:
+    """Finds files by globs, as a shell does, for a short time; it `is_cut_off` where that is not enough."""
+
+    def __init__(self, finds_hidden: bool) -> None:
+        self.finds_hidden = finds_hidden  # by `*`, with bash's option `dotglob`
+        self.is_cut_off = False
+        self._deadline = time.monotonic() + _MAX_SEARCH_S
+
+    def found_by(self, glob: str) -> list[str]:
+        if not re.search(r"[*?\[]", glob):
+            return []
+        found = [*islice(self._below("/", glob.replace("[^", "[!").strip("/").split("/")), _MAX_FOUND + 1)]
+        self.is_cut_off |= len(found) > _MAX_FOUND
+        return found[:_MAX_FOUND]
+
+    def _below(self, folder: str, parts: Sequence[str]) -> Iterator[str]:
+        """The paths below a folder. The time counts only here: nothing is found without reading a folder."""
+        if not parts:
+            yield folder
+            return
+        part, rest = parts[0], parts[1:]
+        names = [part]
+        if re.search(r"[*?\[]", part):
+            if time.monotonic() > self._deadline:
+                self.is_cut_off = True
+                return
+            try:
+                with os.scandir(folder) as entries:
+                    all = [entry.name for entry in entries if not rest or entry.is_dir()]
+            except OSError:
+                return
+            is_open = self.finds_hidden or part.startswith(".")
+            names = [name for name in all if (is_open or not name.startswith(".")) and fnmatchcase(name, part)]
+        for name in names:
+            path = os.path.join(folder, name)  # noqa: PTH118  # as text, which is faster
+            if rest or os.path.lexists(path):
+                yield from self._below(path, rest)
 
 
 def _holds_auto_executed(target: Target, workspace: Workspace) -> bool:

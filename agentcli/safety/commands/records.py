@@ -33,13 +33,17 @@ class Places(Struct, frozen=True):
 
 
 class Effects(Struct, frozen=True):
-    """The effects of a command: absolute paths or globs, host names, programs it starts; `UNKNOWN` for the rest."""
+    """The effects of a command: absolute paths or globs, host names, programs it starts; `UNKNOWN` for the rest.
+
+    `names` are files that it may also open: nothing tells if it does, so that only grants are kept away from them.
+    """
 
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
     deletes: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __or__(self, other: Effects) -> Effects:
         return Effects(
@@ -51,6 +55,7 @@ class Effects(Struct, frozen=True):
                     (self.deletes, other.deletes),
                     (self.hosts, other.hosts),
                     (self.runs, other.runs),
+                    (self.names, other.names),
                 )
             )
         )

@@ -20,6 +20,7 @@ from agentcli.safety.commands.judge.handover import (
     pipes_reverse_shell,
     traits_of,
 )
+from agentcli.safety.commands.judge.opened import opened_files
 from agentcli.safety.commands.judge.side_effects import Redirected, judge_redirects, states_after, variable_problem
 from agentcli.safety.commands.programs.deleting import deletes_unseen
 from agentcli.safety.commands.programs.effects import effects_of
@@ -99,7 +100,8 @@ class Walk:
             around = replace(around, given=around.given or HOLE)
         listed = [state.resolved(word) for word in reading.listed]
         if why := ReadCheck(self.places, state).outside_problem(listed):
-            effects = Effects(reads=named_secrets([(Field("for"), *listed)], (), state))
+            words = [(Field("for"), *listed)]
+            effects = Effects(reads=named_secrets(words, (), state), names=opened_files(words, state))
             self.segments.append(Segment("for …", None, "ask", why, effects))
         first, before = len(self.segments), self.catastrophe
         after = self._script(reading.script, state, around)
@@ -216,7 +218,7 @@ class Walk:
         seen = [*call.layers, *call.candidates]
         values = [*(state.resolved(value) for _, value in node.assignments), *map(_value_of, call.sets)]
         if inner:
-            effects = effects | Effects(reads=named_secrets(seen, values, state))
+            effects = effects | Effects(reads=named_secrets(seen, values, state), names=opened_files(seen, state))
         grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")
         self._note(
             node.text, words, inner or problem, effects, state, worst=worst, allow=allow, deny=deny, seen=seen,

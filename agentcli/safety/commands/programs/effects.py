@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from pathlib import PurePath
 
 from agentcli.safety.commands.programs.beyond import registries_of
 from agentcli.safety.commands.reader.syntax import Field, State, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
-from agentcli.safety.paths.protected import is_protected
+from agentcli.safety.paths.protected import auto_executed, is_protected
 
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)")
 _REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)")
@@ -35,7 +36,7 @@ def effects_of(fields: Sequence[Field], state: State) -> Effects:
 
 def names_its_paths(name: str) -> bool:
     """True for a program all of whose paths are among its effects."""
-    return name in _TABLE and name not in _RUNS_SCRIPTS and name != "git"
+    return name in _TABLE and name not in (*_RUNS_SCRIPTS, *_DOWNLOADERS, "git")
 
 
 def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
@@ -81,12 +82,13 @@ def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
 
 def _copies(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = sources_and_targets(arguments)
-    return Effects(reads=shown(sources, state), writes=_written(sources, targets, state))
+    return Effects(shown(sources, state), _written(sources, targets, state), names=_made(sources, targets, state))
 
 
 def _moves(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = sources_and_targets(arguments)
-    return Effects(deletes=shown(sources, state), writes=_written(sources, targets, state))
+    made = _made(sources, targets, state)
+    return Effects((), _written(sources, targets, state), shown(sources, state), names=made)
 
 
 def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[Field]]:
@@ -102,7 +104,7 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
     return operands[:-1], operands[-1:]
 
 
-_TARGET_OPTION = re.compile(r"-[A-Za-su-z]*t(.*)|--target-directory(?:=(.*))?", re.DOTALL)
+_TARGET_OPTION = re.compile(r"-[A-Za-su-z]*t(.*)|--t[a-z-]*(?:=(.*))?", re.DOTALL)
 
 
 def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
@@ -114,6 +116,23 @@ def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -
     names = [PurePath(source.text).name for source in sources]
     made = (f"{folder}/{name}" for folder in folders for name in names if is_protected(PurePath(name)))
     return (*written, *made)
+
+
+def _made(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
+    """What the target holds afterwards if it is a folder, as far as programs execute or obey it."""
+    folders = [path for path in shown(targets, state) if path != UNKNOWN] or [state.start]
+    names = [name for source in sources for name in _names_of(PurePath(source.text).name, is_glob=source.is_glob)]
+    paths = (f"{folder.rstrip('/')}/{name}" for folder in folders for name in names)
+    return tuple(path for path in paths if is_protected(PurePath(path)))
+
+
+def _names_of(name: str, *, is_glob: bool) -> list[str]:
+    """A name and what may lie in a folder of that name; of a glob the hidden names that it finds."""
+    lists = auto_executed()
+    known = (*lists.names, *lists.reviewed)
+    if is_glob and name.startswith("."):
+        return [path for path in known if fnmatchcase(path.partition("/")[0], name)]
+    return [name, *(path for path in known if path.startswith(f"{name}/"))]
 
 
 def _dd(arguments: Sequence[Field], state: State) -> Effects:
@@ -154,7 +173,8 @@ def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
     sources, targets = operands[:-1], operands[-1:]
     hosts = tuple(found[1] for field in (*sources, *targets) if (found := _REMOTE_PATH.match(field.text)))
     local = [[field for field in some if not _REMOTE_PATH.match(field.text)] for some in (sources, targets)]
-    return Effects(shown(local[0], state), shown(local[1], state), hosts=hosts)
+    made = _made(sources, local[1], state) if local[1] else ()
+    return Effects(shown(local[0], state), shown(local[1], state), hosts=hosts, names=made)
 
 
 def _git(arguments: Sequence[Field], state: State) -> Effects:
@@ -194,6 +214,7 @@ _ONLY_READ = (
     "less more"
 ).split()
 
+_DOWNLOADERS = ("curl", "wget", "http", "https", "xh")
 _RUNS_SCRIPTS = ("python", "python3", "node", "ruby", "perl", "sh", "bash", "php", "lua")
 
 _TABLE: dict[str, Program] = {
@@ -205,7 +226,7 @@ _TABLE: dict[str, Program] = {
     **dict.fromkeys(("cp", "install", "ln"), _copies),
     "mv": _moves,
     "dd": _dd,
-    **dict.fromkeys(("curl", "wget", "http", "https", "xh"), _downloads),
+    **dict.fromkeys(_DOWNLOADERS, _downloads),
     "ssh": _connects,
     **dict.fromkeys(("scp", "rsync", "sftp"), _copies_remotely),
     "git": _git,
