@@ -78,6 +78,7 @@ def test_exit_2_refuses_a_call_and_the_model_reads_why(place: Place) -> None:
         (decided("allow"), True),
         ({"decision": "approve"}, True),
         ({"continue": False, "stopReason": "enough"}, False),
+        ({"continue": "false", "stopReason": "enough"}, False),
     ],
 )
 def test_an_answer_in_json_decides(place: Place, answer: dict[str, Any], *, is_made: bool) -> None:
@@ -96,6 +97,11 @@ BANNER = "Now using node v22 {default}\n"
         BANNER + json.dumps(decided("deny"), indent=2) + "\nbye",
         json.dumps(decided("allow")) + "\n" + json.dumps(decided("deny")),
         json.dumps({"permissionDecision": "deny", "hookSpecificOutput": None}),
+        json.dumps({"hookSpecificOutput": {"decision": "deny"}}),
+        json.dumps({"hookSpecificOutput": {"decision": "block"}}),
+        json.dumps({"decision": "block", **decided("allow")}),
+        json.dumps([{"decision": "block"}]),
+        '"deny"',
         "{debug}\n" + json.dumps(decided("deny")),
     ],
 )
@@ -175,6 +181,7 @@ def test_a_verdict_counts_when_the_hook_has_ended_whoever_holds_its_output(place
         "sleep 30",
         "echo '{not json'",
         "echo hi; echo \"{'decision': 'deny'}\"",
+        """echo '[INFO] {"decision": "block"}'""",
     ],
 )
 @pytest.mark.parametrize("on_error", ["allow", "deny"])

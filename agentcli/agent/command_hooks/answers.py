@@ -29,6 +29,7 @@ Decision = Literal["", "allow", "ask", "deny"]
 _DECISIONS: dict[str, Decision] = {
     "": "", "allow": "allow", "approve": "allow", "ask": "ask", "deny": "deny", "block": "deny", "defer": "",
 }  # fmt: skip
+_REFUSALS = ("deny", "block", "ask")
 _STRENGTH: dict[Decision, int] = {"": 0, "allow": 1, "ask": 2, "deny": 3}
 
 
@@ -94,6 +95,8 @@ def _read_output(spec: HookSpec, text: str) -> Said:
     answers: list[Said] = []
     broken: Said | None = None
     position = 0
+    if spec.event in _ABOUT_CALLS and (said := _bare_answers(spec, text)):
+        return combined(said)
     while found := _BRACE.search(text, position):
         start = found.end() - 1
         try:
@@ -112,7 +115,22 @@ def _read_output(spec: HookSpec, text: str) -> Said:
                 answers.append(said)
     if answers or broken is not None:
         return combined([*answers, *([broken] if broken is not None else ())])
+    if spec.event in _ABOUT_CALLS and _ANSWER_KEY.search(text):
+        return _failed(spec, "its answer does not begin a line")
     return Said(context=text if takes_text else "")
+
+
+def _bare_answers(spec: HookSpec, text: str) -> list[Said]:
+    """The answers of a hook that prints a list of them, or nothing but its decision."""
+    if text.strip('"') in _REFUSALS:
+        return [_read_json(spec, {"decision": text.strip('"')})]
+    if not text.startswith("["):
+        return []
+    try:
+        listed = _DECODER.decode(text)
+    except (ValueError, RecursionError):
+        return []
+    return [_read_json(spec, answer) for answer in listed if isinstance(answer, dict)]
 
 
 def _not_started(ended: Ended) -> str:
@@ -137,20 +155,18 @@ def _read_json(spec: HookSpec, answer: dict[str, Any]) -> Said:
     own = {} if own is None else own
     if not isinstance(own, dict):
         return _failed(spec, "its hookSpecificOutput is no object")
-    behaviour = own.get("decision")  # of PermissionRequest
-    behaviour = behaviour if isinstance(behaviour, dict) else {}
-    word = (
-        own.get("permissionDecision")
-        or answer.get("permissionDecision")
-        or behaviour.get("behavior")
-        or answer.get("decision")
-        or ""
-    )
-    decision = _DECISIONS.get(word) if isinstance(word, str) else None
-    if decision is None:
-        return _undecided(spec, word)
-    reason = own.get("permissionDecisionReason") or behaviour.get("message") or answer.get("reason") or ""
-    stops = answer.get("continue") is False
+    inner = own.get("decision")  # an object for PermissionRequest
+    behaviour = inner if isinstance(inner, dict) else {}
+    inner = behaviour.get("behavior") if behaviour else inner
+    decision: Decision = ""
+    for word in (own.get("permissionDecision"), answer.get("permissionDecision"), inner, answer.get("decision")):
+        found = _DECISIONS.get(word or "") if isinstance(word or "", str) else None
+        if found is None:
+            return _undecided(spec, word)
+        decision = max(decision, found, key=_STRENGTH.__getitem__)
+    reasons = (own.get("permissionDecisionReason"), behaviour.get("message"), answer.get("reason"), own.get("reason"))
+    reason = next(filter(None, reasons), "")
+    stops = str(answer.get("continue")).lower() in ("false", "0", "no")
     updated = own.get("updatedInput", behaviour.get("updatedInput"))
     notice = answer.get("systemMessage")
     return Said(
