@@ -18,6 +18,10 @@ _Found = TypeVar("_Found")
 
 _TICK_NS = 20_000_000  # a folder can change twice within a tick of the clock of its file system, by one stamp
 _LONGEST_UPDATE_S = 1.0
+# The files of other machines change without the kernel noting it: so long its notes are enough, and so many times as
+# long as the last walk took.
+_WATCHED_S = 30.0
+_PER_WALK = 100
 
 
 class Extent(Struct, frozen=True):
@@ -42,13 +46,24 @@ class _Folder(Struct, Generic[_Found]):
 
 
 class _Tree(Generic[_Found]):
-    """What is known of one root. Folders that could not be `unread` are tried again each time."""
+    """What is known of one root. Folders that are `unread` are tried again each time.
+
+    `waiting` and `shallow`, each with how many levels are looked at below, are left of the walk, and `late` of updates,
+    when their time was over.
+    """
 
     def __init__(self) -> None:
         self.folders: dict[str, _Folder[_Found]] = {}
         self.unread: set[str] = set()
         self.watch = FolderWatch()
-        self.is_partial = False
+        self.watched_until = 0.0
+        self.begin("", 0, 0)
+
+    def begin(self, root: str, left: int, left_shallow: int) -> None:
+        self.waiting = deque([root] if root else [])
+        self.shallow = deque[tuple[str, int]]()
+        self.late = list[str]()
+        self.left, self.left_shallow = left, left_shallow
 
 
 class FolderWalk(Generic[_Found]):
@@ -69,7 +84,7 @@ class FolderWalk(Generic[_Found]):
         with self._lock:
             tree = self._trees.setdefault(root, _Tree())
             changes = tree.watch.take() if tree.folders else None
-            if changes is None or root in changes[1]:
+            if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
                 self._walk(root, tree)
             else:
                 self._update(tree, *changes)
@@ -77,41 +92,47 @@ class FolderWalk(Generic[_Found]):
 
     def is_partial(self, root: str) -> bool:
         """True if there were too many folders to look at all of them."""
-        return root in self._trees and self._trees[root].is_partial
+        return root in self._trees and bool(self._trees[root].waiting or self._trees[root].late)
 
     def _walk(self, root: str, tree: _Tree[_Found]) -> None:
+        began = time.monotonic()
+        tree.unread.clear()
+        tree.begin(root, self._extent.most_folders, self._extent.most_shallow)
+        seen = self._go_on(tree, began + self._extent.longest_s)
+        ended = time.monotonic()
+        tree.watched_until = ended + max(_WATCHED_S, _PER_WALK * (ended - began))
+        # What was found once is not lost again.
+        tree.folders = tree.folders | seen if tree.waiting or tree.shallow else seen
+
+    def _go_on(self, tree: _Tree[_Found], deadline: float) -> dict[str, _Folder[_Found]]:
+        """Walk on from where the walk of a tree stands; the folders it reads."""
         extent, known = self._extent, tree.folders
         seen: dict[str, _Folder[_Found]] = {}
-        tree.unread.clear()
-        waiting = deque([root])
-        shallow = deque[tuple[str, int]]()  # with how many levels are looked at below
-        deadline, left, left_shallow = time.monotonic() + extent.longest_s, extent.most_folders, extent.most_shallow
-        while (left if waiting else left_shallow and shallow) and time.monotonic() < deadline:
-            is_shallow = not waiting
-            path, levels = shallow.popleft() if is_shallow else (waiting.popleft(), extent.shallow_levels + 1)
+        while (tree.left if tree.waiting else tree.left_shallow and tree.shallow) and time.monotonic() < deadline:
+            is_shallow = not tree.waiting
+            path, levels = tree.shallow.popleft() if is_shallow else (tree.waiting.popleft(), extent.shallow_levels + 1)
             folder = self._look_at(path, known.get(path), tree)
             if folder is None:
                 continue
             seen[path] = folder
             if is_shallow:
-                left_shallow -= 1
+                tree.left_shallow -= 1
             else:
-                left -= 1
+                tree.left -= 1
             for child in folder.folders:
                 if not is_shallow and child.rpartition(os.sep)[2] not in extent.shallow:
-                    waiting.append(child)
+                    tree.waiting.append(child)
                 elif levels:
-                    shallow.append((child, levels - 1))
-        tree.folders = known | seen if waiting or shallow else seen  # what was found once is not lost again
-        tree.is_partial = bool(waiting)
+                    tree.shallow.append((child, levels - 1))
+        return seen
 
     def _update(self, tree: _Tree[_Found], changed: set[str], replaced: set[str]) -> None:
-        """Look at folders in which something changed, and at all that is new in them."""
+        """Look at folders in which something changed, at all that is new in them, and at what is left of the walk."""
         extent, known = self._extent, tree.folders
         if replaced:
             for path in [path for path in known if _is_in(path, replaced)]:
                 del known[path]
-        new = deque(path for path in tree.unread if not _is_in(path, replaced))
+        new = deque(path for path in (*tree.unread, *tree.late) if not _is_in(path, replaced))
         tree.unread.clear()
         for path in sorted(changed & known.keys()):
             folder = self._look_at(path, None, tree)
@@ -138,7 +159,8 @@ class FolderWalk(Generic[_Found]):
             else:
                 left -= 1
                 new.extend(folder.folders)
-        tree.is_partial |= bool(new)
+        tree.late = [*new, *(shallow if left_shallow else ())]
+        known |= self._go_on(tree, deadline)
 
     def _look_at(self, path: str, before: _Folder[_Found] | None, tree: _Tree[_Found]) -> _Folder[_Found] | None:
         """A folder, from memory where it has not changed since; None where it cannot be read."""

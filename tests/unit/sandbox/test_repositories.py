@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -127,6 +128,30 @@ def test_too_many_folders_are_said_and_shallow_ones_have_room_of_their_own(
     walk.inside(str(tmp_path))
     assert walk.is_partial(str(tmp_path))
     assert "build/x" in names([path for path, _ in walk.inside(str(tmp_path))], tmp_path)  # it was seen before
+
+
+def test_a_walk_that_ran_out_of_time_goes_on_with_the_next_command(tmp_path: Path) -> None:
+    make(tmp_path, *(f"{number}/inside" for number in range(8)), "build/x")
+
+    def look(path: str, entries: object) -> None:
+        time.sleep(0.02)
+
+    walk = FolderWalk(Extent(most_folders=100, longest_s=0.05, shallow=frozenset(["build"]), most_shallow=9), look)
+    assert len(walk.inside(str(tmp_path))) < 10
+    assert walk.is_partial(str(tmp_path))
+    for _ in range(5):
+        found = walk.inside(str(tmp_path))
+    assert len(found) == 1 + 2 * 8 + 1  # of what is `shallow` only the folder itself
+    assert not walk.is_partial(str(tmp_path))
+
+
+def test_what_the_kernel_has_not_noted_is_found_after_a_while(tmp_path: Path, walk: FolderWalk[list[str]]) -> None:
+    walk.inside(str(tmp_path))
+    make(tmp_path, "a/b")
+    tree = walk._trees[str(tmp_path)]
+    tree.watch.take()  # as if another machine had made it
+    tree.watched_until = 0
+    assert names([path for path, _ in walk.inside(str(tmp_path))], tmp_path) == [".", "a", "a/b"]
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
