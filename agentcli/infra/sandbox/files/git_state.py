@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-_MAX_LINK_BYTES = 4_096
+from agentcli.infra.sandbox.git.named_paths import path_in, text_of
 
 GitState = tuple[object, ...]
 
@@ -15,14 +15,14 @@ def git_state(root: Path) -> GitState:
         link = folder / ".git"
         if _first_line(link / "HEAD"):
             return _state(link)
-        if line := _first_line(link):
-            return _state(folder / line.removeprefix("gitdir: "))
+        if kept := path_in(str(link), "gitdir: "):
+            return _state(Path(kept))
     return ()
 
 
 def _state(git: Path) -> GitState:
     head = _first_line(git / "HEAD")
-    common = git / (_first_line(git / "commondir") or ".")
+    common = Path(path_in(str(git / "commondir")) or git)
     branch = common / head.removeprefix("ref: ")
     files = (git / "index", branch, common / "packed-refs", common / "reftable/tables.list")
     return (head, *map(_stamp, files))
@@ -37,9 +37,5 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 
 def _first_line(path: Path) -> str:
-    """Empty where there is no such file."""
-    try:
-        with path.open("rb") as file:
-            return file.read(_MAX_LINK_BYTES).decode("utf-8", "surrogateescape").partition("\n")[0]
-    except OSError:
-        return ""
+    """Empty where there is no such file. A command may have made a pipe of it, which is not waited for."""
+    return text_of(str(path)).partition("\n")[0]

@@ -112,54 +112,67 @@ class SecretValues:
             return
         objects: dict[bytes, set[str]] = {}
         for command, position in ((_INDEX, 1), (_TREE, 2)):  # MODE OBJECT STAGE and MODE TYPE OBJECT, a tab, the path
-            for line in filter(None, self._output(command, root).split(b"\0")):
+            listed = self._output(command, root)
+            if listed is None:  # the next command tries again
+                return
+            for line in filter(None, listed.split(b"\0")):
                 fields, _, path = line.partition(b"\t")
                 objects.setdefault(path, set()).add(fields.split(b" ")[position].decode())
         names = self._secrets_among(root, [*objects])
-        self._tracked[root] = _Tracked(state, frozenset(map(os.fsdecode, names)))
         new = set[str]().union(*(objects[name] for name in names)) - self._objects.keys()
-        if new:
-            self._read_objects(sorted(new)[:MOST_FILES], root)
+        if not new or self._read_objects(sorted(new)[:MOST_FILES], root):
+            self._tracked[root] = _Tracked(state, frozenset(map(os.fsdecode, names)))
 
-    def _read_objects(self, objects: Sequence[str], root: Path) -> None:
+    def _read_objects(self, objects: Sequence[str], root: Path) -> bool:
+        """False where git could not read them."""
         left = MOST_BYTES
         sizes: dict[str, int] = {}
-        for line in self._output(_SIZES, root, "\n".join(objects).encode()).decode().splitlines():
+        described = self._output(_SIZES, root, "\n".join(objects).encode())
+        if described is None:
+            return False
+        for line in described.decode().splitlines():
             name, kind, *rest = line.split(" ")
             if kind == "blob" and (size := int(rest[0])) <= min(LARGEST_FILE, left):
                 left -= size
                 sizes[name] = size
         content = self._output(_CONTENTS, root, "\n".join(sizes).encode())
+        if content is None:
+            return False
         for name, size in sizes.items():
             start = content.find(b"\n") + 1
             self._objects[name] = _values_of(content[start : start + size])
             content = content[start + size + 1 :]
+        return True
 
     def _committed_in(self, root: Path, values: frozenset[str]) -> frozenset[str]:
         """Those of the values that stand in a file of the commit; none where there is no commit."""
         if root not in self._heads:
-            self._heads[root] = self._git(_HEAD, root).strip()
+            head = self._output(_HEAD, root)
+            if head is None:
+                return frozenset()
+            self._heads[root] = head.decode().strip()
         if not values or not self._heads[root]:
             return frozenset()
         asked, found = self._committed.get(root, (frozenset(), frozenset()))
-        if asked != values:
-            found = self._grep(values, root)
-            self._committed[root] = (values, found)
-        return found
+        if asked == values:
+            return found
+        committed = self._grep(values, root)
+        if committed is None:
+            return frozenset()
+        self._committed[root] = (values, committed)
+        return committed
 
-    def _grep(self, values: frozenset[str], root: Path) -> frozenset[str]:
+    def _grep(self, values: frozenset[str], root: Path) -> frozenset[str] | None:
         names = {str(file.relative_to(root)) for file in self._files if file.is_relative_to(root)}
         names |= self._tracked[root].names if root in self._tracked else set()
         secret = [f":(exclude,literal){name}" for name in sorted(names)]
         lines = "\n".join(value for value in values if "\n" not in value)
-        said = self._git((*_GREP, self._heads[root], "--", ".", *secret), root, lines)
-        return values.intersection(said.split("\n"))
+        command = (*_GREP, self._heads[root], "--", ".", *secret)
+        found = self._output(command, root, lines.encode(errors="surrogateescape"))
+        return None if found is None else values.intersection(found.decode(errors="surrogateescape").split("\n"))
 
-    def _git(self, command: Sequence[str], root: Path, given: str = "") -> str:
-        """Git's output; empty where it fails."""
-        return self._output(command, root, given.encode(errors="surrogateescape")).decode(errors="surrogateescape")
-
-    def _output(self, command: Sequence[str], root: Path, given: bytes = b"") -> bytes:
+    def _output(self, command: Sequence[str], root: Path, given: bytes = b"") -> bytes | None:
+        """Git's output; None where it could not be run to its end."""
         try:
             done = subprocess.run(
                 [self._program, *command],
@@ -172,7 +185,7 @@ class SecretValues:
                 check=False,
             )
         except (OSError, subprocess.TimeoutExpired):
-            return b""
+            return None
         return done.stdout
 
 
