@@ -65,9 +65,18 @@ class ProgramPins:
         return {path: digest for path, digest in found.items() if digest != MISSING}
 
     def changed(self, command: str) -> Sequence[Path]:
-        now, pinned = self.digests(command), self._pins[command]
+        now = self.digests(command)
+        if self._differing(command, now) and command in self._of_project and self._trusted is not None:
+            kept = self._trusted()  # the person may have trusted the project again meanwhile
+            for path in self._differing(command, now):
+                if path in kept and kept[path] == now.get(path, MISSING):
+                    self._pins[command][path] = kept[path]
         self._seen[command] = now
-        return [Path(path) for path in sorted(now.keys() | pinned.keys()) if now.get(path) != pinned.get(path)]
+        return [Path(path) for path in self._differing(command, now)]
+
+    def _differing(self, command: str, now: Mapping[str, str]) -> list[str]:
+        pinned = self._pins[command]
+        return [p for p in sorted(now.keys() | pinned.keys()) if now.get(p, MISSING) != pinned.get(p, MISSING)]
 
     def accept(self, command: str) -> None:
         now = self._seen[command]

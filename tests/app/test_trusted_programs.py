@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from agentcli.agent.program_trust import REFUSE, RUN
 from tests.app.running import Place, Ran, call
 
 SERVER = Path(__file__).parents[1] / "mcp_server.py"
@@ -113,6 +114,33 @@ def test_whoever_is_asked_may_let_a_changed_script_run_from_then_on(place: Place
     assert runs(place) == 2
     stream(place, LIST)
     assert runs(place) == 3
+
+
+def test_a_script_that_changes_while_the_question_is_open_is_asked_about_again(place: Place) -> None:
+    script = trusted_hook(place)
+    script.write_text(script.read_text() + "# changed\n")
+    flags = ("--input-format", "stream-json", "--output-format", "stream-json", "-p")
+    with place.start("-m", place.script(LIST, DONE), *flags, stdin=True) as running:
+        running.say("go")
+        for answer, name in ((RUN, "question-1"), (REFUSE, "question-2")):
+            running.wait_for_line(lambda line, name=name: f'"id":"{name}","question":' in line)  # type: ignore[misc]
+            script.write_text("touch ../evil\n")
+            running.control("answer", id=name, text=answer)
+        running.wait_for_type("result")
+    assert not (place.folder.parent / "evil").exists()
+
+
+def test_trusting_the_project_again_counts_in_a_running_session(place: Place) -> None:
+    script = trusted_hook(place)
+    script.write_text(script.read_text() + "# changed\n")
+    flags = ("--input-format", "stream-json", "--output-format", "stream-json", "-p")
+    with place.start("-m", place.script(LIST, LIST, DONE), *flags, stdin=True) as running:
+        running.say("go")
+        question = running.wait_for_type("system", "question")
+        place.run("config", "trust")
+        running.control("answer", id=question["id"], text=question["options"][1])
+        running.wait_for_type("result")
+    assert runs(place) == 1
 
 
 def test_with_trust_for_one_run_a_script_counts_as_it_is_at_its_start(place: Place) -> None:

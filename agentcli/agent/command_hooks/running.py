@@ -107,18 +107,20 @@ class CommandHooks:
     async def _program_refusal(self, spec: HookSpec) -> str:
         """Ask about files of the workspace that the hook runs and that changed. Returns why it is not to run."""
         async with self._asking:  # several hooks may run the same file: the person is asked once
-            changed = await asyncio.to_thread(self._programs.changed, spec.command)
-            if not changed:
-                return ""
-            told = changed_sentence(changed, f"the {spec.event} hook `{spec.command}`")
-            ask = self.ask if self._mode() != "dontAsk" else None
-            if ask is not None and await ask(told, (RUN, REFUSE)) == RUN:
+            # Once more after each answer: what was accepted is what there was when the question was asked.
+            while changed := await asyncio.to_thread(self._programs.changed, spec.command):
+                told = changed_sentence(changed, f"the {spec.event} hook `{spec.command}`")
+                ask = self.ask if self._mode() != "dontAsk" else None
+                if ask is None or await ask(told, (RUN, REFUSE)) != RUN:
+                    return (
+                        f"{told} The hook did not run. Check the change, then run `agentcli config trust` to trust the "
+                        "new version"
+                    )
                 try:
                     self._programs.accept(spec.command)
                 except ConfigError as error:  # it is trusted until the session ends
                     self.publish(Notice(str(error)))
-                return ""
-            return f"{told} It was not run. Read what changed; then `agentcli config trust` trusts it as it is"
+            return ""
 
     # Calls
 

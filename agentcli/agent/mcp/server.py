@@ -286,21 +286,19 @@ class Server:
 
     async def _check_programs(self, ask: Ask | None) -> None:
         """Ask about files that would be started and have changed. Raises `ToolError` if they are not to be started."""
-        changed = await asyncio.to_thread(self._pins.changed_programs, self.spec)
-        if not changed:
-            return
-        told = changed_sentence(changed, f"the MCP server {self.name}")
-        if ask is not None and await ask(told, (RUN, REFUSE)) == RUN:
+        # Once more after each answer: what was accepted is what there was when the question was asked.
+        while changed := await asyncio.to_thread(self._pins.changed_programs, self.spec):
+            told = changed_sentence(changed, f"the MCP server {self.name}")
+            if ask is None or await ask(told, (RUN, REFUSE)) != RUN:
+                raise ToolError(
+                    f"{told} The server was not started. Check the change, then run `/mcp approve {self.name}` or "
+                    f"`agentcli mcp approve {self.name}` to trust the new version.",
+                    kind="permission_denied",
+                )
             try:
                 self._pins.accept_programs(self.spec)
             except ConfigError as error:  # it is trusted until the program ends
                 self._tell(str(error))
-            return
-        raise ToolError(
-            f"{told} It was not started. Read what changed; then `/mcp approve {self.name}` or `agentcli mcp approve "
-            f"{self.name}` trusts it as it is.",
-            kind="permission_denied",
-        )
 
     async def _check_approved(self, tool: RemoteTool, ask: Ask | None) -> None:
         """Ask about a tool that is not what was approved. Raises `ToolError` if it is not to be used."""

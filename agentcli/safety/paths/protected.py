@@ -81,7 +81,7 @@ def _is_reviewed(parts: tuple[str, ...]) -> bool:
     if _holds(table.reviewed, parts):
         return True
     names = frozenset(table.in_dot_folders)
-    return any(folder[0] == "." and name in names for folder, name in itertools.pairwise(parts))
+    return any(folder.startswith(".") and name in names for folder, name in itertools.pairwise(parts))
 
 
 def _holds(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:

@@ -116,6 +116,11 @@ def test_what_makes_programs_run_may_be_read_and_not_simply_written(path: str) -
     assert judged(path, "read") in ("plain", "outside")
 
 
+def test_a_name_that_folds_to_nothing_is_one_like_any_other() -> None:
+    assert not is_protected(PurePath("\u200b/x"))
+    assert is_protected(PurePath("\u200b/.vscode/tasks.json"))
+
+
 @each_row("name", [name.replace("*", "x") for name in (*auto_executed().names, *auto_executed().reviewed)])
 def test_every_protected_name_is_protected_in_any_case_and_at_any_depth(name: str) -> None:
     for path in (name, name.upper(), f"a/b/{name}", f"{name}/x"):
