@@ -5,13 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from glob import has_magic, iglob
+from itertools import islice
 from pathlib import Path
 
 from agentcli.safety.commands.named_files import NamedFile, named_files
 
 MAX_BYTES = 50_000_000  # of a program that is pinned; of a larger one its size and times are
 MISSING = ""
+_MAX_FOUND = 200  # programs by one glob
 
 
 class ProgramPins:
@@ -54,14 +58,16 @@ class ProgramPins:
         if is_of_project and self._trusted is not None:
             trusted = self._trusted()
             paths = {file.path for file in self._named[command]}
-            self._pins[command] = {path: digest for path, digest in trusted.items() if path in paths}
+            self._pins[command] = {
+                path: digest for path, digest in trusted.items() if any(_is_named(path, name) for name in paths)
+            }
         else:
             self._pins[command] = self.digests(command)
 
     def digests(self, command: str) -> dict[str, str]:
         """The digests of the files that a command runs, as they are now, by path."""
         pinned = self._pins.get(command, {})
-        found = {file.path: digest_of(file.path) for file in self._named[command] if _is_program(file, pinned)}
+        found = {file.path: digest_of(file.path) for file in _found(self._named[command]) if _is_program(file, pinned)}
         return {path: digest for path, digest in found.items() if digest != MISSING}
 
     def changed(self, command: str) -> Sequence[Path]:
@@ -82,7 +88,7 @@ class ProgramPins:
         now = self._seen[command]
         gone = {path: MISSING for path in self._pins[command] if path not in now}
         for other, files in self._named.items():  # others may run the same files
-            accepted = {file.path: now[file.path] for file in files if file.path in now}
+            accepted = {file.path: now[file.path] for file in _found(files) if file.path in now}
             self._pins[other] = {
                 path: digest for path, digest in (self._pins[other] | accepted).items() if path not in gone
             }
@@ -99,10 +105,24 @@ class ProgramPins:
         named = {
             os.path.realpath(file.path)
             for command, files in self._named.items()
-            for file in files
+            for file in _found(files)
             if _is_program(file, self._pins[command])
         }
         return [Path(path) for path in sorted(named) if os.path.isfile(path)]  # noqa: PTH113
+
+
+def _is_named(path: str, name: str) -> bool:
+    """True if a path or a glob means a path."""
+    return path == name or (path.count("/") == name.count("/") and fnmatchcase(path, name))
+
+
+def _found(files: Iterable[NamedFile]) -> Iterator[NamedFile]:
+    """The files, and those that are found by the globs among them."""
+    for file in files:
+        yield file
+        if has_magic(file.path):
+            paths = islice(iglob(file.path), _MAX_FOUND)  # noqa: PTH207  # text, which a Path would change
+            yield from (NamedFile(path, file.is_started) for path in paths)
 
 
 def _is_program(file: NamedFile, pinned: Mapping[str, str]) -> bool:

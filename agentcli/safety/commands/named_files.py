@@ -18,10 +18,14 @@ _INTERPRETER = re.compile(
 )
 _TAKES_A_VALUE = frozenset("-r --require --import --loader --experimental-loader --env-file -W -X -cp".split())
 _FOLDER_PROGRAMS = ("__main__.py", "index.js", "index.mjs", "index.cjs", "index.ts", "package.json")
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*))?\})")
-_OF_PROJECT = re.compile(r"\$\(\s*git rev-parse --show-toplevel\s*\)|`\s*git rev-parse --show-toplevel\s*`")
-_OF_FOLDER = re.compile(r"\$\(\s*pwd\s*\)|`\s*pwd\s*`")
+_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*)|[^}\w][^}]*)?\})")
+_OF_PROJECT = re.compile(r"\$\(\s*git rev-parse --show-toplevel[^()`]*\)|`\s*git rev-parse --show-toplevel[^()`]*`")
+_OF_FOLDER = re.compile(r"\$\(\s*pwd(?:\s+-[LP]+)?\s*\)|`\s*pwd(?:\s+-[LP]+)?\s*`")
+_BRACES = re.compile(r"\{([^{}]*(?:,|\.\.)[^{}]*)\}")
+_MAX_BRACED = 64  # words that braces make of one
 _ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
+_TAKES_A_MODULE = re.compile(r"-[A-Za-z]*m")
+_WITH_MODULE = re.compile(r"-[A-Za-z]*?m([A-Za-z_][\w.]*)")
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
 # What programs read or write, not run, unless it is what the command starts.
 _DATA_ENDINGS = frozenset(
@@ -31,7 +35,10 @@ _DATA_ENDINGS = frozenset(
 
 
 class NamedFile(Struct, frozen=True):
-    """An absolute path that a command names. It `is_started` where the command or an interpreter begins with it."""
+    """An absolute path or a glob that a command names.
+
+    It `is_started` where the command or an interpreter begins with it.
+    """
 
     path: str
     is_started: bool
@@ -60,12 +67,13 @@ class _Reading:
         self._variables = variables
 
     def files_in(self, text: str, levels: int) -> Iterator[NamedFile]:
-        is_first, is_output, interpreter, before = True, False, "", ""
+        is_first, is_output, is_behind, interpreter, before = True, False, False, "", ""
         for raw in _words(text):
             if raw and not raw.strip("();<>|&"):
-                is_output = raw.startswith((">", "&>"))
-                if not is_output and "<" not in raw:
+                is_output = raw.startswith((">", "&>")) and "(" not in raw
+                if not is_output and ("<" not in raw or "(" in raw):
                     is_first, interpreter, before = True, "", ""
+                is_behind = raw.endswith(")")
                 continue
             if is_output:
                 is_output = False
@@ -75,14 +83,24 @@ class _Reading:
                 yield from self._named(assigned[2], is_started=False)
                 continue
             word = self._expanded(raw)
+            if is_behind and word.startswith("/"):  # $(…)/name
+                yield from self._named(word.lstrip("/"), is_started=True)
+            is_behind = False
             if any(space in word for space in " \t\n;|&") and levels:
                 yield from self.files_in(word, levels - 1)
-            if before == "-m" and _MODULE.fullmatch(word):
+            if _TAKES_A_MODULE.fullmatch(before) and _MODULE.fullmatch(word):
                 yield from self._module(word)
+            elif interpreter.rpartition("/")[2].startswith(("python", "pypy")) and (
+                found := _WITH_MODULE.fullmatch(word)
+            ):
+                yield from self._module(found[1])
             elif before in ("cd", "pushd"):
                 self._folders += [os.path.join(folder, word) for folder in self._folders]  # noqa: PTH118  # text alone
-            if not is_first or "/" in word:  # else it is looked for in the PATH
+            if not is_first or "/" in word:
                 yield from self._named(word, is_started=is_first or bool(interpreter))
+            elif path := self._variables.get("PATH"):
+                for folder in path.split(":"):
+                    yield from self._named(f"{self._expanded(folder) or '.'}/{word}", is_started=True)
             if interpreter and not word.startswith("-"):
                 yield from self._started_folder(word)
                 interpreter = interpreter if before in _TAKES_A_VALUE else ""
@@ -99,10 +117,13 @@ class _Reading:
         return _VARIABLE.sub(value, word)
 
     def _named(self, word: str, *, is_started: bool) -> Iterator[NamedFile]:
-        """The files that one word may name, also after `--option=`."""
+        """The files that one word may name, also after `--option=`, and after what only the shell knows."""
         names = {word, word.partition("=")[2]}
         if word.startswith("-"):
             names.add(word[2:])
+        if re.search(r"[${`]", word):
+            names.add(re.split(r"[})`]", word)[-1].lstrip("/"))
+            names.update(_unbraced(word))
         for name in names - {"", "-", ".", "/"}:
             for folder in self._folders if not name.startswith(("/", "~")) else [""]:
                 path = os.path.expanduser(name) if not folder else f"{folder}/{name}"  # noqa: PTH111  # text alone
@@ -122,6 +143,19 @@ class _Reading:
                 yield NamedFile("/".join((folder, *parts[:count], "__init__.py")), is_started=True)
             yield NamedFile("/".join((folder, *parts)) + ".py", is_started=True)
             yield NamedFile("/".join((folder, *parts, "__main__.py")), is_started=True)
+
+
+def _unbraced(word: str) -> list[str]:
+    """What a shell makes of a word with braces, with a wildcard for a range."""
+    done, waiting = list[str](), [word]
+    while waiting and len(done) + len(waiting) <= _MAX_BRACED:
+        word = waiting.pop()
+        if not (found := _BRACES.search(word)):
+            done.append(word)
+            continue
+        parts = found[1].split(",") if "," in found[1] else ["*"]
+        waiting += [word[: found.start()] + part + word[found.end() :] for part in parts]
+    return done
 
 
 def _words(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -60,9 +61,15 @@ class ServerSpec(Struct, frozen=True):
 
     @property
     def start_command(self) -> str:
-        """The command line that starts it, after what variables make an interpreter run; empty for an address."""
-        started = (value for name, value in self.env.items() if name in STARTS_FILES)
-        return "" if self.url else shlex.join((*started, self.command, *self.args))
+        """The shell command that starts it, in its folder and after what variables make an interpreter run.
+
+        Empty for an address.
+        """
+        started = [value for name, value in self.env.items() if name in STARTS_FILES]
+        named = [f"./{value}" if re.fullmatch(r"\w[\w.-]*", value) else value for value in started]
+        folder = [shlex.join(("cd", self.cwd))] if self.cwd else []
+        steps = (*folder, *map(shlex.quote, named), shlex.join((self.command, *self.args)))
+        return "" if self.url else " && ".join(steps)
 
     @property
     def fingerprint(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentcli.safety.commands.named_files import named_files
+from agentcli.tools.mcp.client import ServerSpec
 from tests.rows import each_row
 
 
@@ -31,11 +32,41 @@ from tests.rows import each_row
         (". ./env.sh", "/r/w/env.sh"),
         ("ruff check --config=ruff.toml", "/r/w/ruff.toml"),
         ("a 'unfinished; sh x.sh", "/r/w/x.sh"),
+        ('"${CLAUDE_PROJECT_DIR:?}/hooks/a.sh"', "/r/hooks/a.sh"),
+        ('"${CLAUDE_PROJECT_DIR%/}/hooks/a.sh"', "/r/hooks/a.sh"),
+        ('bash "$(git rev-parse --show-toplevel 2>/dev/null || pwd)/hooks/a.sh"', "/r/hooks/a.sh"),
+        ('bash "$(git -C . rev-parse --show-toplevel)/hooks/a.sh"', "/r/hooks/a.sh"),
+        ("bash $(dirname x)/hooks/a.sh", "/r/hooks/a.sh"),
+        ("$(pwd -P)/hooks/a.sh", "/r/w/hooks/a.sh"),
+        ("tee >(./hooks/a.sh)", "/r/w/hooks/a.sh"),
+        ("diff <(./a.txt) x", "/r/w/a.txt"),
+        ("bash hooks/a{1,2}.sh", "/r/w/hooks/a2.sh"),
+        ("bash hooks/a{1..3}.sh", "/r/w/hooks/a*.sh"),
+        ('for f in hooks/*.sh; do bash "$f"; done', "/r/w/hooks/*.sh"),
+        ("python -um srv", "/r/w/srv.py"),
+        ("python3 -umsrv", "/r/w/srv.py"),
+        ("cd tools && node server.js", "/r/w/tools/server.js"),
+        ("PATH=./bin:$PATH serve", "/r/w/bin/serve"),
     ],
 )
 def test_a_file_that_is_run_is_named(command: str, path: str) -> None:
     found = {file.path for file in named_files(command, cwd="/r/w", root="/r") if not file.is_data}
     assert path in found or path.replace("/r/", "/r/w/", 1) in found
+
+
+@pytest.mark.parametrize(
+    ("server", "path"),
+    [
+        (ServerSpec("x", command="node", args=("server.js",), cwd="tools"), "/r/tools/server.js"),
+        (ServerSpec("x", command="node", args=("server.js",), cwd="${CLAUDE_PROJECT_DIR}/tools"), "/r/tools/server.js"),
+        (ServerSpec("x", command="serve", env={"PATH": "./bin:/usr/bin"}), "/r/bin/serve"),
+        (ServerSpec("x", command="bash", args=("-c", "x"), env={"BASH_ENV": "env.txt"}), "/r/env.txt"),
+        (ServerSpec("x", command="node", args=("a",), env={"NODE_OPTIONS": "--require ./b.js"}), "/r/b.js"),
+    ],
+)
+def test_what_a_server_is_started_from_is_named(server: ServerSpec, path: str) -> None:
+    found = named_files(server.start_command, cwd="/r", root="/r", variables=server.env)
+    assert path in {file.path for file in found if not file.is_data}
 
 
 @pytest.mark.parametrize(
