@@ -19,7 +19,7 @@ _MAX_FOUND = 200  # programs by one glob
 
 
 class ProgramPins:
-    """Implements `ProgramTrust` for the commands of one configuration.
+    """Implements `ProgramTrust` for the commands of one configuration. Files in `added` folders count, too.
 
     `trusted` gives the digests that were kept with the trust in the project, by path; `keep` adds to them. A command
     that the project's trust is not about is held to what its files were when it was added.
@@ -30,13 +30,16 @@ class ProgramPins:
         *,
         cwd: Path,
         root: Path,
+        added: Sequence[Path] = (),
         trusted: Callable[[], Mapping[str, str]] | None,
         keep: Callable[[Mapping[str, str]], None],
     ) -> None:
         self._cwd, self._root = str(cwd), str(root)
         self._trusted = trusted
         self._keep = keep
-        self._named: dict[str, tuple[NamedFile, ...]] = {}
+        self._folders = dict.fromkeys((self._cwd, self._root, *map(str, added)))
+        self._all: dict[str, set[NamedFile]] = {}
+        self._named: dict[str, tuple[NamedFile, ...]] = {}  # in one of the folders
         self._pins: dict[str, dict[str, str]] = {}
         self._of_project: set[str] = set()
         self._seen: dict[str, dict[str, str]] = {}
@@ -45,14 +48,8 @@ class ProgramPins:
         """Pin the files of a command from now on."""
         if command in self._named and (not is_of_project or command in self._of_project):
             return
-        inside = (self._cwd, self._root)
-        found = named_files(command, cwd=self._cwd, root=self._root, variables=variables)
-        self._named[command] = tuple(
-            sorted(
-                (file for file in found if any(file.path.startswith(f"{folder.rstrip('/')}/") for folder in inside)),
-                key=lambda file: file.path,
-            )
-        )
+        self._all[command] = named_files(command, cwd=self._cwd, root=self._root, variables=variables)
+        self._named[command] = self._inside(command)
         if is_of_project:
             self._of_project.add(command)
         if is_of_project and self._trusted is not None:
@@ -63,6 +60,22 @@ class ProgramPins:
             }
         else:
             self._pins[command] = self.digests(command)
+
+    def cover(self, folders: Sequence[Path]) -> None:
+        """From now on files in these folders count as well, as they are now."""
+        if all(str(folder) in self._folders for folder in folders):
+            return
+        self._folders |= dict.fromkeys(map(str, folders))
+        for command, before in self._named.items():
+            self._named[command] = self._inside(command)
+            known = {file.path for file in _found(before)}
+            now = self.digests(command)
+            self._pins[command] |= {path: digest for path, digest in now.items() if path not in known}
+
+    def _inside(self, command: str) -> tuple[NamedFile, ...]:
+        starts = tuple(f"{folder.rstrip('/')}/" for folder in self._folders)
+        inside = (file for file in self._all[command] if file.path.startswith(starts))
+        return tuple(sorted(inside, key=lambda file: file.path))
 
     def digests(self, command: str) -> dict[str, str]:
         """The digests of the files that a command runs, as they are now, by path."""

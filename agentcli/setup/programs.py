@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcli.config import Config
-from agentcli.paths import project_root
+from agentcli.paths import from_home, project_root
 from agentcli.project_trust import HOOKS_FILE, trust_programs, trusted_programs
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class WorkspacePrograms:
         made: ProgramPins = import_module("agentcli.infra.program_pins").ProgramPins(
             cwd=config.cwd,
             root=project_root(config.cwd),
+            added=[config.cwd / from_home(name) for name in config.settings.permissions.additional_directories],
             trusted=None if config.trusts_project_now else partial(trusted_programs, config.paths),
             keep=partial(trust_programs, config.paths),
         )
@@ -48,9 +49,10 @@ class WorkspacePrograms:
             variables = {**self._config.environment, **spec.env}
             self.pins.add(command, is_of_project=spec.is_of_project, variables=variables)
 
-    def files(self) -> list[Path]:
-        """Those that are there now."""
+    def files(self, roots: Sequence[Path]) -> list[Path]:
+        """Those in these folders that are there now."""
         if "pins" in vars(self) or any(_other_commands(self._config)):
+            self.pins.cover(roots)
             return self.pins.files()
         return []
 

@@ -30,11 +30,11 @@ def make_sandbox(
     session_id: str,
     rules: Rules,
     profile: Profile | None,
-    programs: Callable[[], Sequence[Path]] = tuple,
+    programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: (),
 ) -> LocalSandbox:
     """The sandbox of a session in `folders`, the working directory first; `profile` replaces that of the settings.
 
-    `programs` are files of the workspace that run outside of it, and which commands may not change.
+    `programs` gives the files of some folders that run outside of it, and which commands may not change.
     """
     home, settings = home_of(config.environment), config.settings.sandbox
     state, cache = config.paths.state, config.paths.cache

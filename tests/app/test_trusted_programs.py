@@ -64,6 +64,20 @@ def test_a_session_cannot_change_the_script_of_a_hook(place: Place, mode: str, a
     assert runs(place) == 3, results(ran)
 
 
+def test_a_script_in_an_added_folder_is_pinned_like_one_of_the_project(place: Place) -> None:
+    added = place.folder.parent / "added"
+    added.mkdir()
+    (added / "guard.sh").write_text(f"echo ran >> {place.folder.parent}/runs\n")
+    trusted_hook(place, command="sh ../added/guard.sh; sh scripts/guard.sh")
+    env = {"AGENTCLI_PERMISSIONS_ADDITIONAL_DIRECTORIES": str(added)}
+    assert "added/guard.sh" in place.run("config", "trust", env=env).out
+    evil = {"tool_calls": [call("bash", command="x=added; echo 'touch evil' > ../$x/guard.sh")]}
+    flags = ("--permission-mode", "bypassPermissions", "--sandbox", "danger-full-access")
+    place.run("-p", "go", "-m", place.script(evil, LIST, DONE), *flags, env=env)
+    assert runs(place) == 2
+    assert not (place.folder / "evil").exists()
+
+
 def test_a_command_that_cannot_write_a_script_reads_why(place: Place) -> None:
     trusted_hook(place)
     (told,) = results(stream(place, {"tool_calls": [call("bash", command="x=scripts; echo evil > $x/guard.sh")]}))

@@ -70,7 +70,7 @@ class CommandLimits(Struct, frozen=True):
     mount_notes: Path | None = None
     own_folders: tuple[Path, ...] = ()
     tried: TryLimits = TryLimits()
-    programs: Callable[[], Sequence[Path]] = tuple
+    programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: ()
 
 
 def _names_in(root: Path) -> Iterator[str]:
@@ -176,7 +176,7 @@ class SessionConfinement:
         """True if git or a trusted command runs this file or obeys its contents. The answer is up to a second old."""
         if time.monotonic() - self._planned_at > 1:
             bounds = Bounds(
-                "workspace-write", self.roots, self.limits.home, protected_paths=tuple(self.limits.programs())
+                "workspace-write", self.roots, self.limits.home, protected_paths=tuple(self.limits.programs(self.roots))
             )
             plan = plan_protection(bounds, str(self.roots[0]), self._repositories)
             self._protected_places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
@@ -198,7 +198,7 @@ class SessionConfinement:
         return found
 
     def _always_protected(self) -> Sequence[Path]:
-        return (*self._at_home(), *self.limits.own_folders, *self.limits.programs())
+        return (*self._at_home(), *self.limits.own_folders, *self.limits.programs(self.roots))
 
     def _protected(self) -> tuple[str, ...]:
         """Names that are there, and of those that are not the few that programs would obey at once in a project.
