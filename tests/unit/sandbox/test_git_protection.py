@@ -179,6 +179,23 @@ def test_repositories_that_git_obeys_and_that_were_not_there_are_told(
     assert [str(path.relative_to(ws)) for path in made_or_changed(before)] == made
 
 
+@pytest.mark.parametrize(
+    ("command", "changed"),
+    [
+        ("echo evil >>.githooks/pre-commit", [".githooks"]),
+        ("echo evil >.agents/skills/deploy/SKILL.md", [".agents"]),
+        ("touch .jj/working_copy/state; cat .githooks/pre-commit", []),
+    ],
+)
+def test_a_changed_file_in_a_reviewed_folder_is_told(base: Path, command: str, changed: list[str]) -> None:
+    for name in (".githooks/pre-commit", ".agents/skills/deploy/SKILL.md", ".jj/working_copy/state"):
+        (base / name).parent.mkdir(parents=True)
+        (base / name).write_text("theirs\n")
+    before = watched([base])
+    subprocess.run(["sh", "-c", command], cwd=base, check=True)
+    assert [str(path.relative_to(base)) for path in made_or_changed(before)] == changed
+
+
 @pytest.mark.parametrize("count", [1, 5])
 def test_bare_repositories_keep_their_hooks_and_settings(bubblewrap: Confinement, base: Path, count: int) -> None:
     source, ws = repository(base / "source"), base / "ws"

@@ -7,9 +7,11 @@ what a project reviews whether it is what it was.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
 from agentcli.infra.sandbox.git.config import read_configuration
@@ -30,7 +32,9 @@ _MOST_SUBMODULES = 100
 _RUNS_A_HELPER = re.compile(r"=\s*ext::", re.IGNORECASE)
 
 
-State = tuple[int, ...] | None  # of a file, None when it is not there
+State = tuple[int, ...] | None  # of a file or a folder with what is in it, None when it is not there
+_FOLDER_LEVELS = 3  # of a reviewed folder, such as `.agents/skills/NAME`
+_MAX_ENTRIES = 1_000  # in all of it
 
 
 def watched(roots: Iterable[Path]) -> dict[Path, State]:
@@ -43,7 +47,9 @@ def watched(roots: Iterable[Path]) -> dict[Path, State]:
     names, reviewed = auto_executed().names, auto_executed().reviewed
     for root in roots:
         for name in (*names, *reviewed, "HEAD", *_of_submodules(text_of(f"{root}/.gitmodules"))):
-            state = _state(path := root / name)
+            # Of a folder whose program writes it all the time only what that program obeys counts, which is in `names`.
+            is_whole = name in reviewed and not any(other.startswith(f"{name}/") for other in names)
+            state = _state(path := root / name, _FOLDER_LEVELS if is_whole else 0)
             if state is None or name in reviewed:
                 states[path] = state
             if "*" in name:
@@ -54,8 +60,14 @@ def watched(roots: Iterable[Path]) -> dict[Path, State]:
 def made_or_changed(before: Mapping[Path, State]) -> list[Path]:
     """Those that are there by now and not as they were; a repository only where it would start programs."""
     new = [path for glob in before if "*" in glob.name for path in glob.parent.glob(glob.name) if path not in before]
-    others = [path for path, state in before.items() if (now := _state(path)) is not None and now != state] + new
+    others = [path for path, state in before.items() if _is_other(path, state)] + new
     return [path for path in others if _is_obeyed(path)]
+
+
+def _is_other(path: Path, before: State) -> bool:
+    levels = _FOLDER_LEVELS if before is not None and len(before) > _NUMBERS else 0
+    now = _state(path, levels)
+    return now is not None and now != before
 
 
 def starts_programs(git: Path) -> bool:
@@ -104,11 +116,29 @@ def _is_obeyed(path: Path) -> bool:
     return not (kept / "config").is_file() or (kept / "commondir").exists() or starts_programs(kept)
 
 
-def _state(path: Path) -> State:
+def _state(path: Path, levels: int = 0) -> State:
+    """What tells a file from what it was; for so many `levels` of folders also what is in them."""
     try:
         status = path.lstat()
     except OSError:
         return None
     if is_mount_point_of_ours(str(path)):
         return None
-    return (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns)
+    state = (status.st_ino, status.st_mode, status.st_size, status.st_mtime_ns)
+    return (*state, *islice(_inside(path, levels), _NUMBERS * _MAX_ENTRIES))
+
+
+def _inside(folder: Path, levels: int) -> Iterator[int]:
+    if not levels:
+        return
+    try:
+        with os.scandir(folder) as entries:
+            names = sorted(entry.name for entry in islice(entries, _MAX_ENTRIES))
+    except OSError:  # no folder
+        return
+    for name in names:
+        yield from _state(folder / name) or ()
+        yield from _inside(folder / name, levels - 1)
+
+
+_NUMBERS = 4  # of one file
