@@ -798,7 +798,7 @@ def test_mcp_servers_of_the_editor_are_used(place: Place) -> None:
         assert "TOKEN" in env["content"][0]["content"]["text"]
         assert "Monday" in book["content"][0]["content"]["text"]
         assert editor.asked("elicitation/create")["params"]["toolCallId"] == book["toolCallId"]
-        assert "No tools of the MCP server gone" in editor.text()
+        assert "The MCP server gone offers no tools: " in editor.text()
         assert editor.ended().code == 0
 
 

@@ -246,18 +246,18 @@ def test_enter_sends_without_a_slow_server_which_joins_at_the_next_prompt(open_t
     terminal = open_terminal(replies, *BYPASS)
     terminal.see("›")
     terminal.type("one\r")
-    terminal.see("Waiting up to 30 s for MCP servers that are new here: test. Enter sends without them.")
+    terminal.see("Waiting up to 30 s for new MCP servers: test. Press Enter to start without them.")
     terminal.type("\r")
     terminal.see("first")
-    assert "its tools join at your next prompt after it has" in " ".join(terminal.text().split())
+    assert "Its tools are available from the first prompt after it answers" in " ".join(terminal.text().split())
     terminal.type("two\r")
     terminal.see("second")
-    assert "from this prompt on" not in terminal.text()
+    assert "From this prompt on" not in terminal.text()
     gate.touch()
     wait_until(lambda: any((home / "state/mcp").glob("*.json")), "the server has answered")
     terminal.type("three\r")
     terminal.see("third: at last")
-    assert "The model has the tools of these MCP servers from this prompt on: test" in terminal.text()
+    assert "From this prompt on, the model can use the tools of: test" in terminal.text()
 
 
 @pytest.mark.slow

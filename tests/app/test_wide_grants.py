@@ -90,7 +90,8 @@ def test_it_is_explained_which_part_no_rule_opens_and_why(project: Place) -> Non
     command = "cp evil copy; cp evil .git/hooks/pre-commit; make"
     ran = project.run("permissions", "explain", command, "--json", env={"AGENTCLI_PERMISSIONS_ALLOW": "Bash"})
     explained = json.loads(ran.out)
-    why = ".git/hooks/pre-commit is something that programs run or obey, and no rule names it"
+    kind = "an auto-executed file (git hook, editor task, shell profile …)"
+    why = f".git/hooks/pre-commit is {kind}, and no rule names it"
     assert (explained["verdict"], explained["rule"]) == ("ask", why)
     allowed = ("allow", "the rule bash allows it")
     assert [(part["verdict"], part["reason"]) for part in explained["segments"]] == [allowed, ("ask", why), allowed]

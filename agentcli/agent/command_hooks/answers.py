@@ -95,8 +95,8 @@ def _read_output(spec: HookSpec, text: str) -> Said:
     answers: list[Said] = []
     broken: Said | None = None
     position = 0
-    if spec.event in _ABOUT_CALLS and (said := _bare_answers(spec, text)):
-        return combined(said)
+    if spec.event in _ABOUT_CALLS and (bare := _bare_answers(spec, text)):
+        return combined(bare)
     while found := _BRACE.search(text, position):
         start = found.end() - 1
         try:

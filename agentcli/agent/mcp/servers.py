@@ -97,7 +97,7 @@ class Servers:
                 calls.unknown_servers.difference_update(server.name for server in late)
                 self.add_tools(calls)
                 names = ", ".join(server.name for server in late)
-                self.tell(f"The model has the tools of these MCP servers from this prompt on: {names}")
+                self.tell(f"From this prompt on, the model can use the tools of: {names}")
             for server in unknown:
                 if server.pinned is None:
                     self._begin(server)  # it may have downloaded by now what it needs
@@ -119,8 +119,8 @@ class Servers:
                 waiting = [server for server in new if server.pinned is None and not server.problem]
                 names = ", ".join(server.name for server in waiting)
                 most_s = max((server.spec.startup_timeout_s for server in waiting), default=0)
-                how = " Enter sends without them." if self.can_skip else ""
-                self.tell(f"Waiting up to {most_s:g} s for MCP servers that are new here: {names}.{how}")
+                how = " Press Enter to start without them." if self.can_skip else ""
+                self.tell(f"Waiting up to {most_s:g} s for new MCP servers: {names}.{how}")
             while late and not skipped.done():
                 _, late = await asyncio.wait((*late, skipped), return_when=asyncio.FIRST_COMPLETED)
                 late.discard(skipped)
@@ -128,8 +128,9 @@ class Servers:
             skipped.cancel()
         for server in new:
             if server.pinned is None:
-                why = server.problem or "It has not answered yet: its tools join at your next prompt after it has."
-                self.tell(f"No tools of the MCP server {server.name}: {why}")
+                why = "has not answered yet. Its tools are available from the first prompt after it answers."
+                why = f"offers no tools: {server.problem}" if server.problem else why
+                self.tell(f"The MCP server {server.name} {why}")
 
     def add_tools(self, calls: SessionCalls) -> None:
         """Have a session's tools be its own and those of the servers, as they are now."""

@@ -57,7 +57,7 @@ def _unnamed(
         shown = workspace.shown(Path(target.given))
         if target.kind not in ("secret", "protected"):
             if target.given in effects.writes and _holds_auto_executed(target, workspace):
-                return f"{shown} holds files that programs run or obey, and no rule names them"
+                return f"{shown} contains auto-executed files, and no rule names them"
             continue
         tools = EDITORS if target.access == "write" else {"file_read", *EDITORS}
         by_file = (rule for rule in rules if rule.pattern and any(rule.names(tool) for tool in tools))

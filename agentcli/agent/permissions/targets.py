@@ -23,7 +23,7 @@ Kind = Literal["plain", "outside", "secret", "protected", "linked", "odd"]
 WHY = {
     "outside": "is outside the workspace",
     "secret": "may hold secrets",
-    "protected": "is something that programs run or obey",
+    "protected": "is an auto-executed file (git hook, editor task, shell profile …)",
     "linked": "has other names, perhaps outside the workspace",
     "odd": "is a name that may mean something else",
 }
