@@ -70,7 +70,8 @@ def _reads_with_git(fields: Sequence[Field]) -> bool:
 
 def _sets_program_of_git(fields: Sequence[Field]) -> bool:
     words = _git_words(fields)
-    if words[:1] != ["config"] or any(_READS_SETTINGS.fullmatch(word) for word in words[1:]):
+    telling = [*words[1:2], *(word for word in words if word.startswith("-"))]
+    if words[:1] != ["config"] or any(_READS_SETTINGS.fullmatch(word) for word in telling):
         return False
     names = [at for at, word in enumerate(words) if _SETTING.fullmatch(word)][:1]
     return any(len(words) > at + 1 and not _PLAIN_SETTING.fullmatch(words[at]) for at in names)
