@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentcli.infra.sandbox.git.named_paths import path_in, text_of
+from agentcli.small_files import read_small_file
+
+_MAX_LINK_BYTES = 4_096
 
 GitState = tuple[object, ...]
 
@@ -15,14 +17,14 @@ def git_state(root: Path) -> GitState:
         link = folder / ".git"
         if _first_line(link / "HEAD"):
             return _state(link)
-        if kept := path_in(str(link), "gitdir: "):
-            return _state(Path(kept))
+        if line := _first_line(link):
+            return _state(folder / line.removeprefix("gitdir: "))
     return ()
 
 
 def _state(git: Path) -> GitState:
     head = _first_line(git / "HEAD")
-    common = Path(path_in(str(git / "commondir")) or git)
+    common = git / (_first_line(git / "commondir") or ".")
     branch = common / head.removeprefix("ref: ")
     files = (git / "index", branch, common / "packed-refs", common / "reftable/tables.list")
     return (head, *map(_stamp, files))
@@ -38,4 +40,8 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 def _first_line(path: Path) -> str:
     """Empty where there is no such file. A command may have made a pipe of it, which is not waited for."""
-    return text_of(str(path)).partition("\n")[0]
+    try:
+        text = read_small_file(path, most=_MAX_LINK_BYTES, is_cut=True)
+    except OSError:
+        return ""
+    return text.decode("utf-8", "surrogateescape").partition("\n")[0]
