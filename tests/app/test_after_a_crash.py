@@ -148,6 +148,7 @@ def test_a_program_that_does_not_answer_is_not_waited_for_without_end(place: Pla
         assert running.wait_for(lambda line: line.get("result") == "y")
 
 
+@pytest.mark.slow
 def test_the_terminal_leaves_where_it_is_taken_over(open_terminal: Open) -> None:
     first = open_terminal([{"text": "One answer."}], "go")
     first.see("One answer.")

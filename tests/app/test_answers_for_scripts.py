@@ -98,12 +98,14 @@ def test_a_run_in_which_nothing_happens_ends(place: Place, format: str) -> None:
         assert len([line for line in ran.lines if line["type"] == "result"]) == 1
 
 
+@pytest.mark.slow
 def test_a_run_in_which_something_happens_goes_on(place: Place) -> None:
     words = {"text": "one two three four five six", "delay_ms": 150, "chunk": 4}
     ran = place.run("-p", "go", "-m", place.script(words), env={"AGENTCLI_LIMITS_IDLE_S": "0.6"})
     assert (ran.code, ran.out) == (0, "one two three four five six\n")
 
 
+@pytest.mark.slow
 def test_the_time_in_which_a_person_is_asked_does_not_count(place: Place) -> None:
     script = place.script({"tool_calls": [call("ask_user", question="Which?")]}, {"text": "so: {{last_result}}"})
     flags = ("--input-format", "stream-json", "--output-format", "stream-json")

@@ -235,6 +235,7 @@ async def test_however_many_files_and_failures_there_are_it_can_be_compacted(lon
         assert not [event for event in talk.of(Notice) if "could not be compacted" in event.text]
 
 
+@pytest.mark.slow
 async def test_what_is_quoted_passes_neither_for_the_users_words_nor_for_instructions(
     long: Any, tmp_path: Path
 ) -> None:
@@ -460,6 +461,7 @@ async def test_a_long_conversation_takes_a_summary_that_is_ready(long: Any) -> N
         assert [event for event in talk.of(Notice) if "summarises" in event.text]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [

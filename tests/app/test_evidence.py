@@ -34,6 +34,7 @@ def verdicts(result: dict[str, Any]) -> list[tuple[str, str]]:
     return [(claim["kind"], claim["verdict"]) for claim in result["claims"]]
 
 
+@pytest.mark.slow
 def test_true_claims_are_verified_by_entries_of_the_log(checked: Place) -> None:
     ran = checked.run("-m", checked.script(*TRUE), "-p", "go", *JSON, *ALLOWS, "--require-evidence")
     assert (ran.code, ran.result["subtype"]) == (0, "success")
@@ -44,6 +45,7 @@ def test_true_claims_are_verified_by_entries_of_the_log(checked: Place) -> None:
     assert ran.result["claims"][0]["entries"][0] in shown
 
 
+@pytest.mark.slow
 def test_false_claims_end_with_57_where_evidence_is_required(checked: Place) -> None:
     (checked.folder / "run_tests.sh").write_text(f"{FAILS}\n")
     ran = checked.run("-m", checked.script(*TRUE), "-p", "go", *JSON, *ALLOWS, "--require-evidence")

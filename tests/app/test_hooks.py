@@ -172,6 +172,7 @@ def test_a_verdict_counts_when_the_hook_has_ended_whoever_holds_its_output(place
     assert not (place.folder / "made").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [
@@ -201,6 +202,7 @@ def test_one_that_fails_otherwise_is_told_and_passed_over(place: Place) -> None:
     assert "broken" in " ".join(line["text"] for line in ran.of("system", "notice"))
 
 
+@pytest.mark.slow
 def test_what_a_slow_hook_has_started_ends_with_it(place: Place) -> None:
     hook(place, "PreToolUse", f"sleep 47 & echo $! >{place.folder.parent}/pid; wait", timeout=1)
     stream(place, WRITE)

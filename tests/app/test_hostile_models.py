@@ -204,6 +204,7 @@ def test_what_git_passes_over_hides_no_repository_around_it(place: Place, head: 
     assert not ran.exists()
 
 
+@pytest.mark.slow
 def test_an_empty_git_folder_hides_no_bare_repository(place: Place) -> None:
     (place.folder / ".env").unlink()
     ran = place.folder.parent / "ran"
@@ -317,6 +318,7 @@ def test_git_runs_no_program_that_a_repository_of_the_workspace_chose(
     assert asks(place, f"git -C {folder} status")
 
 
+@pytest.mark.slow
 def test_git_looks_for_submodules_in_the_worktree_that_is_set(place: Place) -> None:
     (place.folder / ".env").unlink()
     repository(place.folder / "other/dist")

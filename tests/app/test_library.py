@@ -529,6 +529,7 @@ def test_a_working_directory_that_is_not_there_is_an_error_at_once(work: Path, n
 GIVEN_UP = "nobody reads it"
 
 
+@pytest.mark.slow
 async def test_a_prompt_beside_a_stream_that_nobody_reads_on_is_an_error(model: MakeModel, work: Path) -> None:
     async with Agent(model({"text": "One.", "delay_ms": 100}, {"text": "Two."}), cwd=work) as agent:
         stream = agent.stream("first")

@@ -139,6 +139,7 @@ def test_a_hundred_tools_take_two_percent_of_the_window_and_are_described_when_c
     assert again.result["usage"]["input_tokens"] - before < 200_000 * 0.02 * 1.3  # the estimate's own margin
 
 
+@pytest.mark.slow
 def test_a_project_server_counts_once_the_project_is_trusted(place: Place) -> None:
     entry = {"mcpServers": {"test": {"command": sys.executable, "args": ["-I", SERVER]}, "bad": {"type": "ws"}}}
     (place.folder / ".mcp.json").write_text(json.dumps(entry))
@@ -170,6 +171,7 @@ def test_a_changed_tool_of_a_project_is_not_used_before_it_is_approved(place: Pl
     assert results(stream(place, one("say"))) == [""]
 
 
+@pytest.mark.slow
 def test_a_server_of_the_person_may_change(place: Place) -> None:
     file = place.folder.parent / "tools.json"
     file.write_text(json.dumps([{"name": "say", "description": "Says it.", "inputSchema": {"type": "object"}}]))
@@ -203,6 +205,7 @@ def test_a_server_that_dies_is_started_again(place: Place) -> None:
     assert "die" not in ran.result["result"]
 
 
+@pytest.mark.slow
 def test_the_end_of_a_server_counts_though_a_child_of_it_holds_its_output(place: Place) -> None:
     server(place, "test", "--tools", str(tools_file(place, {"name": "leave"}, {"name": "say"})), timeout=20_000)
     left, again = results(stream(place, one("leave"), one("say", text="again")))
@@ -210,6 +213,7 @@ def test_the_end_of_a_server_counts_though_a_child_of_it_holds_its_output(place:
     assert again == "again"
 
 
+@pytest.mark.slow
 def test_one_that_dies_again_and_again_is_left_alone(place: Place) -> None:
     server(place)
     ran = stream(place, *[one("die") if n % 2 else one("die", n=n) for n in range(6)])
@@ -349,6 +353,7 @@ def test_a_file_that_a_server_makes_is_taken_back(place: Place) -> None:
     assert not made.exists()
 
 
+@pytest.mark.slow
 def test_a_resource_that_the_prompt_names_is_read(place: Place) -> None:
     server(place)
     stream(place)
@@ -419,6 +424,7 @@ def test_no_server_outlives_the_program(place: Place) -> None:
         wait_until(lambda: not any(map(is_running, children)), "the server has ended")
 
 
+@pytest.mark.slow
 def test_subagents_have_the_servers_tools(place: Place) -> None:
     server(place)
     stream(place)
@@ -486,6 +492,7 @@ def test_an_address_that_no_server_has_is_refused(place: Place) -> None:
     assert "https://" in ran.err
 
 
+@pytest.mark.slow
 def test_a_file_of_servers_may_be_the_only_one(place: Place) -> None:
     server(place)
     file = place.folder.parent / "servers.json"
@@ -497,6 +504,7 @@ def test_a_file_of_servers_may_be_the_only_one(place: Place) -> None:
     assert stream(place, flags=("--bare",)).lines[0]["mcp_servers"] == []
 
 
+@pytest.mark.slow
 def test_mcp_shows_the_servers(place: Place) -> None:
     assert "No MCP server is configured here" in place.run("-p", "/mcp", "-m", place.script({"text": "ok"})).out
     server(place)
@@ -664,6 +672,7 @@ def test_a_schema_for_results_that_takes_for_ever_is_not_tried(place: Place) -> 
     assert time.monotonic() - since < 20
 
 
+@pytest.mark.slow
 def test_a_prompt_of_a_server_attaches_nothing(place: Place) -> None:
     (place.folder / "private.txt").write_text("for me alone")
     server(place)

@@ -26,6 +26,7 @@ def deep(place: Place) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["auto", "bypassPermissions"])
 @pytest.mark.parametrize("made", ["a/b/c/d/e/new", "a/new", "build/x/new"])
 def test_a_new_repository_keeps_its_hooks_from_the_next_command(place: Place, deep: Path, mode: str, made: str) -> None:

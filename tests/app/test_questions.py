@@ -152,6 +152,7 @@ def test_a_loop_is_nudged_once_and_then_ended(place: Place) -> None:
     assert ended["num_turns"] == 5
 
 
+@pytest.mark.slow
 def test_a_nudge_that_helps_ends_nothing(place: Place) -> None:
     other = {"tool_calls": [call("bash", command="echo other")]}
     ran = place.run("-p", "go", "-m", place.script(*same(4), other, *same(4), DONE), "--output-format", "json")
@@ -167,6 +168,7 @@ def test_changing_results_are_no_loop(place: Place) -> None:
     assert json_result(ran)["result"] == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_a_person_is_asked_about_a_loop(open_terminal: Open, *, goes_on: bool) -> None:
     terminal = open_terminal([*same(5), {"text": "At last."}])

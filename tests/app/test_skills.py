@@ -196,6 +196,7 @@ def test_a_model_that_is_not_there_is_told_and_passed_over(place: Place, own: Pa
     assert ran.result["result"] == "done"
 
 
+@pytest.mark.slow
 def test_a_project_s_skills_count_only_as_they_were_trusted(place: Place) -> None:
     subprocess.run(["git", "init", "-q"], cwd=place.folder, check=True)
     folder = skill(place.folder / ".agents/skills", "deploy")
@@ -279,6 +280,7 @@ def test_bundled_skills_are_the_person_s_unless_a_setting_offers_them(place: Pla
 KEEP = {"compaction": {"keep_turns": 1, "strategy": "extract"}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BUNDLED)
 def test_each_bundled_skill_can_be_begun_with(place: Place, name: str) -> None:
     ran = place.run("-p", f"/{name} this very thing", "-m", place.script({"text": "begun"}), "--output-format", "json")
@@ -318,6 +320,7 @@ def settings(place: Place, text: str) -> str:
     return str(file)
 
 
+@pytest.mark.slow
 def test_new_validate_and_show(place: Place, own: Path) -> None:
     ran = place.run("skills", "new", "my-skill", "--description", "Says hello.")
     assert ran.code == 0, ran.err

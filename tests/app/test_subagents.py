@@ -124,6 +124,7 @@ def test_an_agent_has_only_its_tools(place: Place) -> None:
     assert (place.folder / "made").read_text() == "x"
 
 
+@pytest.mark.slow
 def test_rules_hold_for_them_and_may_name_them(place: Place) -> None:
     child = place.script(lets(call("file_write", path="made", content="x")), {"text": "tried"})
     ran = stream(place, lets(agent(model=child)), flags=(*BYPASS, "--deny", "Write"))
@@ -180,6 +181,7 @@ def test_a_budget_of_its_own_ends_it(place: Place) -> None:
     assert "limit (max_budget)" in answers(ran)[0]
 
 
+@pytest.mark.slow
 def test_what_they_change_is_undone_with_the_turn(place: Place) -> None:
     (place.folder / "a.txt").write_text("before\n")
     place.environment["AGENTCLI_PERMISSIONS_TRY"] = "false"
@@ -195,6 +197,7 @@ def test_what_they_change_is_undone_with_the_turn(place: Place) -> None:
     assert not (place.folder / "made").exists()
 
 
+@pytest.mark.slow
 def test_an_interrupt_ends_the_whole_tree(place: Place) -> None:
     slow = lets(call("bash", command="touch begun; sleep 50"))
     first, second = (place.script(slow, {"text": "never"}) for _ in range(2))
@@ -211,6 +214,7 @@ def test_an_interrupt_ends_the_whole_tree(place: Place) -> None:
         assert [line["end"] for line in left] == ["stopped", "stopped"]
 
 
+@pytest.mark.slow
 def test_one_is_stopped_and_the_others_go_on(place: Place) -> None:
     slow = place.script(lets(call("bash", command="touch begun; sleep 50")), {"text": "never"})
     quick = place.script({"text": "quick", "delay_ms": 500})
@@ -237,6 +241,7 @@ def test_one_in_the_background_reports(place: Place) -> None:
     assert "The report." in messages(place, ran)
 
 
+@pytest.mark.slow
 def test_one_goes_on_where_it_ended(place: Place) -> None:
     child = place.script({"text": "first"}, {"text": "second"})
     ran = stream(place, lets(agent(model=child)))
@@ -285,6 +290,7 @@ def test_definitions_of_other_tools_are_used_as_they_are(place: Place) -> None:
     assert "There is no agent 'tester'" in answers(unknown)[0]
 
 
+@pytest.mark.slow
 def test_the_prefix_tells_of_own_kinds_and_else_is_as_before(place: Place) -> None:
     folder = place.home / "agents"
     folder.mkdir(parents=True)

@@ -45,6 +45,7 @@ def results(ran: Ran) -> list[str]:
     return [line["message"]["content"][0].get("content", "") for line in ran.of("user")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "attack",
     [
@@ -115,6 +116,7 @@ def test_a_changed_script_of_a_hook_that_refuses_nothing_is_not_run_and_named(pl
     assert not (place.folder.parent / "evil").exists()
 
 
+@pytest.mark.slow
 def test_whoever_is_asked_may_let_a_changed_script_run_from_then_on(place: Place) -> None:
     script = trusted_hook(place)
     script.write_text(script.read_text() + "# changed\n")
@@ -185,6 +187,7 @@ def test_a_changed_server_of_a_project_is_not_started_until_it_is_approved(place
     assert results(stream(place, add, mode="bypassPermissions"))[0] == "3"
 
 
+@pytest.mark.slow
 def test_what_a_hook_only_writes_is_not_held_to_anything(place: Place) -> None:
     trusted_hook(place, command="sh scripts/guard.sh >> hooks.log; date | tee last.log")
     (place.folder / "hooks.log").write_text("")

@@ -146,6 +146,7 @@ def test_ctrl_c_at_the_question_leaves_all_as_it_is(project: Place) -> None:
     assert changes(undo(project)) == {"a.txt": "restored"}
 
 
+@pytest.mark.slow
 def test_edits_of_tried_commands_are_taken_back(project: Place) -> None:
     confinement_for(f"bubblewrap, {'root' if os.getuid() == 0 else 'user'}")
     before = tree_of(project.folder)
@@ -200,6 +201,7 @@ def test_what_was_taken_back_can_be_done_again(project: Place) -> None:
         assert tree_of(project.folder) == after
 
 
+@pytest.mark.slow
 def test_turns_are_taken_back_one_by_one(project: Place) -> None:
     go(project, edit("a.txt", "two", "TWO"))
     script = project.script(edit("a.txt", "three", "THREE"), {"text": "done"})
@@ -254,6 +256,7 @@ def test_nothing_is_recorded_where_the_settings_want_nothing(project: Place) -> 
     assert "checkpoints.enabled" in project.run("undo", "--yes").err
 
 
+@pytest.mark.slow
 def test_names_that_are_no_text_come_back(project: Place) -> None:
     name = os.fsencode(project.folder) + b"/caf\xe9"
     Path(os.fsdecode(name)).write_text("latin\n")

@@ -31,6 +31,7 @@ def large(path: Path) -> bytes:
     return content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "ignored", "command", "kept"),
     [

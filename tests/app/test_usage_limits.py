@@ -118,6 +118,7 @@ def test_the_time_of_a_reset_is_read_in_each_form(
     assert found == (None if seconds is None else pytest.approx(seconds, abs=5))
 
 
+@pytest.mark.slow
 def test_an_overloaded_service_is_tried_for_over_a_minute_and_says_so(place: Place) -> None:
     busy = json_reply({"error": {"message": "Overloaded"}}, 529)
     with chat_server([*[busy] * 7, chat_reply("Now.")]) as server:

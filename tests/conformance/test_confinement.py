@@ -100,6 +100,7 @@ class _Attempts(dict[str, Attempted]):
         return self[variant]
 
 
+@pytest.mark.slow
 @each_row("probe", list(escape_probes.PROBES))
 @pytest.mark.parametrize("variant", list(OPEN))
 def test_a_command_can_do_what_is_meant_and_nothing_else(

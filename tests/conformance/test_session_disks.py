@@ -258,6 +258,7 @@ def break_leaves(path: Path, holding: Callable[[list[int]], bool]) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broken", "kept"),
     [
@@ -449,6 +450,7 @@ async def test_the_log_of_a_damaged_file_is_read_and_kept_with_it(tmp_path: Path
     assert texts_of(await read(place, id)) == ["one", "two"]
 
 
+@pytest.mark.slow
 async def test_no_repair_while_a_session_is_open_or_another_program_writes(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     (id,) = await stored(path, (said("one"), said("two")))

@@ -291,6 +291,7 @@ async def test_a_fork_goes_on_in_a_copy(tmp_path: Folder) -> None:
         assert host.session.prompts()[0][1] == "Go"
 
 
+@pytest.mark.slow
 async def test_rewind_puts_a_prompt_back_into_the_input(tmp_path: Folder) -> None:
     async with command_host(tmp_path, [END, END, END, LATE]) as host:
         assert await host.says("/rewind") == "There is no prompt to go back to."

@@ -59,6 +59,7 @@ async def test_a_command_that_is_not_for_the_model_is_noted_and_not_told(tmp_pat
     assert notes(stage) == ["<bash-input>echo secret</bash-input>\n<bash-output>secret</bash-output>"]
 
 
+@pytest.mark.slow
 async def test_a_command_runs_while_a_turn_does_and_goes_with_its_next_request(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("bash", command="until [ -e made ]; do sleep 0.02; done; sleep 1", id="c")]}, END]
     async with on_stage(tmp_path, replies, mode="bypassPermissions") as stage:
@@ -126,6 +127,7 @@ async def test_a_command_that_ended_too_late_for_a_turn_is_stored_all_the_same(t
 # To the background.
 
 
+@pytest.mark.slow
 async def test_a_running_call_goes_on_in_the_background_and_the_turn_with_it(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("bash", command=SLOW, id="c")]}, {**END, "delay_ms": 500}]
     async with on_stage(tmp_path, replies, mode="bypassPermissions") as stage:

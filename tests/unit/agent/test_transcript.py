@@ -61,6 +61,7 @@ def mutilated(draw: st.DrawFn) -> tuple[Message, ...]:
     return tuple(messages)
 
 
+@pytest.mark.slow
 @given(valid_transcripts())
 @examples(200)
 def test_a_valid_transcript_is_left_untouched(messages: tuple[Message, ...]) -> None:

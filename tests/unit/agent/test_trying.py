@@ -454,6 +454,7 @@ print("proxy", os.environ.get("http_proxy"))
     return "python3 read.py; code=$?; echo x >>x.txt; exit $code"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", OUTSIDE)
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_a_path_that_was_hidden_from_a_try_is_asked_about(tmp_path: Folder, what: str, allowed: bool) -> None:
@@ -513,6 +514,7 @@ async def test_what_no_yes_opens_is_not_offered(tmp_path: Folder) -> None:
         await stage.ended()
 
 
+@pytest.mark.slow
 async def test_a_tried_command_that_is_sent_to_the_background_says_that_it_stays(tmp_path: Folder) -> None:
     async with trying(tmp_path, command="for n in 1; do sleep 1; echo done; done") as stage:
         stage.say("Go")

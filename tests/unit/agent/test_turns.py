@@ -127,6 +127,7 @@ async def test_the_text_before_calls_is_not_the_answer(tmp_path: Folder) -> None
 # The prompt prefix.
 
 
+@pytest.mark.slow
 async def test_every_request_begins_with_the_bytes_of_the_one_before(tmp_path: Folder) -> None:
     rounds = 30
     replies = [Said(f"Round {n}.", calls=(Call(f"c{n}", "think", {"thought": f"{n}"}),)) for n in range(rounds)]

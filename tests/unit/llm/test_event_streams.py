@@ -96,6 +96,7 @@ def test_an_event_stream_means_the_same_however_it_is_cut(body: bytes, data: Any
     assert parse(*chunks) == parse(*bytes_of(body)) == parse(body)
 
 
+@pytest.mark.slow
 @quick
 @given(stream_bytes, st.data())
 def test_an_end_without_an_empty_line_means_the_same_however_it_is_cut(body: bytes, data: Any) -> None:

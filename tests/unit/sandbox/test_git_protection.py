@@ -135,6 +135,7 @@ def test_hooks_of_a_repository_that_is_read_only_stay_too(bubblewrap: Confinemen
     assert done.stderr.count("Read-only file system") == 10
 
 
+@pytest.mark.slow
 def test_very_many_repositories_with_hooks_of_their_own_do_not_keep_commands_from_running(
     bubblewrap: Confinement, base: Path
 ) -> None:
@@ -152,6 +153,7 @@ def test_very_many_repositories_with_hooks_of_their_own_do_not_keep_commands_fro
 MODULE = ".git/modules/lib"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "made"),
     [

@@ -137,6 +137,7 @@ async def test_a_keeper_that_was_killed_is_replaced(tmp_path: Path) -> None:
     assert not is_alive(second)
 
 
+@pytest.mark.slow
 async def test_a_tree_that_multiplies_is_ended_by_itself(tmp_path: Path, mark: str) -> None:
     keeper = Keeper(ENVIRONMENT, most_processes=60)
     with Path(os.devnull).open("w") as nowhere:

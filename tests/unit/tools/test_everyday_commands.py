@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from agentcli.agent.permissions.decide import decide
@@ -61,6 +62,7 @@ def test_what_acts_beyond_the_workspace_asks_before_it_runs(bench: Bench) -> Non
     assert unasked == []
 
 
+@pytest.mark.slow
 def test_two_hundred_everyday_commands_put_few_questions(bench: Bench) -> None:
     found = decisions(bench)
     before = sum(decision == "ask" for _, decision, _ in found)

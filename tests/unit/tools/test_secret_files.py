@@ -36,6 +36,7 @@ def path(dice: random.Random) -> str:
     return "/".join([*(names(dice) for _ in range(dice.randint(0, 3))), *parts, *(names(dice) for _ in range(1))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "base", ["/home/u/work", "/home/u", "/", "/home", "/home/u/.ssh", "/run", "/run/secrets", "/x", "/proc/1"]
 )
