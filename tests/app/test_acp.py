@@ -341,6 +341,7 @@ def test_a_plan_is_sent_back_in_words(place: Place, open_editor: Open) -> None:
 # Cancelling
 
 
+@pytest.mark.full
 @slow
 def test_a_cancelled_prompt_is_answered_so_after_all_updates(open_editor: Open) -> None:
     editor = open_editor(SLOW, DONE)
@@ -393,6 +394,7 @@ def test_a_prompt_is_cancelled_while_it_asks(place: Place, open_editor: Open) ->
     assert not (place.folder / "made").exists()
 
 
+@pytest.mark.full
 @slow
 def test_a_request_can_be_cancelled_by_its_id(open_editor: Open) -> None:
     editor = open_editor(SLOW, DONE)
@@ -644,6 +646,7 @@ def test_many_sessions_do_not_wait_for_one_another(place: Place, open_editor: Op
     assert all((folder / "made").exists() for folder in folders)
 
 
+@pytest.mark.full
 @slow
 def test_closing_a_session_ends_its_prompt(open_editor: Open) -> None:
     editor = open_editor(SLOW)

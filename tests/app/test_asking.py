@@ -469,6 +469,7 @@ def test_the_time_of_the_person_is_not_the_call_s(open_terminal: Open, tmp_path:
     assert not re.search(r"[2-9]\.\d s", screen)
 
 
+@pytest.mark.full
 def test_a_question_below_an_open_list_is_said_and_waits_for_it(open_terminal: Open) -> None:
     late = {**edit(), "text": "Wait. " * 8, "delay_ms": 120, "chunk": 3}
     terminal = open_terminal([late, {"text": "done"}], "go")

@@ -73,6 +73,7 @@ def test_model_with_enter_alone_opens_a_list_of_what_there_is(open_terminal: Ope
     assert "❯" not in terminal.settle()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("columns", WIDTHS)
 def test_effort_mode_and_theme_are_picked_from_lists_with_a_word_each(open_terminal: Open, columns: int) -> None:
     terminal = ready(open_terminal([ANSWER], "--effort", "high", columns=columns))
@@ -261,6 +262,7 @@ def test_whoever_gives_no_key_keeps_the_model(open_terminal: Open) -> None:
 # Conversations
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("columns", "how"), [(40, "/resume"), (80, "-r"), (120, "--resume")])
 def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: Open, columns: int, how: str) -> None:
     first = open_terminal(

@@ -83,6 +83,7 @@ require(record()["answer"] == "I created `answer.txt`.", "the answer is missing"
     assert not outside.exists()
 
 
+@pytest.mark.full
 def test_the_time_of_an_attempt_is_limited(place: Place) -> None:
     slow = {"tool_calls": [{"name": "bash", "input": {"command": "echo 42 > answer.txt; sleep 600"}}]}
     add_task(place, "slow", replies=[slow, {"text": "done"}])

@@ -188,6 +188,7 @@ def test_vi_shows_its_mode_in_the_status_line(open_terminal: Open, columns: int)
     assert "INSERT" in terminal.settle()
 
 
+@pytest.mark.full
 def test_a_hint_goes_with_what_it_speaks_of(open_terminal: Open) -> None:
     first = open_terminal([{"text": "x"}])
     first.see("script.jsonl")

@@ -294,6 +294,7 @@ def test_an_interrupt_ends_the_turn_and_the_next_prompt_works(place: Place) -> N
     assert is_stream(ran)
 
 
+@pytest.mark.full
 def test_an_interrupt_right_behind_a_prompt_ends_its_turn(place: Place) -> None:
     late = {"text": "late", "delay_ms": 1_500}
     with talk(place, late, late) as running:

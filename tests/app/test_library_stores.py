@@ -257,6 +257,7 @@ def test_errors_know_whether_trying_again_may_help() -> None:
     assert issubclass(UsageError, AgentcliError)
 
 
+@pytest.mark.full
 @pytest.mark.oracle
 async def test_the_forms_of_answers_are_what_the_vendors_sdks_read(work: Path) -> None:
     from anthropic.types import Message as AnthropicMessage

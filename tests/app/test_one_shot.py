@@ -182,6 +182,7 @@ def test_the_limit_of_rounds_is_exit_code_53(place: Place) -> None:
     assert "--max-turns" in ran.err
 
 
+@pytest.mark.full
 def test_a_used_up_budget_is_exit_code_54(place: Place) -> None:
     dear = {**TURN[0], "usage": {"input_tokens": 10, "cost_usd": 0.6}}
     model = place.script(dear, dear, TURN[1])

@@ -245,6 +245,7 @@ def grow_older(place: Place, seconds: int) -> None:
     database.close()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("before", "flags", "cause"),
     [

@@ -659,6 +659,7 @@ def test_a_model_that_is_refused_changes_nothing_and_one_that_is_gone_keeps_nobo
         assert end["result"] == "After.", session is bad
 
 
+@pytest.mark.full
 def test_a_server_whose_worker_dies_at_the_start_says_so(place: Place) -> None:
     with place.start("serve", "--workers", "2", env={"AGENTCLI_SERVE_ADVERTISE": "192.0.2.1"}) as server:
         ended = server.left()

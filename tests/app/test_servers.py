@@ -793,6 +793,7 @@ def test_a_check_tells_a_far_retry_after(place: Place, provider: str) -> None:
     assert f"{provider}/m: Slow down. The server asks to wait 5400 s (1 h 30 min), until " in ran.out
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("value", ["0", "0.02", "-3", "nan", "inf", "soon", "past", "naive"])
 def test_a_near_or_senseless_retry_after_is_tried_again(place: Place, value: str) -> None:
     value = {"past": formatdate(time.time() - 5, usegmt=True), "naive": "Sun, 22 Nov 2020 10:00:00"}.get(value, value)

@@ -99,6 +99,7 @@ def needs(shell: str) -> None:
         pytest.skip(f"{shell} is not installed")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("shell", "ask"), [("bash", in_bash), ("fish", in_fish)])
 def test_a_shell_offers_what_the_program_takes(
     asked: Place, shell: str, ask: Callable[[Place, Path], Callable[[str], list[str]]]
@@ -155,6 +156,7 @@ def test_zsh_completes_what_the_program_takes(asked: Place) -> None:
     assert not (asked.folder / "evil").exists()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ["sessions", "models", "skills", "providers"])
 def test_what_changes_is_asked_for_without_what_takes_long_to_import(asked: Place, kind: str) -> None:
     command = [sys.executable, "-X", "importtime", "-m", "agentcli", "__complete", kind]

@@ -224,6 +224,7 @@ asyncio.run(run())
 """
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @shared_stores
 def test_a_killed_writer_loses_nothing_that_it_was_told_is_stored(make: str, folder: Path) -> None:

@@ -203,6 +203,7 @@ def test_of_a_shell_that_waits_itself_only_the_command_is_shown(bench: Bench) ->
     assert output.structured["stall"].startswith("waits for input: mkfifo f; read x <f (PID ")
 
 
+@pytest.mark.full
 def test_a_command_without_input_is_told_while_it_waits_and_when_it_has_ended(bench: Bench) -> None:
     output = bench.call("bash", command="mkfifo f; echo begun; cat f", timeout_ms=3_200)
     why = output.structured["stall"]
