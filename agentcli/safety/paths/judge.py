@@ -8,6 +8,7 @@ from pathlib import Path, PurePath
 from typing import Literal
 
 from agentcli.safety.paths.disguises import is_odd, is_special
+from agentcli.safety.paths.folding import is_below
 from agentcli.safety.paths.protected import is_protected
 from agentcli.safety.paths.secret import is_secret
 
@@ -29,7 +30,7 @@ def judge_path(
     if home is not None and (path == "~" or path.startswith("~/")):
         path = f"{home}{path[1:]}"
     full = PurePath(posixpath.normpath(posixpath.join(cwd, path)))
-    root = next((root for root in roots if full.is_relative_to(root)), None)
+    root = next((root for root in roots if is_below(full, root)), None)
     if is_secret(full, home):
         return "secret"
     # A workspace in /dev/shm is one like any other.

@@ -7,7 +7,7 @@ from fnmatch import translate
 from functools import lru_cache
 from pathlib import PurePath
 
-from agentcli.safety.paths.folding import folded_parts, holds, is_short_for
+from agentcli.safety.paths.folding import folded_parts, holds, is_below, is_short_for
 
 # Files and folders of a home that hold secrets; the sandbox hides them. A question mark stands for a space.
 SECRET_HOME_PATHS = tuple(
@@ -80,7 +80,7 @@ def is_secret(path: PurePath, home: PurePath | None) -> bool:
         return True
     if holds(_ANYWHERE, parts, starts=range(len(parts))):
         return True
-    depth = len(home.parts) if home is not None and path.is_relative_to(home) else len(parts)
+    depth = len(home.parts) if home is not None and is_below(path, home) else len(parts)
     return depth < len(parts) and holds(SECRET_HOME_PATHS, parts, starts=(depth,))
 
 
