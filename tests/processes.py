@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
+
+import pytest
 
 
 def is_running(pid: int) -> bool:
@@ -11,3 +14,15 @@ def is_running(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def has_bubblewrap() -> bool:
+    try:
+        return (
+            subprocess.run(["bwrap", "--ro-bind", "/", "/", "true"], capture_output=True, check=False).returncode == 0
+        )
+    except OSError:
+        return False
+
+
+needs_bubblewrap = pytest.mark.skipif(not has_bubblewrap(), reason="Landlock asks about more, and hides nothing")

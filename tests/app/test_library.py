@@ -327,8 +327,10 @@ async def test_prompts_given_at_once_get_their_own_answers(model: MakeModel, wor
     async with Agent(model(*replies), cwd=work) as agent:
         answers = await asyncio.gather(*(agent.run(f"{n}") for n in range(3)))
         messages = (await agent.session()).snapshot().conversation.messages
-    assert [answer.text for answer in answers] == ["Answer 0.", "Answer 1.", "Answer 2."]
     assert [message.role for message in messages] == ["user", "assistant"] * 3
+    given = {prompt.text[-1]: answer.text for prompt, answer in zip(messages[::2], messages[1::2], strict=True)}
+    assert [answer.text for answer in answers] == [given[f"{n}"] for n in range(3)]
+    assert sorted(given.values()) == ["Answer 0.", "Answer 1.", "Answer 2."]
 
 
 def test_two_agents_live_side_by_side(model: MakeModel, work: Path, tmp_path: Path) -> None:

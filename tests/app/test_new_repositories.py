@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.running import Place, call
+from tests.processes import needs_bubblewrap
 
 DONE = {"text": "done"}
 
@@ -38,6 +39,7 @@ def test_a_new_repository_keeps_its_hooks_from_the_next_command(place: Place, de
     assert not (place.folder / made / ".git/hooks/pre-commit").exists()
 
 
+@needs_bubblewrap
 def test_a_new_secret_file_is_hidden_from_the_next_command(place: Place, deep: Path) -> None:
     folder = "a/b/c/d/e"
     make = (

@@ -11,6 +11,7 @@ import pytest
 
 from agentcli.agent.program_trust import REFUSE, RUN
 from tests.app.running import Place, Ran, call
+from tests.processes import needs_bubblewrap
 
 SERVER = Path(__file__).parents[1] / "mcp_server.py"
 DONE = {"text": "done"}
@@ -79,6 +80,7 @@ def test_a_script_in_an_added_folder_is_pinned_like_one_of_the_project(place: Pl
     assert not (place.folder / "evil").exists()
 
 
+@needs_bubblewrap
 def test_a_command_that_cannot_write_a_script_reads_why(place: Place) -> None:
     trusted_hook(place)
     (told,) = results(stream(place, {"tool_calls": [call("bash", command="x=scripts; echo evil > $x/guard.sh")]}))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.app.running import Place, call
+from tests.processes import needs_bubblewrap
 
 KEY = "CANARYqX7zKp93LmVtRb5"
 
@@ -54,6 +55,7 @@ WRITES = [
 ]
 
 
+@needs_bubblewrap
 @pytest.mark.parametrize("mode", ["default", "dontAsk"])
 def test_a_grant_of_a_program_does_not_open_what_other_programs_execute(project: Place, mode: str) -> None:
     rules = ("Bash(cp *)", "Bash(tee *)", "Bash(dd *)")
@@ -64,6 +66,7 @@ def test_a_grant_of_a_program_does_not_open_what_other_programs_execute(project:
     assert bashrc(project).read_text() == "theirs\n"
 
 
+@needs_bubblewrap
 def test_a_grant_that_names_the_file_opens_it(project: Place) -> None:
     commands = ["cp evil .git/hooks/pre-commit", "cp evil .vscode/tasks.json"]
     rules = ("Bash(cp * .git/hooks/*)", "Bash(cp *)", "Edit(.vscode/tasks.json)")
@@ -72,6 +75,7 @@ def test_a_grant_that_names_the_file_opens_it(project: Place) -> None:
     assert (project.folder / ".vscode/tasks.json").read_text() == "evil\n"
 
 
+@needs_bubblewrap
 def test_a_grant_of_all_commands_opens_no_more_where_a_part_is_not_read(project: Place) -> None:
     commands = [
         "rev .env; for i in 1; do :; done",
