@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -274,6 +275,13 @@ def until(is_so: Any) -> None:
     while not is_so():
         assert time.monotonic() < limit
         time.sleep(0.05)
+
+
+@pytest.mark.skipif(find_spec("ray") is not None, reason="Ray is installed")
+def test_without_ray_it_says_how_to_install_it(place: Place) -> None:
+    ran = place.run("eval", "run", "fix-syntax", "-m", "scripted/reference", "--engine", "ray")
+    assert ran.code == 2
+    assert "./install.sh --extras ray" in ran.err
 
 
 def test_a_ray_cluster_gives_the_results_of_this_machine(place: Place) -> None:
