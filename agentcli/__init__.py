@@ -51,7 +51,8 @@ if TYPE_CHECKING:
     from agentcli.library import Agent, AgentFailed
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
     from agentcli.llm.provider import Provider, ToolSpec
-    from agentcli.llm.tokens.registry import TokenEncoder, encoders
+    from agentcli.llm.tokens.families import TokenEncoder
+    from agentcli.llm.tokens.registry import encoders
     from agentcli.reply_forms import to_anthropic_message, to_chat_completion
     from agentcli.skills.activation import Activation, SkillRegistry
     from agentcli.skills.skill import Skill, read_skill
@@ -83,7 +84,8 @@ _HOMES = {
         "agentcli.tools.tool": "Tool ToolContext ToolOutput",
         "agentcli.llm.provider": "Provider ToolSpec",
         "agentcli.llm.messages": "CacheControl Document Image Message Text",
-        "agentcli.llm.tokens.registry": "TokenEncoder encoders",
+        "agentcli.llm.tokens.families": "TokenEncoder",
+        "agentcli.llm.tokens.registry": "encoders",
         "agentcli.skills.activation": "Activation SkillRegistry",
         "agentcli.skills.skill": "Skill read_skill",
         "agentcli.token_counts": "count_conversation_tokens count_message_tokens count_tokens get_model_info",

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
 from msgspec import structs
@@ -191,10 +190,11 @@ class Builder:
         may_have = not extras.bare and settings.mcp.enabled and bool(settings.mcp_servers or self.config.uses_project)
         if not (may_have or extras.mcp_config or extras.mcp_servers or extras.mcp_clients):
             return None
-        made: Servers | None = import_module("agentcli.setup.mcp").make_servers(
+        from agentcli.setup.mcp import make_servers
+
+        return make_servers(
             self.config, extras, self.programs, self._on_notice, is_strict=extras.is_strict_mcp or not may_have
         )
-        return made
 
     def _with_servers(self, tools: ToolRegistry) -> ToolRegistry:
         return tools if self.servers is None else ToolRegistry((*tools, *self.servers.tools()))
@@ -242,7 +242,9 @@ class Builder:
 
     def _subagents(self, session: Session) -> Subagents:
         """What runs the subagents of a session; loaded when the first one is asked for."""
-        children = import_module("agentcli.setup.subagents").ChildSessions(
+        from agentcli.setup.subagents import ChildSessions
+
+        children = ChildSessions(
             self.config,
             session,
             agents=self.agents,
@@ -273,8 +275,9 @@ class Builder:
         )
 
     def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:
-        counted: int = import_module("agentcli.llm.tokens.counting").text_tokens(texts, info.id, self.models.encoders)
-        return counted
+        from agentcli.llm.tokens.counting import text_tokens
+
+        return text_tokens(texts, info.id, self.models.encoders)
 
     def _notes(self, workspace: Workspace, info: ModelInfo) -> list[User]:
         return self.opening.notes(info, workspace.memory, self._on_notice)
@@ -340,9 +343,15 @@ class Builder:
         def make() -> Sandbox:
             if self._extras.sandbox is not None:
                 return self._extras.sandbox
-            setup, folders = import_module("agentcli.setup.sandbox"), (config.cwd, *added)
-            made: Sandbox = setup.make_sandbox(
-                config, folders, session_id=session_id, rules=rules, profile=profile, programs=self.programs.files
+            from agentcli.setup.sandbox import make_sandbox
+
+            made = make_sandbox(
+                config,
+                (config.cwd, *added),
+                session_id=session_id,
+                rules=rules,
+                profile=profile,
+                programs=self.programs.files,
             )
             return files.sandbox(made) if files else made
 
@@ -357,28 +366,33 @@ class Builder:
     def _finish_interrupted(self) -> None:
         """Finish what a killed session had begun to keep of a tried command, and say so; remove what else it left."""
         if (noted := self.config.paths.state / "mount_points").is_dir() and any(noted.iterdir()):
-            import_module("agentcli.infra.sandbox.mounts.mount_points").remove_left_behind(noted)
+            from agentcli.infra.sandbox.mounts.mount_points import remove_left_behind
+
+            remove_left_behind(noted)
         tries = self.config.paths.state / "tries"
         if not any(any(tries.glob(f"*/{name}")) for name in ("plan", "mount_points")):
             return
-        if told := import_module("agentcli.infra.sandbox.trial.keep_plan").finish_interrupted(tries):
+        from agentcli.infra.sandbox.trial.keep_plan import finish_interrupted
+
+        if told := finish_interrupted(tries):
             self._on_notice(told)
 
     def _masker(self, values: frozenset[str]) -> Masker:
         """What knows secrets by their form, the keys this program itself was given, and `values`."""
-        masking = import_module("agentcli.safety.secrets.masking")
-        credentials = import_module("agentcli.infra.sandbox.processes.environment").credentials_in
-        own = (*credentials(self.config.environment), *self.config.kept_keys.values, *secret_headers(self.config))
-        made: Masker = masking.Masker((*own, *values))
-        return made
+        from agentcli.infra.sandbox.processes.environment import credentials_in
+        from agentcli.safety.secrets.masking import Masker
+
+        own = (*credentials_in(self.config.environment), *self.config.kept_keys.values, *secret_headers(self.config))
+        return Masker((*own, *values))
 
     def _web(self) -> WebAccess:
         """What fetches and searches; importing it takes 55 ms."""
-        web, searching = import_module("agentcli.tools.web.web"), import_module("agentcli.tools.web.searching")
+        from agentcli.tools.web.searching import Tavily
+        from agentcli.tools.web.web import Web
+
         key = self.config.key("TAVILY_API_KEY")
-        search = self._extras.search or (searching.Tavily(key) if key else None)
-        made: WebAccess = web.Web(granted_hosts=self.config.settings.web.hosts, search_provider=search)
-        return made
+        search = self._extras.search or (Tavily(key) if key else None)
+        return Web(granted_hosts=self.config.settings.web.hosts, search_provider=search)
 
     def workspace(self, rules: Rules | None = None, *, profile: Profile | None = None) -> Workspace:
         """A workspace without a session, for running single tools."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +125,8 @@ class KeptKeys:
             raise ConfigError(f"could not be written ({error.strerror}).", file=str(self._file)) from error
 
     def _from_keyring(self, variable: str) -> str:
-        keyring = import_module("keyring")
+        import keyring
+
         try:
             return keyring.get_password(SERVICE, variable) or ""
         except Exception as error:
@@ -146,7 +146,8 @@ def sendable_key(key: str, error: Callable[[str], ConfigError]) -> str:
 def _working_keyring() -> Any:
     """The `keyring` module where it has a real keyring behind it."""
     try:
-        keyring = import_module("keyring")
+        import keyring
+
         return keyring if keyring.get_keyring().priority >= _WORKING_PRIORITY else None
     except Exception:  # noqa: BLE001 - each backend has errors of its own, and there is the file
         return None
@@ -164,7 +165,8 @@ def _set_in_keyring(variable: str, key: str) -> bool:
 
 
 def _remove_from_keyring(variable: str) -> None:
-    keyring = import_module("keyring")
+    import keyring
+
     try:
         keyring.delete_password(SERVICE, variable)
     except Exception as error:

@@ -9,7 +9,6 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -193,7 +192,9 @@ class Agent:
         """The conversation that is kept as a whole, None without one. Raises `StorageError`, `UsageError`."""
         if (data := await conversations.load(self._conversation_id)) is None:
             return None
-        entries, owner = import_module("agentcli.conversation.portable").unpacked(data)
+        from agentcli.conversation.portable import unpacked
+
+        entries, owner = unpacked(data)
         self._check_owner(self._conversation_id, owner)
         found: list[Entry] = entries
         return found
@@ -206,7 +207,9 @@ class Agent:
         """Save the conversation where it is kept as a whole. Raises `StorageError`."""
         if self._conversations is not None and self._session is not None:
             entries = self._session.snapshot().conversation.entries
-            data = import_module("agentcli.conversation.portable").packed(entries, user_id=self._user_id)
+            from agentcli.conversation.portable import packed
+
+            data = packed(entries, user_id=self._user_id)
             await self._conversations.save(self._conversation_id, data)
 
     async def reset(self) -> None:
@@ -289,9 +292,9 @@ class Agent:
     def _recording(self, session: Session, stream_id: str) -> AbstractAsyncContextManager[None]:
         if self._events is None or not stream_id:
             return nullcontext()
-        recording = import_module("agentcli.stream_recording").recording
-        made: AbstractAsyncContextManager[None] = recording(session, self._events, stream_id)
-        return made
+        from agentcli.stream_recording import recording
+
+        return recording(session, self._events, stream_id)
 
     async def call_tool(
         self,
@@ -333,10 +336,11 @@ class Agent:
 
     async def _called(self, use: ToolUse, caller_id: str, timeout_s: float | None) -> DirectCall:
         session = await self.session()
-        made: DirectCall = await import_module("agentcli.agent.calls.direct").call_directly(
+        from agentcli.agent.calls.direct import call_directly
+
+        return await call_directly(
             session, use, ask=self._ask if self._approve else None, caller_id=caller_id, timeout_s=timeout_s
         )
-        return made
 
     async def _ask(self, request: ApprovalRequested, decide: object) -> Approve:
         """Put the question of a direct call to the caller."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from functools import cached_property
-from importlib import import_module
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -24,15 +23,13 @@ from agentcli.llm.providers.catalog import (
     PROVIDERS,
     ProviderPool,
     preset_rows,
-    provider_class,
-    provider_module,
     provider_names,
 )
 from agentcli.llm.server_address import is_header_name, ollama_address
 from agentcli.near_names import did_you_mean
 from agentcli.paths import from_home
 from agentcli.provider_keys import ProviderKeys
-from agentcli.provider_making import ProviderMaker, no_provider
+from agentcli.provider_making import ProviderMaker, no_provider, provider_class
 from agentcli.settings import ServerSettings
 
 if TYPE_CHECKING:
@@ -104,7 +101,9 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
     key = f"{key}.quirks"
     if name in PROVIDERS:
         raise config.error(f"{name} takes none: they are for servers that speak Chat Completions.", key)
-    if found := problem_in(server.quirks, provider_module("openai_compat").Quirks, key):
+    from agentcli.llm.wire.openai_request import Quirks
+
+    if found := problem_in(server.quirks, Quirks, key):
         raise config.error(found[1], found[0])
 
 
@@ -267,7 +266,9 @@ class Models:
     @cached_property
     def encoders(self) -> Encoders:
         """How tokens are counted for each model. Raises `ConfigError` for a wrong file of the person's."""
-        bundled: Encoders = import_module("agentcli.llm.tokens.registry").encoders
+        from agentcli.llm.tokens.registry import encoders
+
+        bundled: Encoders = encoders
         file = self._config.settings.tokens.encoders
         return bundled.with_file(self._config.paths.config / from_home(file, "tokens.encoders")) if file else bundled
 

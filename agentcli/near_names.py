@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -15,6 +14,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 def nearest(name: str, known: Iterable[str]) -> str:
     """The one of those that are known that is nearly `name`, or an empty string."""
     by_letters = {one.lower(): one for one in known}
-    difflib = import_module("difflib")  # 5 ms that a start without a mistake need not wait for
+    import difflib  # 5 ms that a start without a mistake need not wait for
+
     near = difflib.get_close_matches(name.lower(), by_letters, n=1, cutoff=0.65)
     return by_letters[near[0]] if near else ""

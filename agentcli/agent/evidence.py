@@ -7,7 +7,6 @@ import hashlib
 import logging
 import re
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 from agentcli.agent.turn_log import Turn
@@ -51,7 +50,8 @@ async def claims_of(answer: str, turn: Turn) -> tuple[Claim, ...]:
 
 def _checked(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ...]:
     # It takes 40 ms to import, and only an answer that may claim something needs it.
-    verdicts = import_module("agentcli.conversation.evidence.verdicts")
+    from agentcli.conversation.evidence import verdicts
+
     services = turn.runtime.calls.services
     workspace = services.workspace
     claims: list[Claim] = verdicts.checked_claims(

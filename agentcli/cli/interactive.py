@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agentcli.cli.banner import banner
@@ -39,7 +38,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
 
     async def load() -> ConsoleView:
         """Import everything else in a thread, so that typing stays possible."""
-        await asyncio.to_thread(import_module, "agentcli.cli.terminal_opener")  # 100 ms and more
+        await asyncio.to_thread(_import_session)  # 100 ms and more
         from agentcli.cli.terminal_opener import open_live
 
         gc.freeze()
@@ -47,3 +46,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
         return open_live(console, config, options, prompt)
 
     return await console.run(load)
+
+
+def _import_session() -> None:
+    import agentcli.cli.terminal_opener  # noqa: F401

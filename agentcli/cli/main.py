@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from agentcli.cli.ending import Ending
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls takes some 90 MB
 
-# Each is a module of cli/ with a typer `app` (40 ms to import) or with `FLAGS`, loaded when it is called.
 COMMANDS = {
     "demo": "the tour with a scripted model: no key, no network",
     "sessions": "list, search, export, fork, remove, redact and check stored sessions",
@@ -151,12 +151,100 @@ def _is_one_slip(word: str, name: str) -> bool:
     return max(len(word), len(name)) <= 1 or (len(word) == 2 and word == name[::-1])
 
 
-def _run_command(arguments: list[str]) -> int:
-    from importlib import import_module
+def load_command(name: str) -> ModuleType:
+    """Import the module of a subcommand, one of `COMMANDS`: it has a typer `app` (40 ms to import) or `FLAGS`."""
+    match name:
+        case "demo":
+            from agentcli.cli.subcommands import demo
 
+            return demo
+        case "sessions":
+            from agentcli.cli.subcommands import sessions
+
+            return sessions
+        case "tools":
+            from agentcli.cli.subcommands import tools
+
+            return tools
+        case "undo":
+            from agentcli.cli.subcommands import undo
+
+            return undo
+        case "redo":
+            from agentcli.cli.subcommands import redo
+
+            return redo
+        case "skills":
+            from agentcli.cli.subcommands import skills
+
+            return skills
+        case "hooks":
+            from agentcli.cli.subcommands import hooks
+
+            return hooks
+        case "mcp":
+            from agentcli.cli.subcommands import mcp
+
+            return mcp
+        case "replay":
+            from agentcli.cli.subcommands import replay
+
+            return replay
+        case "blame":
+            from agentcli.cli.subcommands import blame
+
+            return blame
+        case "usage":
+            from agentcli.cli.subcommands import usage
+
+            return usage
+        case "models":
+            from agentcli.cli.subcommands import models
+
+            return models
+        case "login":
+            from agentcli.cli.subcommands import login
+
+            return login
+        case "config":
+            from agentcli.cli.subcommands import config
+
+            return config
+        case "permissions":
+            from agentcli.cli.subcommands import permissions
+
+            return permissions
+        case "local":
+            from agentcli.cli.subcommands import local
+
+            return local
+        case "acp":
+            from agentcli.cli.subcommands import acp
+
+            return acp
+        case "eval":
+            from agentcli.cli.subcommands import eval
+
+            return eval
+        case "serve":
+            from agentcli.cli.subcommands import serve
+
+            return serve
+        case "doctor":
+            from agentcli.cli.subcommands import doctor
+
+            return doctor
+        case "completion":
+            from agentcli.cli.subcommands import completion
+
+            return completion
+        case _:
+            raise UsageError(f"No command {name!r}; there is {', '.join(COMMANDS)}.")
+
+
+def _run_command(arguments: list[str]) -> int:
     gc.enable()
-    module = import_module(f"agentcli.cli.subcommands.{arguments[0]}")
-    code: int = module.run(arguments[1:])
+    code: int = load_command(arguments[0]).run(arguments[1:])
     return code
 
 

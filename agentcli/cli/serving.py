@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -205,8 +204,9 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
 def _import_server() -> None:
     """Raises `UsageError` without the extra."""
     try:
-        import_module("uvicorn")
-        import_module("agentcli.frontends.http.routes")
+        import uvicorn  # noqa: F401
+
+        import agentcli.frontends.http.routes  # noqa: F401
     except ImportError as error:
         raise UsageError(
             f"A server needs an extra ({error.name} is missing): ./install.sh --extras server, or pip install "

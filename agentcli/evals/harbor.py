@@ -13,7 +13,6 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -131,8 +130,9 @@ def _fill_context(agent: BaseInstalledAgent, context: AgentContext) -> None:
 
 def _agent_class() -> type:
     try:
-        base, options = import_module("harbor.agents.installed.base"), import_module("harbor.agents.options")
-        capabilities, pydantic = import_module("harbor.agents.capabilities"), import_module("pydantic")
+        import pydantic
+        from harbor.agents import capabilities, options
+        from harbor.agents.installed import base
     except ImportError as error:
         raise UsageError(
             f"Harbor is missing ({error}): pip install 'harbor>=0.26', with Python 3.12 or newer."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Any, Protocol
 
 from agentcli.agent.commands.command import Topic
@@ -69,9 +68,9 @@ class OpenerHost:
         return await asyncio.to_thread(self._opener.describe, topic)
 
     async def document(self, file: str) -> str:
-        documents = import_module("agentcli.frontends.export.documents")  # 40 ms that only an export needs
-        written: str = await documents.live_document(self.session, file, await self.sessions())
-        return written
+        from agentcli.frontends.export import documents  # 40 ms that only an export needs
+
+        return await documents.live_document(self.session, file, await self.sessions())
 
     async def edit(self, text: str) -> str | None:
         return None

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from importlib import import_module
 from typing import Any
 
 from agentcli.llm.errors import ProviderError, error_for_status
@@ -70,7 +69,8 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
         if (number := _number_of(headers.get(name, ""))) is not None:
             return _plausible(number * unit_s)
     try:
-        parse = import_module("email.utils").parsedate_to_datetime  # 5 ms, and seldom needed
+        from email.utils import parsedate_to_datetime as parse  # 5 ms, and seldom needed
+
         date: datetime = parse(headers.get("retry-after", ""))
         # A date without a zone is in UTC, the only one that HTTP knows.
         return _plausible((date.replace(tzinfo=date.tzinfo or UTC) - datetime.now(UTC)).total_seconds())

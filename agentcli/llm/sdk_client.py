@@ -10,7 +10,6 @@ import asyncio
 import gc
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec import Struct
@@ -106,8 +105,9 @@ def _connect(service: Service, read_timeout: float) -> SdkConnection:
     collects = gc.isenabled()
     gc.disable()  # the collector takes a fifth of the import, and stalls other threads the longest
     try:
-        made: SdkConnection = import_module("agentcli.llm.sdk_connection").SdkConnection(service, read_timeout)
-        return made
+        from agentcli.llm.sdk_connection import SdkConnection
+
+        return SdkConnection(service, read_timeout)
     finally:
         if collects:
             gc.enable()

@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -170,8 +169,11 @@ class _GoogleToken:
     """Google's default credentials as the SDK wants them, renewed with the certificates that our requests trust."""
 
     def __init__(self) -> None:
-        self._credentials, self.project = import_module("google.auth").default(scopes=[GOOGLE_SCOPE])
-        self._session = import_module("requests").Session()
+        import google.auth
+        import requests
+
+        self._credentials, self.project = google.auth.default(scopes=[GOOGLE_SCOPE])
+        self._session = requests.Session()
         if trusted := os.environ.get("SSL_CERT_FILE"):
             self._session.verify = trusted
 
@@ -186,14 +188,17 @@ class _GoogleToken:
     def refresh(self, request: object) -> None:
         """Get a new token. The SDK hands its own way to make requests over, which trusts other certificates."""
         del request
-        self._credentials.refresh(import_module("google.auth.transport.requests").Request(self._session))
+        from google.auth.transport.requests import Request
+
+        self._credentials.refresh(Request(self._session))  # type: ignore[no-untyped-call]
 
 
 def _azure_token(token: str) -> Callable[[], Any]:
     """What gives the bearer token of each request: the one that is there, or one of Azure's own sign-in."""
     if token:
         return lambda: token
-    identity = import_module("azure.identity")
+    from azure import identity
+
     ask = identity.get_bearer_token_provider(identity.DefaultAzureCredential(), AZURE_SCOPE)
 
     async def asked() -> str:
@@ -205,18 +210,21 @@ def _azure_token(token: str) -> Callable[[], Any]:
 
 def _credential_error(service: Service) -> type[Exception]:
     """What the vendor's libraries raise where they find no credentials, or where those are refused."""
-    module, name = "anthropic", "AnthropicError"
     match service.platform:
         case "bedrock":
-            module, name = "botocore.exceptions", "BotoCoreError"
+            from botocore.exceptions import BotoCoreError
+
+            return BotoCoreError  # type: ignore[no-any-return]
         case "vertex":
-            module, name = "google.auth.exceptions", "GoogleAuthError"
+            from google.auth.exceptions import GoogleAuthError
+
+            return GoogleAuthError
         case "foundry" if not (service.api_key or service.auth_token):
-            module, name = "azure.core.exceptions", "AzureError"
+            from azure.core.exceptions import AzureError
+
+            return AzureError
         case _:
-            pass
-    found: type[Exception] = getattr(import_module(module), name)
-    return found
+            return anthropic.AnthropicError
 
 
 class _Response:
@@ -232,7 +240,9 @@ class _Response:
         self._aws = None
         if self.headers.get("content-type", "").startswith(AWS_EVENTS):
             self.headers["content-type"] = "text/event-stream"
-            self._aws = import_module("agentcli.llm.aws_events").AwsEvents()
+            from agentcli.llm.aws_events import AwsEvents
+
+            self._aws = AwsEvents()
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         try:

@@ -6,7 +6,6 @@ import errno
 import os
 import ssl
 import sys
-from importlib import import_module
 from pathlib import Path
 
 from agentcli.llm.errors import ConnectionFailed
@@ -30,7 +29,9 @@ def tls_context() -> ssl.SSLContext:
     if file or folder:
         context = _context_of(file, folder)
     elif sys.platform in ("darwin", "win32"):
-        system: ssl.SSLContext = import_module("truststore").SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        from truststore import SSLContext
+
+        system: ssl.SSLContext = SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context = system
     else:
         context = ssl.create_default_context(cafile=_bundle())

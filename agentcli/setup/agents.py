@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,7 +44,8 @@ class Agents:
 
     @cached_property
     def definitions(self) -> Definitions:
-        module = import_module("agentcli.agent.subagents.definitions")
+        from agentcli.agent.subagents import definitions as module
+
         definitions: Definitions = module.find_definitions(self.places, self._config.paths.cache / "agents")
         for one in definitions.left_out:
             self._tell(f"{one.file} defines no agent: {one.why}.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,9 +46,13 @@ def make_checkpoints(
         settings, state = config.settings.checkpoints, config.paths.state
         scratch, folder, private = state / "tries", state / "checkpoints", None
         if not is_lasting:
-            private = import_module("agentcli.infra.sandbox.trial.try_folders").PrivateFolder(scratch)
+            from agentcli.infra.sandbox.trial.try_folders import PrivateFolder
+
+            private = PrivateFolder(scratch)
             folder = private.path / "checkpoints"
-        limits = import_module("agentcli.infra.checkpoints.limits").Limits(
+        from agentcli.infra.checkpoints.limits import Limits
+
+        limits = Limits(
             int(settings.largest_mb * 1e6),
             settings.most_files,
             int(settings.most_gb * 1e9),
@@ -58,10 +61,9 @@ def make_checkpoints(
             settings.exclude,
             (str(config.paths.state), str(config.paths.cache)),
         )
-        made: Recorder = import_module("agentcli.infra.checkpoints.recorder").Recorder(
-            folder, roots, session_id, scratch=scratch, private=private, limits=limits
-        )
-        return made
+        from agentcli.infra.checkpoints.recorder import Recorder
+
+        return Recorder(folder, roots, session_id, scratch=scratch, private=private, limits=limits)
 
     return cast("Checkpoints", LazyCheckpoints(make))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,16 +57,13 @@ def watch_context(
         return workspace.files.hash_of(workspace.real_path(path))
 
     def make() -> Compactor:
-        compaction, writing = (import_module(f"agentcli.agent.context.{name}") for name in ("compaction", "summaries"))
-        files = import_module("agentcli.infra.summary_files")
-        kept = (
-            files.SummaryFiles(summaries, hours=settings.cache_hours, most=settings.cache_entries)
-            if summaries
-            else None
-        )
-        written = writing.Summaries(settings, writer, watch.paid, state.budgets, kept=kept)
-        made: Compactor = compaction.Compactor(settings, opening_now, seen_hash, written)
-        return made
+        from agentcli.agent.context.compaction import Compactor
+        from agentcli.agent.context.summaries import Summaries
+        from agentcli.infra.summary_files import SummaryFiles
+
+        kept = SummaryFiles(summaries, hours=settings.cache_hours, most=settings.cache_entries) if summaries else None
+        written = Summaries(settings, writer, watch.paid, state.budgets, kept=kept)
+        return Compactor(settings, opening_now, seen_hash, written)
 
     watch = ContextWatch(settings, make)
     workspace.past = partial(_recall, state)
@@ -82,4 +78,6 @@ def make_memory(config: Config) -> MemoryFiles:
 
 
 def _recall(state: AgentState) -> Any:
-    return import_module("agentcli.conversation.recall").Recall(state.conversation)
+    from agentcli.conversation.recall import Recall
+
+    return Recall(state.conversation)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,7 +48,8 @@ class Hooks:
             tables.append((table, str(self._project_file)))
         if self._is_bare or not tables:
             return []
-        read = import_module("agentcli.agent.command_hooks.specs").read_hooks
+        from agentcli.agent.command_hooks.specs import read_hooks as read
+
         problems: list[str] = []
         specs = [spec for table, source in tables for spec in read(table, source, problems)]
         for problem in problems:
@@ -62,7 +62,8 @@ class Hooks:
         """Those of a session; None where there are none."""
         if not self.specs:
             return None
-        module = import_module("agentcli.agent.command_hooks.running")
+        from agentcli.agent.command_hooks import running as module
+
         cwd = self._config.cwd
         made: CommandHooks = module.CommandHooks(
             self.specs,
@@ -76,12 +77,14 @@ class Hooks:
 
     def runner(self, session_id: str) -> Any:
         """What runs one command: with the environment of commands, without credentials."""
-        environment = import_module("agentcli.infra.sandbox.processes.environment").command_environment(
-            self._config.environment, session_id
-        )
+        from agentcli.infra.sandbox.processes.environment import command_environment
+
+        environment = command_environment(self._config.environment, session_id)
         root = str(project_root(self._config.cwd))
         environment |= {"AGENTCLI_PROJECT_DIR": root, "CLAUDE_PROJECT_DIR": root}
-        run = partial(import_module("agentcli.infra.hook_process").run_hook, cwd=self._config.cwd)
+        from agentcli.infra.hook_process import run_hook
+
+        run = partial(run_hook, cwd=self._config.cwd)
         return lambda command, given, timeout_s: run(command, given, environment=environment, timeout_s=timeout_s)
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from importlib import import_module
 
 from agentcli.config import Config
 
@@ -30,7 +29,9 @@ def check_lists(config: Config) -> None:
 
 
 def _check_host(name: str) -> None:
-    import_module("agentcli.infra.sandbox.network.host_grants").read_grant(name)
+    from agentcli.infra.sandbox.network.host_grants import read_grant
+
+    read_grant(name)
 
 
 def _check_variable(name: str) -> None:

@@ -7,7 +7,6 @@ import gc
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -237,7 +236,8 @@ class Connecting:
             made: MCPClient = await sdk.connect_stdio(spec, self._launch(spec, root), heed, self._config.cwd)
             return made
         url, headers = self.address(spec)
-        oauth = import_module("agentcli.infra.mcp.oauth")
+        from agentcli.infra.mcp import oauth
+
         logins = oauth.KeptLogins(self._config.kept_keys)
         login = await asyncio.to_thread(logins.load, url)
         auth = None if "authorization" in map(str.lower, headers) else oauth.kept_auth(logins, url, login)
@@ -256,13 +256,17 @@ class Connecting:
     @cached_property
     def _keys(self) -> frozenset[str]:
         """The variables that hold keys of models."""
-        keys = import_module("agentcli.provider_keys").ProviderKeys(self._config)
+        from agentcli.provider_keys import ProviderKeys
+
+        keys = ProviderKeys(self._config)
         return frozenset(name for provider in keys.takers() for name in keys.variables(provider))
 
     def _launch(self, spec: ServerSpec, root: Path) -> Any:
         environment = self._config.environment
-        stdio = import_module("agentcli.infra.mcp.stdio")
-        own = import_module("agentcli.infra.sandbox.processes.environment").command_environment(environment, "")
+        from agentcli.infra.mcp import stdio
+        from agentcli.infra.sandbox.processes.environment import command_environment
+
+        own = command_environment(environment, "")
         own |= {"AGENTCLI_PROJECT_DIR": str(root), "CLAUDE_PROJECT_DIR": str(root)}
         own |= {name: self.expanded(spec, value) for name, value in spec.env.items()}
         argv = tuple(self.expanded(spec, part, own) for part in (spec.command, *spec.args))
@@ -275,7 +279,9 @@ def load_sdk() -> Any:
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return import_module("agentcli.infra.mcp.sdk_client")
+        from agentcli.infra.mcp import sdk_client
+
+        return sdk_client
     except ImportError as error:
         raise ToolError(f"{EXTRA} ({error})", kind="dependency_error") from error
     finally:
@@ -287,10 +293,9 @@ def server_pins(config: Config, programs: WorkspacePrograms, specs: Iterable[Ser
     """What servers are held to: what they offered when they were approved, and the programs that they are."""
     for spec in specs:
         programs.add_server(spec)
-    made: Pins = import_module("agentcli.infra.mcp.pins").FilePins(
-        config.paths.state / "mcp", project_root(config.cwd), programs.pins
-    )
-    return made
+    from agentcli.infra.mcp.pins import FilePins
+
+    return FilePins(config.paths.state / "mcp", project_root(config.cwd), programs.pins)
 
 
 def make_servers(
@@ -302,8 +307,8 @@ def make_servers(
     if not (specs or extras.mcp_clients) or (config.settings.tools.only and not only):
         return None
     pins = server_pins(config, programs, specs)
-    made: Servers = import_module("agentcli.agent.mcp.servers").Servers(
-        specs, Connecting(config), pins, clients=extras.mcp_clients, only=only
-    )
+    from agentcli.agent.mcp.servers import Servers
+
+    made: Servers = Servers(specs, Connecting(config), pins, clients=extras.mcp_clients, only=only)
     made.tell = tell
     return made

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 
 from msgspec import structs
@@ -83,7 +82,8 @@ class Opening:
             return (), ""
         whole = tuple(tool.spec() for tool in tools)
         share = self._config.settings.mcp.share
-        stubs = import_module("agentcli.tools.mcp.stubs")
+        from agentcli.tools.mcp import stubs
+
         shown: tuple[ToolSpec, ...] = stubs.fitted(whole, int(min(window, _USUAL_WINDOW) * share))
         if left_out := [spec.name for spec in whole[len(shown) :]]:
             self._tell(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +27,9 @@ class WorkspacePrograms:
     def pins(self) -> ProgramPins:
         """Imported late: most folders have none of these commands."""
         config = self._config
-        made: ProgramPins = import_module("agentcli.infra.program_pins").ProgramPins(
+        from agentcli.infra.program_pins import ProgramPins
+
+        made: ProgramPins = ProgramPins(
             cwd=config.cwd,
             root=project_root(config.cwd),
             added=[config.cwd / from_home(name) for name in config.settings.permissions.additional_directories],

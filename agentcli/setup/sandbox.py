@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 from agentcli.agent.permissions.rules import PathGround, Rules, kept_from_reading
@@ -71,9 +70,11 @@ def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
     """What confines commands here; probing takes some milliseconds. Raises `ToolError`."""
     kind = settings.kind
     if kind == "docker":
-        container: Confinement = import_module("agentcli.infra.sandbox.backends.docker").Docker(settings.docker_image)
-        return container
-    confinement = import_module("agentcli.infra.sandbox.backends.choosing")
+        from agentcli.infra.sandbox.backends.docker import Docker
+
+        return Docker(settings.docker_image)
+    from agentcli.infra.sandbox.backends import choosing as confinement
+
     tmp = state / "tmp"
     try:
         make_private_folder(tmp)

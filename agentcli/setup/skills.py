@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,15 +90,16 @@ class Skills:
         outer: SessionSkills | None = None,
     ) -> SessionSkills:
         """What activates them in one session; `outer` is the one of the agent that made its agent."""
-        registry = import_module("agentcli.skills.activation").SkillRegistry(self.catalog)
+        from agentcli.skills.activation import SkillRegistry
+
+        registry = SkillRegistry(self.catalog)
 
         def known_model(name: str, now: str) -> str:
             return model_named(name, now, models)
 
-        made: SessionSkills = import_module("agentcli.agent.skills").SessionSkills(
-            registry, state, workspace, store, is_busy, known_model, tell, outer
-        )
-        return made
+        from agentcli.agent.skills import SessionSkills
+
+        return SessionSkills(registry, state, workspace, store, is_busy, known_model, tell, outer)
 
 
 def _told(catalog: Catalog) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -44,7 +43,8 @@ class Observed:
             self._tell(f"Nothing is exported: [observability] needs the extra otel: {EXTRA}.")
             return
         if self._telemetry is None:
-            following = import_module("agentcli.infra.telemetry.following")
+            from agentcli.infra.telemetry import following
+
             self._telemetry = following.Telemetry(make_export(self._config, self._mask))
         mask = session.runtime.calls.services.mask
         self._telemetry.follow(session, mask.text if mask else self._mask)
@@ -84,10 +84,9 @@ def make_export(config: Config, mask: Callable[[str], str]) -> Export:
     if settings.environment:
         names["deployment.environment.name"] = settings.environment
     parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}
-    made: Export = import_module("agentcli.infra.telemetry.export").Export(
-        settings, exported_to(config), names | settings.tags, parent, partial(_server, config), mask
-    )
-    return made
+    from agentcli.infra.telemetry.export import Export
+
+    return Export(settings, exported_to(config), names | settings.tags, parent, partial(_server, config), mask)
 
 
 def _server(config: Config, provider: str) -> tuple[str, int]:

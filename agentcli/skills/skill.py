@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -165,9 +164,9 @@ def tool_rules(value: Any) -> Sequence[str]:
 
 
 def _split(data: bytes) -> tuple[dict[str, Any], str]:
-    keys, body = import_module("agentcli.skills.frontmatter").split_frontmatter(
-        data.decode("utf-8-sig").replace("\r\n", "\n")
-    )
+    from agentcli.skills.frontmatter import split_frontmatter
+
+    keys, body = split_frontmatter(data.decode("utf-8-sig").replace("\r\n", "\n"))
     return keys, body
 
 

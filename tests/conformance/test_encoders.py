@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.llm.tokens.registry import EncoderRow, TokenEncoder, encoders
+from agentcli.llm.tokens.families import TokenEncoder
+from agentcli.llm.tokens.registry import EncoderRow, encoders
 from tests.properties import examples
 
 HARD = (

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -211,9 +210,7 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> Output:
                 if tool.mode == "client":
                     return await session.client.result_of(call.use, call.turn.hand_over)
                 if tool.mode == "session":
-                    own = import_module(f"agentcli.agent.own_tools.{tool.name}")
-                    made: Output = await own.run(call, permitted.arguments)
-                    return made
+                    return await _run_session_tool(call, permitted.arguments)
                 async with recorded(call, _changed_paths(parsed, permitted)):
                     return await tool.output(permitted.arguments, context)
 
@@ -282,3 +279,20 @@ def _with_remark(output: Output, remark: str) -> Output:
     content = output.content or ""
     said = f"{content}\n{remark}" if isinstance(content, str) else (*content, Text(remark))
     return msgspec.structs.replace(output, content=said)
+
+
+async def _run_session_tool(call: Call, arguments: Any) -> Output:
+    """Run a tool that needs the session itself; its body is imported at the first call."""
+    match call.use.name:
+        case "ask_user":
+            from agentcli.agent.own_tools import ask_user
+
+            return await ask_user.run(call, arguments)
+        case "create_subagent":
+            from agentcli.agent.own_tools import create_subagent
+
+            return await create_subagent.run(call, arguments)
+        case _:
+            from agentcli.agent.own_tools import skill
+
+            return await skill.run(call, arguments)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, number_in
@@ -52,7 +51,8 @@ async def _permissions(host: CommandHost, argument: str) -> Outcome:
 async def _from_instructions(host: CommandHost, which: list[str]) -> str:
     """Show the lines of instruction files that can be rules, and make rules of those that the person takes."""
     calls = host.session.runtime.calls
-    finding = import_module("agentcli.agent.permissions.instruction_rules")
+    from agentcli.agent.permissions import instruction_rules as finding
+
     found = await asyncio.to_thread(
         finding.find_rules, instruction_files(host), await asyncio.to_thread(project_root, calls.workspace.cwd)
     )

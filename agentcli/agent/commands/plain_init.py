@@ -9,7 +9,6 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,9 @@ async def write_agents_md(root: Path, *, replace: bool) -> str:
         if replace:
             await asyncio.to_thread(replace_file, file, text.encode(), mode=0o644)
         else:
-            async with import_module("aiofiles").open(file, "x", encoding="utf-8") as out:
+            import aiofiles
+
+            async with aiofiles.open(file, "x", encoding="utf-8") as out:
                 await out.write(text)
     except FileExistsError as error:
         raise UserError(f"{file} is there already: /init plain replace puts a new one in its place.") from error
@@ -110,6 +111,8 @@ class Repository:
 
     def table(self, name: str) -> dict[str, Any]:
         """What a TOML, JSON or YAML file holds; empty where it is broken."""
+        from yaml import YAMLError
+
         try:
             match name.rpartition(".")[2]:
                 case "toml":
@@ -117,8 +120,10 @@ class Repository:
                 case "json":
                     found = json.loads(self.text(name) or "{}")
                 case _:
-                    found = import_module("yaml").safe_load(self.text(name))
-        except (ValueError, RecursionError, import_module("yaml").YAMLError):
+                    from yaml import safe_load
+
+                    found = safe_load(self.text(name))
+        except (ValueError, RecursionError, YAMLError):
             return {}
         return found if isinstance(found, dict) else {}
 

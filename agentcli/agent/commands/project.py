@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 
@@ -92,15 +91,16 @@ async def _init(host: CommandHost, argument: str) -> Outcome:
     if words not in (["plain"], ["plain", "replace"]):
         raise UsageError("Write /init, /init plain or /init plain replace.")
     root = await asyncio.to_thread(project_root, host.session.runtime.calls.workspace.cwd)
-    plain, replace = import_module("agentcli.agent.commands.plain_init"), "replace" in words
+    from agentcli.agent.commands import plain_init as plain
+
+    replace = "replace" in words
     if not replace and is_file(root / plain.FILE):
         answers = (("keep it", ""), ("replace it", "by one made from the repository's files"))
         picked = await host.choose(f"{plain.FILE} is there already", answers)
         if picked == 0:
             return f"{root / plain.FILE} is as it was."
         replace = picked == 1
-    said: str = await plain.write_agents_md(root, replace=replace)
-    return said
+    return await plain.write_agents_md(root, replace=replace)
 
 
 def _prose(name: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from importlib import import_module
 from pathlib import Path
 
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, listed, number_in
@@ -162,7 +161,9 @@ async def _write_new(cwd: Path, name: str, text: str) -> Path:
         raise UsageError(f"{name!r} holds a control character: name another file, /export FILE.")
     file = cwd / from_home(name)
     try:
-        async with import_module("aiofiles").open(file, "x", encoding="utf-8", errors="replace") as out:
+        import aiofiles
+
+        async with aiofiles.open(file, "x", encoding="utf-8", errors="replace") as out:
             await out.write(text)
     except FileExistsError as error:
         raise UserError(f"{file} exists: name another file, /export FILE.") from error

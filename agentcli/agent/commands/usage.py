@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from agentcli.agent.accounting.budgets import in_words
@@ -41,7 +40,8 @@ def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
 
 def _lines(session: Session) -> list[tuple[str, str]]:
     """The newest turn, the conversation, its tools and budgets."""
-    metrics = import_module("agentcli.agent.accounting.metrics")  # only who asks needs it
+    from agentcli.agent.accounting import metrics  # only who asks needs it
+
     counted: Callable[..., str] = metrics.counted
 
     def collected(entries: Iterable[Entry]) -> UsageCollector:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,8 @@ def read_command(file: Path, folder: Path) -> UserCommand:
     parts = file.relative_to(folder).with_suffix("").parts
     if not all(_NAME.fullmatch(part) for part in parts):
         raise ValueError("its name has characters that a command's cannot have")
-    split = import_module("agentcli.skills.frontmatter").split_frontmatter
+    from agentcli.skills.frontmatter import split_frontmatter as split
+
     keys, body = split(read_small_file(file).decode("utf-8-sig").replace("\r\n", "\n"))
     if not body.strip():
         raise ValueError("it says nothing")

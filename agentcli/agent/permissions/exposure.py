@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 import msgspec
@@ -60,9 +59,8 @@ def _may_read(analysis: CommandAnalysis, secrets: Sequence[Path]) -> bool:
 
 def _segment_may_read(segment: Segment, secrets: Sequence[Path]) -> bool:
     """False for a command that shows no contents, and for one whose every path is known and holds none of them."""
-    showing = import_module(
-        "agentcli.safety.commands.programs.showing"
-    )  # with the judge, which is imported for the first command
+    from agentcli.safety.commands.programs import showing  # with the judge, which is imported for the first command
+
     words = segment.words
     if words and showing.shows_names_only(words):
         return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from importlib import import_module
 from typing import Any, TypeVar
 
 from agentcli.agent.events import Notice
@@ -60,7 +59,9 @@ def _without(request: Request, refused: frozenset[str]) -> Request:
 
 
 def _blocks() -> Any:
-    return import_module("agentcli.llm.refused_blocks")  # 3 ms that only a refusal needs
+    from agentcli.llm import refused_blocks  # 3 ms that only a refusal needs
+
+    return refused_blocks
 
 
 def _without_guess(error: ProviderError, request: Request, info: ModelInfo) -> ProviderError:

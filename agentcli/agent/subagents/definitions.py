@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +78,8 @@ def find_definitions(places: Sequence[tuple[Path, str]], cache: Path | None) -> 
 def _read(name: str, source: str) -> AgentDefinition:
     """Raises `OSError`, `ValueError`."""
     file = Path(name)
-    split = import_module("agentcli.skills.frontmatter").split_frontmatter
+    from agentcli.skills.frontmatter import split_frontmatter as split
+
     keys, body = split(read_small_file(file).decode("utf-8-sig").replace("\r\n", "\n"))
     if not body.strip():
         raise ValueError("it has no prompt")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from importlib import import_module
 from typing import Any
 
 import shtab
 import typer
 from typer.core import TyperGroup, TyperOption
 
-from agentcli.cli.main import COMMANDS
+from agentcli.cli.main import COMMANDS, load_command
 from agentcli.cli.options import FLAGS, Flags
 
 SHELLS = ("bash", "zsh", "fish")
@@ -38,7 +37,7 @@ def script(shell: str) -> str:
     _add_flags(parser, FLAGS)
     below = parser.add_subparsers()
     for name, help in COMMANDS.items():
-        module = import_module(f"agentcli.cli.subcommands.{name}")
+        module = load_command(name)
         one = below.add_parser(name, help=help, description=help)
         if hasattr(module, "app"):
             _fill(one, typer.main.get_command(module.app), name)

@@ -9,7 +9,6 @@ import asyncio
 import os
 import re
 from collections.abc import Callable, Iterable
-from importlib import import_module
 
 from agentcli.config import Config, load_config
 from agentcli.paths import current_folder, find_paths
@@ -31,7 +30,9 @@ def _sessions(config: Config) -> Iterable[Row]:
     """The newest of this directory."""
     if not config.paths.sessions.is_file():
         return []
-    store = import_module("agentcli.infra.sessions.sqlite").SqliteSessions(config.paths.sessions)
+    from agentcli.infra.sessions.sqlite import SqliteSessions
+
+    store = SqliteSessions(config.paths.sessions)
 
     async def listed() -> list[Row]:
         try:
@@ -43,7 +44,9 @@ def _sessions(config: Config) -> Iterable[Row]:
 
 
 def _models(config: Config) -> Iterable[Row]:
-    models = import_module("agentcli.model_choice").Models(config)
+    from agentcli.model_choice import Models
+
+    models = Models(config)
     for name in asyncio.run(models.running()):
         yield name, "here"
     for info in models.table():
@@ -51,12 +54,16 @@ def _models(config: Config) -> Iterable[Row]:
 
 
 def _skills(config: Config) -> Iterable[Row]:
-    catalog = import_module("agentcli.setup.skills").Skills(config, is_bare=False, tell=lambda text: None).catalog
+    from agentcli.setup.skills import Skills
+
+    catalog = Skills(config, is_bare=False, tell=lambda text: None).catalog
     return [(skill.name, skill.description) for skill in catalog]
 
 
 def _providers(config: Config) -> Iterable[Row]:
-    return [(name, "") for name in import_module("agentcli.model_choice").Models(config).keys.takers()]
+    from agentcli.model_choice import Models
+
+    return [(name, "") for name in Models(config).keys.takers()]
 
 
 def _nothing(config: Config) -> Iterable[Row]:

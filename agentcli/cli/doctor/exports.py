@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from importlib import import_module
 
 from agentcli.cli.doctor.finding import Check, Said, Subject, ok, problem, warning
 from agentcli.setup.telemetry import EXTRA, exported_to, has_extra, sent_headers
@@ -29,7 +28,8 @@ def telemetry(subject: Subject) -> Iterator[Said]:
 
 def _refusal(address: str, headers: Mapping[str, str]) -> str:
     """Why a collector would not take what is sent; empty if it does."""
-    requests = import_module("requests")  # which the exporter uses: the same proxies and certificates count
+    import requests  # which the exporter uses: the same proxies and certificates count
+
     sent = {"content-type": "application/x-protobuf", **headers}
     try:
         answer = requests.post(address, b"", headers=sent, timeout=_LONGEST_ANSWER_S, allow_redirects=False)

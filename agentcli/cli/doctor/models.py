@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -159,7 +158,9 @@ def certificates(subject: Subject) -> Iterator[Said]:
             return
     if given := subject.config.environment.get("SSL_CERT_FILE", ""):
         try:
-            import_module("ssl").create_default_context(cafile=given)  # a Python without it is found by its own check
+            import ssl  # a Python without it is found by its own check
+
+            ssl.create_default_context(cafile=given)
         except (ImportError, OSError) as error:  # SSLError is an OSError
             yield problem(f"SSL_CERT_FILE: {given} holds no certificates ({error}).", "Correct or unset SSL_CERT_FILE.")
 

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +42,12 @@ class RayEngine:
 
     def __init__(self, person: Config, variant: Variant, *, parallel: int) -> None:
         try:
-            self._ray = import_module("ray")
+            import ray
         except ImportError as error:
             raise UsageError(
                 "--engine ray needs Ray: ./install.sh --extras ray, or pip install 'agentcli[ray]'."
             ) from error
+        self._ray: Any = ray
         self._person = person
         self._variant = variant
         self._parallel = parallel

@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, BinaryIO
@@ -120,10 +119,9 @@ class LocalSandbox(SessionConfinement):
     @cached_property
     def _secret_values(self) -> SecretValues:
         """Imported late: it takes 20 ms."""
-        values: SecretValues = import_module("agentcli.infra.sandbox.files.secret_values").SecretValues(
-            self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names)
-        )
-        return values
+        from agentcli.infra.sandbox.files.secret_values import SecretValues
+
+        return SecretValues(self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names))
 
     async def exec(
         self,
@@ -166,7 +164,9 @@ class LocalSandbox(SessionConfinement):
     def _shell(self) -> Shell:
         """Imported late: it takes some milliseconds, and a session's first prompt need not wait for it."""
         if self._started_shell is None:
-            self._started_shell = import_module("agentcli.infra.sandbox.processes.shell").Shell(
+            from agentcli.infra.sandbox.processes.shell import Shell
+
+            self._started_shell = Shell(
                 self._environment,
                 self._job_folder,
                 launch=self.launch,
@@ -179,7 +179,9 @@ class LocalSandbox(SessionConfinement):
         """Imported late: it takes some milliseconds, and a session's first prompt need not wait for it."""
         with self._beginning:  # `why_no_trial` is asked in a thread
             if self._try_runs is None:
-                self._try_runs = import_module("agentcli.infra.sandbox.trial.try_run").TryRuns(
+                from agentcli.infra.sandbox.trial.try_run import TryRuns
+
+                self._try_runs = TryRuns(
                     lambda: self._shell,
                     lambda: self.confinement,
                     self.bounds,

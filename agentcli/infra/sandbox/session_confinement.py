@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, partial
-from importlib import import_module
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -192,10 +191,9 @@ class SessionConfinement:
         return [path for path in dict.fromkeys(found) if path not in granted]
 
     def program_of_git(self, folder: Path) -> str:
-        found: str = import_module("agentcli.infra.sandbox.git.programs").program_setting(
-            folder, str(self.limits.home), self._repositories
-        )
-        return found
+        from agentcli.infra.sandbox.git.programs import program_setting
+
+        return program_setting(folder, str(self.limits.home), self._repositories)
 
     def _always_protected(self) -> Sequence[Path]:
         return (*self._at_home(), *self.limits.own_folders, *self.limits.programs(self.roots))
@@ -276,8 +274,9 @@ class SessionConfinement:
     @cached_property
     def _guard(self) -> Guard:
         aside, journals = self.limits.aside or Path(tempfile.gettempdir()), self._journals
-        guard: Guard = import_module("agentcli.infra.sandbox.protection.guard").Guard(aside, journals)
-        return guard
+        from agentcli.infra.sandbox.protection.guard import Guard
+
+        return Guard(aside, journals)
 
     def grant_host(self, host: str) -> None:
         """Raises `ToolError` for what is no host."""
@@ -305,9 +304,9 @@ class SessionConfinement:
         """Restore once what killed sessions left changed; None where none left anything."""
         with self._putting_back:
             if self._left_behind is None and self._journals is not None and self._journals.exists():
-                self._left_behind = import_module("agentcli.infra.sandbox.protection.guard_journal").LeftBehind(
-                    self._journals
-                )
+                from agentcli.infra.sandbox.protection.guard_journal import LeftBehind
+
+                self._left_behind = LeftBehind(self._journals)
             return self._left_behind
 
     def _with_left_behind(self, told: Told) -> Told:

@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,11 +24,16 @@ T = TypeVar("T")
 
 
 class SessionDatabase:
-    """Implements `Database` for the file of the sessions. `on_notice` tells the person."""
+    """Implements `Database` for the file of the sessions.
 
-    def __init__(self, path: Path, on_notice: Callable[[str], None]) -> None:
+    `rebuild` puts what can be read of a damaged file in its place, and returns where the damaged one is kept: "" where
+    nothing could be read. `on_notice` reports that to the person.
+    """
+
+    def __init__(self, path: Path, on_notice: Callable[[str], None], rebuild: Callable[[Path], str]) -> None:
         self._path = path
         self._on_notice = on_notice
+        self._rebuild = rebuild
 
     def open(self, *, may_replace: bool) -> apsw.Connection:
         """With `may_replace` what can be read takes a damaged file's place; who only reads is told of the damage."""
@@ -39,7 +43,7 @@ class SessionDatabase:
         except (apsw.NotADBError, apsw.CorruptError):
             if not may_replace:
                 raise
-            if kept := self._rebuilt():
+            if kept := self._rebuild(self._path):
                 self._on_notice(
                     f"The session database was damaged: it is kept as {kept}, and a new one holds what could be read."
                 )
@@ -51,13 +55,6 @@ class SessionDatabase:
                     self._path.with_name(self._path.name + suffix).replace(aside.with_name(aside.name + suffix))
             self._on_notice(f"The session database was damaged: it is kept as {aside}, a new one was begun.")
             return connect(self._path, self._on_notice)
-
-    def _rebuilt(self) -> str:
-        """Where the damaged file is kept, once another is in its place; empty where nothing can be made of it."""
-        with contextlib.suppress(StorageError):
-            kept: str = import_module("agentcli.infra.sessions.fsck").repair(self._path, even_if_open=True).kept_as
-            return kept
-        return ""
 
     def failure(self, error: Exception) -> StorageError:
         return _failure(self._path, error)

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from copy import copy
-from importlib import import_module
 from pathlib import Path
 
 from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, SessionLog, Stored
@@ -117,7 +116,8 @@ class MemorySessions:
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[Found]:
-        module = import_module("agentcli.infra.sessions.words")
+        from agentcli.infra.sessions import words as module
+
         words = module.Words(text)
         found: list[Found] = [
             words.found_in(log.session_id, title_of(log.entries), entry)
@@ -165,7 +165,8 @@ class MemorySessions:
         return id
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
-        redaction = import_module("agentcli.infra.sessions.redaction")
+        from agentcli.infra.sessions import redaction
+
         struck = redaction.Secrets(secrets)
         log = self._closed(session_id)
         done = [(entry, *redaction.struck_entry(entry, struck)) for entry in log.entries]

@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -57,7 +56,7 @@ class SqliteSessions:
         self.path = path
         self._address = address
         self._on_notice = on_notice
-        self._writer = Writer(path, SessionDatabase(path, on_notice), name="agentcli-sessions")
+        self._writer = Writer(path, SessionDatabase(path, on_notice, _rebuild), name="agentcli-sessions")
         self._new: dict[str, SessionRow] = {}  # made here; each is stored with its first entries
 
     async def create(
@@ -138,8 +137,11 @@ class SqliteSessions:
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[Found]:
-        words = import_module("agentcli.infra.sessions.words").Words(text)
-        index = import_module("agentcli.infra.sessions.index")
+        from agentcli.infra.sessions.words import Words
+
+        words = Words(text)
+        from agentcli.infra.sessions import index
+
         scope = index.Scope(folder_text(cwd) if cwd else None, user_id, limit)
 
         def work(db: apsw.Connection) -> Sequence[Found]:
@@ -168,19 +170,22 @@ class SqliteSessions:
         await self._writer.call(work)
 
     async def remove(self, session_id: str) -> None:
-        trash = import_module("agentcli.infra.sessions.trash")
+        from agentcli.infra.sessions import trash
+
         async with self._owned(session_id) as id:
             await self._writer.call(lambda db: trash.remove(db, id, self.path.parent / "trash"))
             await self._forget_streams([id])
 
     async def reset(self, session_id: str) -> None:
-        trash = import_module("agentcli.infra.sessions.trash")
+        from agentcli.infra.sessions import trash
+
         async with self._owned(session_id) as id:
             await self._writer.call(lambda db: trash.remove(db, id, self.path.parent / "trash", keeps_row=True))
             await self._forget_streams([id])
 
     async def restore(self, session_id: str) -> str:
-        trash = import_module("agentcli.infra.sessions.trash")
+        from agentcli.infra.sessions import trash
+
         id, file = trash.find(self.path.parent / "trash", session_id)
         with self._held(id):
             await self._writer.call(lambda db: trash.restore(db, file))
@@ -188,7 +193,8 @@ class SqliteSessions:
         return str(id)
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
-        redaction = import_module("agentcli.infra.sessions.redaction")
+        from agentcli.infra.sessions import redaction
+
         struck = redaction.Secrets(secrets)
         async with self._owned(session_id) as id:
             places: int = await self._writer.call(lambda db: redaction.redact(db, id, struck))
@@ -200,7 +206,8 @@ class SqliteSessions:
         """Remove what a server has kept of them for its readers: the log tells it again, as it is now."""
         events = self.path.with_name("events.db")
         if events.exists():
-            forget = import_module("agentcli.infra.event_log.sqlite").forget_streams
+            from agentcli.infra.event_log.sqlite import forget_streams as forget
+
             await asyncio.to_thread(forget, events, session_ids)
 
     @asynccontextmanager
@@ -220,7 +227,7 @@ class SqliteSessions:
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
         """What was stored since a time, of one session (by its id, its start, or its name) or of all, or of a user."""
-        read = import_module("agentcli.infra.sessions.usage").read_usage
+        from agentcli.infra.sessions.usage import read_usage as read
 
         def work(db: apsw.Connection) -> UsageCollector:
             id = full_id(db, session, user_id) if session else ""
@@ -271,3 +278,12 @@ def is_stored(path: Path, session_id: str) -> bool:
             connection.close()
     except apsw.Error:
         return True
+
+
+def _rebuild(path: Path) -> str:
+    """Return where the damaged file is kept, once another is in its place; "" if nothing of it could be read."""
+    from agentcli.infra.sessions.fsck import repair
+
+    with suppress(StorageError):
+        return repair(path, even_if_open=True).kept_as
+    return ""

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
-from importlib import import_module
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -65,7 +64,9 @@ class Telemetry:
         has_failed = False
         for work in iter(self._work.get, None):
             try:
-                pipes = pipes or import_module("agentcli.infra.telemetry.pipes").Pipes(self._export)
+                from agentcli.infra.telemetry.pipes import Pipes
+
+                pipes = pipes or Pipes(self._export)
                 work(pipes)
             except Exception:
                 log.log(logging.DEBUG if has_failed else logging.ERROR, "nothing could be exported", exc_info=True)

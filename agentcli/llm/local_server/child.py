@@ -194,7 +194,7 @@ _running: list[object] = []
 def _start_server(options: argparse.Namespace, key: str) -> int:
     """Loads the model and serves it on a free loopback port, which is returned."""
     header = read_header(options.model)
-    import xllamacpp  # noqa: PLC0415 - the environment set in `main` must precede it
+    import xllamacpp
 
     params = xllamacpp.CommonParams()
     params.model.path = str(options.model)

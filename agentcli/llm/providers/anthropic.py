@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from importlib import import_module
 
 import msgspec
 
@@ -48,7 +47,8 @@ class AnthropicProvider:
         sent = {"anthropic-version": api_version, **(headers or {})}
         self._carrier: Carrier
         if uses_sdk:
-            sdk = import_module("agentcli.llm.sdk_client")  # not for those who do without
+            from agentcli.llm import sdk_client as sdk  # not for those who do without
+
             service = sdk.Service("anthropic", address, api_key=api_key, auth_token=auth_token, headers=sent)
             self._carrier = sdk.SdkClient(service, read_timeout=read_timeout)
         else:

@@ -4,25 +4,12 @@ from __future__ import annotations
 
 import tomllib
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from agentcli.errors import UserError
 from agentcli.llm.provider import Provider
 
-# Importing one costs 35 to 60 ms (HTTP client included), so it waits until it is used.
-PROVIDERS = {
-    "anthropic": "agentcli.llm.providers.anthropic:AnthropicProvider",
-    "openai_compat": "agentcli.llm.providers.openai_compat:OpenAICompatProvider",
-    "ollama": "agentcli.llm.providers.ollama:OllamaProvider",
-    "local": "agentcli.llm.providers.local:LocalProvider",
-    "scripted": "agentcli.llm.providers.scripted:ScriptedProvider",
-    "bedrock": "agentcli.llm.providers.clouds:CloudProvider",
-    "vertex": "agentcli.llm.providers.clouds:CloudProvider",
-    "foundry": "agentcli.llm.providers.clouds:CloudProvider",
-}
-
+PROVIDERS = ("anthropic", "openai_compat", "ollama", "local", "scripted", "bedrock", "vertex", "foundry")
 
 _SHOWN = {
     "anthropic": "Anthropic",
@@ -44,20 +31,6 @@ _SHOWN = {
 def provider_display_name(provider: str) -> str:
     """The name of a provider as its vendor writes it; of one from the settings its own."""
     return _SHOWN.get(provider, provider)
-
-
-def provider_class(kind: str) -> type[Any]:
-    """The class behind a kind of provider. Raises `UserError` for one that does not exist."""
-    attribute = PROVIDERS.get(kind, "").partition(":")[2]
-    found: type[Any] = getattr(provider_module(kind), attribute)
-    return found
-
-
-def provider_module(kind: str) -> Any:
-    """Its module, for what else belongs to it (presets, scripts). Raises `UserError`."""
-    if kind not in PROVIDERS:
-        raise UserError(f"No provider {kind!r}; there is {', '.join(PROVIDERS)}.")
-    return import_module(PROVIDERS[kind].partition(":")[0])
 
 
 @cache

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from functools import cache
-from importlib import import_module
 
 import msgspec
 
@@ -83,7 +82,7 @@ class OpenAICompatProvider:
         self._require_key()
         stream = stream_chat
         if (self.info.api or self._quirks.api) == "responses":  # few are asked so; its modules cost each start a little
-            stream = import_module("agentcli.llm.responses_api").stream_response
+            from agentcli.llm.responses_api import stream_response as stream
         return stream(self._http, request, info=self.info, provider=self.name, quirks=self._quirks)
 
     async def count_tokens(self, request: Request) -> TokenCount:

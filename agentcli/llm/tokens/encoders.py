@@ -18,7 +18,7 @@ import tiktoken
 from msgspec import Struct
 
 from agentcli.errors import ConfigError
-from agentcli.llm.tokens.registry import TokenEncoder
+from agentcli.llm.tokens.families import TokenEncoder
 
 # Longer runs are cut: some patterns of tiktoken overflow its stack there, and no word is that long.
 _RUN = re.compile(r"\s{10000}|\S{10000}")

@@ -1,8 +1,8 @@
-"""Tells the family of a model from its name: models of one family read text in much the same tokens."""
+"""Names the family of a model, whose members read text in much the same tokens, and defines what encodes text."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol
 
 Family = Literal["claude", "gpt", "gemini", "glm", "qwen", "llama", "mistral", "deepseek", "custom"]
 
@@ -17,6 +17,23 @@ _WORDS: tuple[tuple[Family, tuple[str, ...]], ...] = (
     ("deepseek", ("deepseek",)),
     ("gpt", ("gpt", "openai", "codex", "davinci")),
 )
+
+
+class TokenEncoder(Protocol):
+    """Turns text into the ids of tokens and back. `name` is how rows call it.
+
+    `encode` takes any text, one that holds lone surrogates or the names of special tokens too, and `count` gives the
+    length of its answer.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, ids: list[int]) -> str: ...
+
+    def count(self, text: str) -> int: ...
 
 
 def family_of(model: str) -> Family:

@@ -6,7 +6,6 @@ import base64
 import binascii
 import io
 import logging
-from importlib import import_module
 from math import ceil
 
 from agentcli.llm.media_types import dimensions_of
@@ -72,7 +71,8 @@ def readable_pages(data: str) -> int:
 
 def _read_pages(data: str) -> int:
     logging.getLogger("pypdf").setLevel(logging.CRITICAL)
-    pypdf = import_module("pypdf")  # 200 ms, which most sessions never need
+    import pypdf  # 200 ms, which most sessions never need
+
     try:
         return len(pypdf.PdfReader(io.BytesIO(base64.b64decode(data))).pages)
     except (pypdf.errors.PyPdfError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):

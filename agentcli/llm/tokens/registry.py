@@ -5,38 +5,20 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
 
 from agentcli.errors import ConfigError
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.tokens.families import Family, family_of
+from agentcli.llm.tokens.families import Family, TokenEncoder, family_of
 from agentcli.near_names import did_you_mean
 from agentcli.small_files import read_small_file
 
 UNKNOWN = "unknown"
 BUNDLED_ENCODERS = ("cl100k_base", "o200k_base", "tiktoken", "bytes")
-
-
-class TokenEncoder(Protocol):
-    """Turns text into the ids of tokens and back. `name` is how rows call it.
-
-    `encode` takes any text, one that holds lone surrogates or the names of special tokens too, and `count` gives the
-    length of its answer.
-    """
-
-    @property
-    def name(self) -> str: ...
-
-    def encode(self, text: str) -> list[int]: ...
-
-    def decode(self, ids: list[int]) -> str: ...
-
-    def count(self, text: str) -> int: ...
 
 
 class EncoderRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -134,8 +116,9 @@ class Encoders:
         """The encoder of a row; making one loads tiktoken. Raises `ConfigError` for parameters it does not take."""
         if row.encoder in self._made:
             return self._made[row.encoder]
-        made: TokenEncoder = import_module("agentcli.llm.tokens.encoders").make_encoder(row.encoder, row.parameters)
-        return made
+        from agentcli.llm.tokens.encoders import make_encoder
+
+        return make_encoder(row.encoder, row.parameters)
 
     def facts(self, info: ModelInfo) -> ModelFacts:
         name = f"{info.provider}/{info.id}"
@@ -169,7 +152,8 @@ def _tables_of(file: Path) -> dict[str, Any]:
 
 
 def _yaml(text: str) -> Any:
-    yaml = import_module("yaml")
+    import yaml
+
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
-from importlib import import_module
 from ipaddress import IPv6Address
 from urllib.parse import quote, urljoin
 
@@ -154,16 +153,18 @@ def _host(written: str) -> str:
 
 def _in_ascii(host: str) -> str:
     """An internationalized name as DNS knows it (RFC 5891, with the mapping of Unicode TS 46)."""
+    import idna  # 3 ms, which few addresses need
+
     try:
-        encoded: bytes = import_module("idna").encode(host, uts46=True)  # 3 ms, which few addresses need
-        return encoded.decode()
+        return idna.encode(host, uts46=True).decode()
     except UnicodeError as error:  # as IDNAError is
         raise BadUrl(f"{host[:80]!r} is not a host name") from error
 
 
 def _is_punycode(label: str) -> bool:
+    import idna
+
     try:
-        idna = import_module("idna")
         return bool(idna.encode(idna.decode(label)).decode() == label)
     except UnicodeError:
         return False

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import functools
 import re
-from importlib import import_module
 
 from agentcli.safety.commands.records import CommandAnalysis, Segment
 
@@ -59,7 +58,8 @@ def _rules_for(segment: Segment) -> tuple[str, ...]:
 @functools.cache
 def _names(kind: str) -> frozenset[str]:
     """Programs and words of a kind that `programs/offered_rules.ini` explains."""
-    tables = import_module("agentcli.safety.commands.programs.tables")  # a start needs none of that package
+    from agentcli.safety.commands.programs import tables  # a start needs none of that package
+
     return frozenset(tables.read_table("offered_rules")["names"][kind].split())
 
 

@@ -10,7 +10,6 @@ sees it; a request has at most 32 MB, a PDF at most 100 pages and no password.
 from __future__ import annotations
 
 import base64
-from importlib import import_module
 
 from agentcli.errors import ToolError
 from agentcli.llm.media_types import LARGEST_IMAGE, LONGEST_EDGE, dimensions_of
@@ -38,7 +37,9 @@ def _image(content: bytes, media_type: str, shown: str) -> ToolOutput:
     size = dimensions_of(content)
     if size is None or min(size) == 0 or max(size) > LONGEST_EDGE or len(content) > LARGEST_IMAGE:
         # Pillow imports in 15 to 60 ms, and most images need nothing done.
-        content, media_type, about = import_module("agentcli.tools.builtin.images").fitted(content, shown)
+        from agentcli.tools.builtin.images import fitted
+
+        content, media_type, about = fitted(content, shown)
     else:
         about = f"{size[0]} x {size[1]} pixels"
     return _output(Image(_source(content, media_type)), f"{shown}: {media_type}, {about}", content)
@@ -46,7 +47,8 @@ def _image(content: bytes, media_type: str, shown: str) -> ToolOutput:
 
 def _document(content: bytes, given: FileRead, shown: str) -> ToolOutput:
     # pypdf imports in 200 ms, and most sessions read no PDF.
-    pdf_pages = import_module("agentcli.tools.builtin.pdf_pages")
+    from agentcli.tools.builtin import pdf_pages
+
     content, about = pdf_pages.chosen(content, given.offset, given.limit, shown)
     if len(content) > LARGEST_PDF:
         raise ToolError(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from msgspec import Struct
@@ -71,6 +71,68 @@ def _lazy(name: str, function: str) -> Any:
     """Imports the tool's module at its first call: a first request need not wait 5 ms for difflib and the like."""
 
     async def call(*given: Any) -> Any:
-        return await getattr(import_module(f"agentcli.tools.builtin.{name}"), function)(*given)
+        return await getattr(_import_body(name), function)(*given)
 
     return call
+
+
+def _import_body(name: str) -> ModuleType:
+    match name:
+        case "file_read":
+            from agentcli.tools.builtin import file_read
+
+            return file_read
+        case "file_write":
+            from agentcli.tools.builtin import file_write
+
+            return file_write
+        case "file_edit":
+            from agentcli.tools.builtin import file_edit
+
+            return file_edit
+        case "file_list":
+            from agentcli.tools.builtin import file_list
+
+            return file_list
+        case "grep_search":
+            from agentcli.tools.builtin import grep_search
+
+            return grep_search
+        case "bash":
+            from agentcli.tools.builtin import bash
+
+            return bash
+        case "jobs":
+            from agentcli.tools.builtin import jobs
+
+            return jobs
+        case "web_fetch":
+            from agentcli.tools.builtin import web_fetch
+
+            return web_fetch
+        case "web_search":
+            from agentcli.tools.builtin import web_search
+
+            return web_search
+        case "read_more":
+            from agentcli.tools.builtin import read_more
+
+            return read_more
+        case "memory":
+            from agentcli.tools.builtin import memory
+
+            return memory
+        case "recall":
+            from agentcli.tools.builtin import recall
+
+            return recall
+        case "think":
+            from agentcli.tools.builtin import think
+
+            return think
+        case "todo":
+            from agentcli.tools.builtin import todo
+
+            return todo
+        case _:
+            raise ValueError(f"{name} has no body here: the session runs it")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib import import_module
 
 from msgspec import Struct
 
@@ -62,9 +61,9 @@ def detect_charset(content: bytes) -> Charset | None:
     """Return the multi-byte or Cyrillic charset of a file; None where it looks like none of those."""
     sample = _sample(content)
     # 20 ms that only such a file needs
-    found = import_module("chardet").detect_all(
-        sample, ignore_threshold=True, compat_names=False, include_encodings=(*_DETECTABLE, *_RIVALS)
-    )
+    from chardet import detect_all
+
+    found = detect_all(sample, ignore_threshold=True, compat_names=False, include_encodings=(*_DETECTABLE, *_RIVALS))
     candidates = [(each["encoding"], each["confidence"]) for each in found if each["encoding"]]
     if not candidates:
         return None
