@@ -16,7 +16,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.processes.jobs import Jobs
 from agentcli.infra.sandbox.processes.keeper_client import SWARMED, Process, readable
 from agentcli.infra.sandbox.processes.output import CommandOutput
-from agentcli.infra.sandbox.processes.stall import SOONEST_S, Stall, Watcher
+from agentcli.infra.sandbox.processes.stall import MIN_QUIET_S, Stall, StallDetector
 from agentcli.tools.command import Command, CommandResult
 
 GRACE_AFTER_EXIT_S = 0.1  # what a command leaves running has so long to end by itself
@@ -110,14 +110,14 @@ class Foreground:
 
     async def _watch(self) -> None:
         """Say why a silent command is silent; ends when it listens."""
-        watcher = Watcher(self._process.supervisor)
+        detector = StallDetector(self._process.supervisor)
         while True:
             quiet_s = time.monotonic() - self._output.heard_at
-            if quiet_s < SOONEST_S - _LOOK_EVERY_S:
+            if quiet_s < MIN_QUIET_S - _LOOK_EVERY_S:
                 self._stall = None
-                await asyncio.sleep(SOONEST_S - _LOOK_EVERY_S - quiet_s + 0.01)
+                await asyncio.sleep(MIN_QUIET_S - _LOOK_EVERY_S - quiet_s + 0.01)
                 continue
-            stall = await asyncio.to_thread(watcher.look, quiet_s, self._output.last_words)
+            stall = await asyncio.to_thread(detector.find, quiet_s, self._output.last_words)
             if stall is not None and stall != self._stall and stall.kind != "listens":
                 self._on_output(f"\n[{stall.text}]\n")
             self._stall = stall

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.processes.keeper_client import SWARMED, Process
-from agentcli.infra.sandbox.processes.stall import SOONEST_S, Stall, Watcher
+from agentcli.infra.sandbox.processes.stall import MIN_QUIET_S, Stall, StallDetector
 from agentcli.small_files import make_private_folder
 from agentcli.tools.command import BackgroundJob
 from agentcli.tools.text.terminal_lines import as_shown
@@ -35,10 +35,10 @@ class _Job:
     was_left: bool = False
     stall: Stall | None = None
     started: float = field(default_factory=time.time)
-    watcher: Watcher = field(init=False)
+    stalls: StallDetector = field(init=False)
 
     def __post_init__(self) -> None:
-        self.watcher = Watcher(self.process.supervisor)
+        self.stalls = StallDetector(self.process.supervisor)
 
     @property
     def id(self) -> str:
@@ -75,7 +75,7 @@ class _Job:
     def look(self) -> None:
         """Find out why it does not get on. Blocks for some milliseconds."""
         quiet_s, last_words = self._last_heard()
-        found = self.watcher.look(quiet_s, last_words) if quiet_s >= SOONEST_S - _LOOK_EVERY_S else None
+        found = self.stalls.find(quiet_s, last_words) if quiet_s >= MIN_QUIET_S - _LOOK_EVERY_S else None
         if found is None and self.stall is not None and self.stall.kind == "listens":
             return  # a server that answers somebody is one all the same
         self.stall = found

@@ -1,7 +1,14 @@
-"""Finds why a command stalls: it waits for input, a password, a lock or the network, or it is a listening server."""
+"""Finds why a silent command stalls: it waits for input, a password or a lock, or it is a server that listens.
+
+Linux only: /proc tells in which system call each thread waits (proc(5)). The numbers of system calls are those of the
+kernel's syscall_64.tbl and asm-generic/unistd.h. Reading them needs the right to trace the process, which a parent has
+over its descendants unless a program (sudo, ssh-agent) forbids it.
+"""
 
 from __future__ import annotations
 
+import os
+import platform
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,195 +17,213 @@ from typing import Literal
 
 from msgspec import Struct
 
-from agentcli.infra.sandbox.processes import waits
 from agentcli.infra.sandbox.processes.process_tree import processes_below
-from agentcli.infra.sandbox.processes.waits import Socket, Usage, Waiting
 
-Kind = Literal["password", "input", "lock", "listens", "network", "sleeps"]
+Kind = Literal["password", "input", "lock", "listens"]
+Call = Literal["read", "poll", "flock", "fcntl", "sleep"]
 
-# Seconds without output until it is said. What never goes on by itself is said soon; ordinary waiting, late.
-QUIET_S: Mapping[Kind, float] = {
-    "password": 2.0, "input": 2.0, "lock": 3.0, "listens": 2.5, "network": 10.0, "sleeps": 20.0,
-}  # fmt: skip
-LISTENS_AMONG_OTHERS_S = 15.0  # a server whose tree also sleeps or waits for answers may be part of a test run
-SOONEST_S = min(QUIET_S.values())
+# Seconds without output until a stall is reported.
+QUIET_S: Mapping[Kind, float] = {"password": 2.0, "input": 2.0, "lock": 3.0, "listens": 2.5}
+MIN_QUIET_S = min(QUIET_S.values())
+BUSY_SERVER_QUIET_S = 15.0  # a server with connections, or beside what sleeps, may be part of a test run
 
-_BUSY = 0.03  # of one processor; above it a command works
-_BUSY_SERVER = 0.25  # a server may watch files for changes
-_LONGEST_COMMAND = 60  # characters
+_MAX_CPU_SHARE = 0.03  # of one processor; above it a command works
+_MAX_SERVER_CPU_SHARE = 0.25  # a server may watch files for changes
+_MAX_COMMAND_CHARS = 60
 _PROMPT = re.compile(r"(password|passphrase|passcode|\bPIN)\b[^\n]{0,80}:\s*$", re.IGNORECASE)
-_ASKS_FOR_PASSWORDS = re.compile(r"^(sudo|su|ssh|ssh-add|scp|sftp|gpg|gpg2|passwd|pinentry[\w-]*|doas)\b")
-_LOCK_SAID = re.compile(
+_PASSWORD_PROGRAM = re.compile(r"^(sudo|su|ssh|ssh-add|scp|sftp|gpg|gpg2|passwd|pinentry[\w-]*|doas)\b")
+_LOCK_MESSAGE = re.compile(
     r"(?:could not get|waiting for|unable to (?:acquire|create|lock))[^\n]*?\block\b[^\n]*", re.IGNORECASE
 )
-# How a shell that is started here tells that it has begun (shell.py); its command stands behind it.
-_AHEAD_OF_A_COMMAND = re.compile(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '.*?' EXIT; )?", re.DOTALL)
-_LOCK_FILE = re.compile(r"[\w./@+-]*[\w@+-]\.lock\b")
+_TERMINAL = re.compile(r"/dev/(tty\d*|pts/\d+|console)$")
+# The report of a shell started here that it runs (shell.py); the command follows it.
+_SHELL_PREFIX = re.compile(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '.*?' EXIT; )?", re.DOTALL)
+
+_X86_64: dict[int, Call] = {
+    0: "read", 19: "read", 45: "read", 47: "read", 7: "poll", 271: "poll", 23: "poll", 270: "poll", 232: "poll",
+    281: "poll", 441: "poll", 73: "flock", 72: "fcntl", 35: "sleep", 230: "sleep",
+}  # fmt: skip
+_GENERIC: dict[int, Call] = {
+    63: "read", 65: "read", 207: "read", 212: "read", 73: "poll", 72: "poll", 22: "poll", 441: "poll", 32: "flock",
+    25: "fcntl", 101: "sleep", 115: "sleep",
+}  # fmt: skip
+_CALLS = {"x86_64": _X86_64, "aarch64": _GENERIC, "riscv64": _GENERIC}.get(platform.machine(), {})
+_BLOCKING_LOCKS = {7, 38}  # F_SETLKW, F_OFD_SETLKW
+_LISTENING, _CLOSED = "0A", "07"  # states in /proc/net/tcp
 
 
 class Stall(Struct, frozen=True):
-    """One reason, as a sentence without a full stop: `waits for input: cat (PID 7) reads the FIFO in`."""
+    """One reason, as a sentence without a full stop: `waits for input: cat (PID 7) reads a terminal`."""
 
     kind: Kind
     text: str
 
 
-class Watcher:
-    """Looks at everything below a process, again and again; Linux only, elsewhere it never sees anything.
-
-    A tree that has used the processor since the last look is never called stalled, nor one that reads or writes files
-    and only seems to wait.
-    """
+class StallDetector:
+    """Looks at everything below a process, again and again. A tree that uses the processor is never called stalled."""
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self._before: tuple[float, Usage] | None = None
+        self._previous: tuple[float, float] | None = None  # the time and the CPU seconds of the last look
 
-    def look(self, quiet_s: float, last_words: str) -> Stall | None:
-        """Find what it waits for, after `quiet_s` seconds without output. Blocks for some milliseconds."""
+    def find(self, quiet_s: float, last_output: str) -> Stall | None:
+        """Find what the tree waits for, after `quiet_s` seconds without output. Blocks for some milliseconds."""
         pids = [process.pid for process in processes_below(self._root)]
-        now, usage = time.monotonic(), waits.usage_of([self._root, *pids])
-        before, self._before = self._before, (now, usage)
-        if before is None or not pids:
+        now, cpu_s = time.monotonic(), sum(map(_cpu_seconds, [self._root, *pids]))
+        previous, self._previous = self._previous, (now, cpu_s)
+        if previous is None or not pids:
             return None
-        share = (usage.cpu_s - before[1].cpu_s) / max(now - before[0], 0.05)
-        if share > _BUSY_SERVER:
+        share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)
+        if share > _MAX_SERVER_CPU_SHARE:
             return None
-        reads_or_writes = usage.io != before[1].io
-        for stall in Tree(pids, last_words).stalls(quiet_s):
-            if stall.kind != "listens" and share > _BUSY:
-                continue
-            if stall.kind in ("network", "sleeps") and reads_or_writes:
-                continue
-            if quiet_s >= QUIET_S[stall.kind]:
+        for stall in _ProcessTree(pids, last_output).stalls(quiet_s):
+            if (stall.kind == "listens" or share <= _MAX_CPU_SHARE) and quiet_s >= QUIET_S[stall.kind]:
                 return stall
         return None
 
 
-class Tree:
-    """The processes of a command at one moment."""
+class _ProcessTree:
+    """The processes of a command at one moment: what each of their threads waits for, and what they have open."""
 
-    def __init__(self, pids: Sequence[int], last_words: str) -> None:
-        self._pids = pids
-        self._last_words = last_words
-        self._waits = {pid: waits.waits_of(pid) for pid in pids}
-        self._targets = {pid: waits.targets_of(pid) for pid in pids}
-        self._sockets: dict[str, Socket] = {}
-        for pid in pids:  # they may be in networks of their own; the numbers of sockets are the kernel's
-            if any(
-                target.startswith("socket:") and target not in self._sockets for target in self._targets[pid].values()
-            ):
-                self._sockets |= waits.sockets_seen_by(pid)
+    def __init__(self, pids: Sequence[int], last_output: str) -> None:
+        self._last_output = last_output
+        self._waits = [(pid, call, descriptor) for pid in pids for call, descriptor in _waits(pid)]
+        self._targets = {pid: _open_targets(pid) for pid in pids}
 
     def stalls(self, quiet_s: float) -> Iterator[Stall]:
-        """Every reason found, the most telling first."""
-        inputs = list(self._inputs())
-        if inputs or _PROMPT.search(self._last_words):
-            yield from self._passwords()
-        yield from inputs
-        yield from self._locks()
-        network, sleeps = list(self._network()), list(self._sleeps())
-        ports = self._listening_ports()
-        if ports and (quiet_s >= LISTENS_AMONG_OTHERS_S or not (network or sleeps)):
+        """Every reason found, the most certain first."""
+        readers = [pid for pid, call, descriptor in self._waits if self._reads_terminal(pid, call, descriptor)]
+        if readers or _PROMPT.search(self._last_output):
+            yield from self._password_stalls(readers)
+        for pid in readers:
+            yield Stall("input", f"waits for input: {_describe(pid)} reads a terminal")
+        for pid, call, descriptor in self._waits:
+            if call == "read" and self._has_no_writer(pid, descriptor):
+                yield Stall("input", f"waits for input: {_describe(pid)} reads a pipe that nobody writes to")
+        yield from self._lock_stalls()
+        ports, has_connections = self._sockets()
+        sleeps = any(call == "sleep" for _, call, _ in self._waits)
+        if ports and (quiet_s >= BUSY_SERVER_QUIET_S or not (has_connections or sleeps)):
             yield Stall("listens", f"listens on {', '.join(f':{port}' for port in ports[:3])}")
-        yield from network
-        yield from sleeps
 
-    def _each(self) -> Iterator[tuple[int, Waiting]]:
-        for pid, found in self._waits.items():
-            for waiting in found:
-                yield pid, waiting
+    def _reads_terminal(self, pid: int, call: Call, descriptor: int) -> bool:
+        """With poll and the like the descriptors are unknown: then standard input counts, if it is no server."""
+        targets = self._targets[pid]
+        if call == "poll":
+            return bool(_TERMINAL.match(targets.get(0, ""))) and not any(map(_is_socket, targets.values()))
+        return call == "read" and bool(_TERMINAL.match(targets.get(descriptor, "")))
 
-    def _passwords(self) -> Iterator[Stall]:
-        asking = [pid for pid in self._pids if _ASKS_FOR_PASSWORDS.match(waits.command_of(pid))]
-        readers = [pid for pid, waiting in self._each() if self._reads_terminal(pid, waiting)]
-        if asking:
-            yield Stall("password", f"asks for a password: {_named(asking[0])}")
-        elif _PROMPT.search(self._last_words):
-            yield Stall("password", f"asks for a password: {_named((readers or [self._pids[-1]])[0])}")
-
-    def _inputs(self) -> Iterator[Stall]:
-        for pid, waiting in self._each():
-            if self._reads_terminal(pid, waiting):
-                yield Stall("input", f"waits for input: {_named(pid)} reads a terminal")
-            elif waiting.call == "read" and (source := self._source_without_writer(pid, waiting.descriptors[0])):
-                yield Stall("input", f"waits for input: {_named(pid)} reads {source}, which nobody writes to")
-            elif waiting.call == "open" and waits.is_fifo(pid, str(self._absolute(pid, waiting.path))):
-                yield Stall(
-                    "input", f"waits for input: {_named(pid)} opens the FIFO {waiting.path}, the other end is closed"
-                )
-
-    def _reads_terminal(self, pid: int, waiting: Waiting) -> bool:
-        targets = [self._targets[pid].get(descriptor, "") for descriptor in waiting.descriptors]
-        return (
-            waiting.call in ("read", "poll", "select", "epoll")
-            and any(map(waits.is_terminal, targets))
-            and not any(target in self._sockets and self._sockets[target].is_listening for target in targets)
+    def _has_no_writer(self, pid: int, descriptor: int) -> bool:
+        """A process of several threads may write to itself."""
+        target = self._targets[pid].get(descriptor, "")
+        if len(_threads(pid)) > 1 or not (target.startswith("pipe:") or _is_fifo(pid, target)):
+            return False
+        return not any(
+            other != pid and held == target and _is_writable(other, number)
+            for other, targets in self._targets.items()
+            for number, held in targets.items()
         )
 
-    def _source_without_writer(self, pid: int, descriptor: int) -> str:
-        """The pipe a process reads that nobody else of the command can write to; empty when somebody can.
+    def _password_stalls(self, readers: Sequence[int]) -> Iterator[Stall]:
+        asking = [pid for pid in self._targets if _PASSWORD_PROGRAM.match(_command(pid))]
+        if not asking and _PROMPT.search(self._last_output):
+            asking = [*readers, *reversed(self._targets)]
+        if asking:
+            yield Stall("password", f"asks for a password: {_describe(asking[0])}")
 
-        A process of several threads may well write to itself.
-        """
-        target = self._targets[pid].get(descriptor, "")
-        is_named = waits.is_fifo(pid, target)
-        if waits.threads_of(pid) > 1 or not (is_named or target.startswith("pipe:")):
-            return ""
-        for other, targets in self._targets.items():
-            for number, held in targets.items():
-                if other != pid and held == target and waits.is_writable(other, number):
-                    return ""
-        return f"the FIFO {target}" if is_named else "a pipe"
+    def _lock_stalls(self) -> Iterator[Stall]:
+        for pid, call, descriptor in self._waits:
+            if call in ("flock", "fcntl"):
+                path, holder = self._targets[pid].get(descriptor, "a file"), _lock_holder(pid)
+                by = f", held by {_describe(holder)}" if holder else ""
+                yield Stall("lock", f"waits for a lock on {path}: {_describe(pid)}{by}")
+        if message := _LOCK_MESSAGE.search(self._last_output):
+            yield Stall("lock", f"waits for a lock: {message[0].strip()}")
 
-    def _absolute(self, pid: int, path: str) -> Path:
-        folder = waits.folder_of(pid)
-        return Path(path) if path.startswith("/") else folder.resolve() / path
-
-    def _locks(self) -> Iterator[Stall]:
-        for pid, waiting in self._each():
-            if waiting.call in ("flock", "fcntl"):
-                path = self._targets[pid].get(waiting.descriptors[0], "a file")
-                holder = waits.lock_holder(pid)
-                by = f", held by {_named(holder)}" if holder else ""
-                yield Stall("lock", f"waits for a lock on {path}: {_named(pid)}{by}")
-        if said := _LOCK_SAID.search(self._last_words):
-            yield Stall("lock", f"waits for a lock: {said[0].strip()}")
-        if any(waiting.call == "sleep" for _, waiting in self._each()):
-            for pid in self._pids:
-                for name in _LOCK_FILE.findall(waits.command_of(pid)):
-                    if (waits.folder_of(pid) / name).exists():
-                        yield Stall("lock", f"waits for a lock on {name}: {_named(pid)}")
-
-    def _listening_ports(self) -> list[int]:
-        """The ports where some thread waits for connections."""
-        found = set()
-        for pid, waiting in self._each():
-            for descriptor in waiting.descriptors:
-                socket = self._sockets.get(self._targets[pid].get(descriptor, ""))
-                if socket is not None and socket.is_listening:
-                    found.add(socket.port)
-        return sorted(found)
-
-    def _network(self) -> Iterator[Stall]:
-        for pid, waiting in self._each():
-            sockets = [self._sockets.get(self._targets[pid].get(number, "")) for number in waiting.descriptors]
-            known = [socket for socket in sockets if socket is not None]
-            if not known or any(socket.is_listening for socket in known):
-                continue
-            connects = waiting.call == "connect" or known[0].is_connecting
-            does = f"connects to {known[0].remote}" if connects else f"waits for an answer of {known[0].remote}"
-            yield Stall("network", f"waits for the network: {_named(pid)} {does}")
-
-    def _sleeps(self) -> Iterator[Stall]:
-        for pid, waiting in self._each():
-            if waiting.call == "sleep":
-                yield Stall("sleeps", f"waits for {_named(pid)}, which sleeps")
+    def _sockets(self) -> tuple[list[int], bool]:
+        """The ports that the tree listens on, and whether it has connections."""
+        ports, has_connections = set(), False
+        for pid, targets in self._targets.items():  # each may be in a network of its own
+            sockets = {target for target in targets.values() if _is_socket(target)}
+            tables = ("tcp", "tcp6") if sockets else ()
+            for line in [line for table in tables for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]]:
+                _, local, _, state, *_, inode = line.split()[:10]
+                if f"socket:[{inode}]" not in sockets:
+                    continue
+                if state == _LISTENING:
+                    ports.add(int(local.rpartition(":")[2], 16))
+                elif state != _CLOSED:
+                    has_connections = True
+        return sorted(ports), has_connections
 
 
-def _named(pid: int) -> str:
-    """Its command, without what a shell of ours puts ahead of it, and its number: the latter alone once it is gone."""
-    command = " ".join(_AHEAD_OF_A_COMMAND.sub("", waits.command_of(pid)).split())
-    if not command:
-        return f"PID {pid}"
-    return f"{command[: _LONGEST_COMMAND - 1] + '…' if len(command) > _LONGEST_COMMAND else command} (PID {pid})"
+def _describe(pid: int) -> str:
+    """A command and its PID, without what a shell of ours puts in front of it; only the PID once it has ended."""
+    command = " ".join(_SHELL_PREFIX.sub("", _command(pid)).split())
+    if len(command) > _MAX_COMMAND_CHARS:
+        command = f"{command[: _MAX_COMMAND_CHARS - 1]}…"
+    return f"{command} (PID {pid})" if command else f"PID {pid}"
+
+
+def _command(pid: int) -> str:
+    """The words of a command, the program without its folder; its short name where they cannot be read."""
+    words = _read(f"/proc/{pid}/cmdline").split("\0")[:-1]
+    return " ".join([words[0].rpartition("/")[2], *words[1:]]) if words else _read(f"/proc/{pid}/comm").strip()
+
+
+def _threads(pid: int) -> list[str]:
+    try:
+        return [entry.name for entry in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return []
+
+
+def _waits(pid: int) -> Iterator[tuple[Call, int]]:
+    """The system call that each waiting thread is in, with its first argument: the descriptor, where it has one."""
+    for thread in _threads(pid):
+        words = _read(f"/proc/{pid}/task/{thread}/syscall").split()
+        call = _CALLS.get(int(words[0])) if len(words) >= 7 else None  # else it runs, or waits outside of a call
+        if call is not None and (call != "fcntl" or int(words[2], 16) in _BLOCKING_LOCKS):
+            yield call, int(words[1], 16)
+
+
+def _open_targets(pid: int) -> dict[int, str]:
+    """The target of each open descriptor: a path, `socket:[7]`, `pipe:[7]`."""
+    try:
+        return {int(entry.name): str(entry.readlink()) for entry in Path(f"/proc/{pid}/fd").iterdir()}
+    except OSError:
+        return {}
+
+
+def _is_socket(target: str) -> bool:
+    return target.startswith("socket:")
+
+
+def _is_fifo(pid: int, target: str) -> bool:
+    return target.startswith("/") and Path(f"/proc/{pid}/root{target}").is_fifo()
+
+
+def _is_writable(pid: int, descriptor: int) -> bool:
+    flags = re.search(r"^flags:\s*([0-7]+)", _read(f"/proc/{pid}/fdinfo/{descriptor}"), re.MULTILINE)
+    return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
+
+
+def _lock_holder(pid: int) -> int | None:
+    """The process that holds the lock which `pid` waits for, from /proc/locks."""
+    lines = [line.split() for line in _read("/proc/locks").splitlines()]
+    awaited = {line[0] for line in lines if len(line) > 5 and line[1] == "->" and line[5] == str(pid)}
+    holders = [int(line[4]) for line in lines if line[0] in awaited and line[1] != "->"]
+    return holders[0] if holders and holders[0] > 0 else None
+
+
+def _cpu_seconds(pid: int) -> float:
+    """CPU time so far, with that of the children it has waited for."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
