@@ -89,9 +89,9 @@ async def run(end: str, folder: Path, mark: str, confinement: str) -> None:
         await asyncio.sleep(60)  # the session goes on
     await asyncio.sleep(0.5)
     async with asyncio.timeout(60):
-        while len(alive(mark)) < LEAST_PROCESSES:
+        while (count := len(alive(mark))) < LEAST_PROCESSES:
             await asyncio.sleep(0.05)
-    print("grown", flush=True)
+    print("grown", count, flush=True)
     if end == "kill":
         await asyncio.sleep(60)
     for call in calls:
