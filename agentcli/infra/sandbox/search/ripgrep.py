@@ -16,7 +16,6 @@ from pathlib import Path
 import msgspec
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.search import globs
 from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
 from agentcli.infra.sandbox.search.streaming import stream_output
 from agentcli.tools.ripgrep import find_rg
@@ -39,31 +38,19 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
         return await _list(listing, [], environment, take)
     if listing.include_ignored or pattern.startswith("!"):
         return await _list(listing, _glob_options(pattern, listing.folder, listing.base), environment, take)
-    if ":" in pattern:  # what a file type's glob cannot hold
-        return await _list_in_two_steps(listing, environment, take)
-    if globs.is_about_names(pattern):
-        return await _list(listing, _name_options(pattern), environment, take)
-    if (matches := globs.path_matcher(pattern)) is not None:
-        below = _below(listing.folder, listing.base)
-        start = len(below) + 1 if below else 0
-
-        def is_wanted(name: str) -> bool:
-            return bool(matches(name) or (start and matches(name[start:])))
-
-        return await _list(listing, _name_options(pattern), environment, _only(is_wanted, take))
-    return await _list_in_two_steps(listing, environment, take)
-
-
-async def _list_in_two_steps(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> Looked:
-    """Ripgrep's own glob brings back ignored files: what is asked for is what both listings have."""
-    options = _glob_options(listing.pattern, listing.folder, listing.base)
+    name = pattern.removeprefix("**/")
+    if name and not any(sign in name for sign in "/:") and not name.startswith(("!", "include:")):
+        # A glob for names alone can be a file type, for which ignore rules hold.
+        return await _list(listing, [f"--type-add=wanted:{name}", "--type=wanted"], environment, take)
+    # Any other brings back ignored files: what is asked for is what both listings have.
+    options = _glob_options(pattern, listing.folder, listing.base)
     wanted: set[str] = set()
     await _list(listing, options, environment, lambda names: wanted.update(names_in(names)))
-    return await _list(listing, [], environment, _only(wanted.__contains__, take))
 
+    def take_wanted(names: str) -> None:
+        take("".join([f"{name}\0" for name in names_in(names) if name in wanted]))
 
-def _only(is_wanted: Callable[[str], bool], take: Callable[[str], None]) -> Callable[[str], None]:
-    return lambda names: take("".join([f"{name}\0" for name in names_in(names) if is_wanted(name)]))
+    return await _list(listing, [], environment, take_wanted)
 
 
 async def _list(
@@ -77,12 +64,6 @@ async def _list(
     below = _below(listing.folder, listing.base)
     arguments += ["--", below] if below else []
     return await _run(arguments, listing.base or listing.folder, environment, NameReader(take))
-
-
-def _name_options(pattern: str) -> list[str]:
-    """A file type of the names that may match: ignore rules hold for types."""
-    names = globs.name_globs(pattern)
-    return [*(f"--type-add=wanted:{name}" for name in names), "--type=wanted"] if names else []
 
 
 async def search(
