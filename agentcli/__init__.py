@@ -48,12 +48,12 @@ if TYPE_CHECKING:
     from agentcli.infra.sessions.memory import MemorySessions
     from agentcli.infra.sessions.postgres import PostgresSessions
     from agentcli.infra.sessions.sqlite import SqliteSessions
-    from agentcli.library import Agent, AgentFailed
+    from agentcli.library.agent import Agent, AgentFailed
+    from agentcli.library.reply_forms import to_anthropic_message, to_chat_completion
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
     from agentcli.llm.provider import Provider, ToolSpec
     from agentcli.llm.tokens.families import TokenEncoder
     from agentcli.llm.tokens.registry import encoders
-    from agentcli.reply_forms import to_anthropic_message, to_chat_completion
     from agentcli.skills.activation import Activation, SkillRegistry
     from agentcli.skills.skill import Skill, read_skill
     from agentcli.token_counts import count_conversation_tokens, count_message_tokens, count_tokens, get_model_info
@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 _HOMES = {
     name: module
     for module, names in {
-        "agentcli.library": "Agent AgentFailed",
-        "agentcli.reply_forms": "to_anthropic_message to_chat_completion",
+        "agentcli.library.agent": "Agent AgentFailed",
+        "agentcli.library.reply_forms": "to_anthropic_message to_chat_completion",
         "agentcli.agent.interfaces": "ConversationStore Locks SessionLog SessionStore",
         "agentcli.conversation.schema": "readable_from",
         "agentcli.agent.event_store": "EventStore StreamEvent StreamState",

@@ -24,7 +24,6 @@ from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, chosen_model, rebuilt
-from agentcli.config import Config
 from agentcli.conversation.active_skills import carried_notes
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
@@ -37,8 +36,10 @@ from agentcli.infra.sessions.sqlite import is_stored
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request, Warmable
-from agentcli.model_choice import Models
-from agentcli.paths import from_home, home_of, project_root
+from agentcli.models.choice import Models
+from agentcli.settings.files import make_private_folder
+from agentcli.settings.load import Config
+from agentcli.settings.paths import from_home, home_of, project_root
 from agentcli.setup.agents import Agents
 from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
 from agentcli.setup.client_files import ClientFiles
@@ -54,7 +55,6 @@ from agentcli.setup.session_choice import NEW, SessionChoice, open_log
 from agentcli.setup.skills import Skills
 from agentcli.setup.telemetry import Observed, secret_headers
 from agentcli.setup.tool_choice import ToolChoice, has_key
-from agentcli.small_files import make_private_folder
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry

@@ -18,7 +18,7 @@ from langchain_core.tools import StructuredTool, ToolException
 
 from agentcli.agent.events import ToolFinished
 from agentcli.errors import UsageError
-from agentcli.library import Agent
+from agentcli.library.agent import Agent
 from agentcli.llm.errors import AuthError, BadRequest, ProviderError, RateLimit, ServerError, Timeout
 from agentcli.llm.messages import (
     Base64Source,

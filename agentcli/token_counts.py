@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from agentcli.config import load_config
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.tokens.counting import TOKENS_TO_REPLY, AnyMessage, AnyTool, message_tokens, text_tokens
 from agentcli.llm.tokens.registry import ModelFacts
-from agentcli.model_choice import Models
-from agentcli.paths import current_folder, find_paths
+from agentcli.models.choice import Models
+from agentcli.settings.load import load_config
+from agentcli.settings.paths import current_folder, find_paths
 
 
 def count_tokens(text: str, model: str) -> int:

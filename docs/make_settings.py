@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from agentcli.config import NOT_FROM_PROJECTS, allowed_values, is_table
-from agentcli.look_settings import COLOUR_NAMES, COLOURS, ROLES, KeySettings
-from agentcli.settings import Settings
+from agentcli.settings.load import NOT_FROM_PROJECTS, allowed_values, is_table
+from agentcli.settings.structs import Settings
+from agentcli.settings.terminal import COLOUR_NAMES, COLOURS, ROLES, KeySettings
 
 HEAD = """# Settings
 

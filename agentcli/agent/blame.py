@@ -14,7 +14,7 @@ from agentcli.conversation.file_changes import FilesChanged, FilesRestored, stor
 from agentcli.conversation.line_origins import Recorded, line_origins
 from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolUse
-from agentcli.small_files import read_small_file
+from agentcli.settings.files import read_small_file
 from agentcli.tools.summary import call_title
 
 LARGEST_BLAMED = 10_000_000  # bytes

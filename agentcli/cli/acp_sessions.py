@@ -19,15 +19,15 @@ from agentcli.cli.options import FLAG_OF, settings_from
 from agentcli.cli.output import warn
 from agentcli.cli.own_commands import add_own_commands
 from agentcli.cli.session_opener import ConfiguredOpener
-from agentcli.config import Config, load_config
 from agentcli.errors import NoKey
 from agentcli.frontends.acp.client import Client
 from agentcli.frontends.acp.client_files import ClientFiles
 from agentcli.frontends.acp.opening import Opened, Wanted
 from agentcli.frontends.acp.rpc import AUTH_REQUIRED, RpcError
 from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.model_choice import EMBEDDED, Models, NoModel
-from agentcli.paths import find_paths
+from agentcli.models.choice import EMBEDDED, Models, NoModel
+from agentcli.settings.load import Config, load_config
+from agentcli.settings.paths import find_paths
 from agentcli.setup.session_choice import NEW, SessionChoice
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentcli.config import Config
 from agentcli.frontends.printable import printable, with_tilde
+from agentcli.settings.load import Config
 
 
 def banner(config: Config) -> tuple[str, str]:

@@ -25,8 +25,8 @@ from agentcli.conversation.entries import Entry
 from agentcli.errors import UserError
 from agentcli.frontends.http.opening import Opened, Wanted
 from agentcli.infra.day_account import DayAccount
+from agentcli.settings.files import make_private_folder
 from agentcli.setup.session_choice import SessionChoice
-from agentcli.small_files import make_private_folder
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import gc
 from typing import TYPE_CHECKING
 
 from agentcli.cli.banner import banner
-from agentcli.config import Config
+from agentcli.settings.load import Config
 
 if TYPE_CHECKING:
     from agentcli.frontends.terminal.console import ConsoleView

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentcli.config import Config
 from agentcli.errors import UsageError
-from agentcli.model_choice import Models
+from agentcli.models.choice import Models
+from agentcli.settings.load import Config
 
 SEARCH_KEY = "TAVILY_API_KEY"
 

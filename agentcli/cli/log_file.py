@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 
 if TYPE_CHECKING:
-    from agentcli.config import Config
+    from agentcli.settings.load import Config
 
 
 def set_up_logging(config: Config, *, has_screen: bool = False) -> None:

@@ -20,10 +20,10 @@ from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import FLAG_OF, parser, read_stdin, settings_from, stdin_is_piped
 from agentcli.cli.output import LenientError, WatchedOutput, tell, use_locale_encoding, warn
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError
-from agentcli.paths import current_folder
+from agentcli.settings.paths import current_folder
 
 if TYPE_CHECKING:
-    from agentcli.config import Config
+    from agentcli.settings.load import Config
 
 _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls takes some 90 MB
 
@@ -249,8 +249,8 @@ def _run_command(arguments: list[str]) -> int:
 
 
 def _run_session(options: argparse.Namespace, ending: Ending) -> int:
-    from agentcli.config import load_config
-    from agentcli.paths import find_paths
+    from agentcli.settings.load import load_config
+    from agentcli.settings.paths import find_paths
 
     cwd = _working_directory(options.cd)
     config = load_config(
@@ -283,7 +283,7 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
 @contextmanager
 def _some_home(config: Config) -> Iterator[Config]:
     """The configuration; where its home cannot be written, with folders in its place that go with the run."""
-    from agentcli.paths import is_writable
+    from agentcli.settings.paths import is_writable
 
     if is_writable(config.paths.state):
         yield config

@@ -15,9 +15,9 @@ from agentcli.agent.state import AgentState
 from agentcli.app import Builder
 from agentcli.cli.output import warn
 from agentcli.cli.subcommands.tools import Bench, Call
-from agentcli.config import Config
 from agentcli.errors import UsageError
 from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.settings.load import Config
 from agentcli.tools.tool import Tool
 from agentcli.version import __version__
 

@@ -20,7 +20,6 @@ from agentcli.cli.ending import Ending
 from agentcli.cli.options import text_or_file, unshared_stdin
 from agentcli.cli.output import tell, warn
 from agentcli.cli.session_opener import ConfiguredOpener
-from agentcli.config import Config
 from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
 from agentcli.frontends.idle import end_when_idle
@@ -28,8 +27,9 @@ from agentcli.frontends.screenless import Given, ScreenlessHost
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.model_choice import NoModel
-from agentcli.paths import project_root
+from agentcli.models.choice import NoModel
+from agentcli.settings.load import Config
+from agentcli.settings.paths import project_root
 from agentcli.setup.extras import Extras
 from agentcli.setup.session_choice import SessionChoice
 

@@ -10,7 +10,7 @@ from agentcli.agent.commands.mcp import add_mcp_commands
 from agentcli.agent.commands.skills import add_skill_commands
 from agentcli.agent.commands.user_commands import add_user_commands
 from agentcli.app import Builder
-from agentcli.config import Config
+from agentcli.settings.load import Config
 
 
 def add_own_commands(commands: Commands, config: Config, builder: Builder, tell: Callable[[str], None]) -> None:

@@ -21,11 +21,11 @@ from msgspec import Struct
 
 from agentcli.cli.http_sessions import HttpSessions, UsageStore
 from agentcli.cli.output import warn
-from agentcli.config import Config
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.event_log.sqlite import SqliteEvents
 from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.settings.load import Config
 
 if TYPE_CHECKING:
     from agentcli.agent.event_store import EventStore

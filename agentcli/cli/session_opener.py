@@ -11,12 +11,12 @@ from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.keys import key_lines
-from agentcli.config import Config, shown, to_toml
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
-from agentcli.model_choice import EMBEDDED
+from agentcli.models.choice import EMBEDDED
+from agentcli.settings.load import Config, shown, to_toml
 from agentcli.setup.session_choice import SessionChoice
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class ConfiguredOpener:
         return [(f"{info.provider}/{info.id}", _in_columns(info, has_key=has_key[info.provider])) for info in infos]
 
     def store_setting(self, key: str, value: Any) -> str:
-        from agentcli.cli.stored_settings import store_setting  # tomlkit: 50 ms
+        from agentcli.settings.write import store_setting  # tomlkit: 50 ms
 
         return store_setting(self._config, key, value)
 

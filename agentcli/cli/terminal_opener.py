@@ -19,7 +19,6 @@ from agentcli.cli.keys import forget_key, store_key
 from agentcli.cli.one_shot import extras_from, make_store, session_choice
 from agentcli.cli.own_commands import add_own_commands
 from agentcli.cli.session_opener import ConfiguredOpener
-from agentcli.config import Config
 from agentcli.conversation.cache_ledger import cold_read_usd
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.system_prompt import git_branch
@@ -34,8 +33,9 @@ from agentcli.frontends.terminal.input.history import ProjectHistory
 from agentcli.frontends.terminal.plain import PlainTerminal
 from agentcli.frontends.terminal.protocols import TerminalActions
 from agentcli.llm.provider import Health
-from agentcli.model_choice import NoModel
-from agentcli.paths import folder_text, project_root
+from agentcli.models.choice import NoModel
+from agentcli.settings.load import Config
+from agentcli.settings.paths import folder_text, project_root
 from agentcli.setup.session_choice import SessionChoice
 
 

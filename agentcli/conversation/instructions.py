@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from agentcli.conversation.entries import Body, Compaction, User, reminder
 from agentcli.safety.paths.secret import is_secret
-from agentcli.small_files import is_file, read_small_file
+from agentcli.settings.files import is_file, read_small_file
 
 BUDGET = 32 * 1024  # bytes of all files together
 PER_FOLDER = ("AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "GEMINI.md")  # the first that exists counts

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from agentcli.conversation.entries import User, reminder
-from agentcli.small_files import read_small_file
+from agentcli.settings.files import read_small_file
 from agentcli.tools.path_names import display_name
 
 MOST_NAMES = 40

@@ -19,7 +19,6 @@ from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Interrupt
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.config import Config, load_config
 from agentcli.conversation.mentions import with_attachments
 from agentcli.conversation.portable import packed
 from agentcli.errors import UsageError
@@ -31,8 +30,9 @@ from agentcli.evals.temporary_folders import remove_abandoned, temporary_folder
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
-from agentcli.model_choice import Models
-from agentcli.paths import Paths
+from agentcli.models.choice import Models
+from agentcli.settings.load import Config, load_config
+from agentcli.settings.paths import Paths
 from agentcli.setup.extras import Extras
 from agentcli.setup.hooks import Hooks
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from msgspec import structs
 
 from agentcli.app import Builder
-from agentcli.config import Config
 from agentcli.errors import UsageError
 from agentcli.evals.task import Task
 from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.settings.load import Config
 from agentcli.setup.sandbox import make_sandbox
 from agentcli.tools.command import Command
 

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from agentcli.config import load_config
 from agentcli.errors import UsageError
-from agentcli.paths import find_paths
-from agentcli.provider_keys import ProviderKeys
+from agentcli.models.keys import ProviderKeys
+from agentcli.settings.load import load_config
+from agentcli.settings.paths import find_paths
 
 if TYPE_CHECKING:
     from harbor.agents.installed.base import BaseInstalledAgent

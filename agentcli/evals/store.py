@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from agentcli.errors import StorageError, UsageError
 from agentcli.evals.outcome import Attempted, Outcome, Variant
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 from agentcli.version import __version__
 
 _TABLES = """

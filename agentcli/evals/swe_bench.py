@@ -16,10 +16,9 @@ import msgspec
 import tomli_w
 from msgspec import Meta, Struct, field
 
-from agentcli.errors import UsageError
+from agentcli.errors import UsageError, did_you_mean
 from agentcli.evals.task import Task, read_task
-from agentcli.near_names import did_you_mean
-from agentcli.small_files import replace_file
+from agentcli.settings.files import replace_file
 
 TEST_COMMAND = "python3 -m pytest -q {tests}"
 LIMITS = {"time_s": 1_800.0, "turns": 100, "cost_usd": 3.0}

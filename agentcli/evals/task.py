@@ -12,9 +12,8 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from agentcli.config import Layer, check_layer
-from agentcli.errors import UsageError
-from agentcli.near_names import did_you_mean
+from agentcli.errors import UsageError, did_you_mean
+from agentcli.settings.load import Layer, check_layer
 
 BUNDLED = Path(__file__).with_name("tasks")
 Difficulty = Literal["easy", "medium", "hard", "special"]

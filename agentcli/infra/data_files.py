@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 from msgspec import Struct
 
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 from agentcli.tools.data_files import DataFile, DataFiles
 
 VERSION = 1

@@ -13,7 +13,7 @@ import apsw
 
 from agentcli.agent.accounting.budgets import Amounts, Kind, added
 from agentcli.errors import StorageError
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ import msgspec
 
 from agentcli.agent.interfaces import Restriction
 from agentcli.errors import StorageError
-from agentcli.paths import folder_text
-from agentcli.small_files import make_private_folder, replace_file
+from agentcli.settings.files import make_private_folder, replace_file
+from agentcli.settings.paths import folder_text
 
 _Rules = list[str | Restriction]  # a text is a grant
 _Grants = dict[str, _Rules]  # by project root

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from agentcli.agent.command_hooks.answers import Ended
-from agentcli.short_program import run_short_program
+from agentcli.settings.short_program import run_short_program
 
 _MAX_OUTPUT_BYTES = 1_000_000  # of each stream
 

@@ -15,7 +15,7 @@ import filelock
 
 from agentcli.agent.interfaces import Locks
 from agentcli.errors import ToolError
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 
 LOCK_FILES = 1_024  # names share these: a folder of locks that grew with every file would never be cleaned
 _LOOK_EVERY_S = 0.01

@@ -14,7 +14,7 @@ import filelock
 from msgspec import Struct
 
 from agentcli.errors import ToolError
-from agentcli.small_files import make_private_folder, read_small_file, replace_file
+from agentcli.settings.files import make_private_folder, read_small_file, replace_file
 
 _PART = re.compile(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")
 _DEEPEST = 4

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from agentcli.small_files import make_private_folder, read_small_file, replace_file
+from agentcli.settings.files import make_private_folder, read_small_file, replace_file
 
 log = logging.getLogger(__name__)
 

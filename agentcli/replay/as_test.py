@@ -21,9 +21,9 @@ from agentcli.conversation.turns import calls_in, text_of
 from agentcli.errors import UserError
 from agentcli.infra.checkpoints.limits import TooManyFiles
 from agentcli.infra.checkpoints.listing import listed_files
-from agentcli.paths import project_root
 from agentcli.replay.recording import Recorded, between, turns_of, with_paths
 from agentcli.safety.paths.secret import is_secret
+from agentcli.settings.paths import project_root
 
 LARGEST = 5_000_000  # bytes of files
 _MOST_FILES = 2_000

@@ -18,7 +18,6 @@ from agentcli.agent.permissions.modes import parse_mode, untold_mode
 from agentcli.agent.runtime import Limits, Prefix
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.config import Config
 from agentcli.conversation.cache_ledger import prefix_hash
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, Entry, Result, User
@@ -27,11 +26,12 @@ from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.messages import Block, Message, Text, ToolResult
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
-from agentcli.paths import project_root
 from agentcli.replay.playing import NO_MORE, Closed, OneSession, RecordedCalls, RecordedLog, RecordedModel
 from agentcli.replay.recording import Recorded, between, turns_of
 from agentcli.replay.scratch import Scratch
-from agentcli.settings import BudgetSettings, MCPSettings, Settings
+from agentcli.settings.load import Config
+from agentcli.settings.paths import project_root
+from agentcli.settings.structs import BudgetSettings, MCPSettings, Settings
 from agentcli.setup.checkpoints import stored_checkpoints
 from agentcli.setup.extras import Extras
 from agentcli.setup.hooks import Hooks

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcli.agent.interfaces import SessionStore
-from agentcli.config import Config
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.paths import home_of
-from agentcli.project_trust import agent_places
+from agentcli.settings.load import Config
+from agentcli.settings.paths import home_of
+from agentcli.settings.trust import agent_places
 
 if TYPE_CHECKING:
     from agentcli.agent.subagents.definitions import Definitions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from msgspec.structs import replace
 
 from agentcli.agent.interfaces import Checkpoints
-from agentcli.config import Config
+from agentcli.settings.load import Config
 
 if TYPE_CHECKING:
     from agentcli.infra.checkpoints.recorder import Recorder

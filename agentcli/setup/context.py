@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.state import AgentState
-from agentcli.compaction_settings import CompactionSettings
-from agentcli.config import Config
 from agentcli.conversation.entries import User
 from agentcli.infra.memory_files import MemoryFiles, MemoryLimits, memory_folder
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider
-from agentcli.paths import project_root
+from agentcli.settings.load import Config
+from agentcli.settings.paths import project_root
+from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.tool import Workspace
 
 if TYPE_CHECKING:

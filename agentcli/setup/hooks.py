@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agentcli.config import Config
 from agentcli.errors import ConfigError
-from agentcli.paths import project_root
-from agentcli.project_trust import HOOKS_FILE
+from agentcli.settings.files import is_file, read_small_file
+from agentcli.settings.load import Config
+from agentcli.settings.paths import project_root
+from agentcli.settings.trust import HOOKS_FILE
 from agentcli.setup.programs import WorkspacePrograms
-from agentcli.small_files import is_file, read_small_file
 
 if TYPE_CHECKING:
     from agentcli.agent.command_hooks.running import CommandHooks

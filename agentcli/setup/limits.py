@@ -6,11 +6,11 @@ from typing import Literal, get_args
 
 from agentcli.agent.accounting.budgets import Amounts, Budgets, Kind, MemoryAccount
 from agentcli.agent.runtime import Limits
-from agentcli.config import Config
 from agentcli.infra.day_account import DayAccount
 from agentcli.llm.reply_limits import ReplyLimits
 from agentcli.llm.retry import RetryPolicy
-from agentcli.settings import BudgetSettings, Settings
+from agentcli.settings.load import Config
+from agentcli.settings.structs import BudgetSettings, Settings
 
 ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from agentcli.config import Config
+from agentcli.settings.load import Config
 
 
 def check_lists(config: Config) -> None:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from agentcli.config import Config
 from agentcli.errors import ConfigError, ToolError
-from agentcli.paths import project_root
-from agentcli.project_trust import MCP_FILE, is_brought_file
+from agentcli.settings.files import read_small_file
+from agentcli.settings.load import Config
+from agentcli.settings.paths import project_root
+from agentcli.settings.trust import MCP_FILE, is_brought_file
 from agentcli.setup.extras import Extras
 from agentcli.setup.programs import WorkspacePrograms
-from agentcli.small_files import read_small_file
 from agentcli.tools.mcp.client import STARTUP_TIMEOUT_S, Scope, ServerSpec
 
 if TYPE_CHECKING:
@@ -256,7 +256,7 @@ class Connecting:
     @cached_property
     def _keys(self) -> frozenset[str]:
         """The variables that hold keys of models."""
-        from agentcli.provider_keys import ProviderKeys
+        from agentcli.models.keys import ProviderKeys
 
         keys = ProviderKeys(self._config)
         return frozenset(name for provider in keys.takers() for name in keys.variables(provider))

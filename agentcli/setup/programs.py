@@ -7,9 +7,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentcli.config import Config
-from agentcli.paths import from_home, project_root
-from agentcli.project_trust import HOOKS_FILE, trust_programs, trusted_programs
+from agentcli.settings.load import Config
+from agentcli.settings.paths import from_home, project_root
+from agentcli.settings.trust import HOOKS_FILE, trust_programs, trusted_programs
 
 if TYPE_CHECKING:
     from agentcli.agent.command_hooks.specs import HookSpec

@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from agentcli.agent.permissions.rule_checks import check_rule
 from agentcli.agent.permissions.rules import Rule, Rules, Verb, parse_rule
-from agentcli.config import Config
 from agentcli.errors import UsageError, UserError
 from agentcli.infra.grants import FileGrants
+from agentcli.settings.load import Config
 from agentcli.tools.tool import Tool
 
 

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 
 from agentcli.agent.permissions.rules import PathGround, Rules, kept_from_reading
-from agentcli.config import Config
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.confinement import Confinement
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
-from agentcli.paths import home_of, project_root
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS
-from agentcli.settings import SandboxSettings
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
+from agentcli.settings.load import Config
+from agentcli.settings.paths import home_of, project_root
+from agentcli.settings.structs import SandboxSettings
 from agentcli.tools.command import Profile
 
 

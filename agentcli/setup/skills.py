@@ -7,11 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentcli.config import Config
 from agentcli.errors import UsageError
-from agentcli.model_choice import Models
-from agentcli.paths import home_of, project_root
-from agentcli.project_trust import skill_places
+from agentcli.models.choice import Models
+from agentcli.settings.load import Config
+from agentcli.settings.paths import home_of, project_root
+from agentcli.settings.trust import skill_places
 from agentcli.skills.catalog import Catalog, Place, find_skills, listing
 from agentcli.skills.skill import Skill
 from agentcli.tools.tool import Workspace

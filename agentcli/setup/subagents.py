@@ -19,12 +19,12 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.agent.subagents.definitions import AgentDefinition
 from agentcli.agent.subagents.running import AgentRun, Subagents
-from agentcli.config import Config
 from agentcli.conversation.entries import User
 from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo
-from agentcli.model_choice import Models
+from agentcli.models.choice import Models
+from agentcli.settings.load import Config
 from agentcli.setup.agents import Agents
 from agentcli.setup.opening import Opening
 from agentcli.setup.skills import Skills, model_named

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from agentcli.agent.session import Session
-from agentcli.config import Config
 from agentcli.llm.providers.catalog import preset_rows
-from agentcli.provider_keys import is_installed
+from agentcli.models.keys import is_installed
+from agentcli.settings.load import Config
 from agentcli.version import __version__
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 
-from agentcli.config import Config
-from agentcli.errors import ConfigError
-from agentcli.near_names import did_you_mean
+from agentcli.errors import ConfigError, did_you_mean
+from agentcli.settings.load import Config
 from agentcli.tools.builtin.toolset import builtin_tools
 from agentcli.tools.own_tools import guarded
 from agentcli.tools.registry import ToolRegistry

@@ -9,9 +9,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-from agentcli.errors import UsageError
+from agentcli.errors import UsageError, did_you_mean
 from agentcli.llm.messages import Message, Text
-from agentcli.near_names import did_you_mean
 from agentcli.skills.catalog import Catalog
 from agentcli.skills.skill import Skill
 

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from agentcli.small_files import make_private_folder, replace_file
+from agentcli.settings.files import make_private_folder, replace_file
 
 T = TypeVar("T")
 Stamp = tuple[int, ...]

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from agentcli.small_files import read_small_file
+from agentcli.settings.files import read_small_file
 
 FILE = "SKILL.md"
 LONGEST_NAME, LONGEST_DESCRIPTION, LONGEST_COMPATIBILITY = 64, 1_024, 500  # characters: the specification's

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.config import Config, load_config
 from agentcli.evals.attempt import Attempts
 from agentcli.evals.outcome import Outcome, Variant
 from agentcli.evals.task import Task, find_tasks
-from agentcli.paths import find_paths
+from agentcli.settings.load import Config, load_config
+from agentcli.settings.paths import find_paths
 
 pytestmark = pytest.mark.slow
 

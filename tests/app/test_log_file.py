@@ -22,8 +22,8 @@ LOGS = """
 import logging, sys, os
 from pathlib import Path
 from agentcli.cli.log_file import set_up_logging
-from agentcli.config import load_config
-from agentcli.paths import find_paths
+from agentcli.settings.load import load_config
+from agentcli.settings.paths import find_paths
 set_up_logging(load_config(find_paths(os.environ["AGENTCLI_HOME"]), Path.cwd(), os.environ))
 """
 MANY = (

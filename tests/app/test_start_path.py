@@ -15,8 +15,8 @@ from tests.conformance.servers import anthropic_server
 NEEDED = {
     "agent", "agent.accounting", "agent.calls", "agent.commands", "agent.context", "agent.permissions",
     "agent.requests", "cli", "conversation", "frontends", "infra", "infra.sessions", "llm", "llm.providers",
-    "llm.tokens", "llm.wire", "safety", "safety.addresses", "safety.commands", "safety.paths", "setup", "skills",
-    "tools", "tools.builtin", "tools.text", "tools.web",
+    "llm.tokens", "llm.wire", "models", "safety", "safety.addresses", "safety.commands", "safety.paths", "settings",
+    "setup", "skills", "tools", "tools.builtin", "tools.text", "tools.web",
 }  # fmt: skip
 HEAVY = {
     "PIL", "anthropic", "anyio", "email", "html_to_markdown", "http", "httpcore2", "httpx2", "importlib.metadata",

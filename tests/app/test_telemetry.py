@@ -18,7 +18,7 @@ from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
 from agentcli import Agent
 from agentcli.infra.telemetry.pipes import sampler
-from agentcli.observability_settings import Sampling
+from agentcli.settings.structs import Sampling
 from tests.app.collector import Collector, Span, collector
 from tests.app.running import Place, Ran, call
 from tests.app.terminal import Open

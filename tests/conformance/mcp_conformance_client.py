@@ -20,7 +20,7 @@ import httpx2
 from agentcli.errors import ToolError
 from agentcli.infra.mcp.oauth import KeptLogins, login_auth
 from agentcli.infra.mcp.sdk_client import SdkClient, connect_http
-from agentcli.kept_keys import KeptKeys
+from agentcli.settings.keys import KeptKeys
 from agentcli.tools.mcp.client import RemoteTool, ServerSpec
 
 SAMPLES = {"string": "text", "number": 5, "integer": 3, "boolean": True, "array": [], "object": {}}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.cli.subcommands.demo import make_sample
-from agentcli.model_choice import EMBEDDED, KEYED_MODELS
+from agentcli.models.choice import EMBEDDED, KEYED_MODELS
 
 pytestmark = pytest.mark.smoke
 

@@ -16,12 +16,10 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.config import Config, is_table, load_config, read_layer, to_toml
 from agentcli.errors import ConfigError, UsageError
-from agentcli.look_settings import TerminalSettings
-from agentcli.paths import Paths, current_folder, find_paths, project_root
-from agentcli.project_trust import is_trusted, project_files, trust_project
-from agentcli.settings import (
+from agentcli.settings.load import Config, is_table, load_config, read_layer, to_toml
+from agentcli.settings.paths import Paths, current_folder, find_paths, project_root
+from agentcli.settings.structs import (
     AgentSettings,
     BudgetSettings,
     CheckpointSettings,
@@ -45,6 +43,8 @@ from agentcli.settings import (
     ToolSettings,
     WebSettings,
 )
+from agentcli.settings.terminal import TerminalSettings
+from agentcli.settings.trust import is_trusted, project_files, trust_project
 from tests.properties import examples
 
 GROUPS: dict[str, type[msgspec.Struct]] = {

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.errors import ConfigError
-from agentcli.key_helper import KeyHelper
+from agentcli.settings.keys import KeyHelper
 
 
 def helper(command: str, folder: Path, keys: list[str] | None = None) -> KeyHelper:

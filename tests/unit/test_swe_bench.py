@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from agentcli.cli.subcommands.eval import run
-from agentcli.config import load_config
 from agentcli.errors import UsageError
 from agentcli.evals.attempt import Attempts
 from agentcli.evals.outcome import Outcome, Variant
 from agentcli.evals.swe_bench import swe_bench_tasks
 from agentcli.evals.task import Task
-from agentcli.paths import find_paths
+from agentcli.settings.load import load_config
+from agentcli.settings.paths import find_paths
 
 pytestmark = pytest.mark.slow  # real repositories, and a sandbox that hides files
 

@@ -12,7 +12,7 @@ from agentcli.agent.permissions.judge import analysis_of
 from agentcli.conversation.entries import Assistant, Entry, Result
 from agentcli.errors import ToolError
 from agentcli.llm.messages import ToolUse
-from agentcli.small_files import read_small_file
+from agentcli.settings.files import read_small_file
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.builtin.files import charset_of
 from agentcli.tools.text.diff import diff_hunks, text_before, unified_diff

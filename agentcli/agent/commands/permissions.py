@@ -15,7 +15,7 @@ from agentcli.agent.permissions.rule_checks import check_rule
 from agentcli.agent.permissions.rules import Rule, Rules, Verb, parse_rule
 from agentcli.agent.state import AgentState
 from agentcli.errors import StorageError, ToolError, UsageError
-from agentcli.paths import project_root
+from agentcli.settings.paths import project_root
 
 if TYPE_CHECKING:
     from agentcli.agent.permissions.instruction_rules import Found

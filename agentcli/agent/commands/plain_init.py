@@ -14,7 +14,7 @@ from typing import Any
 
 from agentcli.errors import UserError
 from agentcli.safety.paths.secret import is_secret
-from agentcli.small_files import is_file, read_small_file, replace_file
+from agentcli.settings.files import is_file, read_small_file, replace_file
 
 FILE = "AGENTS.md"
 HEADINGS = ("Set up", "Build", "Check", "Test", "One test", "Run")

@@ -12,8 +12,8 @@ from agentcli.agent.commands.changes import edits_in, net_changes
 from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, CommandHost, FileDiff, Outcome
 from agentcli.conversation.entries import ADDED_FOLDER, reminder
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.paths import from_home, project_root
-from agentcli.small_files import is_file
+from agentcli.settings.files import is_file
+from agentcli.settings.paths import from_home, project_root
 from agentcli.tools.command import Command as ShellCommand
 from agentcli.tools.tool import Workspace
 

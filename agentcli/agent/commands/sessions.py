@@ -10,7 +10,7 @@ from agentcli.agent.commands.command import Command, CommandHost, Outcome, liste
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation.titles import shortened
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
-from agentcli.paths import from_home
+from agentcli.settings.paths import from_home
 
 MOST_LISTED = 20
 _MOST_OFFERED = 200

@@ -16,9 +16,9 @@ from agentcli.agent.commands.templates import ARGUMENT, Template, expanded
 from agentcli.agent.permissions.rule_checks import check_rule
 from agentcli.agent.permissions.rules import Rule, parse_rule
 from agentcli.errors import UsageError
-from agentcli.paths import markdown_files
+from agentcli.settings.files import read_small_file
+from agentcli.settings.paths import markdown_files
 from agentcli.skills.skill import tool_rules
-from agentcli.small_files import read_small_file
 from agentcli.tools.builtin.toolset import builtin_tools
 
 _NAME = re.compile(r"[\w.-]+")

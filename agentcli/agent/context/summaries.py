@@ -20,7 +20,6 @@ from agentcli.agent.accounting.budgets import Budgets, OverBudget, most_tokens
 from agentcli.agent.context.watch import Paid
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.paid_request import PaidRequest
-from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.compaction.digest import Summary
 from agentcli.conversation.entries import Assistant, Result, User
 from agentcli.conversation.turns import TurnRecord, calls_in, text_of
@@ -30,6 +29,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import RetryPolicy
 from agentcli.llm.tokens import estimate_text
+from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.summary import call_title
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from agentcli.agent.events import Emit
 from agentcli.agent.runtime import Prefix
-from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Compaction, PaidReason
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
 from agentcli.llm.tokens import estimate
+from agentcli.settings.structs import CompactionSettings
 
 if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor

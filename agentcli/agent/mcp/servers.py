@@ -14,9 +14,8 @@ from agentcli.agent.mcp.mentions import attach_named
 from agentcli.agent.mcp.server import Connect, Heed, Pins, Server
 from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.turn_log import Turn
-from agentcli.errors import ToolError, UsageError
+from agentcli.errors import ToolError, UsageError, did_you_mean
 from agentcli.llm.provider import ToolSpec
-from agentcli.near_names import did_you_mean
 from agentcli.tools.mcp.adapter import remote_tools
 from agentcli.tools.mcp.client import MCPClient, Offer, OffersPrompts, Parts, RemotePrompt, ServerSpec
 from agentcli.tools.registry import ToolRegistry

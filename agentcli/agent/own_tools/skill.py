@@ -7,7 +7,7 @@ import asyncio
 from agentcli.agent.calls.scopes import Call
 from agentcli.agent.skills import SessionSkills
 from agentcli.errors import ToolError, UserError
-from agentcli.small_files import read_small_file
+from agentcli.settings.files import read_small_file
 from agentcli.tools.builtin.arguments import SkillCall
 from agentcli.tools.tool import ToolOutput
 

@@ -20,8 +20,7 @@ from agentcli.agent.permissions.rules import (
     is_literal,
     matches_path,
 )
-from agentcli.errors import UsageError
-from agentcli.near_names import did_you_mean
+from agentcli.errors import UsageError, did_you_mean
 from agentcli.safety.commands import analyse, refusal_of
 from agentcli.safety.commands.records import Places
 from agentcli.safety.commands.rules import covers

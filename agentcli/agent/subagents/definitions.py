@@ -12,10 +12,10 @@ from typing import Any
 from msgspec import Struct
 
 from agentcli.agent.permissions.rules import ALIASES
-from agentcli.paths import markdown_files
+from agentcli.settings.files import read_small_file
+from agentcli.settings.paths import markdown_files
 from agentcli.skills.read_once import read_once, stamp_of
 from agentcli.skills.skill import tool_rules
-from agentcli.small_files import read_small_file
 
 BUILT_IN = Path(__file__).with_name("builtin")
 DEFAULT = "general"

@@ -30,9 +30,8 @@ from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.session import Session
 from agentcli.agent.subagents.definitions import DEFAULT, AgentDefinition, Definitions
 from agentcli.conversation.entries import Assistant, Entry, User
-from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.errors import ToolError, UsageError, UserError, did_you_mean
 from agentcli.llm.messages import Text, Usage
-from agentcli.near_names import did_you_mean
 from agentcli.tools.builtin.arguments import CreateSubagent
 from agentcli.tools.tool import ToolOutput
 

@@ -10,8 +10,8 @@ import os
 import re
 from collections.abc import Callable, Iterable
 
-from agentcli.config import Config, load_config
-from agentcli.paths import current_folder, find_paths
+from agentcli.settings.load import Config, load_config
+from agentcli.settings.paths import current_folder, find_paths
 
 _SAFE = re.compile(r"[\w./:@+~-]+")  # a shell inserts it as it is
 Row = tuple[str, str]
@@ -44,7 +44,7 @@ def _sessions(config: Config) -> Iterable[Row]:
 
 
 def _models(config: Config) -> Iterable[Row]:
-    from agentcli.model_choice import Models
+    from agentcli.models.choice import Models
 
     models = Models(config)
     for name in asyncio.run(models.running()):
@@ -61,7 +61,7 @@ def _skills(config: Config) -> Iterable[Row]:
 
 
 def _providers(config: Config) -> Iterable[Row]:
-    from agentcli.model_choice import Models
+    from agentcli.models.choice import Models
 
     return [(name, "") for name in Models(config).keys.takers()]
 

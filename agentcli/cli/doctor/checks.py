@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from agentcli.cli.doctor import exports, folders, machine, models, project, settings, terminal
 from agentcli.cli.doctor.finding import Check, Finding, Said, Status, Subject, ok, problem
 from agentcli.cli.subcommands.shared import configuration
-from agentcli.config import Config
 from agentcli.errors import AgentcliError, ConfigError
-from agentcli.kept_keys import KeptKeys
-from agentcli.paths import current_folder, find_paths
-from agentcli.settings import Settings
+from agentcli.settings.keys import KeptKeys
+from agentcli.settings.load import Config
+from agentcli.settings.paths import current_folder, find_paths
+from agentcli.settings.structs import Settings
 
 MARKS: dict[Status, str] = {"ok": "✓", "warning": "!", "problem": "✗"}
 ROOMS = (

@@ -11,11 +11,11 @@ from typing import Any, Literal
 from msgspec import Struct, structs
 
 from agentcli.app import Builder
-from agentcli.config import Config
 from agentcli.errors import ConfigError
 from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.model_choice import Models
-from agentcli.settings import BudgetSettings, ProviderSettings
+from agentcli.models.choice import Models
+from agentcli.settings.load import Config
+from agentcli.settings.structs import BudgetSettings, ProviderSettings
 
 Status = Literal["ok", "warning", "problem"]
 _LONGEST_RUN_S = 3.0

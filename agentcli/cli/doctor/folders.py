@@ -21,7 +21,7 @@ from agentcli.infra.grants import FileGrants
 from agentcli.infra.sessions.files import session_lock
 from agentcli.infra.sessions.fsck import first_damage
 from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.paths import is_writable, project_root
+from agentcli.settings.paths import is_writable, project_root
 from agentcli.setup.agents import AGENTS_FILE
 
 _LONGEST_LOOK_S = 2.0  # at one database

@@ -13,7 +13,7 @@ from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
 from agentcli import __version__
-from agentcli import config as any_module
+from agentcli import errors as any_module
 from agentcli.cli.doctor.finding import Check, Said, Subject, ok, problem, version_of, warning
 from agentcli.cli.output import warn
 from agentcli.cli.subcommands.shared import wait_for
@@ -21,8 +21,8 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.llm.local_server import weights
-from agentcli.settings import PermissionSettings
-from agentcli.small_files import is_file
+from agentcli.settings.files import is_file
+from agentcli.settings.structs import PermissionSettings
 from agentcli.tools.ripgrep import find_rg
 
 _PARTS_OF_PYTHON = ("ssl", "ctypes", "zlib", "fcntl", "termios")

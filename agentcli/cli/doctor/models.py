@@ -12,12 +12,11 @@ from urllib.parse import urlsplit
 from agentcli.cli.doctor.finding import Check, Said, Subject, ok, problem, warning
 from agentcli.cli.keys import SEARCH_KEY
 from agentcli.cli.subcommands.shared import wait_for
-from agentcli.errors import AgentcliError, ConfigError, NoKey
+from agentcli.errors import AgentcliError, ConfigError, NoKey, did_you_mean
 from agentcli.llm.provider import Health
 from agentcli.llm.proxies import proxy_for
 from agentcli.llm.server_address import is_loopback
-from agentcli.model_choice import NoModel, split_name
-from agentcli.near_names import did_you_mean
+from agentcli.models.choice import NoModel, split_name
 
 _LONGEST_ANSWER_S = 3.0
 _SMALL_WINDOW = 16_384  # tokens; the system text and the tools take about 2,000, a file or two the rest

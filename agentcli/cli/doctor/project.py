@@ -11,7 +11,7 @@ from pathlib import Path
 
 from agentcli.cli.doctor.finding import Check, Said, Subject, problem, warning
 from agentcli.errors import ConfigError, ToolError, UserError
-from agentcli.paths import from_home, project_root
+from agentcli.settings.paths import from_home, project_root
 from agentcli.setup.agents import Agents
 from agentcli.setup.hooks import Hooks
 from agentcli.setup.mcp import EXTRA, expanded, server_specs, texts_of

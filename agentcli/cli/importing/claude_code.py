@@ -12,7 +12,7 @@ from agentcli.cli.importing.draft import LOGIN, NO_SETTING, Draft
 from agentcli.errors import UsageError
 from agentcli.infra.sandbox.processes.environment import credentials_in
 from agentcli.llm.models import bundled_models
-from agentcli.paths import from_home
+from agentcli.settings.paths import from_home
 from agentcli.tools.builtin.toolset import builtin_tools
 
 _LISTS: dict[str, Verb] = {"allow": "allow", "ask": "ask", "deny": "deny"}

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.agent.command_hooks.specs import TIME_LIMIT_S, read_hooks
-from agentcli.config import NOT_FROM_PROJECTS, problem_in
 from agentcli.infra.sandbox.processes.environment import credentials_in
 from agentcli.safety.secrets.masking import mask
-from agentcli.settings import Settings
+from agentcli.settings.load import NOT_FROM_PROJECTS, problem_in
+from agentcli.settings.structs import Settings
 
 NO_SETTING = "agentcli has no such setting"
 HOLDS_KEY = "it holds a key or a token, which belongs in no settings"

@@ -11,9 +11,9 @@ import msgspec
 
 from agentcli.cli.importing import claude_code, codex
 from agentcli.cli.importing.draft import Draft
-from agentcli.config import Config
-from agentcli.paths import home_of, project_root
-from agentcli.small_files import LARGEST_SMALL_FILE, is_file, read_small_file
+from agentcli.settings.files import LARGEST_SMALL_FILE, is_file, read_small_file
+from agentcli.settings.load import Config
+from agentcli.settings.paths import home_of, project_root
 
 Take = Callable[[Mapping[str, Any], Path, Draft], None]
 TOOLS = ("claude-code", "codex")

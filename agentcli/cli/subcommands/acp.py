@@ -11,12 +11,12 @@ from agentcli.cli.acp_sessions import AcpSessions, load_for
 from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import SERVER_FLAGS, server_parser, unshared_stdin
 from agentcli.cli.output import tell, warn
-from agentcli.config import Config
 from agentcli.errors import UsageError
 from agentcli.frontends.acp.agent import Agent
 from agentcli.frontends.signals import interrupt_on_signals
-from agentcli.model_choice import Models
-from agentcli.paths import current_folder
+from agentcli.models.choice import Models
+from agentcli.settings.load import Config
+from agentcli.settings.paths import current_folder
 
 FLAGS = (*SERVER_FLAGS, (("--login",), {"action": "store_true", "help": "keep a provider's key, and end"}))
 _ABOUT = "Serve an editor over the Agent Client Protocol. The editor starts this program: docs/acp.md has its settings."

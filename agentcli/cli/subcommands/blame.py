@@ -12,12 +12,12 @@ import typer
 from agentcli.agent.blame import BlamedLine, blame, split_line
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
-from agentcli.config import Config
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError
 from agentcli.infra.checkpoints.objects import Objects
 from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.paths import current_folder
+from agentcli.settings.load import Config
+from agentcli.settings.paths import current_folder
 
 _LONGEST_PROMPT = 30
 _NOBODY = msgspec.json.decode(

@@ -8,8 +8,7 @@ import typer
 
 from agentcli.cli.completion.script import SHELLS, script
 from agentcli.cli.subcommands.shared import make_app, run_app
-from agentcli.errors import UsageError
-from agentcli.near_names import did_you_mean
+from agentcli.errors import UsageError, did_you_mean
 
 app = make_app("Print a script that completes agentcli in your shell.", needs_command=False)
 

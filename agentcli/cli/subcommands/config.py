@@ -17,18 +17,17 @@ from agentcli.cli.importing.draft import Draft
 from agentcli.cli.importing.sources import TOOLS, drafts
 from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
-from agentcli.cli.stored_settings import Merged, merged, write_settings
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
-from agentcli.config import Config, load_config, shown, to_toml
-from agentcli.errors import ConfigError, UsageError
+from agentcli.errors import ConfigError, UsageError, did_you_mean
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.frontends.terminal.text.text_width import first_rows, rows_of
 from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.near_names import did_you_mean
-from agentcli.paths import current_folder, find_paths, project_root
-from agentcli.project_trust import MCP_FILE, project_files, project_fingerprints, trust_programs, trust_project
 from agentcli.safety.secrets.masking import mask
+from agentcli.settings.load import Config, load_config, shown, to_toml
+from agentcli.settings.paths import current_folder, find_paths, project_root
+from agentcli.settings.trust import MCP_FILE, project_files, project_fingerprints, trust_programs, trust_project
+from agentcli.settings.write import Merged, merged, write_settings
 from agentcli.setup.hooks import Hooks
 from agentcli.setup.mcp import server_specs, told_server
 from agentcli.setup.programs import WorkspacePrograms

@@ -17,14 +17,14 @@ from agentcli.agent.ops import Prompt
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.subcommands.shared import make_app, run_app, wait_for
-from agentcli.config import load_config
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.plain import LinearOutput
 from agentcli.frontends.terminal.text.theme import Theme, palette_for
 from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.paths import find_paths
+from agentcli.settings.load import load_config
+from agentcli.settings.paths import find_paths
 
 app = make_app("The tour.", needs_command=False)
 

@@ -20,7 +20,6 @@ from agentcli.cli.subcommands.eval_progress import LineProgress
 from agentcli.cli.subcommands.eval_telling import tell_comparison
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.cli.tables import print_table
-from agentcli.config import Config, read_layer
 from agentcli.errors import UsageError, UserError
 from agentcli.evals.comparing import Comparison, compare
 from agentcli.evals.engines.engine import Engine
@@ -31,6 +30,7 @@ from agentcli.evals.swe_bench import swe_bench_tasks
 from agentcli.evals.task import BUNDLED, Task, find_tasks
 from agentcli.frontends.export.markdown import money
 from agentcli.frontends.signals import interrupt_on_signals
+from agentcli.settings.load import Config, read_layer
 
 PARALLEL = 4
 
@@ -162,7 +162,7 @@ def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Ta
 
 
 async def _default_model(config: Config) -> str:
-    from agentcli.model_choice import Models
+    from agentcli.models.choice import Models
 
     models = Models(config)
     try:

@@ -15,9 +15,8 @@ from agentcli.agent.events import Event, HookRan
 from agentcli.agent.permissions.rules import ALIASES
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
-from agentcli.errors import UsageError
+from agentcli.errors import UsageError, did_you_mean
 from agentcli.llm.messages import ToolUse
-from agentcli.near_names import did_you_mean
 from agentcli.setup.hooks import Hooks
 
 app = make_app("Show which commands run at which events, and try them.")

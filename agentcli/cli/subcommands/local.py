@@ -13,11 +13,11 @@ import typer
 
 from agentcli.cli.output import tell
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
-from agentcli.config import Config
 from agentcli.errors import UsageError
 from agentcli.llm.local_server import weights
 from agentcli.llm.local_server.server import acquire, running_servers, stop_servers
-from agentcli.model_choice import EMBEDDED, Models
+from agentcli.models.choice import EMBEDDED, Models
+from agentcli.settings.load import Config
 
 app = make_app("The model that runs on this machine.")
 

@@ -12,9 +12,8 @@ from agentcli.cli.keys import SEARCH_KEY, forget_key, store_key
 from agentcli.cli.output import tell
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.cli.tables import print_table
-from agentcli.errors import UsageError, UserError
-from agentcli.model_choice import Models
-from agentcli.near_names import did_you_mean
+from agentcli.errors import UsageError, UserError, did_you_mean
+from agentcli.models.choice import Models
 
 SEARCH = {"tavily": (SEARCH_KEY,)}  # what web_search asks: a key, and no model
 

@@ -15,16 +15,16 @@ import typer
 
 from agentcli.agent.mcp.server import Server, Status
 from agentcli.cli.output import tell, warn
-from agentcli.cli.stored_settings import store_in, store_setting
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
-from agentcli.config import Config, read_layer
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.server_address import is_loopback
-from agentcli.paths import project_root
-from agentcli.project_trust import MCP_FILE
+from agentcli.settings.files import replace_file
+from agentcli.settings.load import Config, read_layer
+from agentcli.settings.paths import project_root
+from agentcli.settings.trust import MCP_FILE
+from agentcli.settings.write import store_in, store_setting
 from agentcli.setup.mcp import LOCAL_FILE, Connecting, load_sdk, server_pins, server_specs, servers_in
 from agentcli.setup.programs import WorkspacePrograms
-from agentcli.small_files import replace_file
 from agentcli.tools.mcp.client import ServerSpec
 
 app = make_app("Add, list and remove MCP servers, log in to one; be one.")

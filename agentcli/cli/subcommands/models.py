@@ -14,7 +14,7 @@ from agentcli.errors import UsageError
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health
 from agentcli.llm.tokens.registry import ModelFacts
-from agentcli.model_choice import Models
+from agentcli.models.choice import Models
 
 HEADINGS = ("model", "window", "reply", "USD per million", "encoder", "margin", "mode")
 app = make_app("Look at the models that are known.")

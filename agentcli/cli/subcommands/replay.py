@@ -11,9 +11,9 @@ from agentcli.agent.accounting.metrics import counted
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.sessions.store import with_store
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
-from agentcli.config import Config, load_config
 from agentcli.errors import UsageError, UserError
 from agentcli.replay.comparing import Report, replay
+from agentcli.settings.load import Config, load_config
 
 LONGEST_SHOWN = 1_000  # characters of each side of a difference
 

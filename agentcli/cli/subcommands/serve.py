@@ -17,11 +17,11 @@ from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import SERVER_FLAGS, server_parser
 from agentcli.cli.output import warn
 from agentcli.cli.serving import Worker, serve
-from agentcli.config import Config
 from agentcli.errors import UsageError
 from agentcli.frontends.http.tokens import Token, hash_of
-from agentcli.paths import current_folder
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
+from agentcli.settings.load import Config
+from agentcli.settings.paths import current_folder
 
 _MOST_WORKERS, _HIGHEST_PORT = 64, 65_535
 FLAGS = (

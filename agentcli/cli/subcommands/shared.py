@@ -12,8 +12,8 @@ import msgspec
 import typer
 
 from agentcli.cli.output import warn
-from agentcli.config import Config, load_config
-from agentcli.paths import current_folder, find_paths
+from agentcli.settings.load import Config, load_config
+from agentcli.settings.paths import current_folder, find_paths
 
 T = TypeVar("T")
 

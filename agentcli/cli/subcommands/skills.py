@@ -9,9 +9,9 @@ import typer
 
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
-from agentcli.config import Config
 from agentcli.errors import UsageError
-from agentcli.paths import current_folder, project_root
+from agentcli.settings.load import Config
+from agentcli.settings.paths import current_folder, project_root
 from agentcli.setup.skills import places
 from agentcli.skills.activation import SkillRegistry
 from agentcli.skills.catalog import Catalog, find_skills

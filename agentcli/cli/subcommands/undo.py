@@ -18,13 +18,13 @@ from agentcli.agent.interfaces import RestoredFile, SessionLog
 from agentcli.agent.undo import Direction, History, Plan, carry_out, plan_undo, told_outcome, told_plan
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
-from agentcli.config import Config
 from agentcli.conversation.entries import Body, Entry
 from agentcli.errors import UsageError
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sandbox.trial.keep_plan import finish_interrupted
 from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.paths import current_folder
+from agentcli.settings.load import Config
+from agentcli.settings.paths import current_folder
 from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
 
 _MOST_LOOKED_AT = 50  # sessions of this directory, for the newest that can take something back

@@ -9,13 +9,13 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.active_skills import skill_of
 from agentcli.conversation.compaction.stubs import LONGEST_ERROR, cut, is_failure, line_of
 from agentcli.conversation.entries import SHORTENED_SOON, Assistant, Result, User, bare_note
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.conversation.turns import Step, TurnRecord, calls_in, is_prompt, one_line, text_of
 from agentcli.llm.messages import Text
+from agentcli.settings.structs import CompactionSettings
 
 LONGEST_ANSWER = 300  # characters of an answer that is decided in
 _FOCUS = 5  # times longer is what has a word of the focus in it

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.compaction.carried import MOST_FILES, Carried
 from agentcli.conversation.compaction.digest import FULL_AGES, SHORTER_AGES, Ages, Digest, Summary
 from agentcli.conversation.compaction.stubs import is_failure, stub_of
@@ -28,6 +27,7 @@ from agentcli.conversation.recall import saying_much
 from agentcli.conversation.turns import Step, TurnRecord, is_prompt
 from agentcli.llm.messages import Message, Text, ToolResult
 from agentcli.llm.transcript import doctor, is_valid
+from agentcli.settings.structs import CompactionSettings
 
 LEAST_LEFT = 0.2  # share of what the system text and the tools leave, where they alone nearly fill the target
 # Of the share from which a compaction is due: the target at most, and what is fixed with some room.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.entries import Assistant, Body, Result, User
 from agentcli.conversation.turns import Step, text_of
 from agentcli.llm.messages import ToolResult
+from agentcli.settings.structs import CompactionSettings
 from agentcli.tools.summary import call_title
 
 LONGEST_ERROR = 500  # characters

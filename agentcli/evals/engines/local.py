@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 
-from agentcli.config import Config
 from agentcli.evals.attempt import Attempts
 from agentcli.evals.engines.engine import Engine, Job
 from agentcli.evals.outcome import Attempted, Variant
+from agentcli.settings.load import Config
 
 
 class LocalEngine:

@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 from msgspec import structs
 
-from agentcli.config import Config, load_config
 from agentcli.errors import UsageError
 from agentcli.evals.attempt import Attempts, person_settings
 from agentcli.evals.engines.engine import Engine, Job
 from agentcli.evals.outcome import Attempted, Variant
 from agentcli.evals.task import Task, read_task, task_files
 from agentcli.evals.temporary_folders import temporary_folder
-from agentcli.paths import find_paths
+from agentcli.settings.load import Config, load_config
+from agentcli.settings.paths import find_paths
 
 
 class _Sent(msgspec.Struct, frozen=True):

@@ -36,7 +36,7 @@ from agentcli.frontends.terminal.protocols import NothingChosen, TerminalOpener
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
 from agentcli.frontends.terminal.unfolding import UNFOLD_LINES, Unfolding
 from agentcli.llm.messages import Block
-from agentcli.look_settings import TerminalSettings
+from agentcli.settings.terminal import TerminalSettings
 
 
 class TerminalApp:

@@ -20,7 +20,7 @@ from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.text.theme import background_of, own_codes, palette_for
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
-from agentcli.look_settings import THEMES
+from agentcli.settings.terminal import THEMES
 
 THEMES_IN_WORDS = {
     "auto": "as the terminal's background is",

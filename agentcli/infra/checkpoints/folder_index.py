@@ -25,7 +25,7 @@ from agentcli.infra.checkpoints.objects import Objects
 from agentcli.infra.checkpoints.states import kind_of, state_of
 from agentcli.infra.sandbox.mounts.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
 from agentcli.infra.sandbox.trial.caches import is_cache
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 
 # A file can change twice within a tick of the clock of the file system, and look untouched after the second time.
 _TICK_NS = 20_000_000

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 
 _FASTEST = 1  # of zlib's levels: half the time of the default, a few per cent larger
 _CHUNK = 1 << 20

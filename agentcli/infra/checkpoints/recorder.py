@@ -28,7 +28,7 @@ from agentcli.infra.checkpoints.objects import Objects
 from agentcli.infra.checkpoints.restoring import Restoration, plan_restoration
 from agentcli.infra.checkpoints.states import state_at
 from agentcli.infra.sandbox.trial.try_folders import PrivateFolder
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 
 _BEAT_S = 0.5
 _AFTERLIFE_NS = 1_500_000_000  # within which the processes of one that was killed are gone, too

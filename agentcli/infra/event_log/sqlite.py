@@ -21,7 +21,7 @@ from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import KEEP_S
 from agentcli.infra.event_log.waiting import Arrivals
 from agentcli.infra.sqlite_writer import Writer
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 
 LOOK_EVERY_S = 0.05  # for what other processes have written
 BUSY_TIMEOUT_MS = 5_000

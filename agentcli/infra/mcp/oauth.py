@@ -21,7 +21,7 @@ from mcp.shared.auth import (
 from msgspec import Struct
 from pydantic import AnyUrl
 
-from agentcli.kept_keys import KeptKeys
+from agentcli.settings.keys import KeptKeys
 from agentcli.tools.mcp.client import ServerSpec
 
 LOGIN_PATIENCE_S = 300.0

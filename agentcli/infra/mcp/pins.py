@@ -10,7 +10,7 @@ import msgspec
 
 from agentcli.agent.program_trust import ProgramTrust
 from agentcli.errors import StorageError
-from agentcli.small_files import make_private_folder, replace_file
+from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.mcp.client import Offer, ServerSpec
 from agentcli.tools.mcp.names import plain
 

@@ -30,7 +30,7 @@ from agentcli.infra.sandbox.protection.planning import MOST_REPOSITORIES, plan_p
 from agentcli.infra.sandbox.protection.protected_files import ProtectedFiles
 from agentcli.safety.paths.protected import auto_executed, is_read_only_name
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Profile
 from agentcli.tools.sandbox import Access, Boundary
 from agentcli.tools.trial import TryLimits

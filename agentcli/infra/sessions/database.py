@@ -16,7 +16,7 @@ import apsw
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.files import free_name
 from agentcli.infra.sessions.schema import prepare
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 
 BUSY_TIMEOUT_MS = 5_000
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import filelock
 
 from agentcli.errors import StorageError
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 
 _A_MOMENT_S = 0.02  # somebody may only look whether a session is open
 

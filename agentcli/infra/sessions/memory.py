@@ -14,7 +14,7 @@ from agentcli.conversation.file_changes import FilesChanged, FilesRestored
 from agentcli.conversation.titles import last_prompt_of, title_of
 from agentcli.errors import AmbiguousSession, NoSession, SessionInUse, StorageError
 from agentcli.infra.sessions.ids import entry_id, new_id, position_of
-from agentcli.paths import folder_text
+from agentcli.settings.paths import folder_text
 
 
 class MemoryLog:

@@ -29,7 +29,7 @@ from agentcli.infra.sessions.postgres_log import (
 from agentcli.infra.sessions.reading import notice_of_unreadable, the_one
 from agentcli.infra.sessions.redaction import Secrets
 from agentcli.infra.sessions.words import Words, text_of
-from agentcli.paths import folder_text
+from agentcli.settings.paths import folder_text
 
 _CONNECTIONS = 4  # at most, beside the one for leases
 

@@ -34,7 +34,7 @@ from agentcli.infra.sessions.reading import (
     places_of,
 )
 from agentcli.infra.sqlite_writer import Writer
-from agentcli.paths import folder_text
+from agentcli.settings.paths import folder_text
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting.metrics import UsageCollector

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from msgspec import Struct
 
-from agentcli.observability_settings import ObservabilitySettings
+from agentcli.settings.structs import ObservabilitySettings
 
 MaskText = Callable[[str], str]
 

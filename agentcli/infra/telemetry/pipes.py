@@ -31,7 +31,7 @@ from urllib3.exceptions import MaxRetryError
 from agentcli.infra.telemetry.export import Export, MaskText
 from agentcli.infra.telemetry.metrics import Metrics
 from agentcli.infra.telemetry.tracing import TracedSession
-from agentcli.observability_settings import Sampling
+from agentcli.settings.structs import Sampling
 from agentcli.version import __version__
 
 log = logging.getLogger(__name__)

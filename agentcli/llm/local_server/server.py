@@ -27,7 +27,7 @@ import msgspec
 
 from agentcli.errors import UserError
 from agentcli.llm.local_server.gguf import read_header, stamp_of
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 
 DEFAULT_CONTEXT = 8192
 """Tokens; the pinned model needs about 230 MB of memory for them."""

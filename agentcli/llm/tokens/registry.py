@@ -11,11 +11,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from agentcli.errors import ConfigError
+from agentcli.errors import ConfigError, did_you_mean
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.tokens.families import Family, TokenEncoder, family_of
-from agentcli.near_names import did_you_mean
-from agentcli.small_files import read_small_file
+from agentcli.settings.files import read_small_file
 
 UNKNOWN = "unknown"
 BUNDLED_ENCODERS = ("cl100k_base", "o200k_base", "tiktoken", "bytes")

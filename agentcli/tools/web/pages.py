@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from agentcli.errors import ToolError
-from agentcli.short_program import run_short_program
+from agentcli.settings.short_program import run_short_program
 from agentcli.tools.observation import beginning_of
 from agentcli.tools.web.access import WebPage
 from agentcli.tools.web.charsets import decoded

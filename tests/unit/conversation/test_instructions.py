@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from agentcli.conversation.instructions import BUDGET, Instructions, find_instructions, nested_instructions
-from agentcli.paths import project_root
-from agentcli.small_files import read_small_file
+from agentcli.settings.files import read_small_file
+from agentcli.settings.paths import project_root
 
 
 def put(path: Path, text: str) -> Path:

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import event, given
 from hypothesis import strategies as st
 
-from agentcli.compaction_settings import CompactionSettings
 from agentcli.conversation.compaction.carried import Carried, collect
 from agentcli.conversation.compaction.digest import Summary
 from agentcli.conversation.compaction.planning import Budget, Planner
@@ -30,6 +29,7 @@ from agentcli.conversation.entries import (
 from agentcli.conversation.turns import turn_records
 from agentcli.llm.messages import Base64Source, Image, Message, RedactedThinking, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.transcript import is_valid
+from agentcli.settings.structs import CompactionSettings
 from tests.properties import examples
 
 WORDS = st.sampled_from(["a", "set the port to 80", "ünïcödé 文件", "line\nline", "x" * 900, "y " * 3_000, "[#3]", "`"])

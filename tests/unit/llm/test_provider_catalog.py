@@ -14,7 +14,7 @@ from agentcli.llm.provider import Provider
 from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool
 from agentcli.llm.providers.openai_compat import presets
 from agentcli.llm.providers.scripted import ScriptedProvider
-from agentcli.provider_making import provider_class
+from agentcli.models.providers import provider_class
 from tests.conformance.backends import CHAT_BACKENDS
 from tests.conformance.reading import hear
 from tests.conformance.servers import chat_server

@@ -225,7 +225,7 @@ def test_the_keeper_sees_no_more_than_commands_do(tmp_path: Path) -> None:
 def test_a_short_program_for_which_there_are_too_few_descriptors_leaves_none_open() -> None:
     code = """
 import asyncio, os, resource
-from agentcli.short_program import run_short_program
+from agentcli.settings.short_program import run_short_program
 
 def count():
     return len(os.listdir("/proc/self/fd"))

@@ -15,13 +15,13 @@ from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.cli.output import tell
 from agentcli.cli.subcommands.sessions.store import with_agents, with_store
 from agentcli.cli.subcommands.shared import AsJson, configuration, print_json, wait_for
-from agentcli.config import Config
 from agentcli.conversation.entries import ContextNote, Entry
 from agentcli.errors import UsageError
 from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.processes.environment import credentials_in
-from agentcli.paths import current_folder
 from agentcli.safety.secrets.masking import Masker
+from agentcli.settings.load import Config
+from agentcli.settings.paths import current_folder
 
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="An id, which may be shortened, or a session's name.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]

@@ -14,12 +14,12 @@ from agentcli.cli.output import warn
 from agentcli.cli.subcommands.sessions.changing import SessionId
 from agentcli.cli.subcommands.sessions.store import with_store
 from agentcli.cli.subcommands.shared import configuration, wait_for
-from agentcli.config import Config
 from agentcli.errors import UserError
 from agentcli.frontends.export.documents import document, form_of
 from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.settings.files import replace_file
+from agentcli.settings.load import Config
 from agentcli.setup.checkpoints import stored_checkpoints
-from agentcli.small_files import replace_file
 
 Format = Literal["md", "json", "html", "pytest"]
 

@@ -17,7 +17,7 @@ from agentcli.cli.tables import print_table
 from agentcli.conversation.entries import Assistant, Compaction, Entry, Result, Unreadable, User
 from agentcli.frontends.export.documents import shown
 from agentcli.llm.messages import Message
-from agentcli.paths import current_folder
+from agentcli.settings.paths import current_folder
 from agentcli.tools.summary import call_title
 
 _MOST = 1_000_000_000

@@ -11,7 +11,7 @@ from typing import TextIO
 import msgspec
 
 from agentcli.frontends.terminal.input.pastes import Sent
-from agentcli.small_files import make_private_folder, replace_file
+from agentcli.settings.files import make_private_folder, replace_file
 
 MOST_SESSIONS = 50  # of one directory at the same time; one more has no draft
 

@@ -15,7 +15,7 @@ import msgspec
 
 from agentcli.frontends.terminal.input.pastes import Sent
 from agentcli.llm.messages import Image
-from agentcli.small_files import make_private_folder, replace_file
+from agentcli.settings.files import make_private_folder, replace_file
 
 MOST_ENTRIES = 1_000  # of one project
 KEPT_BYTES = 4 * 1024 * 1024  # read from the end of the file, and left of it by trimming

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from agentcli.errors import UserError
 from agentcli.llm.media_types import media_type_of
-from agentcli.short_program import run_short_program
+from agentcli.settings.short_program import run_short_program
 
 LARGEST_IMAGE = 5 * 1024 * 1024  # bytes; the Messages API takes no larger one
 CLIPBOARD_TIME_LIMIT_S = 2.0

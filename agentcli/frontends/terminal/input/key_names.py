@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from agentcli.look_settings import SENT_AS, KeySettings
+from agentcli.settings.terminal import SENT_AS, KeySettings
 
 _MODIFIERS = {"c": "Ctrl", "a": "Alt", "s": "Shift"}
-# For the `?` card: actions (see look_settings.py), keys that are fixed, and what they do.
+# For the `?` card: actions (see settings/terminal.py), keys that are fixed, and what they do.
 _HELP = (
     ("send", "", "send; while it works: steer"),
     ("complete", "", "complete; while it works: queue for afterwards"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.conversation.mentions import PUNCTUATION
-from agentcli.near_names import nearest
+from agentcli.errors import nearest
 
 # At the beginning of a word: `me@example.com` is none, nor is anything in quotation marks or in code.
 _NAME = re.compile(r"(?:^|(?<=[\s(]))@(?:\"(?P<quoted>[^\"\n]+)\"|(?P<plain>[^\s\"'`,;]+))")

@@ -11,7 +11,7 @@ from msgspec import Struct
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.text.fragments import Row
 from agentcli.frontends.terminal.text.text_width import clipped, row_width
-from agentcli.short_program import run_short_program
+from agentcli.settings.short_program import run_short_program
 
 COMMAND_TIMEOUT_S = 2.0
 LONGEST_OUTPUT = 65_536  # bytes

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from agentcli.frontends.terminal.text.fragments import Fragment
-from agentcli.look_settings import COLOUR_NAMES
+from agentcli.settings.terminal import COLOUR_NAMES
 
 BOLD, FAINT, ITALIC, UNDERLINE, REVERSE, STRIKE = 1, 2, 3, 4, 7, 9
 

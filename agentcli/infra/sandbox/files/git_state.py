@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentcli.small_files import read_small_file
+from agentcli.settings.files import read_small_file
 
 _MAX_LINK_BYTES = 4_096
 

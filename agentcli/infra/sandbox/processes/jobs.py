@@ -16,7 +16,7 @@ from typing import BinaryIO
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.processes.keeper_client import SWARMED, Process
 from agentcli.infra.sandbox.processes.stall import MIN_QUIET_S, Stall, StallDetector
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import BackgroundJob
 from agentcli.tools.text.terminal_lines import as_shown
 

@@ -19,7 +19,7 @@ from agentcli.infra.sandbox.git.folders import looks_like_the_inside
 from agentcli.infra.sandbox.git.named_paths import path_in, text_of
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
 from agentcli.safety.paths.protected import auto_executed
-from agentcli.small_files import read_small_file
+from agentcli.settings.files import read_small_file
 
 # Settings that `git init`, `clone` and `remote add` write, and a name and address: none starts a program.
 _HARMLESS_SECTION = re.compile(r'\[(?:user|init|(?:remote|branch)(?: "[^"\\]*")?)\]', re.IGNORECASE)

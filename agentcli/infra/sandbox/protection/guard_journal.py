@@ -26,7 +26,7 @@ from agentcli.infra.sandbox.confinement import Told
 from agentcli.infra.sandbox.mounts.mount_points import NOTE, locked, remove_left
 from agentcli.infra.sandbox.protection.protected_copy import read_record
 from agentcli.infra.sandbox.protection.putting_back import PuttingBack
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 
 _HEADER = struct.Struct(">QQ")
 _IDLE = _HEADER.pack(0, 0)

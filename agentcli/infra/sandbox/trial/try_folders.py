@@ -12,7 +12,7 @@ from pathlib import Path
 from agentcli.infra.sandbox.mounts.mount_points import NOTE, remove_left
 from agentcli.infra.sandbox.trial.tree_copy import remove_tree
 from agentcli.infra.sandbox.trial.tree_entries import Entry
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 from agentcli.tools.trial import TryLimits
 
 

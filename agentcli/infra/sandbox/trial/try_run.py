@@ -41,7 +41,7 @@ from agentcli.infra.sandbox.trial.tree_changes import (
 from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
 from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TooMuch, left_behind
 from agentcli.infra.sandbox.trial.watching import Watch
-from agentcli.small_files import make_private_folder
+from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, CommandResult, Profile
 from agentcli.tools.trial import Conflict, Kept, TriedChange, TryLimits
 

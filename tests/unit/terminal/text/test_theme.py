@@ -19,8 +19,8 @@ from agentcli.frontends.terminal.text.theme import (
     palette_for,
     xterm_rgb,
 )
-from agentcli.look_settings import COLOUR_NAMES, COLOURS, THEMES
-from agentcli.look_settings import ROLES as ROLES_OF_SETTINGS
+from agentcli.settings.terminal import COLOUR_NAMES, COLOURS, THEMES
+from agentcli.settings.terminal import ROLES as ROLES_OF_SETTINGS
 from tests.properties import examples
 from tests.rows import each_row
 

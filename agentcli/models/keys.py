@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from agentcli.config import Config
 from agentcli.errors import ConfigError, NoKey
-from agentcli.key_helper import KeyHelper
 from agentcli.llm.providers.catalog import PROVIDERS, preset_rows
-from agentcli.paths import home_of
-from agentcli.settings import ServerSettings
+from agentcli.settings.keys import KeyHelper
+from agentcli.settings.load import Config
+from agentcli.settings.paths import home_of
+from agentcli.settings.structs import ServerSettings
 
 # The usual variable of the key first, then that of a bearer token.
 _VARIABLES = {

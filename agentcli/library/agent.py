@@ -22,15 +22,15 @@ from agentcli.agent.ops import Approve, Interrupt, Prompt
 from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, unchanged
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.config import load_config
 from agentcli.conversation.entries import Entry
 from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.library.prompt_order import PromptOrder
 from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec
-from agentcli.paths import current_folder, find_paths
-from agentcli.prompt_order import PromptOrder
+from agentcli.settings.load import load_config
+from agentcli.settings.paths import current_folder, find_paths
 from agentcli.setup.extras import Extras
 from agentcli.setup.session_choice import SessionChoice
 from agentcli.tools.own_tools import tool
@@ -292,7 +292,7 @@ class Agent:
     def _recording(self, session: Session, stream_id: str) -> AbstractAsyncContextManager[None]:
         if self._events is None or not stream_id:
             return nullcontext()
-        from agentcli.stream_recording import recording
+        from agentcli.library.recording import recording
 
         return recording(session, self._events, stream_id)
 

@@ -13,9 +13,9 @@ import tomlkit
 from msgspec import Struct
 from tomlkit.exceptions import TOMLKitError
 
-from agentcli.config import Config, Layer, check_layer
 from agentcli.errors import UserError
-from agentcli.small_files import replace_file
+from agentcli.settings.files import replace_file
+from agentcli.settings.load import Config, Layer, check_layer
 
 
 def store_setting(config: Config, key: str, value: Any) -> str:

@@ -16,16 +16,17 @@ from typing import Any, Literal, get_args, get_origin
 import msgspec
 import tomli_w
 from msgspec import Struct
+from msgspec.structs import replace
 
-from agentcli.errors import ConfigError
-from agentcli.kept_keys import KeptKeys, sendable_key
-from agentcli.look_settings import THEMES, ThemeName, look_problems
-from agentcli.near_names import did_you_mean
-from agentcli.paths import Paths, home_of
-from agentcli.project_trust import command_places, is_trusted, project_files
-from agentcli.settings import MODEL_PATTERN, URL_PATTERN, VARIABLE_PATTERN, ModelName, Settings
-from agentcli.settings_text import keys_in_json, line_of
+from agentcli.errors import ConfigError, did_you_mean
+from agentcli.settings.keys import KeptKeys, sendable_key
+from agentcli.settings.lines import keys_in_json, line_of
+from agentcli.settings.paths import Paths, home_of
+from agentcli.settings.structs import MODEL_PATTERN, URL_PATTERN, VARIABLE_PATTERN, ModelName, Settings
+from agentcli.settings.terminal import THEMES, ThemeName, look_problems
+from agentcli.settings.trust import command_places, is_trusted, project_files
 
+MASKED = "[masked]"
 _IN_WORDS = {
     MODEL_PATTERN: "write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5",
     VARIABLE_PATTERN: "write the name of an environment variable",
@@ -315,10 +316,15 @@ def allowed_values(kind: Any) -> tuple[str, ...]:
 
 
 def shown(settings: Settings) -> Settings:
-    """The settings as anybody may see them."""
-    return msgspec.structs.replace(
-        settings, observability=settings.observability.without_secrets(), serve=settings.serve.without_secrets()
-    )
+    """The settings as anybody may see them: without the values of headers and the passwords of addresses."""
+    observed, serve = settings.observability, settings.serve
+    observed = replace(observed, headers=dict.fromkeys(observed.headers, MASKED))
+    serve = replace(serve, database=_without_password(serve.database), redis=_without_password(serve.redis))
+    return replace(settings, observability=observed, serve=serve)
+
+
+def _without_password(address: str) -> str:
+    return re.sub(r"(?<=//)[^/]*@", f"{MASKED}@", re.sub(r"(?<=password=)[^&]*", MASKED, address))
 
 
 def to_toml(settings: Settings) -> str:

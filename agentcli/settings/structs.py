@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
-from agentcli.compaction_settings import CompactionSettings
-from agentcli.look_settings import TerminalSettings
-from agentcli.observability_settings import ObservabilitySettings
+from agentcli.settings.terminal import TerminalSettings
 
 Positive = Annotated[int, Meta(ge=1)]
 _A_DAY = 86_400
 Seconds = Annotated[float, Meta(ge=0, le=_A_DAY)]
+Duration = Annotated[float, Meta(gt=0, le=_A_DAY)]
 MODEL_PATTERN, VARIABLE_PATTERN, URL_PATTERN = r"^$|^[^/\s]+/\S+$", r"^$|^[A-Za-z_][A-Za-z0-9_]*$", r"^$|^https?://\S+$"
 ModelName = Annotated[str, Meta(pattern=MODEL_PATTERN)]
 EnvName = Annotated[str, Meta(pattern=VARIABLE_PATTERN)]
 Url = Annotated[str, Meta(pattern=URL_PATTERN)]
+
+Share = Annotated[float, Meta(gt=0, le=1)]
+Count = Annotated[int, Meta(ge=0)]
+Strategy = Literal["auto", "truncate", "extract", "summarize"]
+Sampling = Literal["always", "50%", "10%", "1%", "never"]
+LogOutput = Literal["file", "stderr"]
+Timeout = Annotated[float, Meta(gt=0, le=60)]
 
 Charset = Literal[
     "shift_jis", "euc-jp", "gbk", "gb18030", "big5", "euc-kr", "koi8-r", "koi8-u",
@@ -34,7 +38,7 @@ class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
     model: ModelName = ""
     fallback_model: ModelName = ""
-    read_timeout: Annotated[float, Meta(gt=0, le=_A_DAY)] = 600.0
+    read_timeout: Duration = 600.0
     anthropic_version: str = ""
     transport: Literal["http", "sdk"] = "http"
 
@@ -75,6 +79,46 @@ class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
     max: Annotated[int, Meta(ge=0, le=20)] = 7
     initial_delay: Seconds = 1.0
+
+
+class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The conversation is compacted before a request that would fill the share `at` of the model's window.
+
+    From `warn_at` on you are told how full it is. It shrinks to the share `target`, at most three quarters of `at`; the
+    newest `keep_turns` turns stay whole. `cooldown` requests pass before it is compacted again. `strategy = "auto"`
+    does nothing below `min_messages` messages, truncates, then extracts; from `summary_messages` on a summary takes the
+    place of extracting, if a model has written it in the background for less than `summary_usd_per_hour`.
+
+    Truncating leaves `result_chars` characters of an old result and `message_chars` of any other message. Extracting
+    leaves notes for `low_turns` turns and thoughts for `medium_turns`. Your own messages always stay.
+
+    `summary_model` writes summaries (unset: the model of the session; a small one never does), one for each turn of up
+    to `summary_words` words and `summary_tokens` tokens, all of them within the share `summary_share` of the window.
+    One that takes over `summary_timeout` seconds is not waited for. Summaries are reused for `cache_hours` hours, up to
+    `cache_entries` of them. `enable_llm_summarization = false` switches them off.
+    """
+
+    at: Share = 0.8
+    warn_at: Share = 0.7
+    target: Share = 0.35
+    strategy: Strategy = "auto"
+    keep_turns: Annotated[int, Meta(ge=1)] = 5
+    cooldown: Count = 3
+    min_messages: Count = 20
+    result_chars: Count = 200
+    message_chars: Count = 100
+    low_turns: Count = 3
+    medium_turns: Count = 5
+    enable_llm_summarization: bool = True
+    summary_messages: Count = 50
+    summary_model: ModelName = ""
+    summary_words: Annotated[int, Meta(ge=20)] = 300
+    summary_tokens: Annotated[int, Meta(ge=50)] = 500
+    summary_share: Share = 0.1
+    summary_timeout: Annotated[float, Meta(gt=0, le=600)] = 10.0
+    summary_usd_per_hour: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.10
+    cache_hours: Annotated[float, Meta(gt=0, le=87_600)] = 24.0
+    cache_entries: Annotated[int, Meta(ge=1)] = 1_000
 
 
 class MemorySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -129,7 +173,7 @@ class MCPSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 
     enabled: bool = True
     share: Annotated[float, Meta(gt=0, le=0.5)] = 0.02
-    call_timeout_s: Annotated[float, Meta(gt=0, le=_A_DAY)] = 300.0
+    call_timeout_s: Duration = 300.0
 
 
 class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -154,7 +198,7 @@ class CheckpointSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_d
     largest_mb: Annotated[float, Meta(gt=0, le=10_000)] = 50.0
     most_files: Positive = 200_000
     most_gb: Annotated[float, Meta(gt=0, le=10_000)] = 5.0
-    ignored_files: Annotated[int, Meta(ge=0)] = 5_000
+    ignored_files: Count = 5_000
     ignored_mb: Annotated[float, Meta(ge=0, le=10_000)] = 50.0
     exclude: tuple[str, ...] = ()
 
@@ -210,9 +254,9 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     max_turns: Positive | None = None
     max_reply_mb: Annotated[float, Meta(gt=0, le=1_000)] = 8.0
     max_arguments_mb: Annotated[float, Meta(gt=0, le=1_000)] = 4.0
-    max_reply_s: Annotated[float, Meta(gt=0, le=_A_DAY)] = 3_600.0
+    max_reply_s: Duration = 3_600.0
     wait_for_reset: bool = False
-    idle_s: Annotated[float, Meta(gt=0, le=_A_DAY)] = 600.0
+    idle_s: Duration = 600.0
     max_budget_usd: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
 
 
@@ -241,9 +285,43 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     day_tokens: Positive | None = None
     day_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
     day_calls: Positive | None = None
-    warn_at: Annotated[float, Meta(gt=0, le=1)] = 0.8
+    warn_at: Share = 0.8
     fallback_model: ModelName = ""
-    fallback_at: Annotated[float, Meta(gt=0, le=1)] = 0.8
+    fallback_at: Share = 0.8
+
+
+class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What is exported over OTLP ([telemetry.md](telemetry.md)), and the program's log.
+
+    `traces`, `metrics` and `logs` are sent to `endpoint` (unset: `OTEL_EXPORTER_OTLP_ENDPOINT`, else
+    `http://localhost:4318`) with these `headers`. `sampling` is the share of turns that are traced. Prompts, answers,
+    arguments and results leave the machine only with `content`. `batch` spans or log records are sent together, metrics
+    every `metric_interval` seconds; `export_timeout` and `metrics_timeout` are seconds. `service`, `environment` and
+    `tags` name the resource.
+
+    The log is `logs/agentcli.log` in the state folder. A file of `log_max_mb` is put aside; `log_keep` older ones stay.
+    """
+
+    traces: bool = False
+    metrics: bool = False
+    logs: bool = False
+    sampling: Sampling = "10%"
+    content: bool = False
+    endpoint: Url = ""
+    headers: dict[str, str] = {}
+    compression: Literal["gzip", "none"] = "gzip"
+    batch: Annotated[int, Meta(ge=1, le=2_048)] = 100
+    export_timeout: Timeout = 5.0
+    metrics_timeout: Timeout = 3.0
+    metric_interval: Annotated[float, Meta(ge=1, le=86_400)] = 60.0
+    service: str = "agentcli"
+    environment: str = ""
+    tags: dict[str, str] = {}
+    log_level: Literal["debug", "info", "warning", "error"] = "warning"
+    log_format: Literal["text", "json"] = "text"
+    log_outputs: tuple[LogOutput, ...] = ("file",)
+    log_max_mb: Annotated[float, Meta(gt=0, le=10_000)] = 10.0
+    log_keep: Annotated[int, Meta(ge=1, le=100)] = 3
 
 
 class ServeTokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -275,14 +353,6 @@ class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     budget_usd: Usd | None = None
     tokens: dict[str, ServeTokenSettings] = {}
     idle_minutes: Annotated[float, Meta(gt=0, le=1_440)] = 10.0
-
-    def without_secrets(self) -> ServeSettings:
-        """The same for showing: addresses without their passwords."""
-        return replace(self, database=_without_password(self.database), redis=_without_password(self.redis))
-
-
-def _without_password(address: str) -> str:
-    return re.sub(r"(?<=//)[^/]*@", "[masked]@", re.sub(r"(?<=password=)[^&]*", "[masked]", address))
 
 
 class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

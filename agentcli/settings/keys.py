@@ -1,9 +1,12 @@
-"""Keeps API keys for the person: in the system's keyring where there is one, else in a file that only they can read."""
+"""Keeps API keys in the system's keyring or a private file, and gets keys from commands."""
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shlex
 import stat
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +14,14 @@ from typing import Any
 import msgspec
 
 from agentcli.errors import ConfigError
-from agentcli.small_files import make_private_folder, replace_file
+from agentcli.settings.files import make_private_folder, replace_file
+from agentcli.settings.short_program import run_short_program
 
 SERVICE = "agentcli"  # what keys are filed under in a keyring
 _WORKING_PRIORITY = 1  # keyring's own: what ranks lower keeps nothing, or keeps it readable
+LONGEST_RUN_S = 10.0
+KEPT_S = 300.0
+LARGEST = 64 * 1024  # bytes of output
 
 
 class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -173,3 +180,54 @@ def _remove_from_keyring(variable: str) -> None:
         if keyring.errors.PasswordDeleteError in type(error).__mro__:  # it is gone already
             return
         raise ConfigError(f"the keyring does not remove its key ({error}).", key=variable) from error
+
+
+class KeyHelper:
+    """The key that `command` prints. It runs in `folder`, without a shell and without a terminal.
+
+    `error` makes an error about the setting of a sentence, which never shows what was printed. `on_key` is told each
+    new key, for keeping it out of sight.
+    """
+
+    def __init__(
+        self, command: str, *, folder: Path, error: Callable[[str], ConfigError], on_key: Callable[[str], None]
+    ) -> None:
+        self._command, self._folder, self._error, self._on_key = command, folder, error, on_key
+        self._asking = asyncio.Lock()
+        self._key, self._until = "", 0.0
+
+    async def key(self) -> str:
+        """Raises `ConfigError`."""
+        async with self._asking:
+            if time.monotonic() >= self._until:
+                self._key = await self._asked()
+                self._until = time.monotonic() + KEPT_S
+                self._on_key(self._key)
+            return self._key
+
+    def forget(self) -> None:
+        """The key was refused: have the command run again for the next request."""
+        self._until = 0.0
+
+    async def _asked(self) -> str:
+        words = split_command(self._command, self._error)
+        try:
+            end = await run_short_program(words, timeout_s=LONGEST_RUN_S, max_bytes=LARGEST, cwd=self._folder)
+        except OSError as error:
+            raise self._error(f"the command could not be started ({error.strerror}).") from error
+        if end.exit_code is None:
+            raise self._error(f"the command did not end within {LONGEST_RUN_S:g} s.")
+        if end.exit_code != 0:
+            raise self._error(f"the command ended with exit code {end.exit_code}: run it by hand to see why.")
+        if not (key := end.stdout.decode(errors="replace").strip()):
+            raise self._error("the command printed no key.")
+        return sendable_key(key, self._error)
+
+
+def split_command(command: str, error: Callable[[str], ConfigError]) -> list[str]:
+    """Its words, as a shell would part them. Raises the `error`."""
+    try:
+        program, *arguments = shlex.split(command)
+    except ValueError as wrong:
+        raise error(f"this is no command ({wrong}).") from wrong
+    return [os.path.expanduser(program), *arguments]  # noqa: PTH111 - a bare name must stay one

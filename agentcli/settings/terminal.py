@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 from msgspec.structs import asdict, fields
 
-from agentcli.near_names import did_you_mean
+from agentcli.errors import did_you_mean
 
 THEMES = ("auto", "dark", "light", "high-contrast", "ansi", "none")
 ThemeName = Annotated[str, Meta(extra={"names": THEMES})]

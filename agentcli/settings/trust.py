@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from agentcli.errors import ConfigError
-from agentcli.paths import Paths, folder_text, markdown_files, project_root
-from agentcli.small_files import is_file, make_private_folder, replace_file
+from agentcli.settings.files import is_file, make_private_folder, replace_file
+from agentcli.settings.paths import Paths, folder_text, markdown_files, project_root
 
 HOOKS_FILE = ".agentcli/hooks.json"
 MCP_FILE = ".mcp.json"

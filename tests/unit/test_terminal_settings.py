@@ -8,7 +8,7 @@ import pytest
 from prompt_toolkit.key_binding import KeyBindings
 
 from agentcli.frontends.terminal.input.key_names import KeyLabels, label, sequence
-from agentcli.look_settings import KeySettings, look_problems
+from agentcli.settings.terminal import KeySettings, look_problems
 from tests.rows import each_row
 
 DEFAULTS = KeySettings().by_action()

@@ -1,0 +1,1 @@
+"""The library: `Agent`, and what only Python programs need."""

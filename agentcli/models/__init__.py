@@ -1,0 +1,1 @@
+"""Models by name: which one answers, and how its provider is made from the settings."""
