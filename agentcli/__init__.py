@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
     from agentcli.conversation.schema import readable_from
     from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
+    from agentcli.extensions.mcp.client import MCPClient, RemoteResult, RemoteTool
+    from agentcli.extensions.skills.activation import Activation, SkillRegistry
+    from agentcli.extensions.skills.skill import Skill, read_skill
     from agentcli.infra.event_log.memory import MemoryEvents
     from agentcli.infra.event_log.redis import RedisEvents
     from agentcli.infra.event_log.sqlite import SqliteEvents
@@ -54,10 +57,7 @@ if TYPE_CHECKING:
     from agentcli.llm.provider import Provider, ToolSpec
     from agentcli.llm.tokens.families import TokenEncoder
     from agentcli.llm.tokens.registry import encoders
-    from agentcli.skills.activation import Activation, SkillRegistry
-    from agentcli.skills.skill import Skill, read_skill
     from agentcli.token_counts import count_conversation_tokens, count_message_tokens, count_tokens, get_model_info
-    from agentcli.tools.mcp.client import MCPClient, RemoteResult, RemoteTool
     from agentcli.tools.own_tools import tool
     from agentcli.tools.sandbox import Sandbox
     from agentcli.tools.tool import Tool, ToolContext, ToolOutput
@@ -77,7 +77,7 @@ _HOMES = {
         "agentcli.infra.sessions.memory": "MemorySessions",
         "agentcli.infra.sessions.postgres": "PostgresSessions",
         "agentcli.infra.sessions.sqlite": "SqliteSessions",
-        "agentcli.tools.mcp.client": "MCPClient RemoteResult RemoteTool",
+        "agentcli.extensions.mcp.client": "MCPClient RemoteResult RemoteTool",
         "agentcli.tools.sandbox": "Sandbox",
         "agentcli.agent.context.transform": "create_context_transform",
         "agentcli.tools.own_tools": "tool",
@@ -86,8 +86,8 @@ _HOMES = {
         "agentcli.llm.messages": "CacheControl Document Image Message Text",
         "agentcli.llm.tokens.families": "TokenEncoder",
         "agentcli.llm.tokens.registry": "encoders",
-        "agentcli.skills.activation": "Activation SkillRegistry",
-        "agentcli.skills.skill": "Skill read_skill",
+        "agentcli.extensions.skills.activation": "Activation SkillRegistry",
+        "agentcli.extensions.skills.skill": "Skill read_skill",
         "agentcli.token_counts": "count_conversation_tokens count_message_tokens count_tokens get_model_info",
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
         "agentcli.agent.hooks": "CallHooks HookAnswer NoHooks TurnHooks",

@@ -28,6 +28,10 @@ from agentcli.conversation.active_skills import carried_notes
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
 from agentcli.errors import StorageError, ToolError
+from agentcli.extensions.hooks.config import Hooks
+from agentcli.extensions.programs import WorkspacePrograms
+from agentcli.extensions.skills.config import Skills
+from agentcli.extensions.subagents.config import Agents
 from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.lazy_sandbox import LazySandbox
@@ -40,19 +44,15 @@ from agentcli.models.choice import Models
 from agentcli.settings.files import make_private_folder
 from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home, home_of, project_root
-from agentcli.setup.agents import Agents
 from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
 from agentcli.setup.client_files import ClientFiles
 from agentcli.setup.context import make_memory, watch_context
 from agentcli.setup.extras import Extras
-from agentcli.setup.hooks import Hooks
 from agentcli.setup.limits import retry_policy, session_budgets, turn_limits
 from agentcli.setup.lists import check_lists
 from agentcli.setup.opening import Opening, untold
-from agentcli.setup.programs import WorkspacePrograms
 from agentcli.setup.rules import configured_rules
 from agentcli.setup.session_choice import NEW, SessionChoice, open_log
-from agentcli.setup.skills import Skills
 from agentcli.setup.telemetry import Observed, secret_headers
 from agentcli.setup.tool_choice import ToolChoice, has_key
 from agentcli.tools.command import Profile
@@ -64,8 +64,8 @@ from agentcli.tools.web.access import WebAccess
 from agentcli.tools.web.lazy import LazyWeb
 
 if TYPE_CHECKING:
-    from agentcli.agent.mcp.servers import Servers
-    from agentcli.agent.subagents.running import Subagents
+    from agentcli.extensions.mcp.servers import Servers
+    from agentcli.extensions.subagents.running import Subagents
     from agentcli.safety.secrets.masking import Masker
 
 
@@ -190,11 +190,16 @@ class Builder:
         may_have = not extras.bare and settings.mcp.enabled and bool(settings.mcp_servers or self.config.uses_project)
         if not (may_have or extras.mcp_config or extras.mcp_servers or extras.mcp_clients):
             return None
-        from agentcli.setup.mcp import make_servers
+        from agentcli.extensions.mcp.config import make_servers, server_specs
 
-        return make_servers(
-            self.config, extras, self.programs, self._on_notice, is_strict=extras.is_strict_mcp or not may_have
+        specs = server_specs(
+            self.config,
+            self._on_notice,
+            file=extras.mcp_config,
+            added=extras.mcp_servers,
+            is_strict=extras.is_strict_mcp or not may_have,
         )
+        return make_servers(self.config, specs, self.programs, self._on_notice, clients=extras.mcp_clients)
 
     def _with_servers(self, tools: ToolRegistry) -> ToolRegistry:
         return tools if self.servers is None else ToolRegistry((*tools, *self.servers.tools()))
@@ -242,14 +247,15 @@ class Builder:
 
     def _subagents(self, session: Session) -> Subagents:
         """What runs the subagents of a session; loaded when the first one is asked for."""
-        from agentcli.setup.subagents import ChildSessions
+        from agentcli.extensions.subagents.sessions import ChildSessions
 
         children = ChildSessions(
             self.config,
             session,
             agents=self.agents,
             models=self.models,
-            opening=self.opening,
+            prefix_for=lambda prompt: self.opening.for_agent(prompt).prefix,
+            nested=self.opening.nested,
             skills=self.skills,
             watch=self._watch,
             notes=self._notes,

@@ -10,8 +10,8 @@ from agentcli.errors import UserError
 
 if TYPE_CHECKING:
     from agentcli.agent.calls.scopes import Call, SessionCalls
-    from agentcli.agent.command_hooks.specs import EventName
     from agentcli.agent.events import ApprovalRequested
+    from agentcli.agent.hooks import EventName
     from agentcli.agent.turn_log import Turn
 
 MOST_STOPS = 5  # times that hooks let one turn go on

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
@@ -10,9 +10,12 @@ from agentcli.agent.calls.record import CallRecord
 from agentcli.conversation.entries import Entry
 from agentcli.llm.messages import ToolResult, ToolUse, Usage
 
-if TYPE_CHECKING:
-    from agentcli.agent.command_hooks.answers import Said
-    from agentcli.agent.command_hooks.specs import EventName
+EventName = Literal[
+    "SessionStart", "SessionEnd", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure",
+    "PermissionRequest", "PermissionDenied", "Notification", "Stop", "StopFailure", "SubagentStart", "SubagentStop",
+    "PreCompact", "PostCompact",
+]  # fmt: skip
+Decision = Literal["", "allow", "ask", "deny"]
 
 
 class TurnHooks(Protocol):
@@ -39,11 +42,30 @@ class HookAnswer(Struct, frozen=True):
     result. One that `stops` ends the turn after this call.
     """
 
-    decision: Literal["", "allow", "ask", "deny"] = ""
+    decision: Decision = ""
     reason: str = ""
     input: dict[str, Any] | None = None
     context: str = ""
     stops: bool = False
+
+
+class Said(Struct, frozen=True):
+    """What hooks say to an event. `stops` ends the turn, `input` replaces a call's arguments.
+
+    `context` is for the model, `notices` are for the person, `problem` says what went wrong with a hook.
+    """
+
+    decision: Decision = ""
+    reason: str = ""
+    input: dict[str, Any] | None = None
+    context: str = ""
+    notices: tuple[str, ...] = ()
+    stops: bool = False
+    problem: str = ""
+
+    @property
+    def blocks(self) -> bool:
+        return self.decision == "deny"
 
 
 class EventHooks(Protocol):

@@ -89,7 +89,7 @@ async def attend_servers(turn: Turn) -> None:
     """Have the tools of MCP servers before the first request, and the resources that the prompt names."""
     if (servers := turn.runtime.calls.servers) is not None:
         await servers.join(turn.runtime.calls)
-        await servers.attach_named(turn)
+        await servers.attach_named(turn.state, turn.prompt_ids, turn.emit)
 
 
 async def _rounds(turn: Turn) -> DoneReason:

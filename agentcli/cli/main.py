@@ -175,15 +175,15 @@ def load_command(name: str) -> ModuleType:
 
             return redo
         case "skills":
-            from agentcli.cli.subcommands import skills
+            from agentcli.extensions.skills import subcommand as skills
 
             return skills
         case "hooks":
-            from agentcli.cli.subcommands import hooks
+            from agentcli.extensions.hooks import subcommand as hooks
 
             return hooks
         case "mcp":
-            from agentcli.cli.subcommands import mcp
+            from agentcli.extensions.mcp import subcommand as mcp
 
             return mcp
         case "replay":

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from agentcli.agent.commands.agents import add_agent_commands
 from agentcli.agent.commands.command import Commands
-from agentcli.agent.commands.mcp import add_mcp_commands
-from agentcli.agent.commands.skills import add_skill_commands
-from agentcli.agent.commands.user_commands import add_user_commands
 from agentcli.app import Builder
+from agentcli.extensions.commands.user_commands import add_user_commands
+from agentcli.extensions.mcp.slash_commands import add_mcp_commands
+from agentcli.extensions.skills.slash_commands import add_skill_commands
+from agentcli.extensions.subagents.slash_commands import add_agent_commands
 from agentcli.settings.load import Config
 
 

@@ -13,8 +13,8 @@ import msgspec
 
 from agentcli.conversation.file_changes import FilesChanged, FilesRestored
 from agentcli.conversation.schema import SCHEMA_VERSION, brought_up
+from agentcli.conversation.skill_record import SkillRecord
 from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
-from agentcli.skills.skill import Skill
 
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
 CompactionTrigger = Literal["auto", "manual", "overflow"]
@@ -236,7 +236,7 @@ class SkillActivated(msgspec.Struct, frozen=True, tag_field="kind", tag="skill_a
     """
 
     id: str
-    skill: Skill
+    skill: SkillRecord
     by: Literal["person", "model"] = "person"
 
 

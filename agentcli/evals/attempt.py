@@ -27,6 +27,7 @@ from agentcli.evals.measures import measures, record_for_check
 from agentcli.evals.outcome import Attempted, End, Outcome, Variant
 from agentcli.evals.task import BUNDLED, Task
 from agentcli.evals.temporary_folders import remove_abandoned, temporary_folder
+from agentcli.extensions.hooks.config import Hooks
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
@@ -34,7 +35,6 @@ from agentcli.models.choice import Models
 from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import Paths
 from agentcli.setup.extras import Extras
-from agentcli.setup.hooks import Hooks
 
 # What of the person's settings counts: how models are reached. All else would make results depend on who runs them.
 _FROM_PERSON = ("provider", "providers", "models", "local", "retry", "tokens", "sandbox")

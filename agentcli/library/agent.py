@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from agentcli.agent.accounting.metrics import UsageCollector
     from agentcli.agent.calls.direct import DirectCall
     from agentcli.agent.event_store import EventStore
-    from agentcli.tools.mcp.client import MCPClient
+    from agentcli.extensions.mcp.client import MCPClient
     from agentcli.tools.web.searching import SearchProvider
 
 Decide = Callable[[ApprovalRequested], Awaitable[bool | str]]

@@ -22,6 +22,7 @@ from agentcli.conversation.cache_ledger import prefix_hash
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, Entry, Result, User
 from agentcli.errors import UsageError
+from agentcli.extensions.hooks.config import Hooks
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.messages import Block, Message, Text, ToolResult
 from agentcli.llm.models import ModelInfo
@@ -34,7 +35,6 @@ from agentcli.settings.paths import project_root
 from agentcli.settings.structs import BudgetSettings, MCPSettings, Settings
 from agentcli.setup.checkpoints import stored_checkpoints
 from agentcli.setup.extras import Extras
-from agentcli.setup.hooks import Hooks
 from agentcli.setup.sandbox import make_sandbox
 from agentcli.setup.session_choice import NEW
 from agentcli.tools.registry import ToolRegistry

@@ -17,7 +17,7 @@ from agentcli.tools.tool import Tool
 
 if TYPE_CHECKING:
     from agentcli.agent.answer_schema import AnswerSchema
-    from agentcli.tools.mcp.client import MCPClient
+    from agentcli.extensions.mcp.client import MCPClient
     from agentcli.tools.web.searching import SearchProvider
 
 

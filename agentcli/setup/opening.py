@@ -82,7 +82,7 @@ class Opening:
             return (), ""
         whole = tuple(tool.spec() for tool in tools)
         share = self._config.settings.mcp.share
-        from agentcli.tools.mcp import stubs
+        from agentcli.extensions.mcp import stubs
 
         shown: tuple[ToolSpec, ...] = stubs.fitted(whole, int(min(window, _USUAL_WINDOW) * share))
         if left_out := [spec.name for spec in whole[len(shown) :]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.cli.doctor.checks import ROOMS
-from agentcli.cli.main import COMMANDS
+from agentcli.cli.main import COMMANDS, load_command
 from agentcli.cli.options import FLAGS, parser
 
 ROOT = Path(__file__).parents[2]
@@ -42,8 +42,7 @@ def test_help_names_every_command_and_flag() -> None:
 
 def test_every_command_is_a_module_that_runs() -> None:
     for name in COMMANDS:
-        module = importlib.import_module(f"agentcli.cli.subcommands.{name}")
-        assert callable(module.run)
+        assert callable(load_command(name).run)
 
 
 def test_files_named_in_the_documents_exist() -> None:

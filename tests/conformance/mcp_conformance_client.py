@@ -18,10 +18,10 @@ from typing import Any
 import httpx2
 
 from agentcli.errors import ToolError
-from agentcli.infra.mcp.oauth import KeptLogins, login_auth
-from agentcli.infra.mcp.sdk_client import SdkClient, connect_http
+from agentcli.extensions.mcp.client import RemoteTool, ServerSpec
+from agentcli.extensions.mcp.connection import SdkClient, connect_http
+from agentcli.extensions.mcp.oauth import KeptLogins, login_auth
 from agentcli.settings.keys import KeptKeys
-from agentcli.tools.mcp.client import RemoteTool, ServerSpec
 
 SAMPLES = {"string": "text", "number": 5, "integer": 3, "boolean": True, "array": [], "object": {}}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from agentcli.agent.calls.observe import asked_level, observed
 from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.calls.recording import recorded
 from agentcli.agent.calls.retry import run_with_retries
-from agentcli.agent.calls.scopes import SAME_CALL_LIMIT, Call, CallServices
+from agentcli.agent.calls.scopes import SAME_CALL_LIMIT, Call, CallServices, SkillsInUse, SubagentRuns
 from agentcli.agent.calls.trying import Try, may_be_tried, try_first
 from agentcli.agent.event_hooks import fire_about
 from agentcli.agent.events import Denial
@@ -29,7 +29,7 @@ from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.exposure import decide_with_exposure
 from agentcli.agent.permissions.judge import judge
 from agentcli.conversation.entries import CallDenied, Result, reminder
-from agentcli.errors import ToolError
+from agentcli.errors import ToolError, UsageError
 from agentcli.llm.messages import Text
 from agentcli.tools.tool import Tool, ToolContext, Workspace
 from agentcli.tools.tool import ToolOutput as Output
@@ -289,10 +289,11 @@ async def _run_session_tool(call: Call, arguments: Any) -> Output:
 
             return await ask_user.run(call, arguments)
         case "create_subagent":
-            from agentcli.agent.own_tools import create_subagent
-
-            return await create_subagent.run(call, arguments)
+            opened: Callable[[], SkillsInUse | SubagentRuns] = call.turn.session.open_agents
         case _:
-            from agentcli.agent.own_tools import skill
-
-            return await skill.run(call, arguments)
+            opened = call.turn.session.open_skills
+    try:
+        body = opened()
+    except UsageError as error:
+        raise ToolError(str(error), kind="validation_error") from error
+    return await body.answer(call, arguments)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import msgspec
 
@@ -20,21 +20,17 @@ from agentcli.agent.events import ApprovalRequested, ClientToolRequested, Denial
 from agentcli.agent.hooks import CallHooks, EventHooks
 from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks
 from agentcli.agent.masking import Mask
-from agentcli.agent.ops import Approve, Background
+from agentcli.agent.ops import Approve, Background, Op
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.state import AgentState
+from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, CallsHandedOver, Result
 from agentcli.errors import StorageError, UsageError
 from agentcli.llm.messages import ToolResult, ToolUse, Usage
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
-from agentcli.tools.tool import Workspace
-
-if TYPE_CHECKING:
-    from agentcli.agent.mcp.servers import Servers
-    from agentcli.agent.skills import SessionSkills
-    from agentcli.agent.subagents.running import Subagents
+from agentcli.tools.tool import ToolOutput, Workspace
 
 Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a call
 # Gives the person's answer, or the verdict that settled the question before they gave one.
@@ -122,6 +118,52 @@ def _key(call: ToolUse) -> str:
     return f"{call.name} {msgspec.json.encode(call.input, order='sorted').decode()}"
 
 
+class SkillsInUse(Protocol):
+    """Decides which skills of a session are active."""
+
+    def begin_turn(self, conversation: Conversation, *, is_resumed: bool = False) -> None: ...
+
+    def end_turn(self, store: Callable[..., object]) -> None: ...
+
+    def narrowed(self, tool: str, verdict: Verdict) -> Verdict:
+        """The verdict on a call of the tool, refused where an active skill leaves the tool out."""
+        ...
+
+    async def answer(self, call: Call, given: Any) -> ToolOutput:
+        """Run a call of `skill`. Raises `ToolError`."""
+        ...
+
+
+class SubagentRuns(Protocol):
+    """Runs the subagents of a session."""
+
+    async def answer(self, call: Call, given: Any) -> ToolOutput:
+        """Run a call of `create_subagent`. Raises `ToolError`."""
+        ...
+
+    def submit(self, op: Op) -> None: ...
+
+    def take_reports(self) -> list[str]: ...
+
+    async def finished_one(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class ToolServers(Protocol):
+    """Offers the tools and resources of MCP servers to sessions."""
+
+    async def join(self, calls: SessionCalls) -> None: ...
+
+    async def attach_named(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None: ...
+
+    def refresh(self, calls: SessionCalls) -> None: ...
+
+    def stop_waiting(self) -> None: ...
+
+    def listing(self) -> list[dict[str, Any]]: ...
+
+
 @dataclass
 class SessionCalls:
     """What the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
@@ -142,12 +184,12 @@ class SessionCalls:
     has_unrecorded: bool = False
     recording: set[asyncio.Task[None]] = field(default_factory=set)
     is_closing: asyncio.Event = field(default_factory=asyncio.Event)
-    make_skills: Callable[[], SessionSkills] | None = None
-    skills: SessionSkills | None = None
-    make_agents: Callable[[], Subagents] | None = None
-    agents: Subagents | None = None
+    make_skills: Callable[[], SkillsInUse] | None = None
+    skills: SkillsInUse | None = None
+    make_agents: Callable[[], SubagentRuns] | None = None
+    agents: SubagentRuns | None = None
     made_by: Call | None = None
-    servers: Servers | None = None
+    servers: ToolServers | None = None
     unknown_servers: set[str] | None = None  # whose tools were not known at the first request; None before it
     _detaching: set[asyncio.Event] = field(default_factory=set)
 
@@ -155,7 +197,7 @@ class SessionCalls:
     def workspace(self) -> Workspace:
         return self.services.workspace
 
-    def open_skills(self) -> SessionSkills:
+    def open_skills(self) -> SkillsInUse:
         """What activates skills in this session. Raises `UsageError` where there are none."""
         if self.skills is None:
             if self.make_skills is None:
@@ -163,7 +205,7 @@ class SessionCalls:
             self.skills = self.make_skills()
         return self.skills
 
-    def open_agents(self) -> Subagents:
+    def open_agents(self) -> SubagentRuns:
         """What runs subagents of this session. Raises `UsageError` where there can be none."""
         if self.agents is None:
             if self.make_agents is None:

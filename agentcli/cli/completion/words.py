@@ -54,7 +54,7 @@ def _models(config: Config) -> Iterable[Row]:
 
 
 def _skills(config: Config) -> Iterable[Row]:
-    from agentcli.setup.skills import Skills
+    from agentcli.extensions.skills.config import Skills
 
     catalog = Skills(config, is_bare=False, tell=lambda text: None).catalog
     return [(skill.name, skill.description) for skill in catalog]

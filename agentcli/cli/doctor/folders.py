@@ -17,12 +17,12 @@ from agentcli.cli.keys import key_lines
 from agentcli.cli.output import warn
 from agentcli.cli.subcommands.shared import wait_for
 from agentcli.errors import ConfigError, StorageError
+from agentcli.extensions.subagents.config import AGENTS_FILE
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.sessions.files import session_lock
 from agentcli.infra.sessions.fsck import first_damage
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.paths import is_writable, project_root
-from agentcli.setup.agents import AGENTS_FILE
 
 _LONGEST_LOOK_S = 2.0  # at one database
 _LITTLE_ROOM, _NO_ROOM = 500_000_000, 50_000_000  # bytes

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from agentcli.cli.doctor.finding import Check, Said, Subject, problem, warning
 from agentcli.errors import ConfigError, ToolError, UserError
+from agentcli.extensions.hooks.config import Hooks
+from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs, texts_of
+from agentcli.extensions.skills.config import Skills
+from agentcli.extensions.subagents.config import Agents
 from agentcli.settings.paths import from_home, project_root
-from agentcli.setup.agents import Agents
-from agentcli.setup.hooks import Hooks
-from agentcli.setup.mcp import EXTRA, expanded, server_specs, texts_of
-from agentcli.setup.skills import Skills
 
 _INTERPRETERS = ("bash", "sh", "zsh", "python", "python3", "node", "ruby", "perl")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentcli.agent.command_hooks.specs import TIME_LIMIT_S, read_hooks
+from agentcli.extensions.hooks.specs import TIME_LIMIT_S, read_hooks
 from agentcli.infra.sandbox.processes.environment import credentials_in
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.load import NOT_FROM_PROJECTS, problem_in

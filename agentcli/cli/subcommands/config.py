@@ -19,6 +19,9 @@ from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
 from agentcli.errors import ConfigError, UsageError, did_you_mean
+from agentcli.extensions.hooks.config import Hooks
+from agentcli.extensions.mcp.config import server_specs, told_server
+from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.frontends.terminal.text.text_width import first_rows, rows_of
@@ -28,9 +31,6 @@ from agentcli.settings.load import Config, load_config, shown, to_toml
 from agentcli.settings.paths import current_folder, find_paths, project_root
 from agentcli.settings.trust import MCP_FILE, project_files, project_fingerprints, trust_programs, trust_project
 from agentcli.settings.write import Merged, merged, write_settings
-from agentcli.setup.hooks import Hooks
-from agentcli.setup.mcp import server_specs, told_server
-from agentcli.setup.programs import WorkspacePrograms
 
 app = make_app("Look at the settings.")
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 from agentcli.agent.interfaces import SessionStore
 from agentcli.cli.output import warn
 from agentcli.cli.subcommands.shared import configuration
+from agentcli.extensions.subagents.config import AGENTS_FILE
 from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.setup.agents import AGENTS_FILE
 
 T = TypeVar("T")
 _EVERY = 1_000_000

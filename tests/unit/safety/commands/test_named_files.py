@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from agentcli.extensions.mcp.client import ServerSpec
 from agentcli.safety.commands.named_files import named_files
-from agentcli.tools.mcp.client import ServerSpec
 from tests.rows import each_row
 
 

@@ -1,1 +1,0 @@
-"""Keeps the MCP servers of a session: when they are started, what they offer, whether that was approved."""

@@ -1,1 +1,0 @@
-"""Subagents: agents with a conversation of their own that do a task for another one."""

@@ -1,0 +1,99 @@
+"""`agentcli hooks`: shows which commands run at which events, and what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from agentcli.agent.events import Event, HookRan
+from agentcli.agent.hooks import Said
+from agentcli.agent.permissions.rules import ALIASES
+from agentcli.cli.output import tell, warn
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
+from agentcli.errors import UsageError, did_you_mean
+from agentcli.extensions.hooks.config import Hooks
+from agentcli.extensions.hooks.running import CommandHooks
+from agentcli.extensions.hooks.specs import EVENTS
+from agentcli.llm.messages import ToolUse
+
+app = make_app("Show which commands run at which events, and try them.")
+_ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied")
+
+
+def run(arguments: list[str]) -> int:
+    return run_app(app, "hooks", arguments)
+
+
+@app.command("list")
+def list_hooks(json: AsJson = False) -> None:
+    """List the hooks that count here: yours, then those of the project where it is trusted."""
+    hooks = _hooks()
+    rows = [
+        {
+            "event": spec.event,
+            "matcher": spec.matcher or "*",
+            "command": spec.command,
+            "timeout": spec.timeout_s,
+            "onError": spec.on_error,
+            "if": spec.condition,
+            "source": spec.source,
+        }
+        for spec in hooks.specs
+    ]
+    if json:
+        print_json(rows)
+        return
+    for row in rows:
+        tell(f"{row['event']:<18} {row['matcher']:<16} {row['command']}  ({row['source']})")
+    if not rows:
+        tell("No hook is set: see docs/hooks.md.")
+
+
+@app.command("test")
+def try_hooks(
+    event: Annotated[str, typer.Argument(help=f"One of {', '.join(EVENTS)}.")],
+    tool: Annotated[str, typer.Option(help="The tool that a call is of.")] = "bash",
+    input: Annotated[str, typer.Option(help="Its arguments, or the fields of another event, as JSON.")] = "{}",
+    json: AsJson = False,
+) -> None:
+    """Run the hooks of an event now, and show what each of them answers and what follows from all of it."""
+    if event not in EVENTS:
+        raise UsageError(f"There is no event {event!r}{did_you_mean(event, EVENTS)}; there is {', '.join(EVENTS)}.")
+    try:
+        given = msgspec.json.decode(input, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise UsageError(f"--input is no JSON object: {error}.") from error
+    found = _hooks()
+    hooks = found.of_session("test", lambda: "default")
+    ran: list[HookRan] = []
+    said = asyncio.run(_fire(hooks, event, ALIASES.get(tool, tool), given, ran)) if hooks else Said()
+    if json:
+        print_json({"ran": [msgspec.to_builtins(one) for one in ran], "answer": msgspec.to_builtins(said)})
+        return
+    for one in ran:
+        told = " · ".join(part for part in (one.decision or "says nothing", one.reason, one.problem) if part)
+        tell(f"{one.command}: {told} ({one.duration_ms} ms)")
+    if not ran:
+        tell("No hook is for that.")
+    if said.input is not None:
+        tell(f"The arguments become {msgspec.json.encode(said.input).decode()}")
+    if said.context:
+        tell(f"The model is told: {said.context}")
+
+
+def _hooks() -> Hooks:
+    return Hooks(configuration(), is_bare=False, tell=warn)
+
+
+async def _fire(hooks: CommandHooks, event: str, tool: str, given: dict[str, Any], ran: list[HookRan]) -> Said:
+    def publish(one: Event) -> None:
+        if isinstance(one, HookRan):
+            ran.append(one)
+
+    hooks.publish = publish
+    if event in _ABOUT_CALLS:
+        return await hooks.fire_about(event, ToolUse("test", tool, given), given)  # type: ignore[arg-type]
+    return await hooks.fire(event, **given)  # type: ignore[arg-type]

@@ -1,0 +1,317 @@
+"""Reads which MCP servers are configured, and how each is started; the SDK is loaded when one is connected."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import msgspec
+
+from agentcli.errors import ConfigError, ToolError
+from agentcli.extensions.mcp.client import STARTUP_TIMEOUT_S, Scope, ServerSpec
+from agentcli.extensions.programs import WorkspacePrograms
+from agentcli.settings.files import read_small_file
+from agentcli.settings.load import Config
+from agentcli.settings.paths import project_root
+from agentcli.settings.trust import MCP_FILE, is_brought_file
+
+if TYPE_CHECKING:
+    from agentcli.extensions.mcp.client import MCPClient
+    from agentcli.extensions.mcp.server import Heed, Pins
+    from agentcli.extensions.mcp.servers import Servers
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+_TYPES = {
+    "": "", "stdio": "stdio", "local": "stdio", "http": "http", "streamable-http": "http", "streamable_http": "http",
+    "streamableHttp": "http", "remote": "http", "sse": "sse",
+}  # fmt: skip
+LOCAL_FILE = ".agentcli/config.local.toml"
+EXTRA = "MCP servers need the extra mcp: ./install.sh --extras mcp, or pip install 'agentcli[mcp]'."
+
+
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """A server as `.mcp.json` and settings have it, with the keys that other tools use; others are passed over."""
+
+    type: str = ""
+    transport: str = ""
+    command: str | list[str] = ""
+    args: list[str] = []
+    env: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    cwd: str = ""
+    url: str = ""
+    httpUrl: str = ""  # noqa: N815 - the field's names
+    headers: dict[str, str] = {}
+    http_headers: dict[str, str] = {}
+    env_http_headers: dict[str, str] = {}  # values are names of variables
+    bearer_token_env_var: str = ""
+    timeout: Milliseconds | None = None  # for one call
+    tool_timeout_sec: Seconds | None = None
+    startup_timeout_sec: Seconds | None = None
+    startup_timeout_ms: Milliseconds | None = None
+    enabled_tools: list[str] = []
+    disabled_tools: list[str] = []
+    includeTools: list[str] = []  # noqa: N815
+    excludeTools: list[str] = []  # noqa: N815
+    oauth: dict[str, Any] = {}
+    enabled: bool = True
+    disabled: bool = False
+
+    @property
+    def all_headers(self) -> dict[str, str]:
+        """With those whose values are in variables."""
+        variables = {name: f"${{{variable}}}" for name, variable in self.env_http_headers.items()}
+        token = {"Authorization": f"Bearer ${{{self.bearer_token_env_var}}}"} if self.bearer_token_env_var else {}
+        return {**self.http_headers, **variables, **token, **self.headers}
+
+
+def server_specs(
+    config: Config,
+    tell: Callable[[str], None],
+    *,
+    file: str = "",
+    added: Mapping[str, Any] = {},
+    is_strict: bool = False,
+) -> list[ServerSpec]:
+    """The servers that count here; `tell` hears what is wrong.
+
+    Those that a client has `added` come first, then those of a `file`, then local, project and user ones. With
+    `is_strict` only the first two. Raises `ConfigError` for a file that cannot be read.
+    """
+    sources: list[tuple[Mapping[str, Any], Scope, str]] = [(added, "flag", "the client")] if added else []
+    if file:
+        sources.append((servers_in(Path(file).expanduser()), "flag", file))
+    if not is_strict:
+        sources += _settings(config)
+    found: dict[str, ServerSpec | None] = {}
+    for servers, scope, source in sources:
+        for name, entry in servers.items():
+            if name not in found:
+                found[name] = _spec(config, name, entry, scope, source, tell)
+    return [spec for spec in found.values() if spec is not None]
+
+
+def _settings(config: Config) -> list[tuple[Mapping[str, Any], Scope, str]]:
+    """The tables of the settings and of the project's file, that which counts most first."""
+    root = project_root(config.cwd)
+    user, local = str(config.paths.user_config), str(root / LOCAL_FILE)
+    tables: list[tuple[Mapping[str, Any], Scope, str]] = []
+    for layer in reversed(config.layers):
+        if servers := layer.values.get("mcp_servers"):
+            of_project = Path(layer.source).is_relative_to(root / ".agentcli")
+            scope: Scope = "local" if layer.source == local else "project" if of_project else "user"
+            tables.append((servers, scope, layer.source))
+    if config.uses_project and is_brought_file(root / MCP_FILE, root):
+        users = [table for table in tables if table[2] == user]
+        others = [table for table in tables if table[2] != user]
+        tables = [*others, (servers_in(root / MCP_FILE), "project", str(root / MCP_FILE)), *users]
+    return tables
+
+
+def servers_in(file: Path) -> Mapping[str, Any]:
+    """The servers of a file in the form of `.mcp.json`. Raises `ConfigError`."""
+    try:
+        held = msgspec.json.decode(read_small_file(file), type=dict[str, Any])
+        servers = held.get("mcpServers", {})
+        if not isinstance(servers, dict):
+            raise ConfigError("mcpServers is no object.", file=str(file))
+        return servers
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
+
+
+def _spec(
+    config: Config, name: str, entry: Any, scope: Scope, source: str, tell: Callable[[str], None]
+) -> ServerSpec | None:
+    """None for a server that is off, or cannot be read, which is told."""
+    try:
+        given = msgspec.convert(entry, _Entry)
+    except msgspec.ValidationError as error:
+        tell(f"{source}: the MCP server {name} is not used: {error}.")
+        return None
+    kind, url = _TYPES.get(given.type or given.transport), given.url or given.httpUrl
+    problem = (
+        f"there is no type {given.type or given.transport!r}, but stdio, http and sse" if kind is None
+        else "it has neither a command nor a url" if not (given.command or url)
+        else ""
+    )  # fmt: skip
+    if problem or given.disabled or not given.enabled:
+        tell(f"{source}: the MCP server {name} is not used: {problem}.") if problem else None
+        return None
+    command, *arguments = [given.command] if isinstance(given.command, str) else given.command
+    environment, settings = config.environment, config.settings.mcp
+    return ServerSpec(
+        name,
+        kind or ("http" if url else "stdio"),  # type: ignore[arg-type]
+        command,
+        (*arguments, *given.args),
+        {**given.environment, **given.env},
+        url,
+        given.all_headers,
+        timeout_s=given.tool_timeout_sec
+        or _seconds(given.timeout)
+        or _from_environment(environment, "MCP_TOOL_TIMEOUT", tell)
+        or settings.call_timeout_s,
+        oauth=given.oauth,
+        scope=scope,
+        source=source,
+        cwd=given.cwd,
+        startup_timeout_s=given.startup_timeout_sec
+        or _seconds(given.startup_timeout_ms)
+        or _from_environment(environment, "MCP_TIMEOUT", tell)
+        or STARTUP_TIMEOUT_S,
+        enabled_tools=(*given.enabled_tools, *given.includeTools),
+        disabled_tools=(*given.disabled_tools, *given.excludeTools),
+    )
+
+
+def _seconds(milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else milliseconds / 1000
+
+
+def _from_environment(environment: Mapping[str, str], name: str, tell: Callable[[str], None]) -> float | None:
+    """A time limit in seconds, of a variable that has milliseconds; None without one."""
+    if not (value := environment.get(name, "").strip()):
+        return None
+    try:
+        return _seconds(msgspec.convert(value, Milliseconds, strict=False))
+    except msgspec.ValidationError as error:
+        tell(f"{name} is not used: {error}.")
+        return None
+
+
+def expanded(text: str, environment: Mapping[str, str], *, refused: Collection[str] = ()) -> str:
+    """`${VAR}` and `${VAR:-default}` replaced. Raises `ToolError` for a variable that is not set, or is `refused`."""
+
+    def value(found: re.Match[str]) -> str:
+        name, default = found[1], found[2]
+        if name in refused:
+            raise ToolError(
+                f"A server of the project may not have {name}, a key of a model: put the server in your own settings.",
+                kind="permission_denied",
+            )
+        if name in environment:
+            return environment[name]
+        if default is None:
+            raise ToolError(f"{name} is not set in the environment, and the server needs it.", kind="dependency_error")
+        return str(default)
+
+    return _VARIABLE.sub(value, text)
+
+
+def texts_of(spec: ServerSpec) -> tuple[str, ...]:
+    """Everything of a server in which variables are expanded, its command first."""
+    oauth = (str(value) for value in spec.oauth.values())
+    return (spec.command, *spec.args, spec.cwd, *spec.env.values(), spec.url, *spec.headers.values(), *oauth)
+
+
+def told_server(spec: ServerSpec) -> str:
+    """Everything that a server is started with or sent, as it is written, for whoever is to trust it."""
+    given = [f"{name}={value}" for name, value in spec.env.items()]
+    given += [f"{name}: {value}" for name, value in spec.headers.items()]
+    given += [f"in {spec.cwd}"] if spec.cwd else []
+    return f"The MCP server {spec.name} {'reaches' if spec.url else 'runs'}: {'; '.join((spec.target, *given))}"
+
+
+class Connecting:
+    """Implements `Connect` for the servers of one configuration."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    async def __call__(self, spec: ServerSpec, heed: Heed) -> MCPClient:
+        root = project_root(self._config.cwd)
+        sdk = await asyncio.to_thread(load_sdk)
+        if spec.type == "stdio":
+            made: MCPClient = await sdk.connect_stdio(spec, self._launch(spec, root), heed, self._config.cwd)
+            return made
+        url, headers = self.address(spec)
+        from agentcli.extensions.mcp import oauth
+
+        logins = oauth.KeptLogins(self._config.kept_keys)
+        login = await asyncio.to_thread(logins.load, url)
+        auth = None if "authorization" in map(str.lower, headers) else oauth.kept_auth(logins, url, login)
+        reached: MCPClient = await sdk.connect_http(spec, url, headers, heed, self._config.cwd, auth=auth)
+        return reached
+
+    def address(self, spec: ServerSpec) -> tuple[str, dict[str, str]]:
+        """The address of a server and the headers it is sent. Raises `ToolError`."""
+        headers = {name: self.expanded(spec, value) for name, value in spec.headers.items()}
+        return self.expanded(spec, spec.url), headers
+
+    def expanded(self, spec: ServerSpec, text: str, more: Mapping[str, str] = {}) -> str:
+        """A text of a server's with its variables replaced. Raises `ToolError`."""
+        return expanded(text, {**self._config.environment, **more}, refused=self._keys if spec.is_of_project else ())
+
+    @cached_property
+    def _keys(self) -> frozenset[str]:
+        """The variables that hold keys of models."""
+        from agentcli.models.keys import ProviderKeys
+
+        keys = ProviderKeys(self._config)
+        return frozenset(name for provider in keys.takers() for name in keys.variables(provider))
+
+    def _launch(self, spec: ServerSpec, root: Path) -> Any:
+        environment = self._config.environment
+        from agentcli.extensions.mcp import stdio
+        from agentcli.infra.sandbox.processes.environment import command_environment
+
+        own = command_environment(environment, "")
+        own |= {"AGENTCLI_PROJECT_DIR": str(root), "CLAUDE_PROJECT_DIR": str(root)}
+        own |= {name: self.expanded(spec, value) for name, value in spec.env.items()}
+        argv = tuple(self.expanded(spec, part, own) for part in (spec.command, *spec.args))
+        folder = Path(self.expanded(spec, spec.cwd, own)).expanduser()
+        return stdio.Launch(argv, own, self._config.cwd / folder)
+
+
+def load_sdk() -> Any:
+    """The module that uses the SDK; takes 0.6 s, without the collector a fifth less. Raises `ToolError`."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        from agentcli.extensions.mcp import connection
+
+        return connection
+    except ImportError as error:
+        raise ToolError(f"{EXTRA} ({error})", kind="dependency_error") from error
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def server_pins(config: Config, programs: WorkspacePrograms, specs: Iterable[ServerSpec]) -> Pins:
+    """What servers are held to: what they offered when they were approved, and the programs that they are."""
+    for spec in specs:
+        programs.add_server(spec)
+    from agentcli.extensions.mcp.pins import FilePins
+
+    return FilePins(config.paths.state / "mcp", project_root(config.cwd), programs.pins)
+
+
+def make_servers(
+    config: Config,
+    specs: Sequence[ServerSpec],
+    programs: WorkspacePrograms,
+    tell: Callable[[str], None],
+    *,
+    clients: Sequence[MCPClient],
+) -> Servers | None:
+    """The servers of a program, and the `clients` that a caller brings; None where there is none."""
+    only = [name for name in config.settings.tools.only if name.startswith("mcp__")]
+    if not (specs or clients) or (config.settings.tools.only and not only):
+        return None
+    pins = server_pins(config, programs, specs)
+    from agentcli.extensions.mcp.servers import Servers
+
+    made: Servers = Servers(specs, Connecting(config), pins, clients=clients, only=only)
+    made.tell = tell
+    return made

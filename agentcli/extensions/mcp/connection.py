@@ -1,0 +1,330 @@
+"""Speaks to one MCP server with the official SDK: over stdio, Streamable HTTP or SSE, in both eras of the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx2
+import mcp_types as types
+from mcp import Client
+from mcp.client import streamable_http
+from mcp.client._transport import Transport, TransportStreams
+from mcp.client.auth import OAuthFlowError
+from mcp.client.session import ClientRequestContext, IncomingMessage
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+from agentcli.errors import ToolError
+from agentcli.extensions.mcp.client import Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec
+from agentcli.extensions.mcp.content import parts_of, resource_part
+from agentcli.extensions.mcp.elicitation import elicited
+from agentcli.extensions.mcp.messages import MessageReader, fault_of
+from agentcli.extensions.mcp.results import repair_result
+from agentcli.extensions.mcp.server import Heed, NeedsLogin
+from agentcli.extensions.mcp.stdio import Launch, stdio_transport
+from agentcli.llm.messages import Text
+from agentcli.tools.tool import Ask
+from agentcli.version import __version__
+
+MOST_PAGES = 100  # of a list; a server that goes on for ever is not followed
+LARGEST_EVENT = 16 * 1024 * 1024  # bytes of one event of a stream
+CONNECT_S = 10.0
+_CLOSE_S = {"stdio": 8.0, "http": 2.0, "sse": 2.0}  # a process is ended step by step
+
+log = logging.getLogger(__name__)
+Listed = TypeVar("Listed")
+
+
+class SdkClient:
+    """Implements `MCPClient` and `OffersPrompts`. The SDK's client lives in a task of its own, as it has to."""
+
+    def __init__(self, spec: ServerSpec, heed: Heed) -> None:
+        self._spec = spec
+        self._heed = heed
+        self._client: Client | None = None
+        self._asking: list[Ask | None] = []
+        self._leave = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        return self._spec.name
+
+    async def open(self, transport: Transport, root: Path) -> None:
+        """Connect. Raises `ToolError`, and `NeedsLogin`."""
+        opened: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._live(transport, root, opened))
+        try:
+            self._client = await asyncio.shield(opened)
+        except asyncio.CancelledError:
+            await self.close()
+            raise
+        except Exception as error:
+            raise self._told(error) from error
+
+    async def _live(self, transport: Transport, root: Path, opened: asyncio.Future[Client]) -> None:
+        async def roots(context: ClientRequestContext) -> types.ListRootsResult:
+            return types.ListRootsResult(roots=[types.Root(uri=root.as_uri(), name=root.name)])  # type: ignore[arg-type]
+
+        client = Client(
+            transport,
+            client_info=types.Implementation(name="agentcli", version=__version__),
+            elicitation_callback=self._elicit,
+            list_roots_callback=roots,
+            message_handler=self._hear,
+            cache=None,
+        )
+        try:
+            async with client:
+                # A regular expression of the server's would hold up the event loop, and nobody relies on it.
+                client.session.validate_tool_result = _unchecked  # type: ignore[method-assign]
+                self._repair_results(client)
+                opened.set_result(client)
+                listening = asyncio.create_task(self._listen(client))
+                try:
+                    await self._leave.wait()
+                finally:
+                    listening.cancel()
+        except Exception as error:  # noqa: BLE001 - the SDK's task groups raise whatever a transport raises
+            if not opened.done():
+                opened.set_exception(_first(error))
+            elif not self._leave.is_set():
+                self.lost(str(self._told(_first(error))))
+        finally:
+            if not opened.done():
+                opened.cancel()
+
+    def _repair_results(self, client: Client) -> None:
+        """Have an odd item of a result cost nothing but itself; the SDK gives up all of the result."""
+        dispatcher = client.session._dispatcher  # noqa: SLF001 - no other seam lies before the validation of results
+        send = dispatcher.send_raw_request
+
+        async def send_and_repair(method: str, *given: Any, **options: Any) -> dict[str, Any]:
+            result = await send(method, *given, **options)
+            return repair_result(method, client.protocol_version, result, self._report)
+
+        dispatcher.send_raw_request = send_and_repair  # type: ignore[method-assign]
+
+    def _report(self, problem: str) -> None:
+        self._heed.report(f"The MCP server {self.name}: {problem}.")
+
+    def lost(self, why: str) -> None:
+        """The transport has ended."""
+        self._leave.set()
+        self._heed.lost(f"The MCP server {self.name} is gone. {why}")
+
+    async def _listen(self, client: Client) -> None:
+        """Have a server of the newer era tell of changes; one of the older does so unasked."""
+        if client.protocol_version not in MODERN_PROTOCOL_VERSIONS:
+            return
+        with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
+            async with client.listen(tools_list_changed=True, prompts_list_changed=True) as events:
+                async for _ in events:
+                    self._heed.offer_changed()
+
+    async def _hear(self, message: IncomingMessage) -> None:
+        if isinstance(message, types.ToolListChangedNotification | types.PromptListChangedNotification):
+            self._heed.offer_changed()
+        elif isinstance(message, Exception):
+            log.warning("MCP server %s: %s", self.name, message)
+
+    async def _elicit(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+        """Servers of the older era do not say which call their question belongs to: it is put by the newest one."""
+        return await elicited(params, next((ask for ask in reversed(self._asking) if ask is not None), None))
+
+    # What it offers
+
+    async def list_tools(self) -> Sequence[RemoteTool]:
+        client = self._open_client()
+        tools = await self._guarded(_all_pages(client.list_tools, lambda page: page.tools))
+        return [RemoteTool(tool.name, tool.description or tool.title or "", tool.input_schema) for tool in tools]
+
+    async def offer(self) -> Offer:
+        client = self._open_client()
+        has = client.server_capabilities
+        tools = await self.list_tools() if has.tools is not None else ()
+        prompts: list[types.Prompt] = []
+        if has.prompts is not None:
+            with suppress(ToolError):  # some say that they have prompts, and know no such request
+                prompts = await self._guarded(_all_pages(client.list_prompts, lambda page: page.prompts))
+        return Offer(tuple(tools), tuple(map(_prompt, prompts)), client.instructions or "")
+
+    async def get_prompt(self, name: str, arguments: dict[str, str]) -> str:
+        result = await self._guarded(self._open_client().get_prompt(name, arguments))
+        parts = parts_of(message.content for message in result.messages)
+        return "\n\n".join(part.text if isinstance(part, Text) else "[an image or a document]" for part in parts)
+
+    async def read_resource(self, uri: str) -> Parts:
+        result = await self._guarded(self._open_client().read_resource(uri))
+        return tuple(map(resource_part, result.contents))
+
+    # Calls
+
+    async def call_tool(
+        self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None
+    ) -> RemoteResult:
+        client = self._open_client()
+
+        def told(done: float, total: float | None, message: str | None) -> None:
+            share = f"{done:g}/{total:g}" if total else f"{done:g}"
+            progress(f"{share} {message}" if message else share)
+
+        heed = _heeding(told)
+
+        self._asking.append(ask)
+        try:
+            result = await self._guarded(client.call_tool(name, input, progress_callback=heed), ask=ask)
+        finally:
+            self._asking.remove(ask)
+        return RemoteResult(parts_of(result.content), result.structured_content, result.is_error)
+
+    async def close(self) -> None:
+        self._leave.set()
+        if self._task is not None and not self._task.done():
+            if self._client is None:  # it waits for a server that may never answer
+                self._task.cancel()
+            _, late = await asyncio.wait((self._task,), timeout=_CLOSE_S[self._spec.type])
+            for task in late:
+                task.cancel()
+                await asyncio.wait((task,))
+
+    def _open_client(self) -> Client:
+        if self._client is None or self._leave.is_set():
+            raise ToolError(f"The MCP server {self.name} is not connected.", kind="resource_error")
+        return self._client
+
+    async def _guarded(self, request: Awaitable[Listed], *, ask: Ask | None = None) -> Listed:
+        """The answer to a request. Raises `ToolError`."""
+        try:
+            return await request
+        except Exception as error:
+            if isinstance(error, MCPError) and error.code == types.URL_ELICITATION_REQUIRED and ask is not None:
+                data = types.ElicitationRequiredErrorData.model_validate(error.data)
+                for wanted in data.elicitations:
+                    await elicited(wanted, ask)
+                raise ToolError("The person was asked to open an address first: make the call again.") from error
+            raise self._told(error) from error
+
+    def _told(self, error: Exception) -> Exception:
+        """An error of the SDK, or of what is below it, as one of ours; others stay what they are."""
+        where = f"The MCP server {self.name}"
+        match error:
+            case ToolError():
+                return error
+            case OAuthFlowError():
+                return NeedsLogin(f"{where} wants a login: agentcli mcp login {self.name}", kind="permission_denied")
+            case MCPError(code=types.INVALID_PARAMS):
+                return ToolError(f"{where} says: {error}", kind="invalid_parameters")
+            case MCPError(code=types.PARSE_ERROR):
+                return ToolError(f"{where}: {error}.", code=str(error.code))
+            case MCPError(code=types.CONNECTION_CLOSED):
+                return ToolError(f"{where} is gone: {error}", kind="resource_error", code="connection_closed")
+            case MCPError():
+                return ToolError(f"{where} says: {error}", code=str(error.code))
+            case ValidationError():
+                return ToolError(f"{where} sent what is no answer: {fault_of(error)}.")
+            case httpx2.HTTPStatusError() if error.response.status_code in (401, 403):
+                return NeedsLogin(
+                    f"{where} refuses access (HTTP {error.response.status_code}): check its headers, or "
+                    f"agentcli mcp login {self.name}",
+                    kind="permission_denied",
+                )
+            case TimeoutError():
+                return ToolError(f"{where} did not answer in time.", kind="timeout")
+            case OSError() | httpx2.HTTPError() | RuntimeError():
+                return ToolError(f"{where} could not be reached: {error}", kind="dependency_error")
+            case _:
+                return error
+
+
+def _heeding(tell: Callable[[float, float | None, str | None], None]) -> ProgressFnT:
+    async def heed(progress: float, total: float | None, message: str | None) -> None:
+        tell(progress, total, message)
+
+    return heed
+
+
+async def _unchecked(name: str, result: types.CallToolResult) -> None:
+    """Take results as they are, whatever schema the server gives for them."""
+
+
+async def _all_pages(fetch: Callable[..., Awaitable[Any]], items: Callable[[Any], Sequence[Listed]]) -> list[Listed]:
+    found: list[Listed] = []
+    cursor = None
+    for _ in range(MOST_PAGES):
+        page = await fetch(cursor=cursor)
+        found += items(page)
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    return found
+
+
+def _prompt(prompt: types.Prompt) -> RemotePrompt:
+    arguments = tuple((one.name, bool(one.required)) for one in prompt.arguments or ())
+    return RemotePrompt(prompt.name, prompt.description or prompt.title or "", arguments)
+
+
+def _first(error: BaseException) -> Exception:
+    """The error that a group of errors is about."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, Exception) else RuntimeError(str(error))
+
+
+async def connect_stdio(spec: ServerSpec, launch: Launch, heed: Heed, root: Path) -> SdkClient:
+    """Raises `ToolError`."""
+    client = SdkClient(spec, heed)
+    await client.open(stdio_transport(launch, on_end=client.lost), root)
+    return client
+
+
+async def connect_http(
+    spec: ServerSpec, url: str, headers: dict[str, str], heed: Heed, root: Path, *, auth: httpx2.Auth | None
+) -> SdkClient:
+    """Raises `ToolError`, and `NeedsLogin`."""
+    client = SdkClient(spec, heed)
+    made = partial(httpx2.AsyncClient, headers=headers, auth=auth)
+    await client.open(_http_transport(spec, url, made), root)
+    return client
+
+
+@asynccontextmanager
+async def _http_transport(
+    spec: ServerSpec, url: str, made: Callable[..., httpx2.AsyncClient]
+) -> AsyncIterator[TransportStreams]:
+    patience = httpx2.Timeout(CONNECT_S, read=spec.timeout_s)
+    if spec.type == "sse":
+
+        def factory(
+            headers: dict[str, str] | None = None, timeout: object = None, auth: object = None
+        ) -> httpx2.AsyncClient:
+            return made(timeout=patience)
+
+        async with sse_client(url, httpx_client_factory=factory) as streams:
+            yield streams
+        return
+    async with (
+        made(timeout=patience) as http,
+        streamable_http_client(url, http_client=http, max_sse_event_size=LARGEST_EVENT) as streams,
+    ):
+        yield streams
+
+
+# Its transports for HTTP take no reader of ours.
+streamable_http.jsonrpc_message_adapter = MessageReader()  # type: ignore[attr-defined, assignment]
+types.jsonrpc_message_adapter = MessageReader()  # type: ignore[assignment]
+warnings.filterwarnings("ignore", category=MCPDeprecationWarning)
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # its tracebacks are for a log, not for a terminal

@@ -1,0 +1,205 @@
+"""Logs the person in to MCP servers by OAuth 2.1, and keeps the tokens as API keys are kept."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import msgspec
+from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+from mcp.shared.auth import (
+    AuthorizationCodeResult,
+    OAuthClientInformationFull,
+    OAuthClientMetadata,
+    OAuthMetadata,
+    OAuthToken,
+)
+from msgspec import Struct
+from pydantic import AnyUrl
+
+from agentcli.extensions.mcp.client import ServerSpec
+from agentcli.settings.keys import KeptKeys
+
+LOGIN_PATIENCE_S = 300.0
+_LONGEST_REQUEST = 16_384  # bytes of the browser's request
+_PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nConnection: close\r\n\r\n<p>%s</p>"
+
+
+class Login(Struct, frozen=True, omit_defaults=True):
+    """A login as it is kept: the SDK's records as JSON texts, and when the token expires (seconds since 1970)."""
+
+    token: str = ""
+    expires_at: float | None = None
+    client: str = ""
+    server: str = ""
+
+
+class KeptLogins:
+    """Logins by the address of the server. Its methods block: the system's keyring may ask for a password."""
+
+    def __init__(self, keys: KeptKeys) -> None:
+        self._keys = keys
+
+    def load(self, url: str) -> Login | None:
+        """Raises `ConfigError`."""
+        kept = self._keys.get(_name(url), afresh=True)  # another session may have renewed it
+        return msgspec.json.decode(kept, type=Login) if kept else None
+
+    def save(self, url: str, login: Login) -> str:
+        """Gives the place. Raises `ConfigError`."""
+        return self._keys.store(_name(url), msgspec.json.encode(login).decode())
+
+    def remove(self, url: str) -> bool:
+        """Raises `ConfigError`."""
+        return bool(self._keys.remove(_name(url)))
+
+
+def _name(url: str) -> str:
+    return f"mcp:{url}"
+
+
+class LoginTokens:
+    """Implements the SDK's `TokenStorage` for one server."""
+
+    def __init__(self, logins: KeptLogins, url: str, login: Login) -> None:
+        self._logins = logins
+        self._url = url
+        self.login = login
+
+    async def get_tokens(self) -> OAuthToken | None:
+        return OAuthToken.model_validate_json(self.login.token) if self.login.token else None
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        expires_at = time.time() + tokens.expires_in if tokens.expires_in is not None else None
+        await self._change(token=tokens.model_dump_json(), expires_at=expires_at)
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        return OAuthClientInformationFull.model_validate_json(self.login.client) if self.login.client else None
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        await self._change(client=client_info.model_dump_json(exclude_none=True))
+
+    async def keep_server(self, metadata: OAuthMetadata) -> None:
+        """Keep where tokens are refreshed, which a later process would have to find out again."""
+        await self._change(server=metadata.model_dump_json(exclude_none=True))
+
+    async def _change(self, **changes: object) -> None:
+        self.login = msgspec.structs.replace(self.login, **changes)
+        await asyncio.to_thread(self._logins.save, self._url, self.login)
+
+
+class _Provider(OAuthClientProvider):
+    """The SDK's, which also knows from an earlier process when a token expires and where it is refreshed."""
+
+    tokens: LoginTokens
+
+    async def _initialize(self) -> None:
+        await super()._initialize()
+        login = self.tokens.login
+        self.context.token_expiry_time = login.expires_at
+        if login.server:
+            self.context.oauth_metadata = OAuthMetadata.model_validate_json(login.server)
+
+
+class AsksForLogin(httpx2.Auth):
+    """For a server without a login: a refusal says that one is wanted."""
+
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        response = yield request
+        if response.status_code == 401:
+            raise OAuthFlowError("The server wants a login.")
+
+
+def kept_auth(logins: KeptLogins, url: str, login: Login | None) -> httpx2.Auth:
+    """What requests to a server carry. Nobody is sent to a browser by it: it raises `OAuthFlowError` instead."""
+    if login is None:
+        return AsksForLogin()
+
+    async def refuse(address: str) -> None:
+        raise OAuthFlowError("The login has expired.")
+
+    async def never() -> AuthorizationCodeResult:
+        raise OAuthFlowError("The login has expired.")
+
+    return _provider(LoginTokens(logins, url, login), url, "http://127.0.0.1/callback", refuse, never)
+
+
+def _provider(
+    tokens: LoginTokens,
+    url: str,
+    callback: str,
+    send: Callable[[str], object],
+    wait: Callable[[], object],
+    *,
+    about_us: str | None = None,
+) -> _Provider:
+    metadata = OAuthClientMetadata(
+        client_name="agentcli",
+        redirect_uris=[AnyUrl(callback)],
+        token_endpoint_auth_method="none",  # noqa: S106
+    )
+    provider = _Provider(url, metadata, tokens, send, wait, about_us)  # type: ignore[arg-type]
+    provider.tokens = tokens
+    return provider
+
+
+@asynccontextmanager
+async def login_auth(
+    logins: KeptLogins, spec: ServerSpec, url: str, show: Callable[[str], None]
+) -> AsyncIterator[httpx2.Auth]:
+    """What the requests of a login carry; `show` is given the address for the person's browser.
+
+    The login is kept as soon as it is there. Unless the settings name a client, one is registered anew each time: the
+    address for answers has another port.
+    """
+    answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
+
+    states: set[str] = set()  # of the answers that were asked for; any page could send others
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        line = (await reader.readline()).decode("ascii", errors="replace")
+        target = urlsplit(line.split(" ")[1] if line.count(" ") == 2 else "")
+        given = {name: values[0] for name, values in parse_qs(target.query).items()}
+        is_answer = target.path == "/callback" and bool(given) and given.get("state") in states
+        writer.write(_PAGE % (b"You are logged in: back to the terminal." if is_answer else b"Nothing is here."))
+        writer.close()
+        if is_answer:
+            answers.put_nowait(given)
+
+    async def send(address: str) -> None:
+        states.update(parse_qs(urlsplit(address).query).get("state", ()))
+        show(address)
+
+    async def wait() -> AuthorizationCodeResult:
+        async with asyncio.timeout(LOGIN_PATIENCE_S):
+            given = await answers.get()
+        if "code" not in given:
+            raise OAuthFlowError(given.get("error_description") or given.get("error") or "There is no code.")
+        return AuthorizationCodeResult(code=given["code"], state=given.get("state"), iss=given.get("iss"))
+
+    server = await asyncio.start_server(answer, "127.0.0.1", spec.oauth.get("callbackPort", 0), limit=_LONGEST_REQUEST)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        callback = f"http://127.0.0.1:{port}/callback"
+        tokens = LoginTokens(logins, url, Login(client=_named_client(spec, callback)))
+        provider = _provider(tokens, url, callback, send, wait, about_us=spec.oauth.get("clientMetadataUrl"))
+        yield provider
+        if provider.context.oauth_metadata is not None and tokens.login.token:
+            await tokens.keep_server(provider.context.oauth_metadata)
+
+
+def _named_client(spec: ServerSpec, callback: str) -> str:
+    """The client that the settings name, as JSON; empty where they name none."""
+    if not (id := spec.oauth.get("clientId", "")):
+        return ""
+    secret = spec.oauth.get("clientSecret") or None
+    return OAuthClientInformationFull(
+        client_id=id,
+        client_secret=secret,
+        redirect_uris=[AnyUrl(callback)],
+        token_endpoint_auth_method="client_secret_basic" if secret else "none",
+    ).model_dump_json(exclude_none=True)

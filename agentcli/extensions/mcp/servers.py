@@ -1,0 +1,232 @@
+"""Holds the MCP servers of a program: starts them behind the prompt, and adds their tools to sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from agentcli.agent.calls.scopes import SessionCalls
+from agentcli.agent.events import Emit
+from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.state import AgentState
+from agentcli.errors import ToolError, UsageError, did_you_mean
+from agentcli.extensions.mcp.client import MCPClient, Offer, OffersPrompts, Parts, RemotePrompt, ServerSpec
+from agentcli.extensions.mcp.mentions import attach_named
+from agentcli.extensions.mcp.server import Connect, Heed, Pins, Server
+from agentcli.extensions.mcp.tools import remote_tools
+from agentcli.llm.provider import ToolSpec
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import Tool
+
+UNTOLD_PATIENCE_S = 1.0  # most servers are there by then
+
+
+class Servers:
+    """The servers of one program, by name; `clients` are a caller's own. `only` names the tools that count.
+
+    What models see of a server is fixed for a conversation: what changes counts from the next one or the next
+    compaction on, so that the beginning of requests stays the same. Only a server that was not known when the
+    conversation began joins it at a later prompt. `can_skip`: the person can have the waiting end with Enter.
+    """
+
+    can_skip = False
+
+    def __init__(
+        self,
+        specs: Sequence[ServerSpec],
+        connect: Connect,
+        pins: Pins,
+        *,
+        clients: Sequence[MCPClient] = (),
+        only: Sequence[str] = (),
+    ) -> None:
+        self.tell: Callable[[str], None] = lambda text: None
+        self.on_prompts: Callable[[], None] = lambda: None
+        self._only = [Rule(name) for name in only]
+        made = partial(Server, tell=self._say, updated=self._heed_update)
+        self._servers = {spec.name: made(spec, connect, pins) for spec in specs}
+        for client in clients:
+            spec = ServerSpec(client.name, scope="caller")
+            self._servers[client.name] = made(spec, partial(_given, client), _NoPins())
+        self._starting: set[asyncio.Task[None]] = set()
+        self._joining = asyncio.Lock()
+        self._is_skipped = asyncio.Event()
+        self._has_news = False
+
+    def __iter__(self) -> Iterator[Server]:
+        return iter(self._servers.values())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._servers
+
+    def get(self, name: str) -> Server:
+        """Raises `UsageError` that lists what there is."""
+        if name not in self._servers:
+            known = ", ".join(self._servers) or "none"
+            raise UsageError(f"There is no MCP server {name!r}{did_you_mean(name, self._servers)}; there is {known}.")
+        return self._servers[name]
+
+    def start(self) -> None:
+        """Begin to connect to all of them, and return at once."""
+        for server in self:
+            self._begin(server)
+
+    def _begin(self, server: Server) -> asyncio.Task[None]:
+        task = asyncio.create_task(_started(server))
+        self._starting.add(task)
+        task.add_done_callback(self._starting.discard)
+        return task
+
+    async def join(self, calls: SessionCalls) -> None:
+        """Let a session have the tools, before its first request and where a server has come late.
+
+        Servers that were never reached before are waited for, each as long as it may take to start.
+        """
+        async with self._joining:
+            if calls.unknown_servers is None:
+                await self._wait_for_new()
+                self.add_tools(calls)
+                calls.unknown_servers = {server.name for server in self if server.pinned is None}
+                return
+            unknown = [server for server in self if server.name in calls.unknown_servers]
+            if late := [server for server in unknown if server.pinned is not None]:
+                calls.unknown_servers.difference_update(server.name for server in late)
+                self.add_tools(calls)
+                names = ", ".join(server.name for server in late)
+                self.tell(f"From this prompt on, the model can use the tools of: {names}")
+            for server in unknown:
+                if server.pinned is None:
+                    self._begin(server)  # it may have downloaded by now what it needs
+
+    def stop_waiting(self) -> None:
+        """Have sessions begin without the servers that still connect."""
+        self._is_skipped.set()
+
+    async def _wait_for_new(self) -> None:
+        new = [server for server in self if server.pinned is None and not server.problem]
+        if not new:
+            return
+        self._is_skipped.clear()
+        tasks = [self._begin(server) for server in new]
+        skipped = asyncio.create_task(_until_set(self._is_skipped))
+        try:
+            _, late = await asyncio.wait(tasks, timeout=UNTOLD_PATIENCE_S)
+            if late:
+                waiting = [server for server in new if server.pinned is None and not server.problem]
+                names = ", ".join(server.name for server in waiting)
+                most_s = max((server.spec.startup_timeout_s for server in waiting), default=0)
+                how = " Press Enter to start without them." if self.can_skip else ""
+                self.tell(f"Waiting up to {most_s:g} s for new MCP servers: {names}.{how}")
+            while late and not skipped.done():
+                _, late = await asyncio.wait((*late, skipped), return_when=asyncio.FIRST_COMPLETED)
+                late.discard(skipped)
+        finally:
+            skipped.cancel()
+        for server in new:
+            if server.pinned is None:
+                why = "has not answered yet. Its tools are available from the first prompt after it answers."
+                why = f"offers no tools: {server.problem}" if server.problem else why
+                self.tell(f"The MCP server {server.name} {why}")
+
+    def add_tools(self, calls: SessionCalls) -> None:
+        """Have a session's tools be its own and those of the servers, as they are now."""
+        self._has_news = False
+        tools = list(self.tools())
+        if _shown(tools) != _shown(tool for tool in calls.tools if tool.server):
+            calls.tools = ToolRegistry((*(tool for tool in calls.tools if not tool.server), *tools))
+
+    def refresh(self, calls: SessionCalls) -> None:
+        """Use what has changed, now that the beginning of requests changes anyway."""
+        if self._has_news:
+            self.add_tools(calls)
+
+    def tools(self) -> Iterator[Tool]:
+        """Those that are known of all servers."""
+        taken: set[str] = set()
+        for server in self:
+            offered = server.pinned.tools if server.pinned else ()
+            wanted = [tool for tool in offered if server.spec.offers(tool.name)]
+            for tool in remote_tools(server.name, wanted, server.call, taken):
+                if not self._only or any(rule.names(tool.name) for rule in self._only):
+                    yield tool
+
+    def prompts(self) -> Iterator[tuple[Server, RemotePrompt]]:
+        for server in self:
+            for prompt in server.pinned.prompts if server.pinned else ():
+                yield server, prompt
+
+    async def prompt(self, server: Server, prompt: RemotePrompt, arguments: dict[str, str]) -> str:
+        """The text of a prompt. Raises `UsageError`."""
+        try:
+            client = await server.client()
+            assert isinstance(client, OffersPrompts), "only those that have prompts are listed"
+            return await client.get_prompt(prompt.name, arguments)
+        except ToolError as error:
+            raise UsageError(str(error)) from error
+
+    async def read(self, name: str, uri: str) -> Parts:
+        """A resource. Raises `ToolError`."""
+        client = await self._servers[name].client()
+        if not isinstance(client, OffersPrompts):
+            raise ToolError(f"The MCP server {name} has no resources.", kind="not_found")
+        async with asyncio.timeout(self._servers[name].spec.timeout_s):
+            return await client.read_resource(uri)
+
+    async def attach_named(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None:
+        """Add the resources that a prompt names to it."""
+        await attach_named(state, prompt_ids, emit, servers=self._servers, read=self.read)
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Each server with its state, for programs."""
+        return [{"name": server.name, "status": server.status} for server in self]
+
+    async def aclose(self, *, for_good: bool = True) -> None:
+        """Disconnect from all; unless `for_good`, a later call connects again."""
+        for task in list(self._starting):
+            task.cancel()
+        await asyncio.gather(*(server.aclose(for_good=for_good) for server in self))
+
+    def _say(self, text: str) -> None:
+        """Tell whoever listens now: another session may have begun since."""
+        self.tell(text)
+
+    def _heed_update(self) -> None:
+        self._has_news = True
+        self.on_prompts()
+
+
+def _shown(tools: Iterable[Tool]) -> list[ToolSpec]:
+    return [tool.spec() for tool in tools]
+
+
+async def _started(server: Server) -> None:
+    with suppress(ToolError):  # its state says what is wrong
+        await server.client()
+
+
+async def _until_set(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _given(client: MCPClient, spec: ServerSpec, heed: Heed) -> MCPClient:
+    return client
+
+
+class _NoPins:
+    """For clients that a caller brings: there is no first time to wait for."""
+
+    def load(self, spec: ServerSpec) -> Offer | None:
+        return None
+
+    def save(self, spec: ServerSpec, offer: Offer) -> None:
+        pass
+
+    def changed_programs(self, spec: ServerSpec) -> Sequence[Path]:
+        return ()
+
+    def accept_programs(self, spec: ServerSpec) -> None:
+        pass

@@ -1,0 +1,127 @@
+"""MCP servers: `/mcp` shows, restarts and approves them, and each of their prompts is a command."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+
+from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
+from agentcli.conversation.mentions import foreign_text
+from agentcli.conversation.titles import shortened
+from agentcli.errors import ToolError, UsageError
+from agentcli.extensions.mcp.client import RemotePrompt
+from agentcli.extensions.mcp.names import tool_name
+from agentcli.extensions.mcp.server import Server
+from agentcli.extensions.mcp.servers import Servers
+
+GROUP = "MCP"
+NONE = "No MCP server is configured here: agentcli mcp add NAME -- COMMAND adds one."
+_LONGEST_HELP = 80  # characters
+_MARKS = {"connected": "●", "connecting": "…", "idle": "○", "changed": "!", "needs-auth": "!", "failed": "✗"}
+_FORMS = ("", "NAME", "restart NAME", "approve NAME")
+
+
+def add_mcp_commands(commands: Commands, servers: Servers | None) -> None:
+    """Add `/mcp`, and the prompts of servers as `/mcp__SERVER__PROMPT`, also those that become known later."""
+
+    async def show(host: CommandHost, argument: str) -> Outcome:
+        return NONE if servers is None else await _mcp(servers, argument)
+
+    commands.add(
+        Command("mcp", "show the MCP servers; restart or approve one", show, "[NAME]", group=GROUP, forms=_FORMS)
+    )
+    if servers is None:
+        return
+    known = servers
+
+    def add_prompts() -> None:
+        taken = {command.name for command in commands}
+        for server, prompt in known.prompts():
+            if (name := tool_name(server.name, prompt.name)) not in taken:
+                help = shortened(prompt.description or f"a prompt of {server.name}", _LONGEST_HELP)
+                commands.add(Command(name, help, _runner(known, server, prompt), _hint(prompt), group=GROUP))
+
+    servers.on_prompts = add_prompts
+    add_prompts()
+
+
+def _hint(prompt: RemotePrompt) -> str:
+    return " ".join(name.upper() if needed else f"[{name.upper()}]" for name, needed in prompt.arguments)
+
+
+def _runner(servers: Servers, server: Server, prompt: RemotePrompt) -> Callable[[CommandHost, str], Awaitable[Outcome]]:
+    async def run(host: CommandHost, argument: str) -> Outcome:
+        text = await servers.prompt(server, prompt, arguments_of(prompt, argument))
+        if not text.strip():
+            raise UsageError(f"The prompt {prompt.name} of the MCP server {server.name} is empty.")
+        told = f"Do what this prompt of the MCP server {server.name} says."
+        return AsPrompt(told, more=(foreign_text(f"prompt {prompt.name}", text),))
+
+    return run
+
+
+def arguments_of(prompt: RemotePrompt, given: str) -> dict[str, str]:
+    """The words after a command as arguments, in order or as `name=value`; the last one takes all that is left.
+
+    Raises `UsageError`.
+    """
+    names = [name for name, _ in prompt.arguments]
+    try:
+        words = shlex.split(given)
+    except ValueError as error:
+        raise UsageError(f"The arguments cannot be read: {error}.") from error
+    named = {key: value for key, equals, value in (word.partition("=") for word in words) if equals and key in names}
+    others = [word for word in words if word.partition("=")[0] not in named]
+    free = [name for name in names if name not in named]
+    if len(others) > len(free) > 0:
+        others = [*others[: len(free) - 1], " ".join(others[len(free) - 1 :])]
+    found = named | dict(zip(free, others, strict=False))
+    if missing := [name for name, needed in prompt.arguments if needed and name not in found]:
+        raise UsageError(f"{prompt.name} also needs {', '.join(missing)}.")
+    return found
+
+
+async def _mcp(servers: Servers, argument: str) -> str:
+    word, _, rest = argument.partition(" ")
+    name = rest.strip()
+    match word:
+        case "":
+            return "\n".join(map(_row, servers))
+        case "restart" if name:
+            server = servers.get(name)
+            try:
+                await server.restart()
+            except ToolError as error:
+                raise UsageError(str(error)) from error
+            return _row(server)
+        case "approve" if name:
+            server = servers.get(name)
+            if await server.trust_programs():
+                with suppress(ToolError):  # its row says what is wrong
+                    await server.restart()
+                if server.now is None or not server.is_changed:
+                    return _row(server)
+            server.approve()
+            return f"What {name} offers now is approved. The model sees it from the next conversation or compaction on."
+        case _:
+            return _described(servers.get(argument))
+
+
+def _row(server: Server) -> str:
+    tools = len(server.pinned.tools) if server.pinned else 0
+    what = f"{tools} tools" if server.pinned else "its tools are not known yet"
+    about = (server.name, server.status, what, server.spec.scope, server.spec.target)
+    row = f"  {_MARKS[server.status]} {' · '.join(about)}"
+    changed = f"\n    changed: {server.changes()}" if server.is_changed else ""
+    return row + changed + (f"\n    {server.problem}" if server.problem else "")
+
+
+def _described(server: Server) -> str:
+    offer = server.now or server.pinned
+    lines = [_row(server)]
+    for tool in offer.tools if offer else ():
+        lines.append(f"    {tool.name}  {shortened(' '.join(tool.description.split()), _LONGEST_HELP)}")
+    for prompt in offer.prompts if offer else ():
+        lines.append(f"    /{tool_name(server.name, prompt.name)} {_hint(prompt)}".rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,176 @@
+"""Runs an MCP server as a child process, with bounds on what it may write, and leaves none of its processes behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client._transport import TransportStreams
+from mcp.shared.message import SessionMessage
+from msgspec import Struct
+
+from agentcli.errors import ToolError
+from agentcli.extensions.mcp.messages import MessageReader
+
+LONGEST_MESSAGE = 16 * 1024 * 1024  # bytes; a server that writes a longer line is ended
+KEPT_STDERR = 4_096  # bytes, the newest
+GRACE_S = 1.0  # to end after its stdin was closed, and again after SIGTERM
+
+log = logging.getLogger(__name__)
+
+
+class Launch(Struct, frozen=True):
+    """A program with its arguments, environment and folder, all expanded."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    cwd: Path
+
+
+@asynccontextmanager
+async def stdio_transport(launch: Launch, *, on_end: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
+    """The streams of a server that runs as long as the context; `on_end` is told why one has ended by itself.
+
+    Raises `ToolError` when it cannot be started.
+    """
+    process, transport, exited = await _started(launch)
+    to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    write, from_session = anyio.create_memory_object_stream[SessionMessage](0)
+    heard = bytearray()
+    tasks = [
+        asyncio.create_task(_keep_newest(process, heard)),
+        asyncio.create_task(_write(process, from_session)),
+        asyncio.create_task(_read(process, to_session, heard, on_end)),
+        asyncio.create_task(_end_reading(transport, exited)),
+    ]
+    try:
+        yield read, write
+    finally:
+        await asyncio.shield(asyncio.create_task(_ended(process, exited, tasks)))
+        for stream in (to_session, read, write, from_session):
+            stream.close()
+
+
+class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
+    """Tells when the server itself has ended; `Process.wait()` also waits for children that hold its pipes."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=LONGEST_MESSAGE, loop=asyncio.get_running_loop())
+        self.exited = asyncio.Event()
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self.exited.set()
+
+
+async def _started(
+    launch: Launch,
+) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport, asyncio.Event]:
+    program, *arguments = launch.argv
+    found = shutil.which(program, path=launch.environment.get("PATH"))
+    if found is None:
+        raise ToolError(f"The program {program} is not there: install it, or name it with its path.", kind="not_found")
+    argv = [found, *arguments]
+    if binder := shutil.which("setpriv"):  # a server that heeds no closed stdin ends with us, however we end
+        argv = [binder, "--pdeathsig", "KILL", *argv]
+    try:
+        loop = asyncio.get_running_loop()
+        transport, protocol = await loop.subprocess_exec(
+            _Protocol,
+            *argv,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env=launch.environment,
+            cwd=launch.cwd,
+            start_new_session=True,
+        )
+        return asyncio.subprocess.Process(transport, protocol, loop), transport, protocol.exited
+    except (OSError, ValueError) as error:
+        raise ToolError(f"{program} could not be started: {error}.", kind="dependency_error") from error
+
+
+async def _write(process: asyncio.subprocess.Process, messages: MemoryObjectReceiveStream[SessionMessage]) -> None:
+    assert process.stdin is not None
+    with suppress(OSError):  # the server has gone, which the reader tells
+        async for message in messages:
+            process.stdin.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+            await process.stdin.drain()
+
+
+async def _read(
+    process: asyncio.subprocess.Process,
+    session: MemoryObjectSendStream[SessionMessage | Exception],
+    heard: bytearray,
+    on_end: Callable[[str], None],
+) -> None:
+    """Hand on the server's messages, until it ends or writes what is none."""
+    assert process.stdout is not None
+    why, reader = "", MessageReader()
+    try:
+        while line := await process.stdout.readline():
+            if not line.strip():
+                continue
+            try:
+                message: SessionMessage | Exception = SessionMessage(reader.validate_json(line))
+            except ValueError as error:  # servers print to stdout what they mean for people
+                log.warning("no message of MCP: %.200r", line)
+                message = error
+            await session.send(message)
+    except ValueError:
+        why = f"It wrote a line of more than {LONGEST_MESSAGE // 2**20} MB."
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        return
+    with suppress(TimeoutError):
+        async with asyncio.timeout(GRACE_S):
+            await process.wait()
+    said = heard.decode(errors="replace").strip()
+    ended = why or (f"It ended with {process.returncode}." if process.returncode is not None else "It closed stdout.")
+    on_end(f"{ended} Its last words: {said[-500:]}" if said else ended)
+    session.close()
+
+
+async def _keep_newest(process: asyncio.subprocess.Process, heard: bytearray) -> None:
+    assert process.stderr is not None
+    while chunk := await process.stderr.read(65_536):
+        heard.extend(chunk)
+        del heard[:-KEPT_STDERR]
+
+
+async def _end_reading(transport: asyncio.SubprocessTransport, exited: asyncio.Event) -> None:
+    """End the messages of a server that has ended, though a child of it may still hold its output."""
+    await exited.wait()
+    await asyncio.sleep(GRACE_S)  # for what it wrote last
+    if (output := transport.get_pipe_transport(1)) is not None:
+        output.close()
+
+
+async def _ended(process: asyncio.subprocess.Process, exited: asyncio.Event, tasks: list[asyncio.Task[None]]) -> None:
+    """Let the server end as the specification says: stdin closes, then SIGTERM, then SIGKILL for all of its group."""
+    assert process.stdin is not None
+    try:
+        process.stdin.close()
+        for sign in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(GRACE_S):
+                    await exited.wait()
+                break
+            _signal(process, sign)
+    finally:
+        _signal(process, signal.SIGKILL)  # children that outlive the server
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _signal(process: asyncio.subprocess.Process, sign: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, sign)

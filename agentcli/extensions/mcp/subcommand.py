@@ -1,0 +1,272 @@
+"""`agentcli mcp`: adds, lists, tries and removes MCP servers, and is one itself (`serve`)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import webbrowser
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import msgspec
+import typer
+
+from agentcli.cli.output import tell, warn
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.extensions.mcp.client import ServerSpec
+from agentcli.extensions.mcp.config import LOCAL_FILE, Connecting, load_sdk, server_pins, server_specs, servers_in
+from agentcli.extensions.mcp.server import Server, Status
+from agentcli.extensions.programs import WorkspacePrograms
+from agentcli.llm.server_address import is_loopback
+from agentcli.settings.files import replace_file
+from agentcli.settings.load import Config, read_layer
+from agentcli.settings.paths import project_root
+from agentcli.settings.trust import MCP_FILE
+from agentcli.settings.write import store_in, store_setting
+
+app = make_app("Add, list and remove MCP servers, log in to one; be one.")
+
+Name = Annotated[str, typer.Argument(help="The server's name.")]
+_SCOPES = ("user", "project", "local")
+
+
+def run(arguments: list[str]) -> int:
+    try:
+        return run_app(app, "mcp", arguments)
+    except ToolError as error:
+        raise UserError(str(error)) from error
+
+
+@app.command("list")
+def list_servers(json: AsJson = False) -> None:
+    """Connect to the servers that count here, and show what each offers. Exits with 1 if one cannot be used."""
+    config = configuration(warns=True)
+    servers = [_server(config, spec) for spec in server_specs(config, warn)]
+    rows = [_row(server, status) for server, status in zip(servers, wait_for(_reached(servers)), strict=True)]
+    if json:
+        print_json(rows)
+    for server, row in zip(servers, rows, strict=True) if not json else ():
+        offered = f"{len(row['tools'])} tools" if server.now else server.problem
+        tell(f"{server.name}: {row['status']} · {offered} · {server.spec.target} ({server.spec.source})")
+    if not servers and not json:
+        tell("No MCP server is configured here: agentcli mcp add NAME -- COMMAND, or agentcli mcp add NAME URL.")
+    _fail_with(servers)
+
+
+@app.command("get")
+def show_server(name: Name, json: AsJson = False) -> None:
+    """Connect to one server and show its tools. Exits with 1 if it cannot be used."""
+    config = configuration(warns=True)
+    server = _server(config, _named(config, name))
+    (status,) = wait_for(_reached([server]))
+    if json:
+        print_json(_row(server, status) | {"tools": msgspec.to_builtins(server.now.tools) if server.now else []})
+    else:
+        tell(f"{name}: {status} · {server.spec.type} · {server.spec.target} ({server.spec.source})")
+        if server.problem:
+            tell(server.problem)
+        for tool in server.now.tools if server.now else ():
+            tell(f"  {tool.name}: {' '.join(tool.description.split())}")
+    _fail_with([server])
+
+
+@app.command("add", context_settings={"ignore_unknown_options": True})
+def add_server(
+    name: Name,
+    target: Annotated[list[str], typer.Argument(help="An address, or after -- a command with its arguments.")],
+    scope: Annotated[str, typer.Option(help=f"Where it counts: one of {', '.join(_SCOPES)}.")] = "user",
+    env: Annotated[list[str], typer.Option("--env", "-e", help="K=V for its environment.")] = [],  # noqa: B006 - typer copies it
+    header: Annotated[list[str], typer.Option("--header", "-H", help="'Name: value' for its requests.")] = [],  # noqa: B006 - typer copies it
+    transport: Annotated[str, typer.Option(help="stdio, http or sse; told by the target.")] = "",
+) -> None:
+    """Add a server to your settings, to this project (.mcp.json), or to this folder for you alone (local)."""
+    if scope not in _SCOPES:
+        raise UsageError(f"--scope is one of {', '.join(_SCOPES)}.")
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+        raise UsageError(f"{name!r} is no name for a server: letters, digits, - and _ make one.")
+    config = configuration()
+    is_address = target[0].startswith(("http://", "https://"))
+    if "://" in target[0] and not is_address:
+        raise UsageError(f"{target[0]} is no address that a server can have: it begins with https:// or http://.")
+    if is_address and len(target) > 1:
+        raise UsageError("A server with an address takes no command.")
+    entry: dict[str, Any] = {"url": target[0]} if is_address else {"command": target[0], "args": target[1:]}
+    if transport or is_address:
+        entry = {"type": transport or "http", **entry}
+    if env:
+        entry["env"] = dict(_pair(one, "=", "--env") for one in env)
+    if header:
+        entry["headers"] = dict(_pair(one, ":", "--header") for one in header)
+    load_sdk()  # a server that could not be used is not added
+    what = "replaced" if name in _written(config, scope) else "added"
+    tell(f"{name} is {what}. {_write(config, scope, name, entry)}")
+
+
+@app.command("remove")
+def remove_server(
+    name: Name, scope: Annotated[str, typer.Option(help="Where it is taken out (all places).")] = ""
+) -> None:
+    """Take a server out of the settings."""
+    config = configuration()
+    found = [place for place in _SCOPES if scope in ("", place) and name in _written(config, place)]
+    if not found:
+        raise UsageError(f"No settings of yours, this project or this folder name an MCP server {name!r}.")
+    for place in found:
+        tell(_write(config, place, name, None))
+
+
+@app.command("approve")
+def approve_server(name: Name) -> None:
+    """Approve what a server of the project offers now."""
+    config = configuration(warns=True)
+    server = _server(config, _named(config, name))
+    programs = wait_for(server.trust_programs())
+    wait_for(_reached([server]))
+    if server.now is None:
+        raise UsageError(server.problem)
+    changes = [*map(str, programs), *([server.changes()] if server.is_changed else [])]
+    server.approve()
+    tell(f"Approved: {'; '.join(changes) or 'nothing was changed'}.")
+
+
+@app.command("login")
+def log_in(name: Name) -> None:
+    """Log in to a server in your browser; the tokens are kept as API keys are."""
+    config = configuration(warns=True)
+    tell(wait_for(_logged_in(config, _named(config, name))))
+
+
+@app.command("logout")
+def log_out(name: Name) -> None:
+    """Forget the tokens of a server."""
+    config = configuration(warns=True)
+    spec = _named(config, name)
+    load_sdk()
+    from agentcli.extensions.mcp.oauth import KeptLogins  # the SDK: 0.6 s
+
+    was_there = KeptLogins(config.kept_keys).remove(Connecting(config).address(spec)[0])
+    tell(f"The login of {name} is forgotten." if was_there else f"There is no login of {name}.")
+
+
+@app.command("serve")
+def serve(
+    permission_mode: Annotated[str, typer.Option(help="What is asked; what would ask is refused.")] = "default",
+    tools: Annotated[str, typer.Option(help="Only these tools, separated by commas.")] = "",
+) -> None:
+    """Offer agentcli's own tools to another agent on stdin and stdout, with the sandbox and the permissions."""
+    load_sdk()
+    from agentcli.extensions.mcp.serve import serve_tools  # the SDK: 0.6 s
+
+    wait_for(serve_tools(configuration(warns=True), permission_mode, [name for name in tools.split(",") if name]))
+
+
+def _server(config: Config, spec: ServerSpec) -> Server:
+    pins = server_pins(config, WorkspacePrograms(config), [spec])
+    return Server(spec, Connecting(config), pins, tell=warn, updated=lambda: None)
+
+
+def _named(config: Config, name: str) -> ServerSpec:
+    specs = {spec.name: spec for spec in server_specs(config, warn)}
+    if name not in specs:
+        raise UsageError(f"There is no MCP server {name!r} here; there is {', '.join(specs) or 'none'}.")
+    return specs[name]
+
+
+async def _reached(servers: Sequence[Server]) -> list[Status]:
+    """Connect to servers and disconnect again; gives the state of each in between."""
+    try:
+        await asyncio.gather(*(server.client() for server in servers), return_exceptions=True)
+        return [server.status for server in servers]
+    finally:
+        await asyncio.gather(*(server.aclose() for server in servers))
+
+
+def _fail_with(servers: Sequence[Server]) -> None:
+    """Exit with 1 if a server was not reached."""
+    if any(server.now is None for server in servers):
+        raise typer.Exit(1)
+
+
+def _row(server: Server, status: Status) -> dict[str, Any]:
+    tools = [tool.name for tool in server.now.tools] if server.now else []
+    problem = {"problem": server.problem} if server.problem else {}
+    spec = server.spec
+    return {"name": spec.name, "source": spec.source, "scope": spec.scope, "status": status, "tools": tools, **problem}
+
+
+def _pair(text: str, sign: str, flag: str) -> tuple[str, str]:
+    name, found, value = text.partition(sign)
+    if not found or not name.strip():
+        raise UsageError(f"{flag} {text!r} has no {sign!r}.")
+    return name.strip(), value.strip()
+
+
+def _written(config: Config, scope: str) -> Mapping[str, Any]:
+    """The servers that one place names."""
+    root = project_root(config.cwd)
+    if scope == "project":
+        return servers_in(root / MCP_FILE) if (root / MCP_FILE).exists() else {}
+    file = config.paths.user_config if scope == "user" else root / LOCAL_FILE
+    servers: Mapping[str, Any] = read_layer(file).values.get("mcp_servers", {}) if file.exists() else {}
+    return servers
+
+
+def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) -> str:
+    """Set a server in one place, or take it out with None; says where. Raises `UserError`."""
+    root = project_root(config.cwd)
+    if scope == "user":
+        return store_setting(config, f"mcp_servers.{name}", entry)
+    if scope == "local":
+        return store_in(root / LOCAL_FILE, f"mcp_servers.{name}", entry)
+    file = root / MCP_FILE
+    _written(config, scope)  # says what is wrong with a file that cannot be read
+    held = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
+    servers = held.setdefault("mcpServers", {})
+    servers[name] = entry
+    if entry is None:
+        del servers[name]
+    try:
+        replace_file(file, msgspec.json.format(msgspec.json.encode(held), indent=2) + b"\n", mode=0o644)
+    except OSError as error:
+        raise UserError(f"{file} could not be written: {error.strerror}.") from error
+    if entry is None:
+        return f"Taken out of {file}."
+    return f"It is in {file}, which counts once you trust the project: agentcli config trust."
+
+
+async def _logged_in(config: Config, spec: ServerSpec) -> str:
+    if not spec.url:
+        raise UsageError(f"{spec.name} runs on this machine: it takes what it needs from its env, and no login.")
+    sdk = load_sdk()
+    from agentcli.extensions.mcp.oauth import KeptLogins, login_auth  # the SDK: 0.6 s
+
+    def show(address: str) -> None:
+        tell(f"Log in here, if your browser does not open by itself: {address}")
+        sys.stdout.flush()
+        if config.environment.get("BROWSER") != "none":
+            webbrowser.open(address)
+
+    connecting = Connecting(config)
+    url, headers = connecting.address(spec)
+    if url.startswith("http://") and not is_loopback(urlsplit(url).hostname or ""):
+        raise UsageError(f"{spec.name} is reached without encryption: a login would be open to all on the way.")
+    oauth = {key: connecting.expanded(spec, one) if isinstance(one, str) else one for key, one in spec.oauth.items()}
+    spec = msgspec.structs.replace(spec, oauth=oauth)
+    async with login_auth(KeptLogins(config.kept_keys), spec, url, show) as auth:
+        client = await sdk.connect_http(spec, url, headers, _Unheeding(), config.cwd, auth=auth)
+        tools = await client.list_tools()
+        await client.close()
+    return f"You are logged in to {spec.name}, which has {len(tools)} tools."
+
+
+class _Unheeding:
+    """Implements `Heed` for a connection that is closed at once."""
+
+    def lost(self, why: str) -> None: ...
+
+    def offer_changed(self) -> None: ...
+
+    def report(self, problem: str) -> None: ...

@@ -1,0 +1,65 @@
+"""Finds the programs of the workspace that commands of the settings run, so that they are trusted as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentcli.settings.load import Config
+from agentcli.settings.paths import from_home, project_root
+from agentcli.settings.trust import HOOKS_FILE, trust_programs, trusted_programs
+
+if TYPE_CHECKING:
+    from agentcli.extensions.hooks.specs import HookSpec
+    from agentcli.extensions.mcp.client import ServerSpec
+    from agentcli.infra.program_pins import ProgramPins
+
+
+class WorkspacePrograms:
+    """The programs that hooks, MCP servers and other commands of one configuration run."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    @cached_property
+    def pins(self) -> ProgramPins:
+        """Imported late: most folders have none of these commands."""
+        config = self._config
+        from agentcli.infra.program_pins import ProgramPins
+
+        made: ProgramPins = ProgramPins(
+            cwd=config.cwd,
+            root=project_root(config.cwd),
+            added=[config.cwd / from_home(name) for name in config.settings.permissions.additional_directories],
+            trusted=None if config.trusts_project_now else partial(trusted_programs, config.paths),
+            keep=partial(trust_programs, config.paths),
+        )
+        for command in _other_commands(config):
+            made.add(command, variables=config.environment)
+        return made
+
+    def add_hook(self, spec: HookSpec) -> None:
+        folder = project_root(self._config.cwd) / Path(HOOKS_FILE).parent
+        is_of_project = Path(spec.source).is_relative_to(folder)
+        self.pins.add(spec.command, is_of_project=is_of_project, variables=self._config.environment)
+
+    def add_server(self, spec: ServerSpec) -> None:
+        if command := spec.start_command:
+            variables = {**self._config.environment, **spec.env}
+            self.pins.add(command, is_of_project=spec.is_of_project, variables=variables)
+
+    def files(self, roots: Sequence[Path]) -> list[Path]:
+        """Those in these folders that are there now."""
+        if "pins" in vars(self) or any(_other_commands(self._config)):
+            self.pins.cover(roots)
+            return self.pins.files()
+        return []
+
+
+def _other_commands(config: Config) -> Iterator[str]:
+    """Commands of the person's own: the status line's, and those that print keys."""
+    if command := config.settings.terminal.status_command:
+        yield command
+    yield from (server.api_key_helper for server in config.settings.providers.values() if server.api_key_helper)

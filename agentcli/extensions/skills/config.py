@@ -1,0 +1,127 @@
+"""Finds the skills that settings, trust and flags let a session have, and makes what activates them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agentcli.errors import UsageError
+from agentcli.extensions.skills.catalog import Catalog, Place, find_skills, listing
+from agentcli.extensions.skills.skill import Skill
+from agentcli.models.choice import Models
+from agentcli.settings.load import Config
+from agentcli.settings.paths import home_of, project_root
+from agentcli.settings.trust import skill_places
+from agentcli.tools.tool import Workspace
+
+if TYPE_CHECKING:
+    from agentcli.agent.calls.scopes import SkillsInUse
+    from agentcli.agent.state import AgentState
+    from agentcli.extensions.skills.session import SessionSkills
+
+_MOST_TOLD = 3
+
+
+def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> list[Place]:
+    """Where skills are looked for, that which counts most first: a caller's `added` folders, then the usual ones."""
+    home, root = home_of(config.environment), project_root(config.cwd)
+    found = [Place(folder, "project", root) for folder in skill_places(config.cwd)]
+    if not (config.uses_project or with_untrusted):
+        found = []
+    users = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")
+    found += [Place(folder, "user") for folder in users if folder.is_dir()]
+    return [*(Place(folder, "user") for folder in added), *found, Place(bundled_folder(), "bundled")]
+
+
+def bundled_folder() -> Path:
+    """The folder of the skills that come with agentcli: in the wheel, or in a checkout."""
+    package = Path(__file__).parents[2]
+    in_wheel = package / "bundled_skills"
+    return in_wheel if in_wheel.is_dir() else package.parent / "skills"
+
+
+class Skills:
+    """The skills of one configuration, looked for when they are asked for. `tell` hears of those that are left out."""
+
+    def __init__(
+        self, config: Config, *, is_bare: bool, tell: Callable[[str], None], added: Sequence[Path] = ()
+    ) -> None:
+        self._config = config
+        self._added = added
+        self._is_off = is_bare or not config.settings.skills.enabled
+        self._tell = tell
+
+    @cached_property
+    def _places(self) -> list[Place]:
+        return places(self._config, added=self._added)
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        if self._is_off:
+            return Catalog()
+        catalog = find_skills(self._places, self._config.paths.cache / "skills")
+        for told in _told(catalog):
+            self._tell(told)
+        off = self._config.settings.skills.off
+        return Catalog([skill for skill in (*catalog, *catalog.shadowed) if skill.name not in off], catalog.left_out)
+
+    @cached_property
+    def offered(self) -> Sequence[Skill]:
+        """Those that the model may activate, in the order in which they are told."""
+        settings = self._config.settings.skills
+        if self._is_off or not (settings.bundled or len(self._places) > 1):
+            return ()
+        return [skill for skill in self.catalog if skill.for_model and (settings.bundled or skill.source != "bundled")]
+
+    def listing(self, window: int) -> str:
+        """What the model is told of them at the beginning of each request."""
+        return listing(self.offered, int(window * self._config.settings.skills.share)) if self.offered else ""
+
+    def session_skills(
+        self,
+        state: AgentState,
+        workspace: Workspace,
+        *,
+        models: Models,
+        store: Callable[..., object],
+        is_busy: Callable[[], bool],
+        tell: Callable[[str], None],
+        outer: SkillsInUse | None = None,
+    ) -> SessionSkills:
+        """What activates them in one session; `outer` is the one of the agent that made its agent."""
+        from agentcli.extensions.skills.activation import SkillRegistry
+
+        registry = SkillRegistry(self.catalog)
+
+        def known_model(name: str, now: str) -> str:
+            return model_named(name, now, models)
+
+        from agentcli.extensions.skills.session import SessionSkills
+
+        return SessionSkills(registry, state, workspace, store, is_busy, known_model, tell, outer)
+
+
+def _told(catalog: Catalog) -> list[str]:
+    """Those that are left out, and what is odd about those that were not there before."""
+    told = [f"The skill in {one.folder} is left out: {one.why}." for one in catalog.left_out]
+    told += [f"The skill {skill.name}: {warning}." for skill in catalog.fresh for warning in skill.warnings]
+    more = len(told) - _MOST_TOLD
+    return [*told[:_MOST_TOLD], f"{more} more about skills: agentcli skills list"] if more > 0 else told
+
+
+def model_named(name: str, now: str, models: Models) -> str:
+    """`provider/model` for a model that a skill or an agent asks for, while `now` is used.
+
+    A name without a provider is one of the present provider's. Raises `UsageError` for one that cannot be used.
+    """
+    if "/" not in name:
+        provider = now.partition("/")[0]
+        if not models.info(f"{provider}/{name}").is_known:
+            raise UsageError(f"{provider} has no model {name} that is known here.")
+        name = f"{provider}/{name}"
+    models.info(name)
+    models.require_key(name)
+    models.provider(name)
+    return name

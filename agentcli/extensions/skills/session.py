@@ -1,0 +1,218 @@
+"""The skills of a session: what is active, what that changes while it lasts, and the entries that tell of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import structs
+
+from agentcli.agent.calls.scopes import Call, SessionCalls, SkillsInUse
+from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.permissions.rules import ALIASES, Rule, parse_rule
+from agentcli.agent.state import AgentState
+from agentcli.conversation.active_skills import active_on, note_of
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import SkillActivated, SkillEnded, reminder
+from agentcli.errors import UsageError, UserError
+from agentcli.extensions.commands.templates import Template, expanded
+from agentcli.extensions.skills.activation import Activation, By, SkillRegistry, narrowing
+from agentcli.extensions.skills.skill import Skill
+from agentcli.tools.builtin.arguments import SkillCall
+from agentcli.tools.tool import ToolOutput, Workspace
+
+_ALWAYS_CALLED = ("skill",)  # so that the model can end what narrows its tools
+
+
+Store = Callable[..., object]  # appends entries to the log
+
+
+@dataclass
+class _Override:
+    """A choice that an active skill makes in place of the session's; `before` is what it goes back to."""
+
+    id: str
+    key: Literal["model", "effort"]
+    value: Any
+    before: Any
+
+
+@dataclass
+class SessionSkills:
+    """What `registry` has active is what the log's path tells, and the state has what that changes.
+
+    `store` appends entries, `is_busy` tells if a turn runs. `known_model` gives `provider/model` for what a skill calls
+    a model, and raises `UserError` for one that cannot be used here. `tell` is for the person. The tools that skills of
+    the agent `outer` leave are all that this one has.
+    """
+
+    registry: SkillRegistry
+    state: AgentState
+    workspace: Workspace
+    store: Store
+    is_busy: Callable[[], bool]
+    known_model: Callable[[str, str], str]
+    tell: Callable[[str], None]
+    outer: SkillsInUse | None = None
+    _granted: dict[str, list[Rule]] = field(default_factory=dict)
+    _is_fresh: set[str] = field(default_factory=set)
+    _overrides: list[_Override] = field(default_factory=list)
+
+    async def activate(self, name: str, *, request: str = "", by: By = "person", session: Any) -> Activation:
+        """Activate a skill; its instructions reach the model with the next request. Raises `UserError`.
+
+        `session` are the session's calls, with which commands in its text are run.
+        """
+        skill = self.registry.check(name, by=by)
+        text = await self._text(skill, request, session)
+        activation = self.registry.activate(name, request=request, by=by, instructions=text)
+        note = reminder(activation.instructions)
+        try:
+            if self.is_busy():
+                self.store(SkillActivated(activation.id, skill.record, by))
+                self.state.notes.append(note)
+            else:
+                self._is_fresh.add(activation.id)
+                self.store(SkillActivated(activation.id, skill.record, by), note)
+        except BaseException:
+            self.registry.active.remove(activation)
+            raise
+        self._grant(activation)
+        self._apply(activation)
+        return activation
+
+    async def _text(self, skill: Skill, request: str, session: Any) -> str:
+        try:
+            body = skill.instructions()
+        except (OSError, ValueError) as error:
+            raise UsageError(f"The skill {skill.name} cannot be used: {error}.") from error
+        for variable in ("${CLAUDE_SKILL_DIR}", "${AGENTCLI_SKILL_DIR}"):
+            body = body.replace(variable, skill.folder)
+        template = Template(
+            skill.name, body, tuple(self._rules(skill)), skill.file, takes_words=skill.takes_words, adds_argument=False
+        )
+        return await expanded(template, request, self.state, session)
+
+    async def answer(self, call: Call, given: SkillCall) -> ToolOutput:
+        """Run a call of `skill`. Raises `ToolError`."""
+        from agentcli.extensions.skills.tool import run_skill_call  # seldom needed at a start
+
+        return await run_skill_call(self, call, given)
+
+    def end(self, name: str = "", *, by: By = "person", store: Store | None = None) -> Activation:
+        """End a skill, or the innermost one of the model's. Raises `UsageError`."""
+        ended = self.registry.deactivate(name, by=by)
+        self._undo(ended)
+        (store or self.store)(SkillEnded(ended.id))
+        self.state.notes.append(reminder(f"The skill {ended.skill.name} has ended: its instructions hold no longer."))
+        return ended
+
+    def end_turn(self, store: Store) -> None:
+        """End what the model activated, the innermost first."""
+        while any(one.by == "model" for one in self.registry.active):
+            self.end(by="model", store=store)
+
+    def begin_turn(self, conversation: Conversation, *, is_resumed: bool = False) -> None:
+        """Be as the log tells, which may have gone back to an earlier point; what was granted for a prompt ends."""
+        for id in [id for id in self._granted if id not in self._is_fresh]:
+            self._take_back_grants(id)
+        self._is_fresh.clear()
+        told = active_on(conversation.path)
+        there = {one.id for one in told}
+        for activation in [one for one in self.registry.active if one.id not in there]:
+            self.registry.active.remove(activation)
+            self._undo(activation)
+        live = {one.id for one in self.registry.active}
+        for entry in (one for one in told if one.id not in live):
+            if entry.by == "model" and not is_resumed:
+                self.store(SkillEnded(entry.id))
+            else:
+                self._resume(entry, conversation)
+
+    def _resume(self, entry: SkillActivated, conversation: Conversation) -> None:
+        """Take up a skill of an earlier run, with its instructions as they were told then."""
+        skill = Skill(**structs.asdict(entry.skill))
+        activation = Activation(entry.id, skill, entry.by)
+        if note_of(entry, conversation.path) is None:
+            try:
+                made = SkillRegistry([skill]).activate(entry.skill.name)
+            except UsageError as error:
+                self.store(SkillEnded(entry.id))
+                self.tell(str(error))
+                return
+            self.state.notes.append(reminder(made.instructions))
+        self.registry.resume(activation)
+        self._apply(activation)
+
+    def narrowed(self, tool: str, verdict: Verdict) -> Verdict:
+        """The verdict on a call, refused where an active skill leaves it out."""
+        if self.outer is not None:
+            verdict = self.outer.narrowed(tool, verdict)
+        for name, tools in narrowing(self.registry.active):
+            left = [ALIASES.get(each, each) for each in (rule.partition("(")[0] for rule in tools)]
+            if tool not in (*left, *_ALWAYS_CALLED):
+                return Verdict("deny", f"the skill {name} leaves only {', '.join(tools) or 'no tool'}")
+        return verdict
+
+    def _grant(self, activation: Activation) -> None:
+        """Grant what the skill allows, until the next prompt."""
+        rules = self._granted[activation.id] = self._rules(activation.skill)
+        self.state.rules.allow += rules
+
+    def _rules(self, skill: Skill) -> list[Rule]:
+        rules = []
+        for text in skill.allowed_tools:
+            try:
+                rules.append(parse_rule(text, f"skill {skill.name}"))
+            except UsageError as error:
+                self.tell(f"The skill {skill.name}, allowed-tools: {error}")
+        return rules
+
+    def _take_back_grants(self, id: str) -> None:
+        for rule in self._granted.pop(id, ()):
+            if rule in self.state.rules.allow:
+                self.state.rules.allow.remove(rule)
+
+    def _apply(self, activation: Activation) -> None:
+        """Let the skill choose model and effort, and its files be read."""
+        skill, state = activation.skill, self.state
+        if skill.model:
+            try:
+                self._override(activation.id, "model", self.known_model(skill.model, state.model))
+            except UserError as error:
+                self.tell(f"The skill {skill.name} asks for {skill.model}: {error} Going on with {state.model}.")
+        if skill.effort:
+            self._override(activation.id, "effort", skill.effort)
+        for path in self._files(skill):
+            self.workspace.sandbox.grant(path, "read")
+
+    def _override(self, id: str, key: Literal["model", "effort"], value: Any) -> None:
+        self._overrides.append(_Override(id, key, value, getattr(self.state, key)))
+        setattr(self.state, key, value)
+
+    def _undo(self, activation: Activation) -> None:
+        """Take back what the skill changed; a choice that the person, or a later skill, has made since stays."""
+        self._take_back_grants(activation.id)
+        for override in [one for one in self._overrides if one.id == activation.id]:
+            position = self._overrides.index(override)
+            self._overrides.remove(override)
+            later = (one for one in self._overrides[position:] if one.key == override.key)
+            if (above := next(later, None)) is not None:
+                above.before = override.before
+            elif getattr(self.state, override.key) == override.value:
+                setattr(self.state, override.key, override.before)
+        for path in self._files(activation.skill):
+            self.workspace.sandbox.revoke(path, "read")
+
+    def _files(self, skill: Skill) -> list[Path]:
+        folder = Path(skill.folder).resolve()
+        return [skill.file.resolve(), *(path for name in skill.resources() if (path := folder / name).is_file())]
+
+
+def skills_of(calls: SessionCalls) -> SessionSkills:
+    """The skills of a session. Raises `UsageError` where there are none."""
+    skills = calls.open_skills()
+    assert isinstance(skills, SessionSkills), "the session's builder makes no others"
+    return skills

@@ -1,0 +1,184 @@
+"""Reads SKILL.md files leniently: skills written for other tools load unchanged, and what is odd about one is told.
+
+The format is that of agentskills.io, with the keys that tools of the field have added to it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from msgspec import structs
+
+from agentcli.conversation.skill_record import FILE, SkillRecord, Source
+from agentcli.settings.files import read_small_file
+
+LONGEST_NAME, LONGEST_DESCRIPTION, LONGEST_COMPATIBILITY = 64, 1_024, 500  # characters: the specification's
+MOST_RESOURCES = 200
+
+_SPECIFIED = frozenset(("name", "description", "license", "compatibility", "metadata", "allowed-tools"))
+# What other tools add, and those of ours: `tools`, `nested-skills`.
+_KNOWN = _SPECIFIED | frozenset(
+    """
+    user-invocable disable-model-invocation argument-hint arguments when-to-use when_to_use whenToUse model effort
+    version author context agent hooks tags tools nested-skills
+    """.split()
+)
+_SPECIFIED_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_NAME = re.compile(r"\w[\w.-]*")
+_TOOL = re.compile(r"[A-Za-z_][\w*-]*(?:\([^)]*\))?")
+_EFFORTS = ("low", "medium", "high", "xhigh", "max")
+
+
+class Skill(SkillRecord, frozen=True):
+    """What is known of a skill before it is activated (level 1). `digest` is its SKILL.md's SHA-256.
+
+    `allowed_tools` are permission rules that it grants, `tools` the only ones that may be called while it is active
+    (None: all). `model` and `effort` answer while it is active. `for_model`: the model may activate it; `for_person`:
+    the person may. While it is active the model may activate others only if it `may_nest`. `takes_words`: `$1` in its
+    text stands for an argument.
+    """
+
+    @property
+    def record(self) -> SkillRecord:
+        """The part of it that the log keeps."""
+        return SkillRecord(**structs.asdict(self))
+
+    def instructions(self) -> str:
+        """The text below the frontmatter (level 2). Raises `OSError`, `ValueError`.
+
+        A project's skill has to be as it was when it was trusted: what the model may edit must not grant it more.
+        """
+        data = read_small_file(self.file)
+        if self.source == "project" and _digest(data) != self.digest:
+            raise ValueError("it has changed since the session began: begin anew, and trust the project as it is now")
+        return _split(data)[1].strip()
+
+    def resources(self) -> list[str]:
+        """Its other files (level 3), by their paths from its folder on; those of hidden folders are left out."""
+        found: list[str] = []
+        for path in sorted(_files_below(Path(self.folder))):
+            if path != FILE:
+                found.append(path)
+            if len(found) == MOST_RESOURCES:
+                break
+        return found
+
+    def resource(self, name: str) -> Path:
+        """The real path of a resource. Raises `OSError`, `ValueError` for one outside of the skill's folder."""
+        folder = Path(self.folder).resolve()
+        path = (folder / name).resolve(strict=True)
+        if not path.is_relative_to(folder) or not path.is_file():
+            raise ValueError("it is no file of the skill")
+        return path
+
+
+def read_skill(folder: Path, source: Source) -> Skill:
+    """The skill of a folder. Raises `OSError` or `ValueError` for one that cannot be used."""
+    data = read_small_file(folder / FILE)
+    keys, body = _split(data)
+    warnings = [*problems_in(keys, folder.name)]
+    description = _text(keys, "description")
+    if not description:
+        raise ValueError("it has no description")
+    name = _text(keys, "name")
+    if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
+        name = folder.name
+        if not _NAME.fullmatch(name):
+            raise ValueError("its name has characters that a command's cannot have")
+    if not body.strip():
+        warnings.append("it has no instructions")
+    effort = _text(keys, "effort")
+    if effort and effort not in _EFFORTS:
+        warnings.append(f"effort {effort!r} is none of {', '.join(_EFFORTS)}")
+    when = next((_text(keys, key) for key in ("when-to-use", "when_to_use", "whenToUse") if key in keys), "")
+    return Skill(
+        name,
+        " ".join(part for part in (description, when) if part),
+        str(folder),
+        source,
+        _digest(data),
+        _text(keys, "argument-hint"),
+        tuple(tool_rules(keys.get("allowed-tools"))),
+        tuple(tool_rules(keys["tools"])) if "tools" in keys else None,
+        "" if _text(keys, "model") == "inherit" else _text(keys, "model"),
+        effort if effort in _EFFORTS else "",
+        for_model=not _is_on(keys, "disable-model-invocation", otherwise=False),
+        for_person=_is_on(keys, "user-invocable", otherwise=True),
+        may_nest=_is_on(keys, "nested-skills", otherwise=True),
+        takes_words="argument-hint" in keys or "arguments" in keys,
+        warnings=tuple(warnings),
+    )
+
+
+def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
+    """What the specification says against the keys of a skill; those that tools of the field have added are let be."""
+    name, description, compatibility = (_text(keys, key) for key in ("name", "description", "compatibility"))
+    if not name:
+        yield "it has no name: that of its folder is taken"
+    elif not _SPECIFIED_NAME.fullmatch(name) or len(name) > LONGEST_NAME:
+        yield f"its name {name!r} is not 1 to {LONGEST_NAME} lower-case letters, digits and single hyphens"
+    elif name != folder:
+        yield f"its name {name!r} is not that of its folder, {folder!r}"
+    if len(description) > LONGEST_DESCRIPTION:
+        yield f"its description has {len(description):,} characters, of {LONGEST_DESCRIPTION:,} at most"
+    if len(compatibility) > LONGEST_COMPATIBILITY:
+        yield f"its compatibility has {len(compatibility):,} characters, of {LONGEST_COMPATIBILITY} at most"
+    if unknown := [key for key in keys if key not in _KNOWN]:
+        yield f"nobody here knows the key{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
+
+
+def added_keys(keys: dict[str, Any]) -> list[str]:
+    """The keys that are not in the specification, but heeded or passed over here."""
+    return [key for key in keys if key in _KNOWN - _SPECIFIED]
+
+
+def keys_of(folder: Path) -> tuple[dict[str, Any], str]:
+    """The frontmatter of a skill as it stands, and its body. Raises `OSError`, `ValueError`."""
+    return _split(read_small_file(folder / FILE))
+
+
+def tool_rules(value: Any) -> Sequence[str]:
+    """Rules or names of tools, from a YAML list or from a line with spaces or commas between them."""
+    return [str(one) for one in value] if isinstance(value, list) else _TOOL.findall(str(value or ""))
+
+
+def _split(data: bytes) -> tuple[dict[str, Any], str]:
+    from agentcli.extensions.skills.frontmatter import split_frontmatter
+
+    keys, body = split_frontmatter(data.decode("utf-8-sig").replace("\r\n", "\n"))
+    return keys, body
+
+
+def _digest(data: bytes) -> str:
+    return sha256(data).hexdigest()
+
+
+def _text(keys: dict[str, Any], key: str) -> str:
+    """A value on one line; lists and maps are none."""
+    value = keys.get(key)
+    return "" if value is None or isinstance(value, list | dict) else " ".join(str(value).split())
+
+
+def _is_on(keys: dict[str, Any], key: str, *, otherwise: bool) -> bool:
+    value = keys.get(key, otherwise)
+    return value if isinstance(value, bool) else str(value).strip().lower() in ("true", "yes", "on", "1")
+
+
+def _files_below(folder: Path) -> Iterator[str]:
+    waiting = [folder]
+    while waiting:
+        try:
+            inside = sorted(waiting.pop().iterdir())
+        except OSError:
+            continue
+        for path in inside:
+            if path.name.startswith(".") or path.name in ("node_modules", "__pycache__"):
+                continue
+            if path.is_dir() and not path.is_symlink():
+                waiting.append(path)
+            elif path.is_file():
+                yield str(path.relative_to(folder))

@@ -1,0 +1,93 @@
+"""Skills as slash commands: `/NAME` activates one and begins with it, `/skills` lists them and ends one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from agentcli.agent.commands.command import SKILLS, AsPrompt, Command, CommandHost, Commands, Outcome
+from agentcli.errors import UserError
+from agentcli.extensions.skills.catalog import Catalog
+from agentcli.extensions.skills.session import SessionSkills, skills_of
+from agentcli.extensions.skills.skill import Skill
+
+_LONGEST_HELP = 80  # characters
+_MARKS = {"person": "● on", "model": "● until the turn ends", "": "○"}
+
+
+def add_skill_commands(commands: Commands, catalog: Catalog) -> None:
+    """Add `/skills` and a command for each skill; where the name is taken, as `/user:NAME`."""
+    commands.add(
+        Command("skills", "show the skills, activate or end one", _skills, "[NAME]", group=SKILLS, forms=_FORMS)
+    )
+    taken = {name for command in commands for name in (command.name, *command.aliases)}
+    for skill in (*catalog, *catalog.shadowed):
+        name = f"{skill.source}:{skill.name}" if skill.name in taken else skill.name
+        if skill.for_person and name not in taken:
+            taken.add(name)
+            commands.add(Command(name, _short(skill), _runner(name), skill.argument_hint or "[TEXT]", group=SKILLS))
+
+
+_FORMS = ("", "NAME", "off NAME", "off")
+
+
+def _runner(name: str) -> Callable[[CommandHost, str], Awaitable[Outcome]]:
+    async def run(host: CommandHost, argument: str) -> Outcome:
+        await _activate(host, name, argument)
+        return AsPrompt(argument or f"Do what the skill {name} says.")
+
+    return run
+
+
+async def _activate(host: CommandHost, name: str, argument: str = "") -> None:
+    """Activate it; once more where the person had done so before, for its text may stand for the argument."""
+    calls = host.session.runtime.calls
+    skills = skills_of(calls)
+    skill = skills.registry.get(name)
+    if any(one.skill.name == skill.name and one.by == "person" for one in skills.registry.active):
+        skills.end(skill.name)
+    await skills.activate(name, request=argument, session=calls)
+
+
+async def _skills(host: CommandHost, argument: str) -> Outcome:
+    skills = skills_of(host.session.runtime.calls)
+    word, _, name = argument.partition(" ")
+    if word == "off":
+        return _end(skills, name.strip())
+    if argument:
+        await _activate(host, argument)
+        return f"The skill {argument} is active until /skills off {argument}."
+    shown = [skill for skill in skills.registry.catalog if skill.for_person]
+    rows = [(skill.name, f"{_mark(skills, skill)}  {skill.source:<8} {_short(skill)}") for skill in shown]
+    if not rows:
+        return "There are no skills here. agentcli skills new NAME makes one."
+    picked = await host.choose("Skills: choose one to switch it on or off", rows)
+    if picked is None:
+        width = max(len(name) for name, _ in rows)
+        left_out = [f"Left out: {one.folder}: {one.why}" for one in skills.registry.catalog.left_out]
+        listed = [f"  /{name:<{width}}  {detail}" for name, detail in rows]
+        return "\n".join([*listed, *left_out, "/NAME begins with one, /skills off NAME ends it."])
+    name = shown[picked].name
+    if skills.registry.is_active(name):
+        return _end(skills, name)
+    await _activate(host, name)
+    return f"The skill {name} is active until /skills off {name}."
+
+
+def _end(skills: SessionSkills, name: str) -> str:
+    """End one of the person's, or all of them."""
+    own = [one.skill.name for one in skills.registry.active if one.by == "person"]
+    if not own and not name:
+        raise UserError("You have activated no skill.")
+    for each in [name] if name else reversed(own):
+        skills.end(each)
+    return f"{name or ', '.join(own)}: active no longer."
+
+
+def _mark(skills: SessionSkills, skill: Skill) -> str:
+    by = next((one.by for one in skills.registry.active if one.skill.name == skill.name), "")
+    return _MARKS[by]
+
+
+def _short(skill: Skill) -> str:
+    text = skill.description
+    return text if len(text) <= _LONGEST_HELP else f"{text[: _LONGEST_HELP - 1].rstrip()}…"

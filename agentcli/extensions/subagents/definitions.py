@@ -1,0 +1,103 @@
+"""Reads definitions of subagents: Markdown files with a name, a description, tools, a model, and a prompt as text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from agentcli.agent.permissions.rules import ALIASES
+from agentcli.extensions.skills.read_once import read_once, stamp_of
+from agentcli.extensions.skills.skill import tool_rules
+from agentcli.settings.files import read_small_file
+from agentcli.settings.paths import markdown_files
+
+BUILT_IN = Path(__file__).with_name("builtin")
+DEFAULT = "general"
+_LONGEST_TOLD = 200  # characters of a description
+_HEAD = "# Agents\nBesides explore, review and general, create_subagent knows:\n"
+
+
+class AgentDefinition(Struct, frozen=True, omit_defaults=True):
+    """A kind of subagent. `tools` are the only ones it has (None: all); `model` answers (empty: the parent's)."""
+
+    name: str
+    description: str
+    prompt: str
+    file: str
+    source: str = "user"
+    tools: tuple[str, ...] | None = None
+    model: str = ""
+
+
+class LeftOut(Struct, frozen=True):
+    """A file that defines no agent, and why."""
+
+    file: str
+    why: str
+
+
+class Definitions:
+    """The kinds of subagents, by name: the first of a name counts."""
+
+    def __init__(self, found: Sequence[AgentDefinition], left_out: Sequence[LeftOut] = ()) -> None:
+        self.by_name: dict[str, AgentDefinition] = {}
+        for one in found:
+            self.by_name.setdefault(one.name, one)
+        self.left_out = tuple(left_out)
+
+    def listing(self) -> str:
+        """The text that tells a model of those that are not built in; empty where there is none."""
+        own = [one for one in self.by_name.values() if one.source != "built in"]
+        return _HEAD + "\n".join(f"- {one.name}: {one.description[:_LONGEST_TOLD]}" for one in own) if own else ""
+
+
+def find_definitions(places: Sequence[tuple[Path, str]], cache: Path | None) -> Definitions:
+    """Those of all places, each with its source; the first counts most."""
+    found: list[AgentDefinition] = []
+    left_out: list[LeftOut] = []
+    for folder, source in (*places, (BUILT_IN, "built in")):
+        stamps = {}
+        for file in markdown_files(folder):
+            with suppress(OSError):
+                stamps[os.fspath(file)] = stamp_of(file.stat())
+        read, _ = read_once(stamps, AgentDefinition, partial(_read, source=source), cache, folder)
+        for file_name, one in read.items():
+            if one.value is not None:
+                found.append(one.value)
+            else:
+                left_out.append(LeftOut(file_name, one.problem))
+    return Definitions(found, left_out)
+
+
+def _read(name: str, source: str) -> AgentDefinition:
+    """Raises `OSError`, `ValueError`."""
+    file = Path(name)
+    from agentcli.extensions.skills.frontmatter import split_frontmatter as split
+
+    keys, body = split(read_small_file(file).decode("utf-8-sig").replace("\r\n", "\n"))
+    if not body.strip():
+        raise ValueError("it has no prompt")
+    model = str(keys.get("model") or "")
+    return AgentDefinition(
+        " ".join(str(keys.get("name") or file.stem).split()),
+        " ".join(str(keys.get("description") or body.strip().splitlines()[0]).split()),
+        body.strip(),
+        name,
+        source,
+        _tools(keys.get("tools")),
+        "" if model == "inherit" else model,
+    )
+
+
+def _tools(value: Any) -> tuple[str, ...] | None:
+    """The names of tools, without what rules about them say in brackets; None for all."""
+    if not value or value in ("*", ["*"]):
+        return None
+    names = (rule.partition("(")[0].strip() for rule in tool_rules(value))
+    return tuple(ALIASES.get(name, name) for name in names)

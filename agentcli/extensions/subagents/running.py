@@ -1,0 +1,327 @@
+"""Runs subagents: each is a session of its own that answers one task, heard through its parent's events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from agentcli.agent.accounting.budgets import in_words
+from agentcli.agent.calls.scopes import Call, Decide, SessionCalls
+from agentcli.agent.events import (
+    ApprovalRequested,
+    ApprovalSettled,
+    Done,
+    Emit,
+    SubagentEnd,
+    SubagentEnded,
+    SubagentStarted,
+    ToolStarted,
+    TurnFailed,
+    UsageReported,
+)
+from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
+from agentcli.agent.permissions.approvals import NOBODY_LEFT
+from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.session import Session
+from agentcli.conversation.entries import Assistant, Entry, User
+from agentcli.errors import ToolError, UsageError, UserError, did_you_mean
+from agentcli.extensions.subagents.definitions import DEFAULT, AgentDefinition, Definitions
+from agentcli.llm.messages import Text, Usage
+from agentcli.tools.builtin.arguments import CreateSubagent
+from agentcli.tools.tool import ToolOutput
+
+MOST_RUNNING = 4  # at a time; the others wait
+_MOST_EARLIER = 20
+
+
+@dataclass
+class AgentRun:
+    """A subagent of this session, also one that has ended. `doing` is what it does now, in a line."""
+
+    id: str
+    call_id: str
+    agent: str
+    task: str
+    session_id: str = ""
+    model: str = ""
+    end: SubagentEnd | None = None
+    doing: str = ""
+    turns: int = 0
+    usage: Usage = Usage()
+    cost_usd: float | None = 0.0
+    session: Session | None = field(default=None, repr=False)
+
+    @property
+    def spent(self) -> str:
+        """Its rounds, its tokens and its price, in words."""
+        rounds = f"{self.turns} round{'s' * (self.turns != 1)}"
+        cost = f" · {in_words('usd', self.cost_usd)}" if self.cost_usd else ""
+        return f"{rounds} · {self.usage.context_tokens:,} tokens{cost}"
+
+
+# Makes the session of a subagent: for which call, under which name, of which kind, asked what.
+MakeSession = Callable[[Call, AgentRun, AgentDefinition, CreateSubagent], Awaitable[Session]]
+
+
+class Subagents:
+    """The subagents of the session `parent`. Those in the background add to `reports`; `has_report` is told of each.
+
+    `store` keeps their conversations, as the user's that `parent` is.
+    """
+
+    def __init__(
+        self,
+        definitions: Definitions,
+        make: MakeSession,
+        has_report: Callable[[], None],
+        *,
+        store: SessionStore,
+        parent: str,
+    ) -> None:
+        self.definitions = definitions
+        self.runs: list[AgentRun] = []
+        self._make = make
+        self._has_report = has_report
+        self._store = store
+        self._parent = parent
+        self._places = asyncio.Semaphore(MOST_RUNNING)
+        self._background: dict[str, asyncio.Task[None]] = {}
+        self.reports: list[str] = []
+
+    @property
+    def sessions(self) -> list[Session]:
+        """Those that run now."""
+        return [run.session for run in self.runs if run.session is not None]
+
+    def definition(self, name: str) -> AgentDefinition:
+        """Raises `UsageError` that names those there are."""
+        known = self.definitions.by_name
+        if (found := known.get(name or DEFAULT)) is None:
+            raise UsageError(f"There is no agent {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}.")
+        return found
+
+    async def answer(self, call: Call, given: CreateSubagent) -> ToolOutput:
+        """Let a subagent do a task, and give its answer. Raises `ToolError`."""
+        if not given.task.strip():
+            raise ToolError("The task is empty: say all that the subagent needs to know.", kind="invalid_parameters")
+        try:
+            definition = self.definition(given.agent)
+        except UsageError as error:
+            raise ToolError(str(error), kind="not_found") from error
+        run = AgentRun(f"{definition.name}-{len(self.runs) + 1}", call.use.id, definition.name, given.task)
+        self.runs.append(run)
+        if not given.background:
+            return await self._answered(call, run, definition, given)
+        task = asyncio.create_task(self._in_background(call, run, definition, given))
+        self._background[run.id] = task
+        task.add_done_callback(lambda done: self._background.pop(run.id, None))
+        return ToolOutput(f"{run.id} works in the background; its report comes by itself.", summary=run.id)
+
+    async def _in_background(
+        self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent
+    ) -> None:
+        try:
+            output = str((await self._answered(call, run, definition, given)).content)
+        except ToolError as error:
+            output = str(error)
+        self.reports.append(f"<system-reminder>The subagent {run.id} reports:\n{output}</system-reminder>")
+        self._has_report()
+
+    async def _answered(
+        self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent
+    ) -> ToolOutput:
+        async with self._place_for(run):
+            run.session = child = await self._made(call, run, definition, given)
+            run.session_id, run.model = child.id, child.state.model
+            calls = child.runtime.calls
+            calls.ask = self._asks(call, run) if call.turn.session.ask is not None else None
+            emit = call.turn.emit
+            emit(SubagentStarted(run.id, call.use.id, run.agent, given.task, child.id, run.model, agent_id=run.id))
+            try:
+                end = await self._heard(child, given.task, run, emit)
+            finally:
+                try:
+                    await _closed(child)
+                finally:
+                    emit(_ended(run, child))
+        call.turn.denials.extend(end.denials)
+        return _output(run, end, _said(child))
+
+    @asynccontextmanager
+    async def _place_for(self, run: AgentRun) -> AsyncIterator[None]:
+        """Wait for one of the places; one that has not answered in the end was stopped, or never began."""
+        try:
+            async with self._places:
+                yield
+        finally:
+            run.end = run.end or "stopped"
+
+    async def _made(self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent) -> Session:
+        """Raises `ToolError`."""
+        try:
+            return await self._make(call, run, definition, given)
+        except (UserError, ToolError) as error:
+            run.end = "failed"
+            if isinstance(error, ToolError):
+                raise
+            raise ToolError(str(error), kind="validation_error") from error
+
+    async def _heard(self, child: Session, task: str, run: AgentRun, emit: Emit) -> Done | TurnFailed:
+        """Ask the subagent and pass its events on until its turn ends."""
+        async with aclosing(child.subscribe()) as events:
+            child.submit(Prompt((Text(task),)))
+            async for event in events:
+                match event:
+                    case Done() | TurnFailed():
+                        run.turns, run.end = event.turns, _end_of(event)
+                        return event
+                    case ToolStarted(title=title):
+                        run.doing = title
+                    case UsageReported():
+                        run.usage, run.cost_usd = child.state.meter.total, child.state.meter.cost_usd
+                        run.turns += 1
+                    case _:
+                        pass
+                emit(event)
+        raise AssertionError("a subscription does not end by itself")
+
+    def _asks(
+        self, call: Call, run: AgentRun
+    ) -> Callable[[ApprovalRequested, Decide | None], Awaitable[Approve | Verdict]]:
+        """Let the parent's person answer a question of the subagent, under an id of its own."""
+
+        async def ask(request: ApprovalRequested, decide: Decide | None) -> Approve | Verdict:
+            if (outer := call.turn.session.ask) is None:
+                return Approve(request.id, False, comment=NOBODY_LEFT)
+            asked = replace(request, id=f"{run.id}/{request.id}", title=f"{run.id}: {request.title}", agent_id=run.id)
+            try:
+                answer = await outer(asked, decide)
+            except asyncio.CancelledError:  # it is stopped while it waits
+                call.turn.emit(ApprovalSettled(asked.id, agent_id=run.id))
+                raise
+            if isinstance(answer, Approve) and answer.stops and not answer.allowed and run.session is not None:
+                run.session.submit(Interrupt())  # the person stops all of it
+            return answer
+
+        return ask
+
+    def stop(self, id: str) -> None:
+        """End one that runs; its parent gets what it has. Raises `UsageError`."""
+        run = next((run for run in self.runs if run.id == id and run.session is not None), None)
+        if run is None or run.session is None:
+            running = [run.id for run in self.runs if run.session is not None]
+            raise UsageError(f"No subagent {id!r} runs{did_you_mean(id, running)}.")
+        run.session.submit(Interrupt())
+
+    async def earlier(self) -> Sequence[SessionInfo]:
+        """Those of this session that are stored, the newest first."""
+        return await self._store.list(user_id=self._parent, limit=_MOST_EARLIER)
+
+    async def transcript(self, id: str) -> Sequence[Entry]:
+        """What one said and did, by its id or its session's. Raises `UserError`."""
+        run = next((run for run in self.runs if run.id == id), None)
+        if run is not None and run.session is not None:
+            return run.session.state.conversation.path
+        _, entries = await self._store.load(run.session_id if run else id)
+        return entries
+
+    def submit(self, op: Op) -> None:
+        """Ask all that run now for something."""
+        for session in self.sessions:
+            session.submit(op)
+
+    def take_reports(self) -> list[str]:
+        reports, self.reports = self.reports, []
+        return reports
+
+    async def finished_one(self) -> None:
+        """Wait until one of those in the background has reported, if there are any."""
+        if self._background and not self.reports:
+            await asyncio.wait(self._background.values(), return_when="FIRST_COMPLETED")
+
+    async def aclose(self) -> None:
+        """End those that run in the background."""
+        tasks = list(self._background.values())
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+def subagents_of(calls: SessionCalls) -> Subagents:
+    """The subagents of a session. Raises `UsageError` where there can be none."""
+    agents = calls.open_agents()
+    assert isinstance(agents, Subagents), "the session's builder makes no others"
+    return agents
+
+
+async def _closed(child: Session) -> None:
+    """Close the subagent's session, also while its parent is being cancelled; the cancellation goes on afterwards."""
+    closing, is_cancelled = asyncio.ensure_future(child.close()), False
+    while not closing.done():
+        try:
+            await asyncio.shield(closing)
+        except asyncio.CancelledError:
+            is_cancelled = True
+    closing.result()
+    if is_cancelled:
+        raise asyncio.CancelledError
+
+
+def _ended(run: AgentRun, child: Session) -> SubagentEnded:
+    """Note how a subagent ended, and the event that tells it."""
+    meter = child.state.meter
+    run.session, run.end, run.usage, run.cost_usd = None, run.end or "stopped", meter.total, meter.cost_usd
+    return SubagentEnded(
+        run.id, run.call_id, run.end, run.turns, run.usage, run.cost_usd, _said(child), agent_id=run.id
+    )
+
+
+def _end_of(event: Done | TurnFailed) -> SubagentEnd:
+    if isinstance(event, TurnFailed):
+        return "failed"
+    match event.reason:
+        case "max_turns" | "max_budget":
+            return "limit"
+        case "interrupted" | "declined" | "stopped":
+            return "stopped"
+        case _:
+            return "done"
+
+
+def _said(child: Session) -> str:
+    """All that it has said on its task, the newest last."""
+    parts: list[str] = []
+    for entry in reversed(child.state.conversation.path):
+        match entry.body:
+            case Assistant(content):
+                parts.append("".join(block.text for block in content if isinstance(block, Text)).strip())
+            case User(is_reminder=False):
+                break
+            case _:
+                pass
+    return "\n\n".join(part for part in reversed(parts) if part)
+
+
+_WHY = {
+    "failed": "It failed: {error}",
+    "limit": "It was stopped at its limit ({reason}).",
+    "stopped": "It was stopped before it had finished.",
+}
+
+
+def _output(run: AgentRun, end: Done | TurnFailed, said: str) -> ToolOutput:
+    """The answer, or what there is of one (`said`), and what it took."""
+    said = end.text if isinstance(end, Done) and run.end == "done" else said
+    error, reason = getattr(end, "error", ""), getattr(end, "reason", "")
+    why = _WHY.get(run.end or "", "").format(error=error, reason=reason)
+    told = f"{run.id}: {run.spent} · session {run.session_id}"
+    content = "\n\n".join(part for part in (why, said or (why and "It had said nothing yet."), f"[{told}]") if part)
+    structured = {"agent": run.agent, "session_id": run.session_id, "end": run.end, "cost_usd": run.cost_usd}
+    summary = f"{run.end} · {run.spent}"
+    return ToolOutput(content, structured, summary, is_error=run.end == "failed")

@@ -1,0 +1,193 @@
+"""Makes the sessions of subagents: the parent's parts, with a conversation, tools and limits of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from agentcli.agent.accounting.budgets import MemoryAccount
+from agentcli.agent.accounting.meter import Meter
+from agentcli.agent.calls.scopes import Call, SessionCalls
+from agentcli.agent.context.nested_instructions import NestedInstructions
+from agentcli.agent.context.watch import ContextWatch
+from agentcli.agent.events import Notice
+from agentcli.agent.permissions.modes import mode_notes
+from agentcli.agent.permissions.rules import ALIASES, Rule
+from agentcli.agent.runtime import Limits, Prefix, Runtime
+from agentcli.agent.session import Session
+from agentcli.agent.state import AgentState, rebuilt
+from agentcli.conversation.entries import User
+from agentcli.errors import ToolError, UsageError
+from agentcli.extensions.skills.config import Skills, model_named
+from agentcli.extensions.subagents.config import Agents
+from agentcli.extensions.subagents.definitions import AgentDefinition
+from agentcli.extensions.subagents.running import AgentRun, Subagents
+from agentcli.llm.messages import Usage
+from agentcli.llm.models import ModelInfo
+from agentcli.models.choice import Models
+from agentcli.settings.load import Config
+from agentcli.tools.builtin.arguments import CreateSubagent
+from agentcli.tools.registry import ToolRegistry
+from agentcli.tools.tool import FileLedger, Workspace
+
+NOT_FOR_SUBAGENTS = ("create_subagent", "ask_user")
+_ONLY_READ = frozenset(("none", "read", "web"))
+
+
+class _RollingMeter(Meter):
+    """Also books what it adds with the call that made the subagent."""
+
+    def __init__(self, charge: Callable[[str, Usage, float | None], None]) -> None:
+        super().__init__()
+        self._charge = charge
+
+    def add(self, model: str, usage: Usage, cost_usd: float | None) -> None:
+        super().add(model, usage, cost_usd)
+        self._charge(model, usage, cost_usd)
+
+
+class ChildSessions:
+    """Makes the sessions of the subagents of one parent.
+
+    `prefix_for` gives what begins the requests of an agent with such a prompt. `watch` makes what keeps a conversation
+    within its window, of its state and workspace.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        parent: Session,
+        *,
+        agents: Agents,
+        models: Models,
+        prefix_for: Callable[[str], Callable[[ModelInfo, ToolRegistry], Prefix]],
+        nested: Callable[[], NestedInstructions | None],
+        skills: Skills,
+        watch: Callable[[AgentState, Workspace, Any], ContextWatch],
+        notes: Callable[[Workspace, ModelInfo], list[User]],
+    ) -> None:
+        self._config = config
+        self._parent = parent
+        self._agents = agents
+        self._models = models
+        self._prefix_for = prefix_for
+        self._nested = nested
+        self._skills = skills
+        self._watch = watch
+        self._notes = notes
+
+    def subagents(self) -> Subagents:
+        return Subagents(
+            self._agents.definitions,
+            self.make,
+            self._parent.heed_reports,
+            store=self._agents.store,
+            parent=self._parent.id,
+        )
+
+    async def make(self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent) -> Session:
+        """The session of a subagent, ready for its task. Raises `UserError`, `ToolError`."""
+        runtime, parent = self._parent.runtime, self._parent.state
+        tools = self._tools(runtime.calls.tools, definition, given)
+        if parent.mode == "plan" and any(tool.effect not in (*_ONLY_READ, "command") for tool in tools):
+            tools = tools.clone(exclude=[tool.name for tool in tools if tool.effect not in (*_ONLY_READ, "command")])
+        log, entries = await self._log(given, run)
+        workspace = replace(runtime.calls.workspace, files=FileLedger(), shell_cwd=None, past=None)
+        limits: dict[str, float] = {"usd": given.max_budget_usd} if given.max_budget_usd else {}
+        state = AgentState(
+            self._model(definition, given, parent.model),
+            parent.mode,
+            rules=parent.rules,
+            budgets=call.turn.budgets.within(MemoryAccount("subagent", limits)),  # type: ignore[arg-type]
+            effort=parent.effort,
+        )
+        state = rebuilt(state, entries)
+        state.meter = _RollingMeter(call.turn.charge)
+        info = self._models.info(state.model)
+        if not entries:
+            state.notes.extend(self._notes(workspace, info))
+        state.notes.extend(mode_notes("default", state.mode))
+        nested = self._nested()
+        watch = self._watch(state, workspace, nested)
+        calls = SessionCalls(
+            replace(runtime.calls.services, workspace=workspace),
+            tools,
+            agent_id=run.id,
+            client=runtime.calls.client,
+            made_by=call,
+        )
+        session = Session(state, self._runtime(runtime, calls, log, definition, given, watch, nested))
+        watch.paid = session.paid
+        calls.make_skills = partial(
+            self._skills.session_skills,
+            state,
+            workspace,
+            models=self._models,
+            store=session.append,
+            is_busy=lambda: session.is_busy,
+            tell=lambda text: session.publish(Notice(text)),
+            outer=runtime.calls.skills,
+        )
+        if runtime.calls.skills is not None:  # what narrows the parent's tools holds here, too
+            calls.open_skills()
+        return session
+
+    def _runtime(
+        self, parent: Runtime, calls: SessionCalls, log: Any, definition: AgentDefinition, given: CreateSubagent,
+        watch: ContextWatch, nested: Any,
+    ) -> Runtime:  # fmt: skip
+        settings = self._config.settings.agents
+        most = min(given.max_turns or settings.max_turns, settings.max_turns)
+        limits = Limits(most, parent.limits.max_tokens)
+        return replace(
+            parent,
+            calls=calls,
+            log=log,
+            prefix_for=self._prefix_for(definition.prompt),
+            limits=limits,
+            most_breaks=1,
+            context_policy=watch,
+            compactor=watch,
+            nested=nested,
+            collect=lambda session_id, entry: None,
+            answer_schema=None,
+        )
+
+    async def _log(self, given: CreateSubagent, run: AgentRun) -> tuple[Any, list[Any]]:
+        if given.resume:
+            info, _ = await self._agents.store.load(given.resume)
+            if info.user_id != self._parent.id:
+                raise UsageError(f"{given.resume} is no subagent of this session.")
+            return await self._agents.store.open(info.id)
+        name = f"{run.id}: {' '.join(given.task.split())[:60]}"
+        return await self._agents.store.create(cwd=self._config.cwd, name=name, user_id=self._parent.id), []
+
+    def _model(self, definition: AgentDefinition, given: CreateSubagent, now: str) -> str:
+        wanted = given.model or self._config.settings.agents.models.get(definition.name) or definition.model
+        if not wanted:
+            return now
+        try:
+            if wanted.startswith("scripted/") and not now.startswith("scripted/"):
+                raise UsageError("a script answers only where one was chosen for the session.")
+            return model_named(wanted, now, self._models)
+        except UsageError as error:
+            if given.model:
+                raise
+            self._parent.publish(Notice(f"The agent {definition.name} asks for {wanted}: {error} Going on with {now}."))
+            return now
+
+    def _tools(self, tools: ToolRegistry, definition: AgentDefinition, given: CreateSubagent) -> ToolRegistry:
+        """The parent's tools as far as the definition and the call leave them. Raises `ToolError`."""
+        left = tools.clone(exclude=NOT_FOR_SUBAGENTS)
+        if definition.tools is not None:
+            wished = [Rule(name) for name in definition.tools]
+            left = left.clone(only=[tool.name for tool in left if any(rule.names(tool.name) for rule in wished)])
+        if given.tools is not None:
+            wanted = [ALIASES.get(name, name) for name in given.tools]
+            if missing := [name for name in wanted if name not in left]:
+                known = ", ".join(tool.name for tool in left)
+                raise ToolError(f"{definition.name} has no tool {missing[0]!r}; there is {known}.", kind="not_found")
+            left = left.clone(only=[tool.name for tool in left if tool.name in wanted])
+        return left

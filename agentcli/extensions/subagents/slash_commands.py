@@ -1,0 +1,96 @@
+"""Subagents: those of this conversation, what they did, and the kinds there are as slash commands."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+
+from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
+from agentcli.conversation.entries import Assistant, Entry, Result, User
+from agentcli.conversation.titles import shortened
+from agentcli.errors import UsageError
+from agentcli.extensions.subagents.definitions import Definitions
+from agentcli.extensions.subagents.running import AgentRun, Subagents, subagents_of
+from agentcli.llm.messages import Text, ToolUse
+from agentcli.tools.summary import call_title
+
+GROUP = "Agents"
+_LONGEST_TASK, _LONGEST_HELP = 60, 80  # characters
+_MARKS = {None: "●", "done": "✓", "stopped": "■", "failed": "✗", "limit": "■"}
+
+
+def add_agent_commands(commands: Commands, definitions: Definitions) -> None:
+    """Add `/agents` and a command for each kind; where the name is taken, as `/agent:NAME`."""
+    commands.add(
+        Command(
+            "agents",
+            "show the subagents, or what one did; end one",
+            _agents,
+            "[show|stop ID]",
+            is_aside=True,
+            forms=("", "show ID", "stop ID"),
+            group=GROUP,
+        )
+    )
+    taken = {name for command in commands for name in (command.name, *command.aliases)}
+    for one in definitions.by_name.values():
+        name = f"agent:{one.name}" if one.name in taken else one.name
+        if not any(sign.isspace() or sign == "/" for sign in name):
+            commands.add(
+                Command(name, shortened(one.description, _LONGEST_HELP), _runner(one.name), "TASK", group=GROUP)
+            )
+
+
+def _runner(kind: str) -> Callable[[CommandHost, str], Awaitable[Outcome]]:
+    async def run(host: CommandHost, task: str) -> Outcome:
+        if not task:
+            raise UsageError(f"Say what the agent {kind} is to do.")
+        return AsPrompt(f"Let a subagent do this (create_subagent with agent={kind}), and tell me its answer: {task}")
+
+    return run
+
+
+async def _agents(host: CommandHost, argument: str) -> Outcome:
+    agents = subagents_of(host.session.runtime.calls)
+    word, _, id = argument.partition(" ")
+    match word:
+        case "":
+            return await _listed(agents)
+        case "stop":
+            agents.stop(id.strip())
+            return f"{id.strip()} ends; its parent gets what it has."
+        case "show":
+            return "\n".join(_told(await agents.transcript(id.strip())))
+        case _:
+            raise UsageError("Write /agents, /agents show ID or /agents stop ID.")
+
+
+async def _listed(agents: Subagents) -> str:
+    rows = [*map(_row, agents.runs)]
+    known = {run.session_id for run in agents.runs}
+    rows += [f"  ✓ {info.name}  {info.id[:13]}" for info in await agents.earlier() if info.id not in known]
+    kinds = ", ".join(agents.definitions.by_name)
+    return "\n".join([*(rows or ["No subagent has worked here yet."]), f"Kinds: {kinds}."])
+
+
+def _row(run: AgentRun) -> str:
+    task = shortened(" ".join(run.task.split()), _LONGEST_TASK)
+    doing = f"\n    {shortened(run.doing, _LONGEST_TASK)}" if run.end is None and run.doing else ""
+    return f"  {_MARKS[run.end]} {run.id} · {run.spent} · {run.session_id[:13]}\n    {task}{doing}"
+
+
+def _told(entries: Sequence[Entry]) -> Iterator[str]:
+    """A conversation in short: what was said, and each call with a line on what came of it."""
+    for body in (entry.body for entry in entries):
+        match body:
+            case User(is_reminder=False):
+                yield f"› {body.text}"
+            case Assistant(content):
+                for block in content:
+                    if isinstance(block, Text) and block.text.strip():
+                        yield block.text.strip()
+                    elif isinstance(block, ToolUse):
+                        yield f"• {call_title(block.name, block.input)}"
+            case Result(result, summary=summary):
+                yield f"  {'✗' if result.is_error else '✓'} {summary}"
+            case _:
+                pass

@@ -1,1 +1,0 @@
-"""Reaches MCP servers with the official SDK (the extra `mcp`), which is imported when the first one is connected."""

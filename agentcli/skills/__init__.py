@@ -1,1 +1,0 @@
-"""Skills: folders with a SKILL.md, which load in three steps: name and description, instructions, resources."""
