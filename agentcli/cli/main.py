@@ -36,7 +36,6 @@ COMMANDS = {
     "skills": "skills: list, show, validate, new",
     "hooks": "hooks: list them, try one",
     "mcp": "MCP servers: add, list, remove, log in; be one",
-    "replay": "run a recorded session's calls again, and say what differs",
     "blame": "which call of which session wrote each line of a file",
     "usage": "what the stored sessions used and cost",
     "models": "list the models that are known",
@@ -186,10 +185,6 @@ def load_command(name: str) -> ModuleType:
             from agentcli.extensions.mcp import subcommand as mcp
 
             return mcp
-        case "replay":
-            from agentcli.cli.subcommands import replay
-
-            return replay
         case "blame":
             from agentcli.cli.subcommands import blame
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from msgspec.structs import replace
-
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.settings.load import Config
 
@@ -66,14 +64,6 @@ def make_checkpoints(
         return Recorder(folder, roots, session_id, scratch=scratch, private=private, limits=limits)
 
     return cast("Checkpoints", LazyCheckpoints(make))
-
-
-def stored_checkpoints(config: Config, session_id: str) -> Checkpoints:
-    """What a session's calls did to files, to be read; also where the settings want no more of it recorded."""
-    settings = replace(config.settings, checkpoints=replace(config.settings.checkpoints, enabled=True))
-    made = make_checkpoints(replace(config, settings=settings), session_id, lambda: (config.cwd,), is_lasting=True)
-    assert made is not None
-    return made
 
 
 def has_interrupted(config: Config, session_id: str) -> bool:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from html.parser import HTMLParser
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from markdown_it import MarkdownIt
 
 from agentcli.safety.secrets.masking import Masker
-from tests.app.recorded import EDITS, HOSTILE, KEY, compacted_session, rich_session, says, session
+from tests.app.recorded import HOSTILE, KEY, compacted_session, rich_session, says, session
 from tests.app.running import Place, call
 
 VOID = {"meta", "img", "br", "hr", "rect", "path"}
@@ -144,7 +141,7 @@ def test_secrets_do_not_leave(place: Place) -> None:
         says("", call("bash", command=f"echo {KEY}"), call("think", thought="x", password="Sup3rS3cretValue9xKq")),
         {"text": "Noted."},
     )
-    for format in ("md", "json", "html", "pytest"):
+    for format in ("md", "json", "html"):
         ran = place.run("sessions", "export", id, "--format", format)
         assert ran.code == 0, ran.err
         assert KEY not in ran.out
@@ -191,70 +188,6 @@ def test_compactions_are_told_with_their_text(place: Place) -> None:
     page = Page(export(place, id, "--format", "html"))
     assert "The conversation was compacted (" in page.text
     assert page.open == []
-
-
-@pytest.fixture
-def exported_test(place: Place) -> Path:
-    """A session with edits, commands, a failure and a denial, as a test."""
-    (place.folder / "a.py").write_text("def add(a, b):\n    return a - b\n")
-    (place.folder / "data.bin").write_bytes(b"\xff\xfe\x00")
-    (place.folder / "run.sh").write_text("echo ran\n")
-    (place.folder / "run.sh").chmod(0o755)
-    id = session(
-        place,
-        "Mend add",
-        says(
-            "Look.",
-            call("file_read", path=str(place.folder / "a.py")),
-            call("bash", command="./run.sh; pwd; wc -c data.bin"),
-        ),
-        says("Mend.", call("file_edit", path="a.py", old_string="a - b", new_string="a + b")),
-        says(
-            "Check.",
-            call("bash", command="python3 -c 'import a; print(a.add(1, 2))'"),
-            call("bash", command="curl x.org"),
-        ),
-        {"text": "Done."},
-        flags=EDITS,
-    )
-    session(
-        place, "More", says("", call("bash", command="cat a.py > copy.py")), {"text": "Done."}, flags=("-c", *EDITS)
-    )
-    file = place.folder.parent / "test_session.py"
-    export(place, id, "-o", str(file))
-    return file
-
-
-def run_test(file: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(file.parent), str(file)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=file.parent)
-
-
-@pytest.mark.full
-@pytest.mark.slow
-def test_a_session_as_a_test_passes_and_fails_where_a_tool_does_otherwise(exported_test: Path) -> None:
-    passed = run_test(exported_test)
-    assert passed.returncode == 0, passed.stdout
-    text = exported_test.read_text()
-    for before, after in (
-        ("+    return a + b", "+    return a * b"),  # what the edit gives
-        ("ran\\n{root}", "run\\n{root}"),  # what the command prints
-        ("'copy.py': 'def", "'copy.py': 'fed"),  # what is left of a file
-    ):
-        assert before in text
-        exported_test.write_text(text.replace(before, after))
-        failed = run_test(exported_test)
-        assert failed.returncode == 1, failed.stdout
-        assert "AssertionError" in failed.stdout
-
-
-@pytest.mark.slow
-def test_a_test_of_large_files_is_refused(place: Place) -> None:
-    (place.folder / "large.txt").write_text("x" * 5_100_000)
-    id = session(place, "Look", says("", call("file_read", path="large.txt", limit=1)), {"text": "Long."})
-    ran = place.run("sessions", "export", id, "--format", "pytest")
-    assert (ran.code, ran.out) == (1, "")
-    assert "5.1 MB" in ran.err
 
 
 def test_hostile_texts_are_what_they_seem(place: Place) -> None:

@@ -1,10 +1,10 @@
-"""Writes a stored session as a document, or as a test."""
+"""Writes a stored session as a document."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -15,27 +15,22 @@ from agentcli.cli.subcommands.sessions.changing import SessionId
 from agentcli.cli.subcommands.sessions.store import with_store
 from agentcli.cli.subcommands.shared import configuration, wait_for
 from agentcli.errors import UserError
-from agentcli.frontends.export.documents import document, form_of
+from agentcli.frontends.export.documents import Form, document, form_of
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.settings.files import replace_file
 from agentcli.settings.load import Config
-from agentcli.setup.checkpoints import stored_checkpoints
-
-Format = Literal["md", "json", "html", "pytest"]
 
 
 def export(
     session_id: SessionId,
     format: Annotated[
-        Format | None, typer.Option("--format", help="One of md, json, html, pytest; else as the file's ending says.")
+        Form | None, typer.Option("--format", help="One of md, json, html; else as the file's ending says.")
     ] = None,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="In place of stdout.")] = "",
     raw: Annotated[bool, typer.Option("--raw", help="Leave secrets as they are.")] = False,
 ) -> None:
-    """Write a session as a document, or (pytest) as a test that does its work again. Secrets are masked."""
-    text, places = wait_for(
-        _written(session_id, format or ("pytest" if output.endswith(".py") else form_of(output)), raw)
-    )
+    """Write a session as a document. Secrets are masked."""
+    text, places = wait_for(_written(session_id, format or form_of(output), raw))
     if output:
         _write(Path(output), text)
     else:
@@ -45,19 +40,10 @@ def export(
         warn(f"masked what looks like a secret in {places} place{'s' * (places != 1)} (--raw leaves it).")
 
 
-async def _written(session_id: str, form: Format, raw: bool) -> tuple[str, int]:
+async def _written(session_id: str, form: Form, raw: bool) -> tuple[str, int]:
     config = configuration()
     info, entries = await with_store(lambda store: store.load(session_id))
-    mask = None if raw else await _mask(config)
-    if form != "pytest":
-        return document(form, info, entries, mask)
-    from agentcli.replay.as_test import as_test
-
-    checkpoints = stored_checkpoints(config, info.id)
-    try:
-        return as_test(info, entries, checkpoints.content, mask)
-    finally:
-        await checkpoints.aclose()
+    return document(form, info, entries, None if raw else await _mask(config))
 
 
 async def _mask(config: Config) -> Mask | None:
