@@ -293,18 +293,16 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """What is exported over OTLP ([telemetry.md](telemetry.md)), and the program's log.
 
-    `traces`, `metrics` and `logs` are sent to `endpoint` (unset: `OTEL_EXPORTER_OTLP_ENDPOINT`, else
-    `http://localhost:4318`) with these `headers`. `sampling` is the share of turns that are traced. Prompts, answers,
-    arguments and results leave the machine only with `content`. `batch` spans or log records are sent together, metrics
-    every `metric_interval` seconds; `export_timeout` and `metrics_timeout` are seconds. `service`, `environment` and
-    `tags` name the resource.
+    `traces` and `metrics` are sent to `endpoint` (unset: `OTEL_EXPORTER_OTLP_ENDPOINT`, else `http://localhost:4318`)
+    with these `headers`. `sampling` is the share of turns that are traced. Prompts, answers, arguments and results
+    leave the machine only with `content`. `batch` spans are sent together, metrics every `metric_interval` seconds;
+    `export_timeout` and `metrics_timeout` are seconds. `service`, `environment` and `tags` name the resource.
 
     The log is `logs/agentcli.log` in the state folder. A file of `log_max_mb` is put aside; `log_keep` older ones stay.
     """
 
     traces: bool = False
     metrics: bool = False
-    logs: bool = False
     sampling: Sampling = "10%"
     content: bool = False
     endpoint: Url = ""

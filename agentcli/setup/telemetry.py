@@ -1,4 +1,4 @@
-"""Makes what exports traces, metrics and logs, as the settings and OpenTelemetry's own variables say."""
+"""Builds the export of traces and metrics from the settings and OpenTelemetry's own variables."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from agentcli.settings.load import Config
 from agentcli.version import __version__
 
 if TYPE_CHECKING:
-    from agentcli.infra.telemetry.export import Export
-    from agentcli.infra.telemetry.following import Telemetry
+    from agentcli.infra.telemetry.exporter import Export, Telemetry
 
 EXTRA = "./install.sh --extras otel, or pip install 'agentcli[otel]'"
-SIGNALS = ("traces", "metrics", "logs")
+SIGNALS = ("traces", "metrics")
 _ADDRESS = "http://localhost:4318"  # OTLP over HTTP
 # Where providers are reached that no preset tells of, and the variables that say otherwise.
 _SERVERS = {
@@ -29,7 +28,7 @@ _SERVERS = {
 
 
 class Observed:
-    """The sessions whose traces, metrics and logs are exported; where none are wanted, nothing of it is imported."""
+    """Exports the sessions that it is given; where the settings want none exported, nothing for it is imported."""
 
     def __init__(self, config: Config, mask: Callable[[str], str], tell: Callable[[str], None]) -> None:
         self._config, self._mask, self._tell = config, mask, tell
@@ -43,9 +42,9 @@ class Observed:
             self._tell(f"Nothing is exported: [observability] needs the extra otel: {EXTRA}.")
             return
         if self._telemetry is None:
-            from agentcli.infra.telemetry import following
+            from agentcli.infra.telemetry.exporter import Telemetry
 
-            self._telemetry = following.Telemetry(make_export(self._config, self._mask))
+            self._telemetry = Telemetry(make_export(self._config, self._mask))
         mask = session.runtime.calls.services.mask
         self._telemetry.follow(session, mask.text if mask else self._mask)
 
@@ -67,11 +66,10 @@ def exported_to(config: Config) -> dict[str, str]:
     if not wanted or of("AGENTCLI_NO_TELEMETRY", "0") not in ("", "0") or of("OTEL_SDK_DISABLED", "").lower() == "true":
         return {}
     base = (settings.endpoint or of("OTEL_EXPORTER_OTLP_ENDPOINT") or _ADDRESS).rstrip("/")
-    found: dict[str, str] = {}
-    for signal in wanted:
-        own = "" if settings.endpoint else of(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "")
-        found[signal] = own or f"{base}/v1/{signal}"
-    return found
+    own = (
+        {} if settings.endpoint else {signal: of(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT") for signal in wanted}
+    )
+    return {signal: own.get(signal) or f"{base}/v1/{signal}" for signal in wanted}
 
 
 def make_export(config: Config, mask: Callable[[str], str]) -> Export:
@@ -84,7 +82,7 @@ def make_export(config: Config, mask: Callable[[str], str]) -> Export:
     if settings.environment:
         names["deployment.environment.name"] = settings.environment
     parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}
-    from agentcli.infra.telemetry.export import Export
+    from agentcli.infra.telemetry.exporter import Export
 
     return Export(settings, exported_to(config), names | settings.tags, parent, partial(_server, config), mask)
 

@@ -11,16 +11,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-KINDS = {
-    "/v1/traces": ExportTraceServiceRequest,
-    "/v1/metrics": ExportMetricsServiceRequest,
-    "/v1/logs": ExportLogsServiceRequest,
-}
+KINDS = {"/v1/traces": ExportTraceServiceRequest, "/v1/metrics": ExportMetricsServiceRequest}
 
 
 @dataclass
@@ -85,15 +80,6 @@ class Collector:
             for body in self.bodies if isinstance(body, ExportMetricsServiceRequest)
             for group in body.resource_metrics for scope in group.scope_metrics for metric in scope.metrics
         }  # fmt: skip
-
-    @property
-    def logs(self) -> list[tuple[str, str, str]]:
-        """Severity, logger and text of each record."""
-        return [
-            (record.severity_text, scope.scope.name, record.body.string_value)
-            for body in self.bodies if isinstance(body, ExportLogsServiceRequest)
-            for group in body.resource_logs for scope in group.scope_logs for record in scope.log_records
-        ]  # fmt: skip
 
 
 def plain(attributes: Any) -> dict[str, Any]:

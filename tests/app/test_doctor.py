@@ -454,9 +454,9 @@ def _(house: House) -> None:
 
 def test_what_is_exported_where_is_told(house: House) -> None:
     with collector() as came:
-        house.set(f'[observability]\ntraces = true\nlogs = true\nendpoint = "{came.url}"\nheaders = {{ a = "b" }}')
+        house.set(f'[observability]\ntraces = true\nmetrics = true\nendpoint = "{came.url}"\nheaders = {{ a = "b" }}')
         told = [one["message"] for one in house.doctor() if one["check"] == "telemetry"]
-        assert told == [f"{signal} go to {came.url}/v1/{signal}" for signal in ("traces", "logs")]
+        assert told == [f"{signal} go to {came.url}/v1/{signal}" for signal in ("traces", "metrics")]
         assert [sent["a"] for sent in came.headers] == ["b", "b"]
 
 

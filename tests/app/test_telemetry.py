@@ -1,4 +1,4 @@
-"""Traces, metrics and logs, as a collector on loopback gets them."""
+"""Traces and metrics, as a collector on loopback gets them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.semconv._incubating.metrics import gen_ai_metrics
 
 from agentcli import Agent
-from agentcli.infra.telemetry.pipes import sampler
+from agentcli.infra.telemetry.recorder import sampler
 from agentcli.settings.structs import Sampling
 from tests.app.collector import Collector, Span, collector
 from tests.app.running import Place, Ran, call
@@ -265,21 +265,6 @@ def test_a_failure_has_its_kind_in_the_metrics(place: Place, came: Collector) ->
     assert values(came.points["agentcli.turns"], "error.type") == {("AuthError",): 1}
 
 
-# Logs
-
-
-def test_the_log_is_exported_where_that_is_wanted(place: Place, came: Collector) -> None:
-    run(place, came, {"text": "Hi."}, logs=True, traces=False, metrics=False, log_level="debug")
-    assert set(came.paths) == {"/v1/logs"}
-    assert ("DEBUG", "filelock") in {record[:2] for record in came.logs}
-    assert not [record for record in came.logs if record[1].startswith(("urllib3", "opentelemetry"))]
-
-
-def test_without_it_the_log_stays_here(place: Place, came: Collector) -> None:
-    run(place, came, {"text": "Hi."}, log_level="debug")
-    assert set(came.paths) == {"/v1/traces", "/v1/metrics"}
-
-
 # Secrets and content
 
 
@@ -319,7 +304,7 @@ def test_no_secret_leaves_even_with_content(place: Place, came: Collector, secre
         call("bash", command=f"echo '{said}'"), call("file_read", path=said), call(KEY),
         call("bash", command=f"echo '{said}' >&2; exit 3"),
     ]  # fmt: skip
-    env = settings(came.url, content=True, logs=True, log_level="debug", tags=f"a={KEY}") | {"OWN_API_KEY": secret}
+    env = settings(came.url, content=True, tags=f"a={KEY}") | {"OWN_API_KEY": secret}
     replies = (
         {"text": said, "tool_calls": calls, "usage": {"input_tokens": 5}},
         {"error": {"kind": "overloaded", "message": said}},
@@ -328,7 +313,7 @@ def test_no_secret_leaves_even_with_content(place: Place, came: Collector, secre
     ran = place.run("-m", place.script(*replies), "-p", f"my {said}", *BYPASS, env=env)
     assert ran.code == 1
     assert "[masked" in str([span.attributes for span in came.spans])
-    assert {"/v1/traces", "/v1/metrics", "/v1/logs"} == set(came.paths)
+    assert {"/v1/traces", "/v1/metrics"} == set(came.paths)
     for line in (*lines, KEY):
         assert line.encode() not in came.raw
 
@@ -336,7 +321,7 @@ def test_no_secret_leaves_even_with_content(place: Place, came: Collector, secre
 def test_headers_are_sent_and_seen_nowhere(place: Place, came: Collector) -> None:
     place.home.mkdir()
     (place.home / "config.toml").write_text('[observability.headers]\nx-api-key = "k-0123456789"\n')
-    env = settings(came.url, logs=True, log_level="debug", content=True)
+    env = settings(came.url, log_level="debug", content=True)
     env |= {"OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20otlp-token-77"}
     model = place.script(
         {"tool_calls": [call("bash", command="env; echo k-0123456789 otlp-token-77")]}, {"text": "{{last_result}}"}
@@ -394,7 +379,7 @@ def test_a_batch_is_as_large_as_wanted(place: Place, came: Collector) -> None:
 
 @pytest.mark.parametrize("off", [{"AGENTCLI_NO_TELEMETRY": "1"}, {"OTEL_SDK_DISABLED": "true"}])
 def test_two_variables_turn_all_of_it_off(place: Place, came: Collector, off: dict[str, str]) -> None:
-    ran = place.run("-m", place.script({"text": "Hi."}), "-p", "go", env=settings(came.url, logs=True) | off)
+    ran = place.run("-m", place.script({"text": "Hi."}), "-p", "go", env=settings(came.url) | off)
     assert (ran.out, ran.err, came.paths) == ("Hi.\n", "", [])
 
 
@@ -454,7 +439,7 @@ def test_a_collector_that_is_not_there_costs_nothing(place: Place) -> None:
 def test_a_collector_that_stays_silent_is_left_at_the_time_out(place: Place) -> None:
     with collector(answers=False) as silent:
         began = time.monotonic()
-        env = settings(silent.url, export_timeout=0.8, metrics_timeout=0.4, logs=True, batch=1)
+        env = settings(silent.url, export_timeout=0.8, metrics_timeout=0.4, batch=1)
         ran = place.run("-m", place.script({"text": "Hi."}), "-p", "go", env=env)
         assert 0.8 <= time.monotonic() - began < 30
     assert (ran.code, ran.out, ran.err) == (0, "Hi.\n", "")

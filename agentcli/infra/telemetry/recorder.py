@@ -1,0 +1,142 @@
+"""Records the events of sessions with OpenTelemetry's SDK, which sends them to a collector."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import requests
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.metrics import Meter, NoOpMeter
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ParentBased, Sampler, TraceIdRatioBased
+from opentelemetry.trace import NoOpTracer, Tracer
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from urllib3.exceptions import MaxRetryError
+
+from agentcli.agent.events import Event
+from agentcli.infra.telemetry.exporter import Export, MaskText
+from agentcli.infra.telemetry.spans import Metrics, SessionSpans
+from agentcli.observability_settings import Sampling
+from agentcli.version import __version__
+
+log = logging.getLogger(__name__)
+
+_MAX_WAITING_SPANS = 2_048  # the oldest are dropped
+_MAX_ATTRIBUTE_CHARS = 32_768
+
+
+def sampler(share: Sampling) -> Sampler:
+    """Traces a share of all turns, whole. A parent's decision wins, unless nothing is to be traced."""
+    if share == "never":
+        return ALWAYS_OFF
+    return ParentBased(TraceIdRatioBased(1.0 if share == "always" else int(share.rstrip("%")) / 100))
+
+
+class Recorder:
+    """The SDK's providers of the exported signals; what is recorded for the other signal goes nowhere.
+
+    None of them becomes the provider of the process: that place belongs to the host program.
+    """
+
+    def __init__(self, export: Export) -> None:
+        for name in _REPEATING_LOGGERS:
+            logging.getLogger(name).addFilter(_is_new)
+        self._export, self._settings = export, export.settings
+        self._resource = Resource.create({name: export.mask(text) for name, text in export.resource.items()})
+        self._parent = TraceContextTextMapPropagator().extract(dict(export.parent), Context())
+        self._ends: list[Callable[[], object]] = []
+        self._sessions: dict[str, SessionSpans] = {}
+        self._tracer = self._make_tracer() if "traces" in export.addresses else NoOpTracer()
+        self._metrics = Metrics(self._make_meter() if "metrics" in export.addresses else NoOpMeter("agentcli"))
+
+    def record(self, session_id: str, mask: MaskText, at: int, event: Event, model: str) -> None:
+        """Record an event that came `at` nanoseconds since 1970, when the session's model was `model`."""
+        if session_id not in self._sessions:
+            traces = self._tracer, self._parent
+            self._sessions[session_id] = SessionSpans(session_id, self._export, traces, self._metrics, mask)
+        self._sessions[session_id].record(at, event, model)
+
+    def end(self) -> None:
+        """Send what is left, both signals at once, for as long as their time-outs allow."""
+        for session in self._sessions.values():
+            session.close()
+        threads = [threading.Thread(target=_shut_down, args=(end,), daemon=True) for end in self._ends]
+        for thread in threads:
+            thread.start()
+        until = time.monotonic() + self._export.last_export_s
+        for thread in threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _exporter_options(self, signal: str, timeout_s: float) -> dict[str, Any]:
+        return {
+            "endpoint": self._export.addresses[signal],
+            "headers": self._settings.headers,
+            "compression": Compression(self._settings.compression),
+            "timeout": timeout_s,
+            "session": _Connections(),
+        }
+
+    def _make_tracer(self) -> Tracer:
+        share, limits = sampler(self._settings.sampling), SpanLimits(max_attribute_length=_MAX_ATTRIBUTE_CHARS)
+        provider = TracerProvider(share, self._resource, shutdown_on_exit=False, span_limits=limits)
+        exporter = OTLPSpanExporter(**self._exporter_options("traces", self._settings.export_timeout))
+        batch = self._settings.batch
+        spans = BatchSpanProcessor(exporter, max_queue_size=_MAX_WAITING_SPANS, max_export_batch_size=batch)
+        provider.add_span_processor(spans)
+        self._ends.append(provider.shutdown)
+        return provider.get_tracer("agentcli", __version__)
+
+    def _make_meter(self) -> Meter:
+        exporter = OTLPMetricExporter(**self._exporter_options("metrics", self._settings.metrics_timeout))
+        interval_ms = self._settings.metric_interval * 1000
+        reader = PeriodicExportingMetricReader(exporter, interval_ms, self._settings.metrics_timeout * 1000)
+        provider = MeterProvider([reader], self._resource, shutdown_on_exit=False)
+        self._ends.append(provider.shutdown)
+        return provider.get_meter("agentcli", __version__)
+
+
+def _shut_down(end: Callable[[], object]) -> None:
+    try:
+        end()
+    except Exception:  # the SDK raises where the metrics came too late
+        log.debug("an export did not end well", exc_info=True)
+
+
+class _Connections(requests.Session):
+    """The exporter's connections. It would retry until its time-out to reach a collector that is not there."""
+
+    def request(self, *args: Any, **options: Any) -> requests.Response:
+        try:
+            return super().request(*args, **options)
+        except requests.ConnectionError as error:
+            if error.args and isinstance(error.args[0], MaxRetryError):
+                raise requests.RequestException(f"the collector is out of reach ({error.args[0].reason})") from error
+            raise
+
+
+_SEEN: set[tuple[str, object]] = set()
+_EXPORTER = "opentelemetry.exporter.otlp.proto.http"
+# The SDK logs each batch that could not be sent.
+_REPEATING_LOGGERS = (
+    f"{_EXPORTER}.trace_exporter",
+    f"{_EXPORTER}.metric_exporter",
+    "opentelemetry.sdk._shared_internal",
+)
+
+
+def _is_new(record: logging.LogRecord) -> bool:
+    """Let each message pass once."""
+    before = len(_SEEN)
+    _SEEN.add((record.name, record.msg))
+    return len(_SEEN) > before

@@ -1,0 +1,332 @@
+"""Records a session's events as spans and metrics: a span for each turn, request, call and subagent.
+
+Names follow OpenTelemetry's conventions for generative AI.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from opentelemetry.context import Context
+from opentelemetry.metrics import Histogram, Meter
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
+
+from agentcli.agent import events
+from agentcli.agent.calls.own_command import OWN_CALL
+from agentcli.conversation.entries import Assistant, User
+from agentcli.infra.telemetry.exporter import Export, MaskText
+from agentcli.llm.messages import Block, Text, Thinking, ToolUse, Usage
+from agentcli.version import __version__
+
+Attributes = dict[str, Any]
+_TurnEnd = events.Done | events.TurnFailed | events.SubagentEnded
+
+_S = 1e9  # nanoseconds
+# Our names that the conventions spell differently.
+_PROVIDERS = {
+    "azure": "azure.ai.openai", "bedrock": "aws.bedrock", "foundry": "azure.ai.inference", "gemini": "gcp.gemini",
+    "mistral": "mistral_ai", "vertex": "gcp.vertex_ai", "xai": "x_ai",
+}  # fmt: skip
+# The buckets that the conventions advise.
+_TOKENS = [4.0**power for power in range(14)]
+_SECONDS = [0.01 * 2**power for power in range(14)]
+
+
+@dataclass
+class _Request:
+    """A request under way. Times are in nanoseconds since 1970; at `tried_at` its newest try was sent."""
+
+    model: str
+    began_at: int
+    tried_at: int
+    first_at: int = 0
+    retries: list[tuple[int, Attributes]] = field(default_factory=list)
+    usage: Usage = Usage()
+    usd: float = 0.0
+    content: tuple[Block, ...] = ()
+
+    @property
+    def was_sent(self) -> bool:
+        """False until something shows that it was sent: a budget may have held it back."""
+        return bool(self.first_at or self.retries or self.usage != Usage())
+
+
+@dataclass
+class _Call:
+    span: Span
+    began_at: int
+    was_asked: bool = False
+
+
+@dataclass
+class _Agent:
+    """The open spans of an agent: its turn, its request, and its calls by id."""
+
+    id: str
+    name: str = "agentcli"
+    model: str = ""
+    turn: Span | None = None
+    request: _Request | None = None
+    calls: dict[str, _Call] = field(default_factory=dict)
+    prompt: list[Block] = field(default_factory=list)
+
+
+class Metrics:
+    """The instruments. Attributes arrive without secrets."""
+
+    def __init__(self, meter: Meter) -> None:
+        def histogram(name: str, unit: str, about: str, buckets: list[float]) -> Histogram:
+            return meter.create_histogram(name, unit, about, explicit_bucket_boundaries_advisory=buckets)
+
+        client, tokens = "gen_ai.client.operation", "gen_ai.client.token.usage"
+        self.duration = histogram(f"{client}.duration", "s", "Duration of a request, retries included", _SECONDS)
+        self.first_chunk = histogram(f"{client}.time_to_first_chunk", "s", "Time until a reply began", _SECONDS)
+        self.tokens = histogram(tokens, "{token}", "Tokens of a request", _TOKENS)
+        self.cost = meter.create_counter("agentcli.cost", "USD", "Cost of requests")
+        self.calls = meter.create_counter("agentcli.tool.calls", "{call}", "Calls of tools")
+        self.turns = meter.create_counter("agentcli.turns", "{turn}", "Prompts that were answered, or failed")
+
+
+class SessionSpans:
+    """The spans and metrics of one session; `tracer` comes with the context in which its traces begin."""
+
+    def __init__(
+        self, session_id: str, export: Export, tracer: tuple[Tracer, Context], metrics: Metrics, mask: MaskText
+    ) -> None:
+        self._about = {"gen_ai.conversation.id": mask(session_id)}
+        self._export, self._metrics, self._mask = export, metrics, mask
+        self._tracer, self._parent = tracer
+        self._agents: dict[str, _Agent] = {}
+        self._subagent_calls: dict[str, Span] = {}  # subagents may outlive the calls that made them
+
+    def record(self, at: int, event: events.Event, model: str) -> None:
+        """Record an event that came `at` nanoseconds since 1970, when the session's model was `model`."""
+        agent = self._agents.setdefault(event.agent_id, _Agent(event.agent_id))
+        request = agent.request
+        match event:
+            case events.TurnStarted():
+                self._begin_request(agent, at, model if agent.id == "main" else agent.model)
+            case events.ReplyStarted() if request is not None:
+                request.first_at = request.first_at or at
+            case events.Retry(number, delay_s, error) if request is not None:
+                request.retries.append((at, {"retry": number, "delay_s": delay_s, "error": self._content(error)}))
+                request.tried_at, request.first_at = at + int(delay_s * _S), 0
+            case events.UsageReported(usage, usd) if request is not None:
+                request.usage, request.usd = request.usage + usage, request.usd + (usd or 0)
+            case events.EntryStored(entry):  # arrives only where content is exported
+                if isinstance(entry.body, User) and not entry.body.is_reminder and agent.id == "main":
+                    agent.prompt += entry.body.content
+                elif isinstance(entry.body, Assistant) and request is not None:
+                    request.content = entry.body.content
+            case events.TurnEnded(stop_reason=reason, model=answered, provider=provider):
+                self._end_request(agent, at, reason=reason, model=f"{provider}/{answered}")
+            case events.ProviderSwitched(after=after, reason=reason) if request is not None:
+                if reason == "fallback":  # the model before did not answer
+                    self._end_request(agent, at, error="_OTHER")
+                self._begin_request(agent, at, after)
+            case events.Compaction():
+                self._record_compaction(agent, at, event)
+            case events.ToolStarted(id, name, arguments) if not id.startswith(OWN_CALL):
+                self._begin_call(agent, at, id, name, self._content(as_json(arguments)))
+            case events.ApprovalRequested(call=use, kind=kind) if use.id in agent.calls:
+                agent.calls[use.id].was_asked = True
+                agent.calls[use.id].span.add_event("agentcli.approval_requested", {"kind": kind}, at)
+            case events.ToolFinished(id) if not id.startswith(OWN_CALL):
+                self._end_call(agent, at, event)
+            case events.SubagentStarted(id, maker, name, task, _, model):
+                agent.name, agent.model, agent.prompt = name, model, [Text(task)]
+                agent.turn = self._start(f"invoke_agent {name}", at, self._subagent_calls.pop(maker, None))
+            case events.SubagentEnded(end=end):
+                self._end_turn(agent, at, event, end, error="" if end == "done" else end)
+                del self._agents[agent.id]
+            case events.Done(reason=reason):
+                self._end_turn(agent, at, event, reason)
+            case events.TurnFailed(error=message, error_type=error):
+                self._end_turn(agent, at, event, "failed", error=error or "_OTHER", message=message)
+            case _:
+                pass
+
+    def close(self) -> None:
+        """End what is still open, as abandoned: nobody has seen its end."""
+        for agent in self._agents.values():
+            for span in (*(call.span for call in agent.calls.values()), *([agent.turn] if agent.turn else ())):
+                self._finish(span, time.time_ns(), {}, error="abandoned")
+
+    def _end_turn(
+        self, agent: _Agent, at: int, event: _TurnEnd, reason: str, *, error: str = "", message: str = ""
+    ) -> None:
+        if agent.request is not None and (error or agent.request.was_sent):
+            self._end_request(agent, at, error=error or reason)
+        answer = [Text(getattr(event, "text", ""))]  # a failed turn has none
+        about = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.id": agent.id,
+            "gen_ai.agent.name": agent.name,
+            "gen_ai.agent.version": __version__,
+            **of_model(agent.model, self._export.server),
+            **of_usage(event.usage),
+            "agentcli.turn.reason": reason,
+            "agentcli.rounds": event.turns,
+            "agentcli.cost": event.cost_usd,
+            "gen_ai.input.messages": self._content(messages("user", agent.prompt)),
+            "gen_ai.output.messages": self._content(messages("assistant", answer, reason)),
+        }
+        self._finish(self._turn(agent, at), at, about, error=error, message=message)
+        agent.request, agent.turn, agent.prompt = None, None, []
+        if not isinstance(event, events.SubagentEnded):
+            self._metrics.turns.add(1, {"agentcli.turn.reason": reason, **({"error.type": error} if error else {})})
+
+    def _turn(self, agent: _Agent, at: int) -> Span:
+        if agent.turn is None:
+            agent.turn = self._start(f"invoke_agent {agent.name}", at, None)
+        return agent.turn
+
+    def _begin_request(self, agent: _Agent, at: int, model: str) -> None:
+        """Begin a request. One that was sent before it and is still open has failed."""
+        self._turn(agent, at)
+        if agent.request is not None and agent.request.was_sent:
+            self._end_request(agent, at, error="_OTHER")
+        agent.model, agent.request = model, _Request(model, at, at)
+
+    def _record_compaction(self, agent: _Agent, at: int, event: events.Compaction) -> None:
+        if agent.turn is not None:
+            names = ("strategy", "trigger", "tokens_before", "tokens_after")
+            agent.turn.add_event("agentcli.compaction", {name: getattr(event, name) for name in names}, at)
+        if (request := agent.request) is not None:
+            if event.trigger == "overflow":  # the provider rejected it for its length; it is made again
+                self._end_request(agent, at, error="ContextOverflow")
+            self._begin_request(agent, at, request.model)
+
+    def _end_request(self, agent: _Agent, at: int, *, reason: str = "", model: str = "", error: str = "") -> None:
+        if (request := agent.request) is None:
+            return
+        agent.request, agent.model = None, model or request.model
+        about = {"gen_ai.operation.name": "chat", **of_model(agent.model, self._export.server)}
+        first_chunk = (request.first_at - request.tried_at) / _S if request.first_at else None
+        more = {
+            "gen_ai.request.stream": True,
+            "gen_ai.response.model": about["gen_ai.request.model"] if reason else None,
+            "gen_ai.response.finish_reasons": [reason] if reason else [],
+            "gen_ai.response.time_to_first_chunk": first_chunk,
+            **(of_usage(request.usage) if request.usage != Usage() else {}),
+            "agentcli.cost": request.usd or None,
+            "agentcli.retries": len(request.retries) or None,
+            "gen_ai.output.messages": self._content(messages("assistant", request.content, reason)),
+        }
+        span = self._start(f"chat {about['gen_ai.request.model']}", request.began_at, agent.turn, SpanKind.CLIENT)
+        for moment, retry in request.retries:
+            span.add_event("agentcli.retry", clean(retry, self._mask), moment)
+        self._finish(span, at, about | more, error=error)
+        about, metrics = clean({**about, "error.type": error}, self._mask), self._metrics
+        metrics.duration.record((at - request.began_at) / _S, about)
+        if first_chunk is not None:
+            metrics.first_chunk.record(first_chunk, about)
+        for kind, tokens in (("input", request.usage.prompt_tokens), ("output", request.usage.output_tokens)):
+            if tokens:  # of all tries together
+                metrics.tokens.record(tokens, {**about, "gen_ai.token.type": kind})
+        if request.usd:
+            metrics.cost.add(request.usd, about)
+
+    def _begin_call(self, agent: _Agent, at: int, id: str, name: str, arguments: str = "") -> _Call:
+        span = self._start(f"execute_tool {name}", at, agent.turn)
+        about = {
+            "gen_ai.operation.name": "execute_tool",
+            "gen_ai.tool.name": name,
+            "gen_ai.tool.call.id": id,
+            "gen_ai.tool.type": "extension" if name.startswith("mcp__") else "function",
+            "gen_ai.tool.call.arguments": arguments,
+        }
+        span.set_attributes(clean(about, self._mask))
+        if name == "create_subagent":
+            self._subagent_calls[id] = span
+        agent.calls[id] = _Call(span, at)
+        return agent.calls[id]
+
+    def _end_call(self, agent: _Agent, at: int, event: events.ToolFinished) -> None:
+        took = int(event.duration_ms * 1e6)
+        call = agent.calls.get(event.id) or self._begin_call(agent, at - took, event.id, event.name)
+        del agent.calls[event.id]
+        error = event.error_kind or ("_OTHER" if event.result.is_error else "")
+        about = {
+            "agentcli.tool.retries": event.retry_count or None,
+            "agentcli.approval.wait_s": max(0, at - call.began_at - took) / _S if call.was_asked else None,
+            "agentcli.approval.answer": self._content(event.answer),
+            "gen_ai.tool.call.result": self._content(event.result.text),
+        }
+        self._finish(call.span, at, about, error=error, message=event.error.message if event.error else "")
+        self._metrics.calls.add(1, clean({"gen_ai.tool.name": event.name, "error.type": error}, self._mask))
+
+    def _start(self, name: str, at: int, parent: Span | None, kind: SpanKind = SpanKind.INTERNAL) -> Span:
+        context = self._parent if parent is None else set_span_in_context(parent, Context())
+        return self._tracer.start_span(self._mask(name), context, kind, self._about, start_time=at)
+
+    def _finish(self, span: Span, at: int, about: Attributes, *, error: str, message: str = "") -> None:
+        if span.is_recording():  # masking takes time
+            span.set_attributes(clean({**about, "error.type": error}, self._mask))
+            if error:
+                span.set_status(Status(StatusCode.ERROR, self._mask(self._content(message))))
+        span.end(at)
+
+    def _content(self, text: str) -> str:
+        """Return a text that may quote the person, their files or the model; empty unless content is exported."""
+        return text if self._export.settings.content else ""
+
+
+def clean(attributes: Mapping[str, Any], mask: MaskText) -> Attributes:
+    """Leave out unknown values, and mask secrets in every text."""
+    masked: Attributes = {}
+    for name, value in attributes.items():
+        if isinstance(value, str):
+            value = mask(value)
+        elif isinstance(value, list):
+            value = [mask(one) for one in value]
+        if value not in (None, "", []):
+            masked[name] = value
+    return masked
+
+
+def of_model(name: str, server: Callable[[str], tuple[str, int]]) -> Attributes:
+    """The attributes of a `provider/model` and of its server."""
+    provider, _, model = name.partition("/")
+    if provider in ("local", "scripted"):  # a file, whose folder stays private
+        model = model.rpartition("/")[2]
+    host, port = server(provider)
+    return {
+        "gen_ai.provider.name": _PROVIDERS.get(provider, provider),
+        "gen_ai.request.model": model,
+        "server.address": host,
+        "server.port": port or None,
+    }
+
+
+def of_usage(usage: Usage) -> Attributes:
+    """Token counts; input tokens include those that a cache held."""
+    return {
+        "gen_ai.usage.input_tokens": usage.prompt_tokens,
+        "gen_ai.usage.output_tokens": usage.output_tokens,
+        "gen_ai.usage.cache_read.input_tokens": usage.cache_read_input_tokens or None,
+        "gen_ai.usage.cache_creation.input_tokens": usage.cache_creation_input_tokens or None,
+        "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens or None,
+    }
+
+
+def messages(role: str, content: Iterable[Block], finish_reason: str = "") -> str:
+    """One message as the conventions' JSON, without images and documents; empty if nothing else is in it."""
+    parts: list[Attributes] = []
+    for block in content:
+        if isinstance(block, Text):
+            parts.append({"type": "text", "content": block.text})
+        elif isinstance(block, Thinking):
+            parts.append({"type": "reasoning", "content": block.thinking})
+        elif isinstance(block, ToolUse):
+            parts.append({"type": "tool_call", "id": block.id, "name": block.name, "arguments": block.input})
+    ended = {"finish_reason": finish_reason} if finish_reason else {}
+    return as_json([{"role": role, "parts": parts, **ended}]) if parts else ""
+
+
+def as_json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
