@@ -14,7 +14,7 @@ from agentcli.safety.secrets.masking import Masker
 from tests.app.recorded import HOSTILE, KEY, compacted_session, rich_session, says, session
 from tests.app.running import Place, call
 
-VOID = {"meta", "img", "br", "hr", "rect", "path"}
+VOID = {"meta", "img", "br", "hr"}
 
 
 class Page(HTMLParser):
@@ -101,9 +101,7 @@ def test_nothing_that_was_said_becomes_a_part_of_the_page(place: Place) -> None:
         name for _, attributes in page.elements for name in attributes if name.startswith("on") or name == "style"
     ]
     links = {str(attributes["href"]) for attributes in page.of("a")}
-    assert {link for link in links if not link.startswith("#t")} <= {
-        "https://example.org/a", "https://evil.example/i.png",
-    }  # fmt: skip
+    assert links <= {"https://example.org/a", "https://evil.example/i.png"}
     assert not page.of("img")
     assert not page.of("iframe") + page.of("link") + page.of("base") + page.of("form")
     assert "<script>alert(1)</script>" in page.text
@@ -116,7 +114,7 @@ def test_nothing_that_was_said_becomes_a_part_of_the_page(place: Place) -> None:
 
 
 @pytest.mark.slow
-def test_the_page_folds_calls_colours_diffs_and_draws_a_timeline(place: Place) -> None:
+def test_the_page_folds_calls_and_colours_diffs(place: Place) -> None:
     file = place.folder.parent / "page.html"
     export(place, rich_session(place), "-o", str(file))
     text = file.read_text("utf-8")
@@ -125,11 +123,6 @@ def test_the_page_folds_calls_colours_diffs_and_draws_a_timeline(place: Place) -
     assert '<span class="add">+    return a + b</span>' in text
     assert '<span class="del">-    return a - b</span>' in text
     assert "<th>a</th>" in text  # the table of an answer
-    bars = [attributes["class"] for attributes in page.of("rect")]
-    assert (bars.count("request"), bars.count("call") + bars.count("failed")) == (6, 9)
-    assert 2 <= bars.count("failed") <= 3, "without a sandbox a command is one more that is denied"
-    assert "6 requests and 9 calls from" in text
-    assert 'aria-labelledby="tt td"' in text
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
 """Writes a session as a document: Markdown, JSON, or one HTML page.
 
-`story` makes turns of the entries; `markdown` and `page` write these, `timeline` draws them.
+`story` turns entries into turns with their replies and calls; `markdown` and `page` write these.
 """

@@ -1,35 +1,35 @@
-"""Writes a session as Markdown that reads well in a pull request: results folded, changes as diffs."""
+"""Writes a session as Markdown for a pull request: results folded, changes as diffs."""
 
 from __future__ import annotations
 
 import html
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from agentcli.frontends.export.story import CallTold, Item, Prompt, Remark, Reply, Story
 from agentcli.frontends.printable import pictured
 
-LONGEST_RESULT = 20_000  # characters; a page of a pull request takes 65,536 in all
+MAX_RESULT_CHARS = 20_000  # a page of a pull request takes 65,536 in all
 
 
 def as_markdown(story: Story) -> str:
-    parts = [f"# {_line(story.title)}", _facts(story)]
+    facts = {
+        "Date": when(story.info.created),
+        "Model": ", ".join(story.models) or "none",
+        "Cost": money(story.cost.cost_usd),
+        "Session": story.info.id,
+    }
+    parts = [f"# {_line(story.title)}", "\n".join(f"- {name}: {_line(fact)}" for name, fact in facts.items())]
     for turn in story.turns:
-        before = ""  # the model that has answered so far
+        model = ""  # that has answered so far
         for item in turn.items:
-            if isinstance(item, Reply) and item.text and item.model != before:
+            if isinstance(item, Reply) and item.text and item.model != model:
                 parts.append(f"### {_line(item.model)}")
-                before = item.model
-            parts += _told(item)
-    parts += ["## Usage", "\n".join(_usage(story))]
+                model = item.model
+            parts += _item(item)
+    parts += ["## Usage", usage_table(story)]
     return "\n\n".join(part for part in parts if part) + "\n"
-
-
-def _facts(story: Story) -> str:
-    info, cost = story.info, money(story.cost.cost_usd)
-    facts = {"Date": when(info.created), "Model": ", ".join(story.models) or "none", "Cost": cost, "Session": info.id}
-    return "\n".join(f"- {name}: {_line(fact)}" for name, fact in facts.items())
 
 
 def when(seconds: float) -> str:
@@ -40,7 +40,7 @@ def money(usd: float | None) -> str:
     return "unknown" if usd is None else f"${usd:.4f}" if usd < 1 else f"${usd:.2f}"
 
 
-def _told(item: Item) -> Iterator[str]:
+def _item(item: Item) -> Iterator[str]:
     match item:
         case Prompt(_, text, images, attached):
             yield f"## Prompt\n\n{_quoted(contained(text))}"
@@ -50,7 +50,7 @@ def _told(item: Item) -> Iterator[str]:
             yield contained(reply.text)
             for call in reply.calls:
                 yield from _call(call)
-        case Remark(_, text, detail):
+        case Remark(text, detail):
             yield f"> **Note:** {_line(text)}"
             yield _folded("Its text", pictured(detail)) if detail else ""
 
@@ -65,16 +65,15 @@ def _call(call: CallTold) -> Iterator[str]:
 
 
 def _folded(title: str, text: str) -> str:
-    if (more := len(text) - LONGEST_RESULT) > 0:
-        half = LONGEST_RESULT // 2
+    if (more := len(text) - MAX_RESULT_CHARS) > 0:
+        half = MAX_RESULT_CHARS // 2
         text = f"{text[:half]}\n[… {more:,} characters left out …]\n{text[-half:]}"
     return f"<details><summary>{title}</summary>\n\n{fenced(text, '')}\n\n</details>"
 
 
 def fenced(text: str, language: str) -> str:
-    """A code block whose fence is longer than any in the text."""
-    longest = max((len(fence) for fence in re.findall(r"`{3,}", text)), default=2)
-    fence = "`" * (longest + 1)
+    """Return a code block whose fence is longer than any in the text."""
+    fence = "`" * (max(map(len, re.findall(r"`{3,}", text)), default=2) + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
@@ -83,7 +82,7 @@ _TAG = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)|<(?=[/!?A-Za-z])")  # apart from t
 
 
 def contained(text: str) -> str:
-    """Somebody's Markdown: no tag of it counts, and a block of code that it leaves open ends with it."""
+    """Return foreign Markdown so that no tag of it counts, and a block of code that it leaves open ends with it."""
     lines, open_fence = [], ""
     for line in pictured(text).split("\n"):
         fence = _FENCE.match(line)
@@ -97,20 +96,20 @@ def contained(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A prompt as a quotation: no heading and no fence in it reaches what follows."""
+    """Quote a prompt: no heading and no fence in it reaches what follows."""
     return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
 
 
 def _line(text: str) -> str:
-    """One line of foreign text that is no markup."""
+    """Return foreign text in one line, without markup."""
     text = html.escape(" ".join(pictured(text).split()), quote=False)
     return re.sub(r"([\\`*_{}\[\]|~])", r"\\\1", text)
 
 
-def _usage(story: Story) -> Iterable[str]:
-    yield "| model | requests | input | cached | output | cost |\n| --- | ---: | ---: | ---: | ---: | ---: |"
+def usage_table(story: Story) -> str:
+    rows = ["| model | requests | input | cached | output | cost |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
     for model, (usage, usd) in story.cost.by_model.items():
-        count = sum(reply.model == model for reply in story.replies)
-        figures = (usage.prompt_tokens, usage.cache_read_input_tokens, usage.output_tokens)
-        row = " | ".join(f"{figure:,}" for figure in (count, *figures))
-        yield f"| {_line(model)} | {row} | {money(usd)} |"
+        requests = sum(reply.model == model for reply in story.replies)
+        figures = (requests, usage.prompt_tokens, usage.cache_read_input_tokens, usage.output_tokens)
+        rows.append(f"| {_line(model)} | {' | '.join(f'{figure:,}' for figure in figures)} | {money(usd)} |")
+    return "\n".join(rows)

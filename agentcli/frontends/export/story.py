@@ -47,19 +47,14 @@ class Prompt(Struct, frozen=True):
 
 
 class CallTold(Struct, frozen=True):
-    """A call and its result, None where it has none. Times are seconds since 1970."""
+    """A call and its result, None where it has none."""
 
     use: ToolUse
     result: Result | None
-    ended: float
 
     @property
     def title(self) -> str:
         return call_title(self.use.name, self.use.input)
-
-    @property
-    def began(self) -> float:
-        return self.ended - self.result.duration_ms / 1000 if self.result else self.ended
 
     @property
     def diff(self) -> str:
@@ -92,16 +87,11 @@ class Reply(Struct, frozen=True):
     """One reply, and what came of its calls."""
 
     body: Assistant
-    ended: float
     calls: tuple[CallTold, ...]
 
     @property
     def model(self) -> str:
         return f"{self.body.provider}/{self.body.model}"
-
-    @property
-    def began(self) -> float:
-        return self.ended - self.body.duration_ms / 1000
 
     @property
     def text(self) -> str:
@@ -115,7 +105,6 @@ class Reply(Struct, frozen=True):
 class Remark(Struct, frozen=True):
     """Something that happened to the session, and its longer text."""
 
-    time: float
     text: str
     detail: str = ""
 
@@ -124,9 +113,8 @@ Item = Prompt | Reply | Remark
 
 
 class TurnTold(Struct, frozen=True):
-    """A prompt and what followed it; `number` counts from 1, what stands before the first prompt is turn 0."""
+    """A prompt and what followed it; the first one may hold what came before any prompt."""
 
-    number: int
     items: tuple[Item, ...]
 
     @property
@@ -162,24 +150,25 @@ def story_of(info: SessionInfo, entries: Sequence[Entry]) -> Story:
         if is_new:
             turns.append([])
         turns[-1].append(item)
-    told = tuple(TurnTold(number, tuple(items)) for number, items in enumerate(turns) if items)
+    told = tuple(TurnTold(tuple(items)) for items in turns if items)
     models = dict.fromkeys(reply.model for turn in told for reply in turn.replies)
     return Story(info, tuple(models), told, cost)
 
 
 def _items(path: Sequence[Entry]) -> Iterator[tuple[bool, Item]]:
     """What is told, and whether a turn begins with it."""
-    results: dict[str, deque[tuple[float, Result]]] = {}  # ids are a model's, and may come again
+    results: dict[str, deque[Result]] = {}  # ids are a model's, and may come again
     for entry in path:
         if isinstance(entry.body, Result):
-            results.setdefault(entry.body.result.tool_use_id, deque()).append((entry.time, entry.body))
+            results.setdefault(entry.body.result.tool_use_id, deque()).append(entry.body)
     for entry in path:
         match entry.body:
             case User(content) if is_prompt(entry):
                 yield True, _prompt(entry.time, content)
             case Assistant() as body:
-                calls = tuple(_call(use, results.get(use.id), entry.time) for use in calls_in(body))
-                yield False, Reply(body, entry.time, calls)
+                uses = ((use, results.get(use.id)) for use in calls_in(body))
+                calls = tuple(CallTold(use, there.popleft() if there else None) for use, there in uses)
+                yield False, Reply(body, calls)
             case _:
                 if remark := _remark(entry):
                     yield False, remark
@@ -196,13 +185,6 @@ def _prompt(time: float, content: Sequence[Block]) -> Prompt:
 
 def _images(content: Sequence[Block]) -> tuple[Base64Source, ...]:
     return tuple(block.source for block in content if isinstance(block, Image))
-
-
-def _call(use: ToolUse, results: deque[tuple[float, Result]] | None, asked: float) -> CallTold:
-    if not results:
-        return CallTold(use, None, asked)
-    ended, result = results.popleft()
-    return CallTold(use, result, ended)
 
 
 def _remark(entry: Entry) -> Remark | None:
@@ -233,4 +215,4 @@ def _remark(entry: Entry) -> Remark | None:
             text = f"[{error}]"
         case _:
             return None
-    return Remark(entry.time, text, detail.strip())
+    return Remark(text, detail.strip())

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from agentcli.agent import events
 from agentcli.agent.session import Session
-from agentcli.observability_settings import ObservabilitySettings
+from agentcli.settings.structs import ObservabilitySettings
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from urllib3.exceptions import MaxRetryError
 from agentcli.agent.events import Event
 from agentcli.infra.telemetry.exporter import Export, MaskText
 from agentcli.infra.telemetry.spans import Metrics, SessionSpans
-from agentcli.observability_settings import Sampling
+from agentcli.settings.structs import Sampling
 from agentcli.version import __version__
 
 log = logging.getLogger(__name__)
