@@ -286,9 +286,11 @@ class GrantStore(Protocol):
         """What was granted, in that order."""
         ...
 
-    def restrictions(self) -> Sequence[Restriction]: ...
+    def restrictions(self) -> Sequence[Restriction]:
+        """Rules that an earlier version made of lines of instruction files; they hold until they are forgotten."""
+        ...
 
-    def add(self, rule: str | Restriction) -> None:
+    def add(self, rule: str) -> None:
         """Nothing changes when it is there already."""
         ...
 

@@ -18,7 +18,7 @@ from agentcli.agent.result import INTERRUPTED_EXIT, Demands, ResultBuilder
 from agentcli.app import Builder
 from agentcli.cli.ending import Ending
 from agentcli.cli.options import text_or_file, unshared_stdin
-from agentcli.cli.output import tell, warn
+from agentcli.cli.output import warn
 from agentcli.cli.session_opener import ConfiguredOpener
 from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
@@ -27,9 +27,7 @@ from agentcli.frontends.screenless import Given, ScreenlessHost
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.models.choice import NoModel
 from agentcli.settings.load import Config
-from agentcli.settings.paths import project_root
 from agentcli.setup.extras import Extras
 from agentcli.setup.session_choice import SessionChoice
 
@@ -54,13 +52,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         on_notice=warn,
     )
     try:
-        try:
-            session = await builder.build_session(choice)
-        except (NoModel, NoKey):
-            words = (options.prompt or "").split()
-            if words[:1] != ["/init"] or options.output_format != "text":
-                raise
-            return await _init_without_model(config, words[1:])
+        session = await builder.build_session(choice)
         ending.unfinished = ResultBuilder(session).unfinished
         typed = "" if options.prompt in (None, "-") else options.prompt
         if choice.how != "new" and not takes_stream and not typed.lstrip().startswith("/"):
@@ -104,15 +96,6 @@ def _check(options: argparse.Namespace, *, takes_stream: bool) -> None:
         raise UsageError("--input-format stream-json goes with --output-format stream-json.")
     if takes_stream and options.prompt == "-":
         raise UsageError("Stdin holds either the prompt (-) or the stream: leave out - or --input-format stream-json.")
-
-
-async def _init_without_model(config: Config, words: list[str]) -> int:
-    from agentcli.agent.commands.plain_init import write_agents_md
-
-    if words not in ([], ["plain"], ["plain", "replace"]):
-        raise UsageError("Write /init, /init plain or /init plain replace.")
-    tell(await write_agents_md(project_root(config.cwd), replace="replace" in words))
-    return 0
 
 
 async def _answered(

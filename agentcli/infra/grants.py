@@ -30,7 +30,7 @@ class FileGrants:
     def restrictions(self) -> Sequence[Restriction]:
         return [rule for rule in self._read().get(self._root, []) if isinstance(rule, Restriction)]
 
-    def add(self, rule: str | Restriction) -> None:
+    def add(self, rule: str) -> None:
         self._change(lambda rules: rules if rule in rules else [*rules, rule])
 
     def remove(self, rule: str) -> None:

@@ -242,6 +242,18 @@ def test_a_lasting_grant_that_makes_no_sense_is_told_and_left_out(place: Place) 
     assert "did you mean Bash?" in ran.err
 
 
+def test_a_lasting_refusal_of_an_earlier_version_holds_until_it_is_forgotten(place: Place) -> None:
+    grants = place.home / "state" / "grants.json"
+    grants.parent.mkdir(parents=True)
+    refusal = {"verb": "deny", "rule": "bash(pip *)", "quote": 'AGENTS.md says: "Use uv."'}
+    grants.write_text(json.dumps({str(place.folder): [refusal]}))
+    explained = place.run("permissions", "explain", "cd . && pip install x")
+    assert 'the rule bash(pip *) (AGENTS.md says: "Use uv.") denies it' in explained.out
+    said = place.run("-m", place.script(SAID), "-p", "/permissions forget bash(pip *)")
+    assert said.out == "bash(pip *) does not hold any more.\n"
+    assert json.loads(grants.read_text()) == {}
+
+
 @pytest.mark.parametrize("names", ["tools.only", "tools.output_levels"])
 def test_a_tool_that_is_not_there_is_refused_in_other_settings_too(place: Place, names: str) -> None:
     key = names.partition(".")[2]

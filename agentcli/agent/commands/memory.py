@@ -44,8 +44,6 @@ async def _show(host: CommandHost, argument: str) -> Outcome:
     lines.append(f"Memory files of this project, in {memory.place_of(NOTES).parent}:")
     lines += await asyncio.to_thread(_listed, memory) or ["  none"]
     lines.append("/remember TEXT adds a line; /memory edit [FILE] opens a file.")
-    if files:
-        lines.append("/permissions instructions makes permission rules of clear lines of instruction files.")
     return "\n".join(lines)
 
 

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, number_in
-from agentcli.agent.commands.memory import instruction_files
-from agentcli.agent.interfaces import Restriction
 from agentcli.agent.ops import SetMode
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.permissions.rule_checks import check_rule
-from agentcli.agent.permissions.rules import Rule, Rules, Verb, parse_rule
+from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
 from agentcli.agent.state import AgentState
-from agentcli.errors import StorageError, ToolError, UsageError
-from agentcli.settings.paths import project_root
-
-if TYPE_CHECKING:
-    from agentcli.agent.permissions.instruction_rules import Found
+from agentcli.errors import ToolError, UsageError
 
 
 async def _permissions(host: CommandHost, argument: str) -> Outcome:
@@ -39,68 +31,11 @@ async def _permissions(host: CommandHost, argument: str) -> Outcome:
             return f"{said} {warning}".rstrip()
         case "forget" | "revoke":
             return await _forget(host, rest.strip())
-        case "instructions":
-            return await _from_instructions(host, rest.split())
         case _:
             raise UsageError(
-                "Write /permissions, /permissions list, mode MODE, allow RULE, ask RULE, deny RULE, forget RULE, "
-                "forget NUMBER or instructions."
+                "Write /permissions, /permissions list, mode MODE, allow RULE, ask RULE, deny RULE, forget RULE "
+                "or forget NUMBER."
             )
-
-
-async def _from_instructions(host: CommandHost, which: list[str]) -> str:
-    """Show the lines of instruction files that can be rules, and make rules of those that the person takes."""
-    calls = host.session.runtime.calls
-    from agentcli.agent.permissions import instruction_rules as finding
-
-    found = await asyncio.to_thread(
-        finding.find_rules, instruction_files(host), await asyncio.to_thread(project_root, calls.workspace.cwd)
-    )
-    lines = [(one, rules) for one in found if (rules := _usable(host, one.verb, one.rules, one.quote))]
-    if not lines:
-        return "No line of the instruction files that were read is a clear permission rule."
-    held = {verb: {str(rule) for rule in host.session.state.rules.of(verb)} for verb in ("ask", "deny")}
-    options = [
-        (one.quote, f"{_DONE[one.verb]}: {', '.join(names)}" + " (holds)" * held[one.verb].issuperset(names))
-        for one, rules in lines
-        for names in [[str(rule) for rule in rules]]
-    ]
-    if not which:
-        picked = await host.choose("Lines to hold as rules in this project", [*options, ("all of them", "")])
-        if picked is None:
-            rows = [f"{number:>3}  {quote}\n     {rule}" for number, (quote, rule) in enumerate(options, 1)]
-            return "\n".join([*rows, "/permissions instructions all, or the NUMBERS of some, makes rules of them."])
-        which = ["all"] if picked == len(options) else [str(picked + 1)]
-    if calls.ask is None:
-        raise UsageError("Lines become rules by a person's yes, in a session.")
-    numbers = (
-        range(len(lines)) if which == ["all"] else [number_in(one.strip(","), len(lines), "line") for one in which]
-    )
-    return "\n".join([await _hold(host, *lines[number]) for number in numbers])
-
-
-def _usable(host: CommandHost, verb: Verb, texts: tuple[str, ...], quote: str) -> list[Rule]:
-    """The rules that can hold."""
-    rules = []
-    for text in texts:
-        with suppress(UsageError):
-            rule = parse_rule(text, "granted", quote)
-            if not check_rule(rule, verb, host.session.runtime.calls.tools):
-                rules.append(rule)
-    return rules
-
-
-async def _hold(host: CommandHost, found: Found, rules: list[Rule]) -> str:
-    of, grants = host.session.state.rules.of(found.verb), host.session.runtime.calls.services.grants
-    said, where = ", ".join(map(str, rules)), "in this project"
-    of += [rule for rule in rules if str(rule) not in map(str, of)]
-    try:
-        for rule in rules:
-            if grants is not None:
-                await asyncio.to_thread(grants.add, Restriction(found.verb, str(rule), found.quote))
-    except StorageError as error:
-        where = f"in this session only ({error})"
-    return f"{said} {'is' if len(rules) == 1 else 'are'} {_DONE[found.verb]} {where}: {found.quote}"
 
 
 _DONE = {"allow": "allowed", "ask": "asked about", "deny": "refused"}
@@ -246,7 +181,6 @@ PERMISSION_COMMANDS = (
             "ask RULE",
             "deny RULE",
             "forget RULE|NUMBER",
-            "instructions [all|NUMBERS]",
         ),
     ),
     Command(

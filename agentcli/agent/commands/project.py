@@ -12,8 +12,7 @@ from agentcli.agent.commands.changes import edits_in, net_changes
 from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, CommandHost, FileDiff, Outcome
 from agentcli.conversation.entries import ADDED_FOLDER, reminder
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.settings.files import is_file
-from agentcli.settings.paths import from_home, project_root
+from agentcli.settings.paths import from_home
 from agentcli.tools.command import Command as ShellCommand
 from agentcli.tools.tool import Workspace
 
@@ -84,23 +83,7 @@ async def _review(host: CommandHost, what: str) -> Outcome:
 
 
 async def _init(host: CommandHost, argument: str) -> Outcome:
-    """By the model, or by rules: then never over a file without a yes."""
-    words = argument.split()
-    if not words:
-        return AsPrompt(_prose("init"))
-    if words not in (["plain"], ["plain", "replace"]):
-        raise UsageError("Write /init, /init plain or /init plain replace.")
-    root = await asyncio.to_thread(project_root, host.session.runtime.calls.workspace.cwd)
-    from agentcli.agent.commands import plain_init as plain
-
-    replace = "replace" in words
-    if not replace and is_file(root / plain.FILE):
-        answers = (("keep it", ""), ("replace it", "by one made from the repository's files"))
-        picked = await host.choose(f"{plain.FILE} is there already", answers)
-        if picked == 0:
-            return f"{root / plain.FILE} is as it was."
-        replace = picked == 1
-    return await plain.write_agents_md(root, replace=replace)
+    return AsPrompt(_prose("init"))
 
 
 def _prose(name: str) -> str:
@@ -128,12 +111,6 @@ def _folder(cwd: Path, name: str) -> Path:
 PROJECT_COMMANDS = (
     Command("diff", "show what this session, or all, has changed", _diff, "[all]", is_aside=True),
     Command("review", "let the model review the changes, or what you name", _review, "[WHAT]"),
-    Command(
-        "init",
-        "write AGENTS.md for this repository: the model, or plain rules",
-        _init,
-        "[plain]",
-        forms=("", "plain", "plain replace"),
-    ),
+    Command("init", "let the model write AGENTS.md for this repository", _init),
     Command("add-dir", "let the model work in one more folder", _add_dir, "PATH"),
 )
