@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agentcli.agent.commands.conversation import conversation_commands
+from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.app import Builder
 from agentcli.cli.one_shot import extras_from

@@ -152,7 +152,7 @@ def _answer_schema(given: str) -> AnswerSchema:
 
 def _commands(config: Config, builder: Builder) -> Commands:
     """All slash commands; imported only where one may be run."""
-    from agentcli.agent.commands.conversation import conversation_commands
+    from agentcli.agent.commands.session import conversation_commands
     from agentcli.cli.own_commands import add_own_commands
 
     commands = conversation_commands()

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from agentcli.agent.commands.command import Commands
-from agentcli.agent.commands.conversation import conversation_commands
+from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.banner import banner

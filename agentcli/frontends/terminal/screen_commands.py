@@ -11,7 +11,7 @@ from typing import get_args
 
 from agentcli.agent.beginning import GO_ON
 from agentcli.agent.commands.command import Command, CommandHost, marked, without_keep
-from agentcli.agent.commands.conversation import PROGRAM
+from agentcli.agent.commands.session import PROGRAM
 from agentcli.conversation.entries import Assistant, User, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.console import Console

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.agent.commands.command import AsDiff, CommandHost, Commands, Outcome, Picked, Topic
-from agentcli.agent.commands.conversation import conversation_commands
+from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from agentcli.agent.commands.command import SCREEN_COMMANDS, AsPrompt, Command, CommandHost
-from agentcli.agent.commands.conversation import conversation_commands
+from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.commands.sessions import age
 from agentcli.agent.events import ApprovalRequested, EntryStored, ModeChanged, ToolFinished
 from agentcli.agent.ops import RunCommand, Steer

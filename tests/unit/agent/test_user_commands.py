@@ -169,7 +169,7 @@ async def test_a_command_may_name_the_model_that_answers_it(tmp_path: Folder) ->
 def test_yaml_is_not_loaded_where_there_is_no_such_file(tmp_path: Folder) -> None:
     code = (
         "import sys, pathlib\n"
-        "from agentcli.agent.commands.conversation import conversation_commands\n"
+        "from agentcli.agent.commands.session import conversation_commands\n"
         "from agentcli.extensions.commands.user_commands import add_user_commands\n"
         f"add_user_commands(conversation_commands(), [pathlib.Path({str(tmp_path)!r})], print)\n"
         "assert 'yaml' not in sys.modules"

@@ -1,0 +1,195 @@
+"""The session: how it stands, its jobs in the background, what is compacted of it; and the table of all commands."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from agentcli.agent.commands.command import Command, CommandHost, Commands, Outcome, number_in
+from agentcli.agent.commands.memory import MEMORY_COMMANDS
+from agentcli.agent.commands.model import MODEL_COMMANDS
+from agentcli.agent.commands.permissions import PERMISSION_COMMANDS
+from agentcli.agent.commands.project import PROJECT_COMMANDS
+from agentcli.agent.commands.sessions import SESSION_COMMANDS
+from agentcli.agent.commands.undo import UNDO_COMMANDS
+from agentcli.agent.commands.usage import USAGE_COMMANDS
+from agentcli.agent.context.sources import context_use
+from agentcli.conversation.entries import Compaction, Pinned, reminder
+from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.tools.command import BackgroundJob
+from agentcli.version import __version__
+
+PROGRAM = "Program"
+LONGEST_NAME = 12  # characters
+DRY = "--dry-run"
+
+
+def conversation_commands() -> Commands:
+    groups = {
+        "Model": (*MODEL_COMMANDS, *USAGE_COMMANDS),
+        "Conversation": (*SESSION_COMMANDS, *UNDO_COMMANDS, *COMPACTION_COMMANDS),
+        "Project": (*PROJECT_COMMANDS, *MEMORY_COMMANDS),
+        "Permissions": PERMISSION_COMMANDS,
+        "Jobs": JOB_COMMANDS,
+        PROGRAM: (*STATUS_COMMANDS, Command("quit", "leave; everything is stored", _quit, aliases=("exit", "q"))),
+    }
+    commands = Commands(replace(command, group=group) for group, table in groups.items() for command in table)
+
+    async def help(host: CommandHost, argument: str) -> Outcome:
+        if argument:
+            found = commands.parse(f"/{argument.removeprefix('/')}")
+            return _explained(found[0]) if found else _listed(commands)
+        return _listed(commands)
+
+    commands.add(Command("help", "show the commands, or one of them", help, "[COMMAND]", ("?",), group=PROGRAM))
+    return commands
+
+
+def _listed(commands: Commands) -> str:
+    """Columns of names, arguments and help, under headings; somebody's own long name or hint widens no column."""
+    names = max(len(c.name) for c in commands if len(c.name) <= LONGEST_NAME) + 1
+    arguments = max(len(c.argument) for c in commands if len(c.argument) <= LONGEST_NAME)
+    lines = []
+    for group in dict.fromkeys(command.group for command in commands):
+        lines.append(group)
+        lines += [
+            f"  {f'/{c.name}':<{names}}  {c.argument:<{arguments}}  {c.help}" for c in commands if c.group == group
+        ]
+    return "\n".join(lines)
+
+
+def _explained(command: Command) -> str:
+    forms = command.forms or (command.argument,)
+    also = f"\nAlso {', '.join(f'/{alias}' for alias in command.aliases)}." if command.aliases else ""
+    return "\n".join([*(f"/{command.name} {form}".rstrip() for form in forms), f"{command.help}{also}"])
+
+
+async def _quit(host: CommandHost, argument: str) -> Outcome:
+    host.leave()
+    return ""
+
+
+async def _status(host: CommandHost, argument: str) -> Outcome:
+    session = host.session
+    state, workspace = session.state, session.runtime.calls.workspace
+    use = await context_use(session)
+    effort = f", effort {state.effort or session.runtime.effort}" if state.effort or session.runtime.effort else ""
+    rows = {
+        "agentcli": __version__,
+        "session": session.id,
+        "model": f"{state.model}{effort}",
+        "mode": state.mode,
+        "folder": ", ".join(map(str, workspace.sandbox.roots)),
+        "context": f"about {use.request:,} of {use.window:,} tokens ({use.request / use.window:.0%})",
+    }
+    return "\n".join(f"  {name:<9} {value}" for name, value in rows.items())
+
+
+async def _config(host: CommandHost, argument: str) -> Outcome:
+    return await host.describe("config")
+
+
+async def _doctor(host: CommandHost, argument: str) -> Outcome:
+    return await host.describe("doctor")
+
+
+STATUS_COMMANDS = (
+    Command("status", "show the model, the mode, the session and its folder", _status),
+    Command("config", "show the settings that differ from the defaults", _config, aliases=("settings",)),
+    Command("doctor", "check this installation", _doctor, is_aside=True),
+)
+
+
+async def _tasks(host: CommandHost, argument: str) -> Outcome:
+    jobs = host.session.runtime.calls.workspace.sandbox.jobs()
+    return "\n".join(map(_row, jobs)) or "No command runs in the background."
+
+
+def _row(job: BackgroundJob) -> str:
+    why = f" ({job.stall})" if job.stall else ""
+    return f"  {job.id:<7} {'runs ' if job.is_running else 'ended'}  {' '.join(job.command.split())}{why}"
+
+
+async def _stop(host: CommandHost, which: str) -> Outcome:
+    sandbox = host.session.runtime.calls.workspace.sandbox
+    running = [job.id for job in sandbox.jobs() if job.is_running]
+    if which:
+        running = [f"job_{which}" if which.isdecimal() else which]
+    if not running:
+        return "No command runs in the background."
+    try:
+        await asyncio.gather(*map(sandbox.stop_job, running))
+    except ToolError as error:
+        raise UserError(str(error)) from error
+    return f"Ended {', '.join(running)}."
+
+
+JOB_COMMANDS = (
+    Command("tasks", "list the commands in the background", _tasks, aliases=("bashes", "ps", "shells")),
+    Command("stop", "end a command in the background, or all of them", _stop, "[JOB]"),
+)
+
+
+async def _compact(host: CommandHost, argument: str) -> Outcome:
+    session = host.session
+    words = argument.split()
+    is_dry = DRY in words
+    if unknown := next((word for word in words if word.startswith("--") and word != DRY), None):
+        raise UsageError(f"/compact takes no {unknown}: /compact [FOCUS], /compact {DRY} [FOCUS].")
+    made = await session.compact(" ".join(word for word in words if word != DRY), is_dry=is_dry)
+    if isinstance(made, str):
+        raise UserError(f"Nothing was compacted: {made}.")
+    return _plan_text(made) if is_dry else _outcome_text(made)
+
+
+def _outcome_text(made: Compaction) -> str:
+    cost = f" It cost ${made.cost_usd:.4f}." if made.cost_usd else ""
+    return f"Compacted: {made.tokens_before:,} → {made.tokens_after:,} tokens ({made.strategy}).{cost}"
+
+
+def _plan_text(made: Compaction) -> str:
+    cut = f"{len(made.stubs)} of the newest entries would be cut" if made.stubs else "the newest turns stay whole"
+    cost = "It would cost nothing."
+    if made.cost_usd:
+        cost = f"A model would summarise it, for ${made.cost_usd:.4f} at most; without one it is as above."
+    elif made.cost_usd is None:
+        cost = "A model would summarise it; its price is not known."
+    return "\n".join(
+        [
+            f"{made.tokens_before:,} → {made.tokens_after:,} tokens ({made.strategy}); {cut}. {cost}",
+            "The log keeps all of it. The model would read, ahead of the newest turns:",
+            "",
+            made.carried,
+        ]
+    )
+
+
+async def _pin(host: CommandHost, argument: str) -> Outcome:
+    session = host.session
+    facts = session.state.conversation.pins
+    if not argument:
+        listed = [f"  {number}  {fact}" for number, fact in enumerate(facts, 1)]
+        return (
+            "\n".join([*listed, "Another one: /pin TEXT; /pin remove NUMBER takes one out."]) if facts else "No pins."
+        )
+    verb, _, rest = argument.partition(" ")
+    if verb == "remove":
+        fact = facts[number_in(rest.strip(), len(facts), "pin")]
+        session.append(Pinned(fact, is_removed=True))
+        return f"No longer pinned: {fact}"
+    session.append(Pinned(argument))
+    session.state.notes.append(reminder(f"The user pinned this for the whole conversation: {argument}"))
+    return f"Pinned: {argument}"
+
+
+COMPACTION_COMMANDS = (
+    Command(
+        "compact",
+        "shorten what the model reads of this conversation",
+        _compact,
+        "[FOCUS]",
+        ("summarize", "compress"),
+        forms=("", "FOCUS", f"{DRY} [FOCUS]"),
+    ),
+    Command("pin", "keep a fact in sight for good, or show them", _pin, "[TEXT]", forms=("", "TEXT", "remove NUMBER")),
+)
