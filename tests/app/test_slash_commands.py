@@ -441,14 +441,30 @@ def test_diff_leaves_out_what_others_changed_elsewhere_in_the_file(place: Place)
     assert "mine" not in said
 
 
-def test_diff_says_what_it_cannot_know(place: Place) -> None:
+def test_diff_shows_what_commands_changed_and_names_what_is_no_text(place: Place) -> None:
     (place.folder / "a.py").write_text(LINES)
-    touched = {"tool_calls": [call("bash", command="sed -i s/line/row/ a.py")]}
+    (place.folder / "gone.txt").write_text("old\n")
+    commands = "sed -i 's/line 20/row 20/' a.py; rm gone.txt; printf 'x\\0' > b.bin; mkdir new"
+    touched = {"tool_calls": [call("bash", command=commands)]}
     said = diff_after(place, edit("a.py", "line 2\n", "line two\n"), touched)
-    assert "+line two" in said
-    assert "a.py was changed by something else since, or in very long lines: each edit is shown as it was made." in said
-    assert "What 1 command may have changed is not known here: /diff all shows what git sees." in said
+    assert "-line 2\n+line two\n" in said
+    assert "-line 20\n+row 20\n" in said
+    assert "--- a/gone.txt\n+++ b/gone.txt\n@@ -1 +0,0 @@\n-old\n" in said
+    assert said.endswith("b.bin changed, which no diff shows.\n")
+
+
+def test_diff_of_what_was_taken_back_is_empty(place: Place) -> None:
+    (place.folder / "a.py").write_text(LINES)
+    diff_after(place, edit("a.py", "line 2\n", "line two\n"))
+    place.run("undo", "--yes")
+    assert place.run("-m", place.script(), "-c", "-p", "/diff").out.startswith("This session has changed no file that")
+
+
+def test_diff_where_changes_are_not_recorded_names_the_other_one(place: Place) -> None:
+    ran = place.run("-m", place.script(), "-p", "/diff", env={"AGENTCLI_CHECKPOINTS_ENABLED": "false"})
+    assert "Changes of files are not recorded" in ran.err
+    assert "/diff all" in ran.err
 
 
 def test_diff_of_a_session_without_edits_names_the_other_one(place: Place) -> None:
-    assert diff_after(place) == "This session's edits have changed no file.\n/diff all shows what git sees.\n"
+    assert diff_after(place) == "This session has changed no file that is recorded. /diff all shows what git sees.\n"

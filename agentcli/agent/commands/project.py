@@ -5,15 +5,21 @@ from __future__ import annotations
 import asyncio
 import re
 import shlex
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
-from agentcli.agent.commands.changes import edits_in, net_changes
 from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, CommandHost, FileDiff, Outcome
-from agentcli.conversation.entries import ADDED_FOLDER, reminder
+from agentcli.agent.interfaces import Checkpoints
+from agentcli.agent.undo import shown_name
+from agentcli.conversation.entries import ADDED_FOLDER, Entry, reminder
+from agentcli.conversation.file_changes import FilesChanged, FilesRestored, FileState, real_path
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.settings.paths import from_home
+from agentcli.tools.builtin.files import charset_of
 from agentcli.tools.command import Command as ShellCommand
+from agentcli.tools.text.diff import unified_diff
+from agentcli.tools.text.encoding import decode
 from agentcli.tools.tool import Workspace
 
 # Nothing that a repository's own settings name may run.
@@ -21,31 +27,71 @@ _GIT = ("git", "--no-optional-locks", "-c", "core.quotepath=off", "-c", "core.fs
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 _GIT_TIME_LIMIT_S = 30.0
 LONGEST_DIFF = 10_000_000  # bytes
+MAX_LEFT_OUT = 10  # names
+LARGEST_COMPARED = 10_000_000  # bytes of a file
 _ONE_FILE = re.compile(r"^diff --git .*\n(?:(?!diff --git ).*\n?)*", re.MULTILINE)
 WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and files not yet tracked)"
 
 
 async def _diff(host: CommandHost, argument: str) -> Outcome:
+    calls = host.session.runtime.calls
     if argument == "all":
-        return await _uncommitted(host.session.runtime.calls.workspace)
+        return await _uncommitted(calls.workspace)
     if argument:
         raise UsageError("Write /diff, or /diff all.")
-    session = host.session
-    workspace = session.runtime.calls.workspace
-    edits = edits_in(session.state.conversation.entries, workspace)
-    files, apart = await asyncio.to_thread(net_changes, edits, workspace)
-    notes = [] if files else ["This session's edits have changed no file."]
-    if apart:
-        were = "were" if len(apart) > 1 else "was"
-        why = "by something else since, or in very long lines"
-        notes.append(f"{', '.join(apart)} {were} changed {why}: each edit is shown as it was made.")
-    if edits.commands:
-        ran = "1 command" if edits.commands == 1 else f"{edits.commands} commands"
-        notes.append(f"What {ran} may have changed is not known here: /diff all shows what git sees.")
-    elif not files:
-        notes.append("/diff all shows what git sees.")
-    shown = [FileDiff(file.path, await session.runtime.calls.services.masked(file.diff)) for file in files]
+    checkpoints = calls.services.checkpoints
+    if checkpoints is None:
+        raise UserError("Changes of files are not recorded: the setting checkpoints.enabled is off. Write /diff all.")
+    if not host.session.is_busy and (changed := await checkpoints.under_way()):
+        host.session.append(*changed)
+    entries = host.session.state.conversation.entries
+    files, others = await asyncio.to_thread(_net_changes, entries, checkpoints, calls.workspace)
+    notes = [f"{', '.join(others)} changed, which no diff shows."] if others else []
+    left_out = dict.fromkeys(
+        name for entry in entries if isinstance(entry.body, FilesChanged) for name in entry.body.left_out
+    )
+    notes += [f"Not covered: {shown_name(name, calls.workspace.shown)}" for name in [*left_out][:MAX_LEFT_OUT]]
+    if not files and not others:
+        notes.append("This session has changed no file that is recorded. /diff all shows what git sees.")
+    shown = [FileDiff(file.path, await calls.services.masked(file.diff)) for file in files]
     return AsDiff(tuple(shown), "\n".join(notes))
+
+
+def _net_changes(
+    entries: Iterable[Entry], checkpoints: Checkpoints, workspace: Workspace
+) -> tuple[list[FileDiff], list[str]]:
+    """Each file's diff from before the session's first change of it to after the last; and what is no text."""
+    ends: dict[str, tuple[FileState | None, FileState | None]] = {}
+    for entry in entries:
+        if isinstance(entry.body, FilesChanged | FilesRestored):
+            for change in entry.body.changes:
+                ends[change.path] = (ends.get(change.path, (change.before,))[0], change.after)
+    files: list[FileDiff] = []
+    others: list[str] = []
+    for stored, states in ends.items():
+        if states[0] == states[1] or {state.kind for state in states if state} <= {"folder"}:
+            continue
+        path = Path(real_path(stored))
+        before, after = (_text(path, state, checkpoints, workspace) for state in states)
+        if before is None or after is None:
+            others.append(workspace.shown(path))
+        elif diff := unified_diff(workspace.shown(path), before, after):
+            files.append(FileDiff(workspace.shown(path), diff))
+    return files, others
+
+
+def _text(path: Path, state: FileState | None, checkpoints: Checkpoints, workspace: Workspace) -> str | None:
+    """Return a recorded file's text, empty where there is no file; None for other kinds, and for what is no text."""
+    if state is None:
+        return ""
+    if state.kind != "file" or not state.content or state.size > LARGEST_COMPARED:
+        return None
+    try:
+        content = checkpoints.content(state.content)
+    except OSError:
+        return None
+    decoded = decode(content, charset_of(path, workspace, is_ascii=content.isascii()))
+    return decoded.text if decoded else None
 
 
 async def _uncommitted(workspace: Workspace) -> Outcome:

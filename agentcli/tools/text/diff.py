@@ -11,7 +11,6 @@ from agentcli.tools.text.encoding import shown
 
 CONTEXT = 3  # unchanged lines around a change
 AROUND = 200  # unchanged characters of a long line around what differs in it
-_HEAD = re.compile(r"@@ -\d+(?:,\d+)? \+(\d+)(?:,(\d+))? @@")
 _HEAD_LINE = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@.*\n", re.MULTILINE)
 _MOST_COMPARED = 4_000_000  # lines of one text times those of the other; beyond it everything in between has changed
 
@@ -141,24 +140,6 @@ def _parts(rows: Sequence[str], number: int) -> bool:
 def _count(rows: Sequence[str], other: str) -> int:
     """How many of the rows are in the text whose lines are not marked with `other`."""
     return sum(not row.startswith(other) for row in rows)
-
-
-def text_before(diff: str, after: str) -> str | None:
-    """The text that a diff of one file led from, with LF line ends; None where `after` is not what it led to."""
-    lines = lines_of(shown(_lf(after)))
-    before: list[str] = []
-    position = 0
-    for hunk in diff_hunks(diff):
-        head, *rows = lines_of(hunk)
-        found = _HEAD.match(head)
-        assert found, "a hunk begins with its head"
-        start = int(found[1]) - (found[2] != "0")
-        old, new = _sides(rows)
-        if start < position or lines[start : start + len(new)] != new:
-            return None
-        before += lines[position:start] + old
-        position = start + len(new)
-    return "".join([*before, *lines[position:]])
 
 
 def sides_of_hunks(diff: str) -> Iterator[tuple[int, str, str]]:
