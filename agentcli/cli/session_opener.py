@@ -81,7 +81,7 @@ class ConfiguredOpener:
             keys = "".join(f"# {line}\n" for line in key_lines(self._config))
             return files + keys + (to_toml(shown(self._config.settings)).rstrip() or "# Every setting has its default.")
         from agentcli.cli.doctor.checks import examine, lines  # typer: 50 ms that only this needs
-        from agentcli.cli.doctor.finding import Subject
+        from agentcli.cli.doctor.subject import Subject
 
         return "\n".join(lines(list(examine(Subject(self._config)))))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.cli.doctor.checks import ROOMS
+from agentcli.cli.doctor.checks import CHECKS
 from agentcli.cli.main import COMMANDS, load_command
 from agentcli.cli.options import FLAGS, parser
 
@@ -25,7 +25,7 @@ def test_a_page_that_is_written_by_a_script_is_what_the_program_is(page: str) ->
 
 def test_the_page_on_doctor_names_every_check() -> None:
     text = (ROOT / "docs/doctor.md").read_text("utf-8")
-    assert [name for room in ROOMS for name in room if f"`{name}`" not in text] == []
+    assert [name for name in CHECKS if f"`{name}`" not in text] == []
 
 
 def test_every_flag_in_the_readme_exists() -> None:

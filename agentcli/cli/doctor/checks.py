@@ -1,34 +1,304 @@
-"""Runs the checks of the doctor, those of one room after another, and tells what they found."""
+"""The doctor's checks, all but those of models, and what runs them and shows what they found."""
 
 from __future__ import annotations
 
 import os
+import platform
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 
-from agentcli.cli.doctor import exports, folders, machine, models, project, settings, terminal
-from agentcli.cli.doctor.finding import Check, Finding, Said, Status, Subject, ok, problem
-from agentcli.cli.subcommands.shared import configuration
-from agentcli.errors import AgentcliError, ConfigError
+import apsw
+
+from agentcli import __version__
+from agentcli.cli.doctor import models, settings, terminal
+from agentcli.cli.doctor.finding import Check, Finding, Status, Subject
+from agentcli.cli.doctor.subject import Check, Finding, Result, Status, Subject, version_of
+from agentcli.cli.keys import key_lines
+from agentcli.cli.output import warn
+from agentcli.cli.subcommands.shared import configuration, wait_for
+from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError
+from agentcli.extensions.hooks.config import Hooks
+from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs, texts_of
+from agentcli.extensions.subagents.config import AGENTS_FILE
+from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
+from agentcli.infra.sandbox.backends.choosing import how_to_install
+from agentcli.infra.sessions.fsck import first_damage
+from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.llm.local_server import weights
+from agentcli.settings.files import is_file
 from agentcli.settings.keys import KeptKeys
 from agentcli.settings.load import Config
-from agentcli.settings.paths import current_folder, find_paths
-from agentcli.settings.structs import Settings
+from agentcli.settings.paths import current_folder, find_paths, is_writable, project_root
+from agentcli.settings.structs import PermissionSettings, Settings
+from agentcli.setup.lists import check_lists
+from agentcli.tools.ripgrep import find_rg
 
 MARKS: dict[Status, str] = {"ok": "✓", "warning": "!", "problem": "✗"}
-ROOMS = (
-    machine.CHECKS,
-    folders.CHECKS,
-    settings.CHECKS,
-    models.CHECKS,
-    project.CHECKS,
-    exports.CHECKS,
-    terminal.CHECKS,
-)
+_INSTALL = "Install it with your package manager"
+_GGUF = b"GGUF"  # the first bytes of such a file
+_MAX_LOOK_S = 2.0  # at one database
+_INTERPRETERS = ("bash", "sh", "zsh", "python", "python3", "node", "ruby", "perl")
 _INDENT = 16  # columns of a mark and a name
 
 
+def version(subject: Subject) -> Iterator[Result]:
+    yield "ok", f"{__version__}, Python {platform.python_version()}, {sys.platform}", ""
+
+
+def installation(subject: Subject) -> Iterator[Result]:
+    """Find another agentcli on the PATH than this one, or more than one."""
+    folders = (subject.config.environment.get("PATH") or os.defpath).split(os.pathsep)
+    files = filter(None, (shutil.which("agentcli", path=folder) for folder in reversed(folders)))
+    found = {os.path.realpath(file): file for file in files}
+    versions = {file: version_of(file).removeprefix("agentcli ") for file in found.values()}
+    listed = ", ".join(f"{file} ({version or 'does not run'})" for file, version in versions.items())
+    if len(versions) > 1:
+        mend = "Remove those that you do not use (./install.sh --uninstall, pip uninstall agentcli)."
+        yield "warning", f"agentcli is on the PATH {len(versions)} times: {listed}.", mend
+    elif versions and set(versions.values()) != {__version__}:
+        yield "warning", f"This is agentcli {__version__}, but on the PATH is {listed}.", "Update it: ./install.sh"
+
+
+def ripgrep(subject: Subject) -> Iterator[Result]:
+    try:
+        program = find_rg()
+    except ToolError:
+        program = None
+    mend = "Install agentcli again (./install.sh), or the package"
+    yield _check_program(program, "ripgrep", "nothing can be searched or listed", mend)
+
+
+def bash(subject: Subject) -> Iterator[Result]:
+    yield _check_program(subject.program("bash"), "bash", "commands run in /bin/sh, which takes fewer of them")
+
+
+def git(subject: Subject) -> Iterator[Result]:
+    less = "no commits, no /diff all and /review, and nobody is told what a command did to a repository"
+    yield _check_program(subject.program("git"), "git", less)
+
+
+def _check_program(program: str | None, name: str, less: str, mend: str = _INSTALL) -> Result:
+    """Check that a program is there and runs; `less` is what does not work without it."""
+    if program and version_of(program):
+        return "ok", program, ""
+    return "problem", f"{f'{program} does not run' if program else f'{name} is missing'}: {less}.", f"{mend}: {name}"
+
+
+def sandbox(subject: Subject) -> Iterator[Result]:
+    """Check how commands are confined; what a killed session left behind is put in order on the way, and reported."""
+    notices: list[str] = []
+
+    def on_notice(text: str) -> None:
+        notices.append(text)
+        warn(text)
+
+    permissions = PermissionSettings(tries=subject.config.settings.permissions.tries)
+    builder = subject.builder(on_notice, permissions=permissions)
+    try:
+        confinement = builder.workspace().sandbox
+        found, how, confines = confinement.warning(), " ".join(confinement.told()), confinement.confines
+    finally:
+        wait_for(builder.aclose())
+    for text in notices:
+        yield "warning", text, "Look at these files; /undo in that session takes them back."
+    if not found:
+        yield "ok", how, ""
+    elif found.startswith(("Weak sandbox", "NO SANDBOX")):
+        yield "warning" if confines else "problem", found, _how_to_confine(subject)
+    else:
+        yield "warning", found, "Look at the files that are named."
+
+
+def _how_to_confine(subject: Subject) -> str:
+    kind = subject.config.settings.sandbox.kind
+    if kind not in ("auto", "bubblewrap"):
+        return f'sandbox.kind is "{kind}": with "auto" the best one is taken.'
+    if sys.platform == "linux" and not any(program.is_file() for program in PROGRAMS):
+        return f"Install bubblewrap: {how_to_install()}"
+    return "Let bubblewrap make user namespaces (docs/permissions.md), or work where they are allowed."
+
+
+def local_model(subject: Subject) -> Iterator[Result]:
+    """Check the engine, and find files of weights that are broken."""
+    has_engine, folder = find_spec("xllamacpp") is not None, subject.config.paths.models
+    yield "ok", "engine installed" if has_engine else "engine not installed (./install.sh --extras local)", ""
+    pinned, again = folder / weights.PINNED.file_name, "agentcli local install"
+    if is_file(pinned) and weights.installed(folder) is None:
+        size = f"{pinned.stat().st_size:,} bytes of {weights.PINNED.size:,}"
+        yield "problem", f"{pinned} is damaged: {size}.", f"Delete it, then: {again}"
+    elif any(folder.glob(".*.parts")):
+        yield "warning", f"A download of the model was broken off in {folder}.", f"{again} goes on with it."
+    elif has_engine and is_file(pinned) and not weights.is_verified(folder):
+        yield "warning", f"The hash of {pinned} was never checked.", f"{again} checks it."
+    if name := subject.config.settings.local.model:
+        file = subject.models.local_path("default")
+        if not file.is_file() or file.open("rb").read(len(_GGUF)) != _GGUF:
+            yield "problem", f"local.model: {name} is no GGUF file.", "Name one that is there, or unset local.model."
+
+
+def terminal(subject: Subject) -> Iterator[Result]:
+    kind = subject.config.environment.get("TERM", "")
+    if kind in ("", "dumb"):
+        mend = "export TERM=xterm-256color, if your terminal is one"
+        yield "warning", f"TERM is {kind or 'not set'}: a session is shown line by line.", mend
+
+
+def state(subject: Subject) -> Iterator[Result]:
+    folder = subject.config.paths.state
+    elsewhere = "or set AGENTCLI_HOME to a folder that you can write."
+    if not is_writable(folder):
+        yield "problem", f"{folder} cannot be written: no session is kept.", f"chown or chmod it, {elsewhere}"
+    elif folder.is_dir() and folder.stat().st_uid != os.geteuid():
+        yield "problem", f"{folder} belongs to another user.", f"chown -R it, {elsewhere}"
+    elif folder.is_dir() and (mode := stat.S_IMODE(folder.stat().st_mode)) != stat.S_IRWXU:
+        told = f"{folder} has the mode {mode:o}: it holds what you say, for you alone."
+        yield "warning", told, f"chmod 700 {folder}"
+    else:
+        yield "ok", str(folder), ""
+
+
+def sessions(subject: Subject) -> Iterator[Result]:
+    """Check the databases of sessions and of subagents."""
+    database, agents = subject.config.paths.sessions, subject.config.paths.state / AGENTS_FILE
+    for file, mend in ((database, "agentcli sessions fsck --repair"), (agents, f"Move {agents} away.")):
+        if file.is_file() and (damage := first_damage(file, within_s=_MAX_LOOK_S)):
+            yield "problem", f"{file} is damaged ({damage}).", mend
+            return
+    try:
+        yield "ok", f"{wait_for(_count(database))} stored, SQLite {apsw.sqlite_lib_version()}", ""
+    except StorageError as error:
+        yield "problem", str(error), "agentcli sessions fsck says more, and --repair mends what can be mended."
+
+
+async def _count(file: Path) -> int:
+    store = SqliteSessions(file, on_notice=warn)
+    try:
+        return len(await store.list(limit=1_000))
+    finally:
+        await store.close()
+
+
+def keys(subject: Subject) -> Iterator[Result]:
+    """Report where the keys that are there come from; none of them is shown."""
+    file = subject.config.paths.credentials
+    try:
+        subject.config.kept_keys.place("")
+    except ConfigError as error:
+        mend = f"chmod 600 {file}; if it is damaged, delete it: agentcli login makes a new one."
+        yield "problem", str(error), mend
+        return
+    if subject.unread is None:
+        yield "ok", "; ".join(key_lines(subject.config)) or "none (agentcli login keeps one)", ""
+
+
+def settings(subject: Subject) -> Iterator[Result]:
+    """Find files that cannot be read, variables that mean nothing, a project that is not trusted."""
+    config = subject.config
+    if subject.unread is not None:
+        mend = "Correct it there (docs/settings.md lists all settings); which model answers is looked at after that."
+        yield "problem", str(subject.unread), mend
+        return
+    try:
+        check_lists(config)
+        subject.builder(lambda text: None).tool_registry()
+        _ = subject.models.encoders
+    except ConfigError as error:
+        yield "problem", str(error), "Correct it there: docs/settings.md lists all settings."
+    for notice in config.notices:  # each says what to do behind its last colon
+        what, _, mend = notice.rpartition(": ")
+        yield "warning", f"{what}.", f"{mend[:1].upper()}{mend[1:]}"
+    if (file := config.paths.user_config).is_file() and file.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        yield "warning", f"Others can change {file}.", f"chmod 600 {file}"
+    yield "ok", ", ".join(map(str, config.files)) or "defaults", ""
+
+
+def hooks(subject: Subject) -> Iterator[Result]:
+    """Find hooks that cannot be used, and those whose program or script is not there."""
+    notices: list[str] = []
+    try:
+        specs = Hooks(subject.config, is_bare=False, tell=notices.append).specs
+    except ConfigError as error:
+        yield "problem", str(error), "Correct the file (docs/hooks.md): no session starts with it."
+        return
+    for text in notices:
+        yield "warning", text, "Correct it as docs/hooks.md says, or take it out."
+    for spec in specs:
+        if missing := _missing_in(spec.command, subject):
+            told = f"{spec.source}: hooks.{spec.event}: {missing} is not there, or cannot be run ({spec.command})."
+            yield "problem", told, "Correct the command, or install what it names; agentcli hooks test runs it."
+
+
+def _missing_in(command: str, subject: Subject) -> str:
+    """Return the program of a hook, or the script it is given to, that is not there; empty where nobody can tell."""
+    cwd, root = subject.config.cwd, str(project_root(subject.config.cwd))
+    for name in ("AGENTCLI_PROJECT_DIR", "CLAUDE_PROJECT_DIR"):
+        command = command.replace(f"${{{name}}}", root).replace(f"${name}", root)
+    try:
+        words = [os.path.expanduser(word) for word in shlex.split(command)]  # noqa: PTH111 - words, not paths
+    except ValueError:
+        return command
+    if not words or any(mark in words[0] for mark in "$`={}()|;&<>*"):
+        return ""
+    looked_up = ["/bin/sh", "-c", 'command -v -- "$1"', "sh", words[0]]
+    if subprocess.run(looked_up, cwd=cwd, env=subject.config.environment, capture_output=True, check=False).returncode:
+        return words[0]
+    script = words[1] if len(words) > 1 and Path(words[0]).name in _INTERPRETERS else ""
+    is_path = "/" in script and not any(mark in script for mark in "$`*")
+    return script if is_path and not (cwd / script).exists() else ""
+
+
+def mcp_servers(subject: Subject) -> Iterator[Result]:
+    """Find MCP servers that cannot be started; none is started for that."""
+    notices: list[str] = []
+    try:
+        specs = server_specs(subject.config, notices.append)
+    except ConfigError as error:
+        yield "problem", str(error), "Correct the file (docs/mcp.md): no session starts with it."
+        return
+    for text in notices:
+        yield "warning", text, "Correct it as docs/mcp.md says, or take it out."
+    if specs and find_spec("mcp") is None:
+        yield "problem", f"{len(specs)} MCP servers are configured, and the extra mcp is not installed.", EXTRA
+    for spec in specs:
+        told = f"{spec.source}: the MCP server {spec.name}:"
+        try:
+            texts = [expanded(text, subject.config.environment) for text in texts_of(spec)]
+        except ToolError as error:
+            yield "warning", f"{told} {error}", "Set it where you start agentcli."
+            continue
+        if spec.type == "stdio" and subject.program(texts[0]) is None:
+            mend = f"Install it, or name it with its path; agentcli mcp get {spec.name} tries it."
+            yield "problem", f"{told} {texts[0]} is not there, or cannot be run.", mend
+
+
+CHECKS: dict[str, Check] = {
+    "agentcli": version,
+    "installation": installation,
+    "ripgrep": ripgrep,
+    "bash": bash,
+    "git": git,
+    "sandbox": sandbox,
+    "local model": local_model,
+    "state": state,
+    "sessions": sessions,
+    "keys": keys,
+    "settings": settings,
+    "model": models.model,
+    "servers": models.servers,
+    "hooks": hooks,
+    "MCP servers": mcp_servers,
+    "terminal": terminal,
+}
+
+
 def subject_here() -> Subject:
-    """What a session here would have; the defaults where its settings cannot be read."""
+    """Return what a session here would have; the defaults where its settings cannot be read."""
     try:
         return Subject(configuration())
     except ConfigError as error:
@@ -38,39 +308,38 @@ def subject_here() -> Subject:
 
 
 def examine(subject: Subject) -> Iterator[Finding]:
-    """Every finding of every check, in order; a check that finds nothing is `ok`.
+    """Yield every finding of every check, in order; a check that finds nothing is `ok`.
 
-    Where settings or the state folder cannot be read one check tells so, and those that need them are left out.
+    Where the settings cannot be read one check reports it, and those of models are left out.
     """
-    closed = [models.CHECKS] if subject.unread is not None else []
-    closed += [] if subject.can_look else [folders.CHECKS]
-    for room in ROOMS:
-        for name, check in room.items():
-            if room not in closed or check is folders.state:
-                yield from _findings(name, check, subject)
+    for name, check in CHECKS.items():
+        if subject.unread is None or check not in (models.model, models.servers):
+            for result in _results(check, subject) or [("ok", "", "")]:
+                yield Finding(name, *result)
 
 
-def _findings(name: str, check: Check, subject: Subject) -> list[Finding]:
-    said: list[Said] = []
+def _results(check: Check, subject: Subject) -> list[Result]:
+    results: list[Result] = []
     try:
-        said.extend(check(subject))  # what it says before it fails stays
+        results.extend(check(subject))  # what it finds before it fails stays
     except (AgentcliError, OSError, ImportError) as error:
-        said.append(problem(str(error), "Mend that first: the rest of it could not be looked at."))
-    return [Finding(name, *one) for one in said or [ok("")]]
+        results.append(("problem", str(error), "Mend that first: the rest of it could not be looked at."))
+    return results
 
 
 def lines(found: Sequence[Finding]) -> list[str]:
-    """In columns for a person; checks that found nothing are counted at the end."""
-    told = [f"{MARKS[one.status]} {one.check:<12}  {shown(one, _INDENT)}" for one in found if one.message]
-    return [*told, quiet(found)]
+    """Return the findings in columns for a person; checks that found nothing are counted at the end."""
+    return [
+        *(f"{MARKS[one.status]} {one.check:<12}  {shown(one, _INDENT)}" for one in found if one.message),
+        rest(found),
+    ]
 
 
-def quiet(found: Sequence[Finding]) -> str:
-    """How many checks found nothing that is worth a line."""
+def rest(found: Sequence[Finding]) -> str:
     return f"{sum(not one.message for one in found)} more checks found nothing."
 
 
 def shown(finding: Finding, indent: int = 0) -> str:
-    """What was found and below it the mend."""
+    """Return what was found and below it the mend."""
     text = finding.message + (f"\n→ {finding.mend}" if finding.mend else "")
     return text.replace("\n", "\n" + " " * indent)

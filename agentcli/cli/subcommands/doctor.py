@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import typer
 
-from agentcli.cli.doctor.checks import MARKS, examine, lines, quiet, shown, subject_here
+from agentcli.cli.doctor.checks import MARKS, examine, lines, rest, shown, subject_here
 from agentcli.cli.output import tell
 from agentcli.cli.subcommands.shared import AsJson, make_app, print_json, run_app
 from agentcli.cli.tables import draws_tables, print_table
@@ -25,7 +25,7 @@ def check(json: AsJson = False) -> None:
         print_json([msgspec.to_builtins(one) for one in found])
     elif draws_tables():
         print_table(("", "part", "found"), [(MARKS[one.status], one.check, shown(one)) for one in found if one.message])
-        tell(quiet(found))
+        tell(rest(found))
     else:
         tell("\n".join(lines(found)))
     raise typer.Exit(int(any(one.status == "problem" for one in found)))

@@ -1,4 +1,4 @@
-"""Describes what a check of the doctor finds, and what it looks at."""
+"""What the doctor's checks look at, and what they find."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentcli.settings.load import Config
 from agentcli.settings.structs import BudgetSettings, ProviderSettings
 
 Status = Literal["ok", "warning", "problem"]
-_LONGEST_RUN_S = 3.0
+_MAX_RUN_S = 3.0
 
 
 class Finding(Struct, frozen=True):
@@ -30,20 +30,8 @@ class Finding(Struct, frozen=True):
     mend: str = ""
 
 
-Said = tuple[Status, str, str]  # a finding of a check that need not know its own name
-Check = Callable[["Subject"], Iterable[Said]]
-
-
-def ok(message: str) -> Said:
-    return "ok", message, ""
-
-
-def warning(message: str, mend: str) -> Said:
-    return "warning", message, mend
-
-
-def problem(message: str, mend: str) -> Said:
-    return "problem", message, mend
+Result = tuple[Status, str, str]  # a finding without the name of its check
+Check = Callable[["Subject"], Iterable[Result]]
 
 
 class Subject:
@@ -58,37 +46,22 @@ class Subject:
         """Raises `ConfigError`."""
         return Models(self.config)
 
-    @cached_property
-    def can_look(self) -> bool:
-        """False where the state folder is closed to us, which one check tells."""
-        try:
-            self.config.paths.sessions.stat()
-        except PermissionError:
-            return False
-        except OSError:  # it is not there yet
-            return True
-        return True
-
-    def builder(self, tell: Callable[[str], None], **changes: Any) -> Builder:
-        """One without the settings of models, so that a mistake in those is found by the check that is for them."""
+    def builder(self, on_notice: Callable[[str], None], **changes: Any) -> Builder:
+        """Return one without the settings of models: a mistake in those is found by the check that is for them."""
         plain = {"provider": ProviderSettings(), "providers": {}, "models": {}, "budgets": BudgetSettings()}
         settings = structs.replace(self.config.settings, **plain, **changes)
-        return Builder(structs.replace(self.config, settings=settings), store=MemorySessions(), on_notice=tell)
+        return Builder(structs.replace(self.config, settings=settings), store=MemorySessions(), on_notice=on_notice)
 
     def program(self, name: str) -> str | None:
-        """Where a program is on the PATH."""
+        """Return the place of a program on the PATH."""
         return shutil.which(name, path=self.config.environment.get("PATH"))
 
 
 def version_of(program: str) -> str:
-    """The first line of `PROGRAM --version`; empty where it does not run."""
+    """Return the first line of `PROGRAM --version`; empty where it does not run."""
     try:
         done = subprocess.run(
-            [program, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=True,
-            timeout=_LONGEST_RUN_S,
+            [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_MAX_RUN_S
         )
     except (OSError, subprocess.SubprocessError):
         return ""
