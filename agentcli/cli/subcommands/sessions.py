@@ -1,0 +1,358 @@
+"""`agentcli sessions`: look at what is stored, export it, change it, and check the file."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import typer
+
+from agentcli.agent.interfaces import Found, SessionInfo, SessionStore
+from agentcli.agent.masking import Mask
+from agentcli.app import Builder
+from agentcli.cli.output import tell, warn
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.tables import print_table
+from agentcli.conversation.entries import Assistant, Compaction, ContextNote, Entry, Result, Unreadable, User
+from agentcli.errors import UsageError, UserError
+from agentcli.extensions.subagents.config import AGENTS_FILE
+from agentcli.frontends.export.documents import Form, document, form_of
+from agentcli.frontends.export.documents import shown as as_json
+from agentcli.frontends.printable import printable
+from agentcli.infra.sandbox.processes.environment import credentials_in
+from agentcli.infra.sessions.fsck import Report, check, repair
+from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.llm.messages import Message
+from agentcli.safety.secrets.masking import Masker
+from agentcli.settings.files import replace_file
+from agentcli.settings.load import Config
+from agentcli.settings.paths import current_folder
+from agentcli.tools.summary import call_title
+
+T = TypeVar("T")
+_EVERY = 1_000_000
+_MOST_TOLD = 50  # lines of faults
+_MOST = 1_000_000_000
+Everywhere = Annotated[bool, typer.Option("--all", help="Of every directory, not only this one.")]
+Limit = Annotated[int, typer.Option(min=0, max=_MOST, help="At most so many; 0 for all.")]
+SessionId = Annotated[str, typer.Argument(metavar="ID", help="An id, which may be shortened, or a session's name.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+app = make_app("Look at stored sessions, export them, change them, check the file they are in.")
+
+
+def run(arguments: list[str]) -> int:
+    return run_app(app, "sessions", arguments)
+
+
+async def with_store(work: Callable[[SessionStore], Awaitable[T]]) -> T:
+    """What `work` gives; the store is closed after it."""
+    return await _with(configuration().paths.sessions, work)
+
+
+async def with_agents(session_id: str, work: Callable[[SessionStore, str], Awaitable[T]]) -> list[T]:
+    """What `work` gives for each subagent of a session, by its id."""
+    file = configuration().paths.state / AGENTS_FILE
+    if not file.exists():
+        return []
+
+    async def each(store: SessionStore) -> list[T]:
+        agents = await store.list(user_id=session_id, limit=_EVERY)
+        return [await work(store, agent.id) for agent in agents]
+
+    return await _with(file, each)
+
+
+async def _with(file: Path, work: Callable[[SessionStore], Awaitable[T]]) -> T:
+    store = SqliteSessions(file, on_notice=warn)
+    try:
+        return await work(store)
+    finally:
+        await store.close()
+
+
+@app.command("list")
+def list_sessions(
+    everywhere: Everywhere = False,
+    limit: Limit = 50,
+    user: Annotated[str | None, typer.Option("--user", metavar="ID", help="Of one user only.")] = None,
+    json: AsJson = False,
+) -> None:
+    """The sessions of this directory, newest first."""
+    cwd = None if everywhere else current_folder()
+    found = wait_for(with_store(lambda store: store.list(cwd=cwd, limit=limit or _MOST, user_id=user)))
+    if json:
+        # `id` is what `session_id` was called before: it stays for one more release
+        print_json([{"session_id": info.id, **msgspec.to_builtins(info)} for info in found])
+        return
+    none = "No sessions in this directory (--all shows those of others)."
+    print_table(("id", "changed", "entries", "title"), list(map(_row, found)), numeric={"entries"}, empty=none)
+
+
+@app.command()
+def show(session_id: str, json: AsJson = False) -> None:
+    """One session: what was said and done. ID may be shortened, or be the session's name."""
+    info, entries = wait_for(with_store(lambda store: store.load(session_id)))
+    if json:
+        print_json(as_json(info, entries))
+        return
+    tell(f"{info.id}  {info.cwd}\n")
+    for entry in entries:
+        if text := _shown(entry):
+            tell(text)
+
+
+@app.command()
+def search(
+    text: Annotated[str, typer.Argument(help="Words; each finds all that begin with it.")],
+    everywhere: Everywhere = False,
+    limit: Limit = 20,
+    json: AsJson = False,
+) -> None:
+    """Entries that hold all of the words, newest first: prompts, answers, calls and what came of them."""
+    cwd = None if everywhere else current_folder()
+    found: Sequence[Found] = wait_for(with_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MOST)))
+    if json:
+        print_json([msgspec.to_builtins(one) for one in found])
+        return
+    rows = [(one.session_id, _when(one.time), one.kind, one.excerpt) for one in found]
+    print_table(("session", "when", "kind", "text"), rows, empty="Nothing found (--all looks in every directory).")
+
+
+def _row(info: SessionInfo) -> tuple[str, ...]:
+    return info.id, _when(info.updated), f"{info.entries} entries", info.name or info.title
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+
+
+def _shown(entry: Entry) -> str:
+    match entry.body:
+        case User() as user if not user.is_reminder:
+            return f"› {user.text}\n"
+        case Assistant() as reply:
+            message = Message("assistant", reply.content)
+            calls = [f"• {call_title(use.name, use.input)}" for use in message.tool_uses]
+            return "\n".join(part for part in (message.text, *calls) if part.strip())
+        case Result() as result:
+            return f"  {'✗' if result.result.is_error else '✓'} {result.name} {result.summary}"
+        case Compaction(carried):
+            return f"[summary] {carried}"
+        case Unreadable(error, stored):
+            return f"[{error}] {stored}".rstrip()
+        case _:
+            return ""
+
+
+@app.command()
+def export(
+    session_id: SessionId,
+    format: Annotated[
+        Form | None, typer.Option("--format", help="One of md, json, html; else as the file's ending says.")
+    ] = None,
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="In place of stdout.")] = "",
+    raw: Annotated[bool, typer.Option("--raw", help="Leave secrets as they are.")] = False,
+) -> None:
+    """Write a session as a document. Secrets are masked."""
+    text, places = wait_for(_written(session_id, format or form_of(output), raw))
+    if output:
+        _write(Path(output), text)
+    else:
+        sys.stdout.flush()
+        sys.stdout.buffer.write(text.encode(errors="replace"))
+    if places:
+        warn(f"masked what looks like a secret in {places} place{'s' * (places != 1)} (--raw leaves it).")
+
+
+async def _written(session_id: str, form: Form, raw: bool) -> tuple[str, int]:
+    config = configuration()
+    info, entries = await with_store(lambda store: store.load(session_id))
+    return document(form, info, entries, None if raw else await _mask(config))
+
+
+async def _mask(config: Config) -> Mask | None:
+    """What masks the output of tools in this folder."""
+    builder = Builder(config, store=MemorySessions(), on_notice=warn)
+    try:
+        workspace = builder.workspace()
+        services = builder.session_calls(builder.tool_registry(), workspace).services
+        await services.know_secrets()
+        await workspace.sandbox.aclose()
+        return services.mask
+    finally:
+        await builder.aclose()
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        replace_file(file, text.encode(errors="replace"), mode=0o644)
+    except OSError as error:
+        raise UserError(f"{file} could not be written: {error.strerror}.") from error
+
+
+@app.command()
+def fork(
+    session_id: SessionId,
+    at: Annotated[str | None, typer.Option(metavar="ENTRY", help="The id of the last entry of the copy.")] = None,
+    name: Annotated[str, typer.Option(help="The name of the copy.")] = "",
+    json: AsJson = False,
+) -> None:
+    """Copy a session, or its beginning, into a new one of this directory, which `agentcli -r ID` goes on with."""
+
+    async def work(store: SessionStore) -> dict[str, str]:
+        log, entries = await store.fork(session_id, cwd=current_folder(), name=name, at=at)
+        source, _ = await store.load(session_id)
+        last = entries[-1].id if entries else ""
+        try:
+            await log.append(ContextNote(f"This session goes on from {source.id}, entry {last}.")).committed
+        finally:
+            await log.close()
+        return {"session_id": log.session_id, "forked_from": source.id, "entry_id": last}
+
+    made = wait_for(with_store(work))
+    print_json(made) if json else tell(f"{made['session_id']}: go on with agentcli -r {made['session_id']}.")
+
+
+@app.command("rm")
+def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> None:
+    """Move a session and its subagents to the trash. `restore` brings it back."""
+    info = _confirmed("Remove", session_id, yes)
+    wait_for(with_store(lambda store: store.remove(info.id)))
+    wait_for(with_agents(info.id, lambda store, agent_id: store.remove(agent_id)))
+    _tell_done(info.id, f"Removed {info.id}: agentcli sessions restore {info.id} brings it back.", json)
+
+
+@app.command()
+def restore(session_id: SessionId, json: AsJson = False) -> None:
+    """Bring back what `rm` or `reset` took last."""
+    id = wait_for(with_store(lambda store: store.restore(session_id)))
+    _tell_done(id, f"{id} is back.", json)
+
+
+@app.command()
+def reset(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> None:
+    """Empty a session: its entries go to the trash, its id, directory, name and user stay."""
+    info = _confirmed("Empty", session_id, yes)
+    wait_for(with_store(lambda store: store.reset(info.id)))
+    _tell_done(info.id, f"{info.id} is empty; what it held is in the trash.", json)
+
+
+@app.command()
+def redact(
+    session_id: SessionId,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="- reads lines from stdin.")] = None,
+    found: Annotated[bool, typer.Option("--found", help="Strike out what looks like a secret.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Strike texts out of everything that is stored of a session, for good."""
+    secrets = [line for text in texts or () for line in (_lines() if text == "-" else [text])]
+    if not (secrets or found):
+        raise UsageError(
+            f"Say what to strike out: agentcli sessions redact {session_id} TEXT, - for stdin, or --found."
+        )
+    config = configuration()
+
+    async def work(store: SessionStore, session_id: str) -> tuple[str, int]:
+        info, entries = await store.load(session_id)
+        every = [*secrets, *(_secrets_in(entries, config) if found else ())]
+        return info.id, await store.redact(info.id, every) if every else 0
+
+    id, places = wait_for(with_store(lambda store: work(store, session_id)))
+    places += sum(more for _, more in wait_for(with_agents(id, work)))
+    kept = _copies(config.paths.sessions)
+    if json:
+        print_json({"session_id": id, "places": places, "not_touched": [str(path) for path in kept]})
+        return
+    tell(f"Struck out in {places} place{'s' * (places != 1)}; sessions that share these entries show it, too.")
+    tell("Not touched: the history of prompts, files in any project, what the sandbox keeps of commands.")
+    for path in kept:
+        tell(f"Not touched: {path}, which may hold it; delete it if you can do without it.")
+
+
+def _lines() -> list[str]:
+    return [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
+
+
+def _secrets_in(entries: list[Entry], config: Config) -> list[str]:
+    masker = Masker((*credentials_in(os.environ), *config.kept_keys.values))
+    return sorted(
+        {
+            text[secret.start : secret.end]
+            for entry in entries
+            for text in _texts_in(msgspec.to_builtins(entry.body))
+            for secret in masker.secrets(text)
+        }
+    )
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    match value:
+        case str():
+            yield value
+        case dict():
+            for name, item in value.items():
+                yield from (name, *_texts_in(item))
+        case list() | tuple():
+            for item in value:
+                yield from _texts_in(item)
+
+
+def _copies(database: Path) -> list[Path]:
+    """What else may hold what was in the database: what is in the trash, older versions, damaged files."""
+    beside = database.parent.glob(f"{database.name}.*")
+    return sorted((*beside, *(database.parent / "trash").glob("*.jsonl")))
+
+
+def _confirmed(verb: str, session_id: str, yes: bool) -> SessionInfo:
+    """The session, if the person agrees. Raises `UsageError` where nobody can be asked."""
+    info, _ = wait_for(with_store(lambda store: store.load(session_id)))
+    if yes:
+        return info
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"Nobody can be asked here: say --yes to do it to session {info.id}.")
+    what = f"{verb} {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
+    typer.confirm(printable(what), abort=True, err=True)
+    return info
+
+
+def _tell_done(session_id: str, text: str, json: bool) -> None:
+    print_json({"session_id": session_id}) if json else tell(text)
+
+
+@app.command()
+def fsck(
+    repairs: Annotated[bool, typer.Option("--repair", help="Make a sound file of what can be read.")] = False,
+    json: AsJson = False,
+) -> None:
+    """Look for damage in the stored sessions; exits with 1 when there is some, and when a repair leaves some."""
+    path = configuration().paths.sessions
+    report = (repair if repairs else check)(path)
+    if json:
+        print_json({**msgspec.to_builtins(report), "healthy": report.is_healthy})
+    else:
+        _tell_faults(report, repairs)
+    raise typer.Exit(0 if report.is_healthy else 1)
+
+
+def _tell_faults(report: Report, repairs: bool) -> None:
+    for fault in report.found[:_MOST_TOLD]:
+        tell(fault.text)
+    if len(report.found) > _MOST_TOLD:
+        tell(f"… and {len(report.found) - _MOST_TOLD} more (--json has all).")
+    if report.kept_as:
+        tell(f"Repaired: {report.path} is a new file; the one of before is kept as {report.kept_as}.")
+        for fault in report.left:
+            tell(f"Still there: {fault.text}")
+    elif report.is_healthy:
+        tell(f"{report.path} is sound.")
+    elif repairs:
+        tell(f"Nothing could be made better. Move {report.path} away to begin a new one, or put a copy in its place.")
+    else:
+        tell("agentcli sessions fsck --repair makes a new file of what can be read, and keeps this one.")
