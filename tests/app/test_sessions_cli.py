@@ -118,26 +118,11 @@ def test_on_a_terminal_it_is_asked_first(program: Program) -> None:
         assert bool(program.json("list")) == is_left
 
 
-def test_an_emptied_session_begins_anew_under_its_id(program: Program) -> None:
-    id = program.session("first", name="mine")
-    assert program("reset", id).code == 2
-    assert program.json("reset", "mine", "--yes") == {"session_id": id}
-    assert program.json("show", "mine")["messages"] == []
-    program.run("-p", "second", "-m", program.script({"text": "New."}), "-r", "mine")
-    texts = [
-        block["text"]
-        for m in program.json("show", id)["messages"]
-        for block in m["content"]
-        if m["role"] == "assistant"
-    ]
-    assert texts == ["New."]
-
-
 def test_texts_are_struck_out_for_good_and_what_is_not_touched_is_told(program: Program) -> None:
     id = program.session("the word is sesame", {"text": "Sesame? sesame and swordfish."})
     other = program.session("sesame too")
     assert program("redact", id).code == 2
-    program("reset", other, "--yes")
+    program("rm", other, "--yes")
     told = program("redact", id, "sesame").out
     assert "Struck out in 2 places" in told
     assert f"{other}.jsonl" in told
@@ -145,7 +130,7 @@ def test_texts_are_struck_out_for_good_and_what_is_not_touched_is_told(program: 
     done = program.json("redact", id, "-", stdin="swordfish\r\n\nSesame\n")
     assert (done["session_id"], done["places"]) == (id, 2)
     assert not any(word in program.database.read_bytes().lower() for word in (b"sesame", b"swordfish"))
-    assert {row["title"] for row in program.json("list")} == {"the word is [redacted]", ""}
+    assert {row["title"] for row in program.json("list")} == {"the word is [redacted]"}
 
 
 def test_what_looks_like_a_secret_is_found_and_struck_out(program: Program) -> None:
@@ -161,7 +146,7 @@ def test_an_open_session_is_left_alone(program: Program) -> None:
     model = program.script({"text": "", "tool_calls": [{"name": "bash", "input": {"command": "sleep 60"}}]})
     with program.start("-p", "wait", "-m", model, "-r", id, "--output-format", "stream-json") as running:
         running.wait_for_type("assistant")
-        for arguments in (("rm", id, "--yes"), ("reset", id, "--yes"), ("redact", id, "first")):
+        for arguments in (("rm", id, "--yes"), ("redact", id, "first")):
             refused = program(*arguments)
             assert refused.code == 1
             assert f"{id} is open" in refused.err

@@ -223,7 +223,7 @@ def fork(
 @app.command("rm")
 def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> None:
     """Move a session and its subagents to the trash. `restore` brings it back."""
-    info = _confirmed("Remove", session_id, yes)
+    info = _confirmed(session_id, yes)
     wait_for(with_store(lambda store: store.remove(info.id)))
     wait_for(with_agents(info.id, lambda store, agent_id: store.remove(agent_id)))
     _tell_done(info.id, f"Removed {info.id}: agentcli sessions restore {info.id} brings it back.", json)
@@ -231,17 +231,9 @@ def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> Non
 
 @app.command()
 def restore(session_id: SessionId, json: AsJson = False) -> None:
-    """Bring back what `rm` or `reset` took last."""
+    """Bring back what `rm` took last."""
     id = wait_for(with_store(lambda store: store.restore(session_id)))
     _tell_done(id, f"{id} is back.", json)
-
-
-@app.command()
-def reset(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> None:
-    """Empty a session: its entries go to the trash, its id, directory, name and user stay."""
-    info = _confirmed("Empty", session_id, yes)
-    wait_for(with_store(lambda store: store.reset(info.id)))
-    _tell_done(info.id, f"{info.id} is empty; what it held is in the trash.", json)
 
 
 @app.command()
@@ -310,14 +302,14 @@ def _copies(database: Path) -> list[Path]:
     return sorted((*beside, *(database.parent / "trash").glob("*.jsonl")))
 
 
-def _confirmed(verb: str, session_id: str, yes: bool) -> SessionInfo:
+def _confirmed(session_id: str, yes: bool) -> SessionInfo:
     """The session, if the person agrees. Raises `UsageError` where nobody can be asked."""
     info, _ = wait_for(with_store(lambda store: store.load(session_id)))
     if yes:
         return info
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"Nobody can be asked here: say --yes to do it to session {info.id}.")
-    what = f"{verb} {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
+    what = f"Remove {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
     typer.confirm(printable(what), abort=True, err=True)
     return info
 
