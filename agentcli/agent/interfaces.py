@@ -147,14 +147,10 @@ class SessionStore(Protocol):
         ...
 
     async def restore(self, session_id: str) -> str:
-        """Bring back what `remove` or `reset` took last, under the id that is returned.
+        """Bring back what `remove` took last, under the id that is returned.
 
         Refused where the session has entries again.
         """
-        ...
-
-    async def reset(self, session_id: str) -> None:
-        """Move a session's entries to the trash; id, directory, name and user stay. Refused while it is open."""
         ...
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:

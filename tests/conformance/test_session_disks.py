@@ -402,18 +402,6 @@ async def test_what_a_newer_agentcli_wrote_is_kept_as_it_is(tmp_path: Path) -> N
     assert repair(path).kept_as == ""  # it gets no better
 
 
-async def test_an_emptied_session_is_no_fault_and_stays_in_a_repair(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.db"
-    ids = await stored(path, (said("one"),), (said("two"),))
-    store = SqliteSessions(path)
-    await store.reset(ids[0])
-    await store.close()
-    assert check(path).found == []
-    change(path, "UPDATE entries SET parent_id = 'gone'")
-    assert repair(path).is_healthy
-    assert await read(path, ids[0]) == []
-
-
 async def test_a_file_of_before_checksums_is_checked_and_brought_up_by_a_repair(tmp_path: Path) -> None:
     path = tmp_path / "sessions.db"
     (id,) = await stored(path, (said("one"), said("two")))

@@ -592,41 +592,17 @@ async def test_a_removed_session_is_gone_until_it_is_restored_as_it_was(make: Ma
 
 
 @every_store
-async def test_an_open_session_is_neither_removed_nor_emptied_nor_struck_out_of(
-    make: MakeStore, tmp_path: Path
-) -> None:
+async def test_an_open_session_is_neither_removed_nor_struck_out_of(make: MakeStore, tmp_path: Path) -> None:
     async with opened(make, tmp_path) as store:
         id = await a_session(store, "one")
         log, _ = await store.open(id)
-        for refused in (store.remove(id), store.reset(id), store.redact(id, ["one"])):
+        for refused in (store.remove(id), store.redact(id, ["one"])):
             with pytest.raises(StorageError, match="is open"):
                 await refused
         await log.close()
         assert texts_of((await store.load(id))[1]) == ["one"]
         with pytest.raises(StorageError, match="trash"):
             await store.restore(id)
-
-
-@every_store
-async def test_an_emptied_session_keeps_what_it_is_and_begins_anew(make: MakeStore, tmp_path: Path) -> None:
-    async with opened(make, tmp_path) as store:
-        id = await a_session(store, "old title", name="mine", user_id="ada")
-        await store.reset(id)
-        info, entries = await store.load("mine")
-        assert (info.id, info.cwd, info.name, info.user_id, info.title) == (id, "/here", "mine", "ada", "")
-        assert (info.entries, entries) == (0, [])
-        assert [one.id for one in await store.list()] == [id]
-        log, _ = await store.open(id)
-        (new,) = log.append(said("new title")).entries
-        await log.close()
-        assert new.parent_id is None
-        assert (await store.load(id))[0].title == "new title"
-        assert await store.search("old") == []
-        with pytest.raises(StorageError):
-            await store.restore(id)
-        await store.reset(id)
-        assert await store.restore(id) == id
-        assert texts_of((await store.load(id))[1]) == ["new title"]
 
 
 @every_store
@@ -1101,8 +1077,7 @@ async def test_the_trash_is_the_owner_s_alone_and_holds_every_line(tmp_path: Pat
         await kept(fork, *ROUND)
         await fork.close()
         await store.remove(fork.session_id)
-        await store.reset(source)
-        await store._writer.call(lambda db: db.execute("DELETE FROM sessions") and None)
+        await store.remove(source)
         trash = database(tmp_path).parent / "trash"
         assert stat.S_IMODE(trash.stat().st_mode) == 0o700
         assert {path.name for path in trash.iterdir()} == {f"{source}.jsonl", f"{fork.session_id}.jsonl"}
@@ -1117,9 +1092,8 @@ async def test_what_cannot_be_written_to_the_trash_is_not_removed(tmp_path: Path
     async with on_disk(tmp_path) as store:
         id = await a_session(store, "one")
         (database(tmp_path).parent / "trash").write_text("in the way")
-        for refused in (store.remove(id), store.reset(id)):
-            with pytest.raises(StorageError, match=r"trash.*nothing was changed"):
-                await refused
+        with pytest.raises(StorageError, match=r"trash.*nothing was changed"):
+            await store.remove(id)
         assert texts_of((await store.load(id))[1]) == ["one"]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from copy import copy
 from pathlib import Path
 
 from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, SessionLog, Stored
@@ -145,12 +144,6 @@ class MemorySessions:
         del self._logs[log.session_id]
         self._hand_over(log)
         self._trash[log.session_id] = log
-
-    async def reset(self, session_id: str) -> None:
-        log = self._closed(session_id)
-        self._hand_over(log)
-        self._trash[log.session_id] = copy(log)
-        log.entries, log.source, log.shared = [], None, 0
 
     async def restore(self, session_id: str) -> str:
         found = [id for id in self._trash if id.startswith(session_id)]

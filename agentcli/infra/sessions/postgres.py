@@ -199,11 +199,7 @@ class PostgresSessions:
 
     async def remove(self, session_id: str) -> None:
         async with self._changed(id := await self._full_id(session_id)) as db:
-            await changes.remove(db, id, keeps_row=False)
-
-    async def reset(self, session_id: str) -> None:
-        async with self._changed(id := await self._full_id(session_id)) as db:
-            await changes.remove(db, id, keeps_row=True)
+            await changes.remove(db, id)
 
     async def restore(self, session_id: str) -> str:
         async with self._database.transaction() as db:

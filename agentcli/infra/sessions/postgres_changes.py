@@ -18,10 +18,6 @@ from agentcli.infra.sessions.redaction import Secrets, note_of, struck_row
 _SESSION = "id, cwd, name, user_id, title, last_prompt, created, updated, used"
 
 _INTO_TRASH = "UPDATE agentcli.{} SET trashed = %(now)s WHERE {} = %(id)s AND trashed = 0"
-_COPY_INTO_TRASH = f"""
-INSERT INTO agentcli.sessions (trashed, {_SESSION})
-SELECT %(now)s, {_SESSION} FROM agentcli.sessions WHERE id = %(id)s AND trashed = 0
-"""  # noqa: S608 - our words
 # What counted once in the session counts from now on in the one that shares most of it.
 _HAND_OVER = """
 UPDATE agentcli.entries SET own = true WHERE n IN (
@@ -47,15 +43,9 @@ UPDATE agentcli.entries SET trashed = 0, own = NOT EXISTS (
 )
 
 
-async def remove(db: Connection, session_id: str, *, keeps_row: bool) -> None:
-    """With `keeps_row` only its entries go to the trash."""
+async def remove(db: Connection, session_id: str) -> None:
     names = {"id": session_id, "now": await value(db, "SELECT extract(epoch FROM clock_timestamp())::float8")}
-    if keeps_row:
-        await db.execute(_COPY_INTO_TRASH, names)
-        blank = "UPDATE agentcli.sessions SET title = '', last_prompt = '' WHERE id = %(id)s AND trashed = 0"
-        await db.execute(blank, names)
-    else:
-        await db.execute(_INTO_TRASH.format("sessions", "id"), names)
+    await db.execute(_INTO_TRASH.format("sessions", "id"), names)
     await db.execute(_INTO_TRASH.format("entries", "session_id"), names)
     await db.execute(_HAND_OVER, names)
 

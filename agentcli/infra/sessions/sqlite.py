@@ -176,13 +176,6 @@ class SqliteSessions:
             await self._writer.call(lambda db: trash.remove(db, id, self.path.parent / "trash"))
             await self._forget_streams([id])
 
-    async def reset(self, session_id: str) -> None:
-        from agentcli.infra.sessions import trash
-
-        async with self._owned(session_id) as id:
-            await self._writer.call(lambda db: trash.remove(db, id, self.path.parent / "trash", keeps_row=True))
-            await self._forget_streams([id])
-
     async def restore(self, session_id: str) -> str:
         from agentcli.infra.sessions import trash
 

@@ -30,8 +30,8 @@ class _Header(msgspec.Struct, frozen=True):
     shared: int
 
 
-def remove(db: apsw.Connection, session_id: str, folder: Path, *, keeps_row: bool = False) -> None:
-    """Write the session to the trash, then delete it; with `keeps_row` only its entries."""
+def remove(db: apsw.Connection, session_id: str, folder: Path) -> None:
+    """Write the session to the trash, then delete it."""
     *inherited, own = (_rows(db, *part) for part in lineage(db, session_id))
     shared = [row for rows in inherited for row in rows]
     heir = _heir(db, session_id)
@@ -49,10 +49,7 @@ def remove(db: apsw.Connection, session_id: str, folder: Path, *, keeps_row: boo
     if heir is not None:
         _hand_over(db, session_id, heir)
     db.execute("DELETE FROM entries WHERE session_id = ?", (session_id,))
-    if keeps_row:
-        db.execute("UPDATE sessions SET title = '', forked_from = NULL, forked_at = NULL WHERE id = ?", (session_id,))
-    else:
-        db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+    db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
 
 
 class _Heir(msgspec.Struct, frozen=True):
@@ -137,7 +134,7 @@ def _rows(db: apsw.Connection, session_id: str, until: int) -> list[dict[str, An
 
 
 def _new_file(folder: Path, session_id: str) -> Path:
-    """What an earlier `reset` left there is kept."""
+    """What an earlier `remove` left there is kept."""
     numbers = (
         f"{session_id}.{number}.jsonl" if number > 1 else f"{session_id}.jsonl" for number in range(1, 1_000_000)
     )
