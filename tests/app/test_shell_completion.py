@@ -30,7 +30,7 @@ CASES = {
         "anthropic/claude-sonnet-5-5",
     ],
     "agentcli -m work/": ["work/qwen3:8b"],
-    "agentcli sessions re": ["redact", "reset", "restore"],
+    "agentcli sessions re": ["redact", "restore"],
     "agentcli sessions fsck --": ["--help", "--json", "--repair"],
     "agentcli skills show com": ["commit"],
     "agentcli hooks test Pre": ["PreCompact", "PreToolUse"],
