@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentcli.cli.importing.codex import as_in_mcp_json
 from agentcli.cli.importing.draft import Draft, server_tables
+from agentcli.cli.importing.sources import as_in_mcp_json
 
 TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -27,7 +27,7 @@ def test_secrets_give_way_to_their_variables() -> None:
         "wiki": {"type": "http", "url": "https://wiki.example.org", "headers": {"Authorization": TOKEN}},
         "odd": {"timeout": 3},
     }
-    tables = server_tables(servers, Path("settings.json"), draft)
+    tables = server_tables(servers, draft)
     assert tables == {
         "github": {**servers["github"], "env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}", "LEVEL": "2", "OTHER": "${OTHER}"}},
         "docs": {**servers["docs"], "headers": {"Authorization": "Bearer ${DOCS_AUTHORIZATION}", "X": "1"}},
@@ -43,7 +43,8 @@ def test_the_field_names_of_codex_become_those_of_mcp_json() -> None:
         "here": {"command": "server", "startup_timeout_sec": 3, "enabled": False, "scopes": ["x"]},
     }
     draft = Draft(Path("config.toml"), is_project=False)
-    tables = server_tables(as_in_mcp_json(given), Path("config.toml"), draft)
+    draft.source = Path("config.toml")
+    tables = server_tables(as_in_mcp_json(given), draft)
     assert tables == {
         "docs": {"url": "https://d.example.org", "headers": {"X": "1", "Authorization": "Bearer ${DOCS_TOKEN}"}},
         "here": {"command": "server", "startup_timeout_sec": 3, "enabled": False},

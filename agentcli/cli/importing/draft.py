@@ -23,10 +23,12 @@ LOGIN = f"{HOLDS_KEY}: keep it with agentcli login, or export it"
 
 
 class Draft:
-    """What is to be set in `target`, nested as in config.toml. `left_out` has a sentence on each other thing.
+    """The settings to put into `target`, nested as in config.toml; `left_out` has a sentence on each other thing.
 
-    `copies` are whole files, by where they go.
+    `source` is the file that is being read. `copies` are whole files, by where they go.
     """
+
+    source = Path()
 
     def __init__(self, target: Path, *, is_project: bool) -> None:
         self.target = target
@@ -35,8 +37,10 @@ class Draft:
         self.left_out: list[str] = []
         self.copies: dict[Path, str] = {}
 
-    def leave(self, what: object, why: str) -> None:
-        self.left_out.append(f"{mask(str(what))}: {mask(why)}.")
+    def leave(self, what: str, why: str) -> None:
+        """Note why a key of the source, or all of it, is left out."""
+        named = f"{self.source}: {what}" if what else str(self.source)
+        self.left_out.append(f"{mask(named)}: {mask(why)}.")
 
     def take(self, what: str, value: Any, *path: str) -> None:
         """Set a setting as `what` says in the other tool, unless something forbids it. A list adds to the one there."""
@@ -57,21 +61,21 @@ class Draft:
             elif table.setdefault(name, value) != value:
                 self.leave(what, f"{key} is {table[name]!r} already by what was read before")
 
-    def take_hooks(self, table: Any, source: Path) -> None:
-        """Hooks are in the same format there; those that cannot be used are left out."""
+    def take_hooks(self, what: str, table: Any) -> None:
+        """Take hooks, which are in the same format there; those that cannot be used are left out."""
         problems: list[str] = []
-        for spec in read_hooks(table, str(source), problems):
+        for spec in read_hooks(table, str(self.source), problems):
             hook: dict[str, Any] = {"type": "command", "command": spec.command}
             hook |= {"if": spec.condition} if spec.condition else {}
             hook |= {"timeout": spec.timeout_s} if spec.timeout_s != TIME_LIMIT_S else {}
             group = {"matcher": spec.matcher} if spec.matcher else {}
-            self.take(f"{source}: hooks.{spec.event}: {spec.command}", [group | {"hooks": [hook]}], "hooks", spec.event)
+            self.take(f"{what}.{spec.event}: {spec.command}", [group | {"hooks": [hook]}], "hooks", spec.event)
         self.left_out += map(mask, problems)
 
-    def take_servers(self, servers: Any, source: Path) -> None:
-        """MCP servers, as tables with the keys of `.mcp.json`."""
-        for name, table in server_tables(servers, source, self).items():
-            self.take(f"{source}: the MCP server {name}", table, "mcp_servers", name)
+    def take_servers(self, what: str, servers: Any) -> None:
+        """Take MCP servers, as tables with the keys of `.mcp.json`."""
+        for name, table in server_tables(servers, self).items():
+            self.take(f"the MCP server {name}", table, "mcp_servers", name)
 
 
 def has_secret(value: Any) -> bool:
@@ -87,19 +91,19 @@ def has_secret(value: Any) -> bool:
     return isinstance(value, str) and mask(value) != value
 
 
-def server_tables(servers: Any, source: Path, draft: Draft) -> dict[str, dict[str, Any]]:
-    """Tables of MCP servers with the keys of .mcp.json; a secret in them gives way to a variable, and is told."""
+def server_tables(servers: Any, draft: Draft) -> dict[str, dict[str, Any]]:
+    """Return MCP servers with the keys of .mcp.json; a secret in them gives way to a variable, which is noted."""
     tables: dict[str, dict[str, Any]] = {}
     for name, given in servers.items() if isinstance(servers, Mapping) else ():
         if not isinstance(given, Mapping) or not ("command" in given or "url" in given):
-            draft.leave(f"{source}: the MCP server {name}", "it has neither a command nor a url")
+            draft.leave(f"the MCP server {name}", "it has neither a command nor a url")
             continue
         table = {key: given[key] for key in _SERVER_KEYS if given.get(key) or given.get(key) is False}
         for key in ("env", "headers"):
-            table |= {key: _without_secrets(table[key], name, f"{source}: {name}.{key}", draft)} if key in table else {}
+            table |= {key: _without_secrets(table[key], name, f"{name}.{key}", draft)} if key in table else {}
         tables[name] = table
         for key in given.keys() - table.keys() - {"env", "headers"}:
-            draft.leave(f"{source}: {name}.{key}", NO_SETTING)
+            draft.leave(f"{name}.{key}", NO_SETTING)
     return tables
 
 

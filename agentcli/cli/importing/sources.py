@@ -1,85 +1,249 @@
-"""Finds what other tools were told on this machine, for the person or for a project, and drafts what to make of it."""
+"""Finds what Claude Code and Codex were told on this machine, for the person or for a project, and drafts settings.
+
+Of each tool there is a table of what becomes of each key of its settings.
+"""
 
 from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from agentcli.cli.importing import claude_code, codex
-from agentcli.cli.importing.draft import Draft
+from agentcli.agent.permissions.rule_checks import check_rule
+from agentcli.agent.permissions.rules import ELSEWHERE, Verb, parse_rule
+from agentcli.cli.importing.draft import LOGIN, NO_SETTING, Draft
+from agentcli.errors import UsageError
+from agentcli.infra.sandbox.processes.environment import credentials_in
+from agentcli.llm.models import bundled_models
+from agentcli.llm.providers.catalog import provider_names
 from agentcli.settings.files import LARGEST_SMALL_FILE, is_file, read_small_file
 from agentcli.settings.load import Config
-from agentcli.settings.paths import home_of, project_root
+from agentcli.settings.paths import from_home, home_of, project_root
+from agentcli.tools.builtin.toolset import builtin_tools
 
-Take = Callable[[Mapping[str, Any], Path, Draft], None]
 TOOLS = ("claude-code", "codex")
+OTHERS = "*"  # the row of all keys that have none
+Take = Callable[[Draft, str, Any], None]  # of a value, with the name of its key
+
+
+class Each(NamedTuple):
+    """Takes each item of a list."""
+
+    take: Take
+
+
+# The setting here; what takes the value; the rows of a table; why it is left out, empty for what is no setting.
+Row = tuple[str, ...] | Each | Take | Mapping[str, Any] | str
+Table = Mapping[str, Row]
+
+
+def take_table(draft: Draft, table: Table, given: Mapping[str, Any], above: str = "") -> None:
+    """Take what the rows of a table say. A key of a lower table that is false or empty is passed over."""
+    for key, value in given.items():
+        what = f"{above}{key}"
+        match table.get(key, table.get(OTHERS, NO_SETTING)):
+            case _ if above and not value:
+                pass
+            case Each(take) if isinstance(value, list):
+                for item in value:
+                    take(draft, what, item)
+            case Mapping() as rows if isinstance(value, Mapping):
+                take_table(draft, rows, value, f"{what}.")
+            case Each() | Mapping():
+                draft.leave(what, NO_SETTING)
+            case str() as why:
+                draft.leave(what, why) if why else None
+            case tuple() as path:
+                draft.take(what, value, *path)
+            case take:
+                take(draft, what, value)
+
+
+def _take_folder(path: tuple[str, str], draft: Draft, what: str, folder: Any) -> None:
+    """Take one that is there: with another no session would start. A relative one is meant from wherever one works."""
+    if not from_home(str(folder)).is_absolute() and not draft.is_project:
+        draft.leave(f"{what}: {folder}", "there it means another folder in each project: name the whole path")
+    elif not from_home(str(folder)).is_dir():
+        draft.leave(f"{what}: {folder}", "there is no such folder")
+    else:
+        draft.take(what, [str(folder)], *path)
+
+
+def _take_choice(path: tuple[str, str], values: Mapping[str, str], why: str, draft: Draft, what: str, one: Any) -> None:
+    """Take a value by its name here, or as it is; one without a name is left out."""
+    named = values.get(str(one), values.get(OTHERS, "")) if isinstance(one, str) else "="
+    if named:
+        draft.take(what, one if named == "=" else named, *path)
+    else:
+        draft.leave(f"{what} {one!r}", why)
+
+
+# Claude Code
+
+
+def _take_rule(verb: Verb, draft: Draft, what: str, text: Any) -> None:
+    """Take a rule of permission, if it can hold here."""
+    shown = f"{what}: {text}"
+    try:
+        rule = parse_rule(str(text))
+        check_rule(rule, verb, builtin_tools(), written=str(text))
+    except UsageError as error:
+        draft.leave(shown, str(error).removeprefix(f"{text}: ").rstrip("."))
+        return
+    is_rooted = rule.pattern.startswith("/") and rule.pattern[1:2] != "/"
+    if rule.tool in ELSEWHERE:
+        draft.leave(shown, f"no tool here does what {rule.tool} does there")
+    elif not draft.is_project and rule.tool != "bash" and is_rooted:
+        draft.leave(shown, "there it means the folder of the settings, here each project: write // or ~/")
+    else:
+        draft.take(shown, [text], "permissions", verb)
+
+
+def _take_claude(draft: Draft, what: str, given: Any) -> None:
+    """Take a model by its id, or by the word for the newest of its kind."""
+    id = str(given).removesuffix("[1m]")
+    ids = [info.id for info in bundled_models() if info.provider == "anthropic"]
+    newest = next((one for one in ids if one.startswith(f"claude-{id}-")), "")
+    if id in ids or newest:
+        draft.take(what, f"anthropic/{newest or id}", "provider", "model")
+    else:
+        draft.leave(f"{what} {id}", "no such model is known here; agentcli models list shows them")
+
+
+def _leave_variable(draft: Draft, what: str, value: Any) -> None:
+    is_secret = credentials_in({what.removeprefix("env."): str(value)})
+    draft.leave(what, LOGIN if is_secret else "export it in your shell: commands get their variables from there")
+
+
+_RULES: Table = {verb: Each(partial(_take_rule, verb)) for verb in ("allow", "ask", "deny")}
+_BYPASS = "it lets everything run unasked: choose that by hand, for one run (--permission-mode)"
+CLAUDE_CODE: Table = {
+    "permissions": {
+        **_RULES,
+        "additionalDirectories": Each(partial(_take_folder, ("permissions", "additional_directories"))),
+        "defaultMode": partial(_take_choice, ("permissions", "mode"), {"bypassPermissions": "", OTHERS: "="}, _BYPASS),
+    },
+    "hooks": Draft.take_hooks,
+    "env": {
+        "ANTHROPIC_MODEL": _take_claude,
+        "ANTHROPIC_BASE_URL": ("providers", "anthropic", "base_url"),
+        OTHERS: _leave_variable,
+    },
+    "model": _take_claude,
+    "mcpServers": Draft.take_servers,
+    "apiKeyHelper": "agentcli login anthropic keeps a key",
+    "$schema": "",
+}
+_REMEMBERED: Table = {"mcpServers": Draft.take_servers, "allowedTools": _RULES["allow"], OTHERS: ""}
+
+
+# Codex
+
+
+def _take_provider(draft: Draft, what: str, providers: Any) -> None:
+    for name, given in providers.items() if isinstance(providers, Mapping) else ():
+        keys = {"base_url": "base_url", "env_key": "api_key_env", "http_headers": "headers"}
+        rows: Table = {key: ("providers", name, ours) for key, ours in keys.items()}
+        if isinstance(given, Mapping) and given.get("wire_api") != "responses":
+            take_table(draft, {**rows, "name": "", "wire_api": ""}, given, f"{what}.{name}.")
+        else:
+            why = "agentcli speaks Chat Completions: if the server does, set base_url in [providers.NAME]"
+            draft.leave(f"{what}.{name}", why)
+
+
+def _take_model(draft: Draft, what: str, given: Any) -> None:
+    provider, model = given
+    if not isinstance(model, str):
+        draft.leave(what, "it is no name")
+    elif provider in provider_names() or provider in draft.values.get("providers", {}):
+        draft.take(what, f"{provider}/{model}", "provider", "model")
+    else:
+        draft.leave(f"{what} {model}", f"its provider {provider} is not known here")
+
+
+def _with_provider(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings of Codex with the provider beside the model, which comes last: the provider may be among them."""
+    model = {"model": (str(given.get("model_provider", "openai")), given["model"])} if "model" in given else {}
+    return {key: value for key, value in given.items() if key not in ("model", "model_provider")} | model
+
+
+def as_in_mcp_json(servers: Any) -> Any:
+    """Return servers with the keys of .mcp.json."""
+    if not isinstance(servers, Mapping):
+        return {}
+    renamed = {}
+    for name, given in servers.items():
+        table = dict(given) if isinstance(given, Mapping) else {}
+        headers = table.pop("http_headers", {})
+        if variable := table.pop("bearer_token_env_var", ""):
+            headers = {**headers, "Authorization": f"Bearer ${{{variable}}}"}
+        renamed[name] = table | ({"headers": headers} if headers else {})
+    return renamed
+
+
+_MODES = {"untrusted": "default", "on-request": "auto", "on-failure": "auto"}  # how often it asks, and the mode here
+_NO_MODE = "no mode here does the same; docs/permissions.md has those there are"
+_NO_PROFILE = "choose that by hand, for one run (--sandbox)"
+_PROFILES = {"danger-full-access": "", OTHERS: "="}
+CODEX: Table = {
+    "model": _take_model,
+    "model_reasoning_effort": ("tokens", "effort"),
+    "approval_policy": partial(_take_choice, ("permissions", "mode"), _MODES, _NO_MODE),
+    "sandbox_mode": partial(_take_choice, ("sandbox", "profile"), _PROFILES, _NO_PROFILE),
+    "sandbox_workspace_write": {
+        "writable_roots": Each(partial(_take_folder, ("sandbox", "writable"))),
+        "network_access": "hosts are opened by name: sandbox.hosts",
+    },
+    "model_providers": _take_provider,
+    "mcp_servers": lambda draft, what, servers: draft.take_servers(what, as_in_mcp_json(servers)),
+    "hooks": Draft.take_hooks,
+    "projects": "agentcli config trust trusts a project, as its files are then",
+}
 
 
 def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[Draft]:
-    """One for each file that would be changed; a project's local settings have one of their own."""
+    """Return one for each file that would be changed; a project's local settings have one of their own."""
     environment, home, root = config.environment, home_of(config.environment), project_root(config.cwd)
     claude = Path(environment.get("CLAUDE_CONFIG_DIR") or home / ".claude")
-    codex_home = Path(environment.get("CODEX_HOME") or home / ".codex")
+    codex = Path(environment.get("CODEX_HOME") or home / ".codex")
     shared = Draft(root / ".agentcli/config.toml" if is_project else config.paths.user_config, is_project=is_project)
     local = Draft(root / ".agentcli/config.local.toml", is_project=True)
-    found: list[tuple[str, Path, Take, Draft]] = [
-        ("claude-code", root / ".claude/settings.json", claude_code.take_settings, shared),
-        ("claude-code", root / ".claude/settings.local.json", claude_code.take_settings, local),
-        ("claude-code", home / ".claude.json", lambda *given: _take_of_project(root, *given), local),
-        ("codex", root / ".codex/config.toml", codex.take_settings, shared),
+    of_project: Table = {"projects": {str(root): _REMEMBERED, OTHERS: ""}, OTHERS: ""}
+    remembered = of_project if is_project else {**_REMEMBERED, "allowedTools": ""}
+    found: list[tuple[str, Path, Table, Draft]] = [
+        ("claude-code", (root / ".claude" if is_project else claude) / "settings.json", CLAUDE_CODE, shared),
+        ("claude-code", home / ".claude.json", remembered, local if is_project else shared),
+        ("codex", (root / ".codex" if is_project else codex) / "config.toml", CODEX, shared),
     ]
-    if not is_project:
-        found = [
-            ("claude-code", claude / "settings.json", claude_code.take_settings, shared),
-            ("claude-code", home / ".claude.json", _take_servers, shared),
-            ("codex", codex_home / "config.toml", codex.take_settings, shared),
-        ]
-    for tool, file, take, draft in found:
-        if tool in tools and is_file(file) and (given := _read(file, draft)) is not None:
-            take(given, file, draft)
-    if not is_project and "codex" in tools:
-        _copy_instructions(codex_home / "AGENTS.md", config.paths.config / "AGENTS.md", shared)
+    if is_project:
+        found.insert(1, ("claude-code", root / ".claude/settings.local.json", CLAUDE_CODE, local))
+    for tool, file, table, draft in found:
+        if tool in tools and is_file(file):
+            draft.source = file
+            given = _read(draft, tomllib.loads if file.suffix == ".toml" else msgspec.json.decode)
+            if isinstance(given, Mapping):
+                take_table(draft, table, _with_provider(given) if table is CODEX else given)
+    if not is_project and "codex" in tools and is_file(codex / "AGENTS.md"):
+        shared.source = codex / "AGENTS.md"
+        _copy_instructions(config.paths.config / "AGENTS.md", shared)
     return [shared, local] if is_project else [shared]
 
 
-def _read(file: Path, draft: Draft) -> Mapping[str, Any] | None:
+def _read(draft: Draft, parse: Callable[[str], Any]) -> Any:
     try:
-        text = read_small_file(file, most=64 * LARGEST_SMALL_FILE).decode("utf-8-sig")
-        given = tomllib.loads(text) if file.suffix == ".toml" else msgspec.json.decode(text)
+        return parse(read_small_file(draft.source, most=64 * LARGEST_SMALL_FILE).decode("utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
-        draft.leave(file, f"it could not be read ({error})")
+        draft.leave("", f"it could not be read ({error})")
         return None
-    return given if isinstance(given, Mapping) else {}
 
 
-def _take_servers(given: Mapping[str, Any], source: Path, draft: Draft) -> None:
-    """Of that file no more is settings: it is mostly what Claude Code remembers."""
-    draft.take_servers(given.get("mcpServers"), source)
-
-
-def _take_of_project(root: Path, given: Mapping[str, Any], source: Path, draft: Draft) -> None:
-    """What it remembers of a project."""
-    projects = given.get("projects")
-    project = projects.get(str(root)) if isinstance(projects, Mapping) else None
-    if isinstance(project, Mapping):
-        draft.take_servers(project.get("mcpServers"), source)
-        for rule in project.get("allowedTools") or ():
-            claude_code.take_rule(str(rule), "allow", f"{source}: allowedTools", draft)
-
-
-def _copy_instructions(source: Path, target: Path, draft: Draft) -> None:
-    if not is_file(source):
-        return
-    try:
-        text = read_small_file(source).decode("utf-8")
-    except (OSError, ValueError) as error:
-        draft.leave(source, f"it could not be read ({error})")
-        return
-    if not target.exists():
+def _copy_instructions(target: Path, draft: Draft) -> None:
+    text = _read(draft, str)
+    if text is not None and not target.exists():
         draft.copies[target] = text
-    elif target.read_bytes() != text.encode():
-        draft.leave(source, f"{target} is there already")
+    elif text is not None and target.read_bytes() != text.encode():
+        draft.leave("", f"{target} is there already")
