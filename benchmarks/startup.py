@@ -35,7 +35,7 @@ def main(runs: int = 9) -> None:
     print(f"ratio                {median(ours) / median(floor):6.2f}")
     with workspace() as (repository, home):
         code = (
-            "import sys, agentcli.__main__, agentcli.cli.main, agentcli.settings.load, agentcli.settings.paths, agentcli.cli.interactive, "
+            "import sys, agentcli.__main__, agentcli.cli.main, agentcli.settings.load, agentcli.settings.paths, "
             "agentcli.frontends.terminal.console; "
             "print(*sorted(sys.modules), sep='\\n')"
         )

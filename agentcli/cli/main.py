@@ -12,43 +12,21 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from agentcli.cli.ending import Ending
 from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import FLAG_OF, parser, read_stdin, settings_from, stdin_is_piped
-from agentcli.cli.output import LenientError, WatchedOutput, tell, use_locale_encoding, warn
+from agentcli.cli.output import LenientError, WatchedOutput, banner, tell, use_locale_encoding, warn
+from agentcli.cli.subcommands import COMMANDS, run_command
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError
 from agentcli.settings.paths import current_folder
 
 if TYPE_CHECKING:
+    from agentcli.frontends.terminal.console import ConsoleView
     from agentcli.settings.load import Config
 
 _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls takes some 90 MB
-
-COMMANDS = {
-    "demo": "the tour with a scripted model: no key, no network",
-    "sessions": "list, search, export, fork, remove, redact and check stored sessions",
-    "tools": "list the tools, or run one by hand",
-    "undo": "take back what the newest turn did to files",
-    "redo": "do again what was taken back",
-    "skills": "skills: list, show, validate, new",
-    "hooks": "hooks: list them, try one",
-    "mcp": "MCP servers: add, list, remove, log in; be one",
-    "blame": "which call of which session wrote each line of a file",
-    "usage": "what the stored sessions used and cost",
-    "models": "list the models that are known",
-    "login": "try a provider's key and keep it",
-    "config": "show the settings, trust this project's, import those of other tools",
-    "permissions": "explain what would happen to a command",
-    "local": "install, check and serve the embedded model",
-    "acp": "serve an editor over the Agent Client Protocol",
-    "eval": "let a model do tasks, and see how well it did",
-    "serve": "serve sessions over HTTP, to programs and to a web page",
-    "doctor": "find what is wrong with this installation",
-    "completion": "print the script that completes agentcli in your shell",
-}
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
@@ -85,9 +63,9 @@ def _run(arguments: list[str], ending: Ending) -> int:
         _check_memory_limit()
         if arguments and arguments[0] in COMMANDS:
             ending.restore_signals()
-            return _run_command(arguments)
+            return run_command(arguments[0], arguments[1:])
         if arguments and arguments[0] == "__complete":  # what a shell's script asks
-            from agentcli.cli.completion.words import print_words
+            from agentcli.cli.completion import print_words
 
             return print_words(*arguments[1:2])
         options = _options(arguments)
@@ -150,99 +128,6 @@ def _is_one_slip(word: str, name: str) -> bool:
     return max(len(word), len(name)) <= 1 or (len(word) == 2 and word == name[::-1])
 
 
-def load_command(name: str) -> ModuleType:
-    """Import the module of a subcommand, one of `COMMANDS`: it has a typer `app` (40 ms to import) or `FLAGS`."""
-    match name:
-        case "demo":
-            from agentcli.cli.subcommands import demo
-
-            return demo
-        case "sessions":
-            from agentcli.cli.subcommands import sessions
-
-            return sessions
-        case "tools":
-            from agentcli.cli.subcommands import tools
-
-            return tools
-        case "undo":
-            from agentcli.cli.subcommands import undo
-
-            return undo
-        case "redo":
-            from agentcli.cli.subcommands import redo
-
-            return redo
-        case "skills":
-            from agentcli.extensions.skills import subcommand as skills
-
-            return skills
-        case "hooks":
-            from agentcli.extensions.hooks import subcommand as hooks
-
-            return hooks
-        case "mcp":
-            from agentcli.extensions.mcp import subcommand as mcp
-
-            return mcp
-        case "blame":
-            from agentcli.cli.subcommands import blame
-
-            return blame
-        case "usage":
-            from agentcli.cli.subcommands import usage
-
-            return usage
-        case "models":
-            from agentcli.cli.subcommands import models
-
-            return models
-        case "login":
-            from agentcli.cli.subcommands import login
-
-            return login
-        case "config":
-            from agentcli.cli.subcommands import config
-
-            return config
-        case "permissions":
-            from agentcli.cli.subcommands import permissions
-
-            return permissions
-        case "local":
-            from agentcli.cli.subcommands import local
-
-            return local
-        case "acp":
-            from agentcli.cli.subcommands import acp
-
-            return acp
-        case "eval":
-            from agentcli.cli.subcommands import eval
-
-            return eval
-        case "serve":
-            from agentcli.cli.subcommands import serve
-
-            return serve
-        case "doctor":
-            from agentcli.cli.subcommands import doctor
-
-            return doctor
-        case "completion":
-            from agentcli.cli.subcommands import completion
-
-            return completion
-        case _:
-            raise UsageError(f"No command {name!r}; there is {', '.join(COMMANDS)}.")
-
-
-def _run_command(arguments: list[str]) -> int:
-    gc.enable()
-    code: int = load_command(arguments[0]).run(arguments[1:])
-    return code
-
-
 def _run_session(options: argparse.Namespace, ending: Ending) -> int:
     from agentcli.settings.load import load_config
     from agentcli.settings.paths import find_paths
@@ -269,10 +154,8 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
             return _run_async(lambda: answer_once(config, options, _prompt(options), ending))
         if options.json_schema is not None:
             raise UsageError("--json-schema is about the answer of a run that ends: add -p.")
-        from agentcli.cli.interactive import open_terminal
-
         ending.restore_signals()
-        return open_terminal(config, options)
+        return _open_terminal(config, options)
 
 
 @contextmanager
@@ -339,3 +222,44 @@ def _end_without_memory(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
         os.write(2, f"agentcli: {OUT_OF_MEMORY}\n".encode())
         os._exit(1)
     loop.default_exception_handler(context)
+
+
+# The terminal session: first the imports for the first character, then those for a first answer
+
+
+def _open_terminal(config: Config, options: argparse.Namespace) -> int:
+    # `--resume` without an ID: the list to choose from is the first thing on the screen.
+    prompt = "/resume" if options.resume == "" else options.prompt
+    if options.plain or config.environment.get("TERM") == "dumb":
+        from agentcli.cli.terminal_opener import open_plain
+
+        return asyncio.run(open_plain(config, options, prompt, [" · ".join((*banner(config), "/help shows commands"))]))
+    return asyncio.run(_open_live(config, options, prompt))
+
+
+async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:
+    from agentcli.frontends.terminal.console import Console  # prompt_toolkit: most of the start's time
+    from agentcli.frontends.terminal.text.theme import Theme, has_true_colours, own_codes, palette_for
+
+    terminal = config.settings.terminal
+    palette = palette_for(terminal.theme, config.environment, is_terminal=True)
+    own = own_codes(terminal.themes.get(terminal.theme, {}), config.environment)
+    theme = Theme(palette, own, is_true=has_true_colours(config.environment))
+    console = Console(theme, config.environment, editing_mode=terminal.editing_mode)
+    name, folder = banner(config)
+    console.show_head([[("bold", name), ("muted", f" · {folder}")], [], []])
+
+    async def load() -> ConsoleView:
+        """Import everything else in a thread, so that typing stays possible."""
+        await asyncio.to_thread(_import_session)  # 100 ms and more
+        from agentcli.cli.terminal_opener import open_live
+
+        gc.freeze()
+        gc.enable()
+        return open_live(console, config, options, prompt)
+
+    return await console.run(load)
+
+
+def _import_session() -> None:
+    import agentcli.cli.terminal_opener  # noqa: F401

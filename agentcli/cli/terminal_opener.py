@@ -14,9 +14,9 @@ from agentcli.agent.commands.command import Commands
 from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.cli.banner import banner
 from agentcli.cli.keys import forget_key, store_key
 from agentcli.cli.one_shot import extras_from, make_store, session_choice
+from agentcli.cli.output import banner
 from agentcli.cli.own_commands import add_own_commands
 from agentcli.cli.session_opener import ConfiguredOpener
 from agentcli.conversation.cache_ledger import cold_read_usd

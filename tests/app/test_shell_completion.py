@@ -12,7 +12,7 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from agentcli.cli.main import COMMANDS
+from agentcli.cli.subcommands import COMMANDS
 from tests.app.running import Place
 
 pytestmark = pytest.mark.slow  # each test starts shells and the program

@@ -53,7 +53,7 @@ async def _serve(options: argparse.Namespace, config: Config, out: int) -> int:
 
 def _log_in(config: Config) -> int:
     """Ask whose key it is, and then for the key."""
-    from agentcli.cli.subcommands import login  # typer: 40 ms
+    from agentcli.cli.subcommands import run_command
 
     takers = Models(config).keys.takers()
     tell(f"Providers that take a key: {', '.join(takers)}.")
@@ -63,4 +63,4 @@ def _log_in(config: Config) -> int:
         provider = ""
     if not provider:
         raise UsageError("No provider was named.")
-    return login.run([provider])
+    return run_command("login", [provider])

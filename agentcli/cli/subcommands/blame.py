@@ -11,7 +11,7 @@ import typer
 
 from agentcli.agent.blame import BlamedLine, blame, split_line
 from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError
 from agentcli.infra.checkpoints.objects import Objects
@@ -25,10 +25,6 @@ _NOBODY = msgspec.json.decode(
 )
 
 app = make_app("Show which call of which session wrote each line of a file.", needs_command=False)
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "blame", arguments)
 
 
 @app.command()

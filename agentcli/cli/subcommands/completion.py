@@ -6,15 +6,12 @@ from typing import Annotated
 
 import typer
 
+from agentcli.cli.completion import SHELLS, script
 from agentcli.cli.completion.script import SHELLS, script
-from agentcli.cli.subcommands.shared import make_app, run_app
+from agentcli.cli.subcommands.shared import make_app
 from agentcli.errors import UsageError, did_you_mean
 
 app = make_app("Print a script that completes agentcli in your shell.", needs_command=False)
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "completion", arguments)
 
 
 @app.command()

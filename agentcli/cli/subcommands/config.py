@@ -17,7 +17,8 @@ from agentcli.cli.importing.draft import Draft
 from agentcli.cli.importing.sources import TOOLS, drafts
 from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
+from agentcli.cli.stored_settings import Merged, merged, write_settings
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.mcp.config import server_specs, told_server
@@ -33,10 +34,6 @@ from agentcli.settings.trust import MCP_FILE, project_files, project_fingerprint
 from agentcli.settings.write import Merged, merged, write_settings
 
 app = make_app("Look at the settings.")
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "config", arguments)
 
 
 @app.command()

@@ -16,7 +16,7 @@ from agentcli.agent.events import Done, Event, TurnFailed
 from agentcli.agent.ops import Prompt
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.cli.subcommands.shared import make_app, run_app, wait_for
+from agentcli.cli.subcommands.shared import make_app, wait_for
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.output.turn_view import TurnView
@@ -30,10 +30,6 @@ app = make_app("The tour.", needs_command=False)
 
 QUESTION = "Search the project for with_tax: where is it used, and what does it do?"
 CHANGE = "with_tax in price.py takes the tax away from the net amount. It must add it: fix it."
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "demo", arguments)
 
 
 @app.command()

@@ -6,15 +6,10 @@ import msgspec
 import typer
 
 from agentcli.cli.doctor.checks import MARKS, examine, lines, rest, shown, subject_here
-from agentcli.cli.output import tell
-from agentcli.cli.subcommands.shared import AsJson, make_app, print_json, run_app
-from agentcli.cli.tables import draws_tables, print_table
+from agentcli.cli.output import draws_tables, print_table, tell
+from agentcli.cli.subcommands.shared import AsJson, make_app, print_json
 
 app = make_app("Check this installation.", needs_command=False)
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "doctor", arguments)
 
 
 @app.command()

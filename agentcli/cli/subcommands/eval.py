@@ -15,7 +15,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from agentcli.agent.accounting.metrics import counted
-from agentcli.cli.output import tell, warn
+from agentcli.cli.output import print_table, tell, warn
 from agentcli.cli.subcommands.eval_progress import LineProgress
 from agentcli.cli.subcommands.eval_telling import tell_comparison
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for

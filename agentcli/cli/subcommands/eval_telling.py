@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from agentcli.cli.output import tell
-from agentcli.cli.tables import print_table
+from agentcli.cli.output import print_table, tell
 from agentcli.evals.comparing import LEVEL, Comparison, Measure, Pair
 from agentcli.evals.store import Run
 

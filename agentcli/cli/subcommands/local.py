@@ -12,7 +12,7 @@ import msgspec
 import typer
 
 from agentcli.cli.output import tell
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.errors import UsageError
 from agentcli.llm.local_server import weights
 from agentcli.llm.local_server.server import acquire, running_servers, stop_servers
@@ -20,10 +20,6 @@ from agentcli.models.choice import EMBEDDED, Models
 from agentcli.settings.load import Config
 
 app = make_app("The model that runs on this machine.")
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "local", arguments)
 
 
 @app.command()

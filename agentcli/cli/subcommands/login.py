@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from agentcli.cli.keys import SEARCH_KEY, forget_key, store_key
-from agentcli.cli.output import tell
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.output import print_table, tell
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.cli.tables import print_table
 from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.models.choice import Models
@@ -20,10 +20,6 @@ SEARCH = {"tavily": (SEARCH_KEY,)}  # what web_search asks: a key, and no model
 app = make_app(
     "Try a provider's key and keep it, in the keyring or in a file that only you can read.", needs_command=False
 )
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "login", arguments)
 
 
 @app.command()

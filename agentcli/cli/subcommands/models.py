@@ -7,9 +7,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from agentcli.cli.output import tell
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
-from agentcli.cli.tables import print_table
+from agentcli.cli.output import print_table, tell
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.errors import UsageError
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health
@@ -18,10 +17,6 @@ from agentcli.models.choice import Models
 
 HEADINGS = ("model", "window", "reply", "USD per million", "encoder", "margin", "mode")
 app = make_app("Look at the models that are known.")
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "models", arguments)
 
 
 @app.command("list")

@@ -18,7 +18,7 @@ from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.app import Builder
 from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import ToolError, UsageError
 from agentcli.frontends.printable import exposed
 from agentcli.infra.sessions.memory import MemorySessions
@@ -29,10 +29,6 @@ from agentcli.tools.tool import Tool, Workspace
 app = make_app("Look at permissions.")
 
 _VERDICTS = {"allow": "allow", "try": "try", "ask": "ask", "deny": "block"}
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "permissions", arguments)
 
 
 @app.callback()

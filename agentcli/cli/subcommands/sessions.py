@@ -15,8 +15,8 @@ import typer
 from agentcli.agent.interfaces import Found, SessionInfo, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.app import Builder
-from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.output import print_table, tell, warn
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.cli.tables import print_table
 from agentcli.conversation.entries import Assistant, Compaction, ContextNote, Entry, Result, Unreadable, User
 from agentcli.errors import UsageError, UserError
@@ -45,10 +45,6 @@ SessionId = Annotated[str, typer.Argument(metavar="ID", help="An id, which may b
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 app = make_app("Look at stored sessions, export them, change them, check the file they are in.")
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "sessions", arguments)
 
 
 async def with_store(work: Callable[[SessionStore], Awaitable[T]]) -> T:

@@ -25,9 +25,8 @@ from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.state import AgentState
 from agentcli.app import Builder
 from agentcli.cli.options import text_of_argument, unshared_stdin
-from agentcli.cli.output import warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
-from agentcli.cli.tables import print_table
+from agentcli.cli.output import print_table, warn
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.errors import UsageError
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
@@ -36,10 +35,6 @@ from agentcli.tools.path_names import display_name, is_utf8
 from agentcli.tools.summary import call_title
 
 app = make_app("Look at the model's tools, or run them by hand.")
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "tools", arguments)
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""`agentcli undo`: takes back what a session's newest turn did to files."""
+"""`agentcli undo` and `redo`: take back what a session's newest turn did to files, and do it again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agentcli.agent.calls.recording import account_for_interrupted
 from agentcli.agent.interfaces import RestoredFile, SessionLog
 from agentcli.agent.undo import Direction, History, Plan, carry_out, plan_undo, told_outcome, told_plan
 from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.conversation.entries import Body, Entry
 from agentcli.errors import UsageError
 from agentcli.infra.locks import FileLocks
@@ -59,10 +59,7 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
 
 
 app = make_command("undo", "Take back what the newest turn of a session did to files. Exit code 1: not all of it.")
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "undo", arguments)
+redo = make_command("redo", "Do again what was taken back last. Exit code 1: not all of it.")
 
 
 async def _run(config: Config, wish: Wish) -> int:

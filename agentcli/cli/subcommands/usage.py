@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from agentcli.agent.accounting.metrics import Tally, UsageCollector, counted, dearest
-from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
-from agentcli.cli.tables import draws_tables, print_table
+from agentcli.cli.output import draws_tables, print_table, tell, warn
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.infra.sessions.sqlite import SqliteSessions
 
 LONGEST_BAR = 20  # columns
@@ -19,10 +18,6 @@ _MOST_DAYS = 36_500
 _FIGURES = ("requests", "in", "cached", "out", "cost")
 
 app = make_app("What the stored sessions used, by day, model, tool and user.", needs_command=False)
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "usage", arguments)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from agentcli.agent.events import Event, HookRan
 from agentcli.agent.hooks import Said
 from agentcli.agent.permissions.rules import ALIASES
 from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.hooks.running import CommandHooks
@@ -21,10 +21,6 @@ from agentcli.llm.messages import ToolUse
 
 app = make_app("Show which commands run at which events, and try them.")
 _ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest", "PermissionDenied")
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "hooks", arguments)
 
 
 @app.command("list")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.conversation.skill_record import FILE
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.activation import SkillRegistry
@@ -40,10 +40,6 @@ description: {description}
 _DESCRIPTION = "Does …. Use when the user asks for …"
 
 app = make_app("List, show, check and begin skills: folders with a SKILL.md.")
-
-
-def run(arguments: list[str]) -> int:
-    return run_app(app, "skills", arguments)
 
 
 @app.command("list")

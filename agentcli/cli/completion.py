@@ -1,20 +1,24 @@
-"""Makes the scripts with which shells complete agentcli, from its flags and its subcommands' own options."""
+"""Completes agentcli in shells: makes their scripts from its flags and its subcommands, and prints words that change.
+
+A person waits for the words at each Tab, so they import no more than they need.
+"""
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
 import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
-import shtab
-import typer
-from typer.core import TyperGroup, TyperOption
-
-from agentcli.cli.main import COMMANDS, load_command
 from agentcli.cli.options import FLAGS, Flags
+from agentcli.cli.subcommands import COMMANDS, load_command
+from agentcli.settings.load import Config, load_config
+from agentcli.settings.paths import current_folder, find_paths
 
 SHELLS = ("bash", "zsh", "fish")
-# What options and arguments take, by their names: files, folders, or a kind of words.py.
+# What options and arguments take, by their names: files, folders, or words of a kind.
 _TAKES = {
     "model": "models", "fallback_model": "models", "resume": "sessions", "session": "sessions",
     "sessions session_id": "sessions", "skills name": "skills", "login provider": "providers",
@@ -33,16 +37,19 @@ _agentcli_ask() {
 
 def script(shell: str) -> str:
     """Static but for the words that change, which it asks for with `agentcli __complete KIND`."""
+    import shtab
+    from typer.main import get_command
+
     parser = argparse.ArgumentParser("agentcli")
     _add_flags(parser, FLAGS)
     below = parser.add_subparsers()
     for name, help in COMMANDS.items():
-        module = load_command(name)
+        command = load_command(name)
         one = below.add_parser(name, help=help, description=help)
-        if hasattr(module, "app"):
-            _fill(one, typer.main.get_command(module.app), name)
+        if hasattr(command, "FLAGS"):
+            _add_flags(one, command.FLAGS)
         else:
-            _add_flags(one, module.FLAGS)
+            _fill(one, get_command(getattr(command, "app", command)), name)
     made: str = shtab.complete(parser, shell=shell, preamble=_ZSH if shell == "zsh" else "")
     return made
 
@@ -54,6 +61,8 @@ def _add_flags(parser: argparse.ArgumentParser, flags: Flags) -> None:
 
 def _fill(parser: argparse.ArgumentParser, command: Any, group: str) -> None:
     """Add to a parser what a typer command takes, and the commands below it."""
+    from typer.core import TyperGroup, TyperOption
+
     for param in command.params:
         help = (param.help or "").replace("%", "%%")
         if isinstance(param, TyperOption):
@@ -71,6 +80,8 @@ def _fill(parser: argparse.ArgumentParser, command: Any, group: str) -> None:
 
 def _told(action: Any, name: str, group: str = "") -> None:
     """Note what an option or an argument takes: the closed list that its help names, else what its name says."""
+    import shtab
+
     if listed := re.match(r"One of ([\w, -]+)", action.help or ""):
         action.choices = listed[1].split(", ")
     elif takes := _TAKES.get(f"{group} {name}", _TAKES.get(name, "")):
@@ -85,3 +96,68 @@ def _asked_for(kind: str) -> dict[str, Any]:
         "fish": f"({ask})",
         "preamble": {"bash": f'_agentcli_{kind}() {{ compgen -W "$({ask} | cut -f 1)" -- "$1"; }}'},
     }
+
+
+_SAFE = re.compile(r"[\w./:@+~-]+")  # a shell inserts it as it is
+Row = tuple[str, str]
+
+
+def print_words(kind: str) -> int:
+    config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), current_folder(), os.environ)
+    for word, meaning in _KINDS.get(kind, _nothing)(config):
+        if _SAFE.fullmatch(word):
+            told = "".join(letter for letter in " ".join(meaning.split()) if letter.isprintable())
+            print(f"{word}\t{told[:80]}")
+    return 0
+
+
+def _sessions(config: Config) -> Iterable[Row]:
+    """The newest of this directory."""
+    if not config.paths.sessions.is_file():
+        return []
+    from agentcli.infra.sessions.sqlite import SqliteSessions
+
+    store = SqliteSessions(config.paths.sessions)
+
+    async def listed() -> list[Row]:
+        try:
+            return [(info.id, info.name or info.title) for info in await store.list(cwd=config.cwd)]
+        finally:
+            await store.close()
+
+    return asyncio.run(listed())
+
+
+def _models(config: Config) -> Iterable[Row]:
+    from agentcli.models.choice import Models
+
+    models = Models(config)
+    for name in asyncio.run(models.running()):
+        yield name, "here"
+    for info in models.table():
+        yield f"{info.provider}/{info.id}", f"window {info.window:,} tokens"
+
+
+def _skills(config: Config) -> Iterable[Row]:
+    from agentcli.extensions.skills.config import Skills
+
+    catalog = Skills(config, is_bare=False, tell=lambda text: None).catalog
+    return [(skill.name, skill.description) for skill in catalog]
+
+
+def _providers(config: Config) -> Iterable[Row]:
+    from agentcli.models.choice import Models
+
+    return [(name, "") for name in Models(config).keys.takers()]
+
+
+def _nothing(config: Config) -> Iterable[Row]:
+    return ()
+
+
+_KINDS: dict[str, Callable[[Config], Iterable[Row]]] = {
+    "sessions": _sessions,
+    "models": _models,
+    "skills": _skills,
+    "providers": _providers,
+}
