@@ -8,7 +8,6 @@ import pytest
 import typer
 
 from agentcli.cli.doctor.checks import CHECKS
-from agentcli.cli.main import COMMANDS, load_command
 from agentcli.cli.options import FLAGS, parser
 from agentcli.cli.subcommands import COMMANDS, load_command
 

@@ -16,8 +16,7 @@ from pathlib import Path
 import apsw
 
 from agentcli import __version__
-from agentcli.cli.doctor import models, settings, terminal
-from agentcli.cli.doctor.finding import Check, Finding, Status, Subject
+from agentcli.cli.doctor import models
 from agentcli.cli.doctor.subject import Check, Finding, Result, Status, Subject, version_of
 from agentcli.cli.keys import key_lines
 from agentcli.cli.output import warn

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from agentcli.cli.completion import SHELLS, script
-from agentcli.cli.completion.script import SHELLS, script
 from agentcli.cli.subcommands.shared import make_app
 from agentcli.errors import UsageError, did_you_mean
 

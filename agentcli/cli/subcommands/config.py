@@ -17,7 +17,6 @@ from agentcli.cli.importing.draft import Draft
 from agentcli.cli.importing.sources import TOOLS, drafts
 from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
-from agentcli.cli.stored_settings import Merged, merged, write_settings
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks

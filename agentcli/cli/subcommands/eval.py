@@ -19,7 +19,6 @@ from agentcli.cli.output import print_table, tell, warn
 from agentcli.cli.subcommands.eval_progress import LineProgress
 from agentcli.cli.subcommands.eval_telling import tell_comparison
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
-from agentcli.cli.tables import print_table
 from agentcli.errors import UsageError, UserError
 from agentcli.evals.comparing import Comparison, compare
 from agentcli.evals.engines.engine import Engine

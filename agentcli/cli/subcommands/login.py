@@ -11,7 +11,6 @@ import typer
 from agentcli.cli.keys import SEARCH_KEY, forget_key, store_key
 from agentcli.cli.output import print_table, tell
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
-from agentcli.cli.tables import print_table
 from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.models.choice import Models
 

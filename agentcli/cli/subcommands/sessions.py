@@ -17,7 +17,6 @@ from agentcli.agent.masking import Mask
 from agentcli.app import Builder
 from agentcli.cli.output import print_table, tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
-from agentcli.cli.tables import print_table
 from agentcli.conversation.entries import Assistant, Compaction, ContextNote, Entry, Result, Unreadable, User
 from agentcli.errors import UsageError, UserError
 from agentcli.extensions.subagents.config import AGENTS_FILE
