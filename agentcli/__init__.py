@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     from agentcli.library.reply_forms import to_anthropic_message, to_chat_completion
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
     from agentcli.llm.provider import Provider, ToolSpec
-    from agentcli.llm.tokens.families import TokenEncoder
-    from agentcli.llm.tokens.registry import encoders
+    from agentcli.llm.tokens.counting import TokenEncoder, encoders
     from agentcli.token_counts import count_conversation_tokens, count_message_tokens, count_tokens, get_model_info
     from agentcli.tools.own_tools import tool
     from agentcli.tools.sandbox import Sandbox
@@ -84,10 +83,9 @@ _HOMES = {
         "agentcli.tools.tool": "Tool ToolContext ToolOutput",
         "agentcli.llm.provider": "Provider ToolSpec",
         "agentcli.llm.messages": "CacheControl Document Image Message Text",
-        "agentcli.llm.tokens.families": "TokenEncoder",
-        "agentcli.llm.tokens.registry": "encoders",
-        "agentcli.extensions.skills.activation": "Activation SkillRegistry",
-        "agentcli.extensions.skills.skill": "Skill read_skill",
+        "agentcli.llm.tokens.counting": "TokenEncoder encoders",
+        "agentcli.skills.activation": "Activation SkillRegistry",
+        "agentcli.skills.skill": "Skill read_skill",
         "agentcli.token_counts": "count_conversation_tokens count_message_tokens count_tokens get_model_info",
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
         "agentcli.agent.hooks": "CallHooks HookAnswer NoHooks TurnHooks",

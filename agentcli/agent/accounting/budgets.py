@@ -269,7 +269,7 @@ class _Worst:
 def most_tokens(request: Request, info: ModelInfo) -> int:
     """The most tokens that a prompt can have of which nothing was counted."""
     size = request_size(request, info)
-    text = (size.words + size.symbols) * min(1.0, TOKENS_PER_BYTE * max(1.0, info.token_factor))
+    text = size.ascii * min(1.0, TOKENS_PER_BYTE * max(1.0, info.token_factor))
     media = size.media * MEDIA_MARGIN + TOKENS_PER_MESSAGE * len(request.messages)
     return int(text + size.foreign * TOKENS_PER_FOREIGN_BYTE + media) + 1
 

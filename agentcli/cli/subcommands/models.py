@@ -12,7 +12,7 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.errors import UsageError
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health
-from agentcli.llm.tokens.registry import ModelFacts
+from agentcli.llm.tokens.counting import ModelFacts
 from agentcli.models.choice import Models
 
 HEADINGS = ("model", "window", "reply", "USD per million", "encoder", "margin", "mode")

@@ -1,80 +1,296 @@
-"""Counts texts, messages and conversations for a model: by its row's exact counter, else by its encoder and margin."""
+"""Counts tokens for those who ask: by a server that counts exactly, else by an encoder and a safety margin."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import gzip
 import json
-from base64 import b64decode
+import logging
+import re
+import time
+import tomllib
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatchcase
+from functools import cache
+from itertools import chain
 from math import ceil
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
+from msgspec import Meta, Struct
 
+from agentcli.errors import AgentcliError, ConfigError, did_you_mean
+from agentcli.llm.http import HttpClient
 from agentcli.llm.messages import Message
+from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec
-from agentcli.llm.tokens.exact import exact_count
-from agentcli.llm.tokens.families import Family, family_of
+from agentcli.llm.tokens.estimates import family_of
 from agentcli.llm.tokens.media import TOKENS_PER_IMAGE, TOKENS_PER_PAGE, audio_tokens, document_tokens, image_tokens
-from agentcli.llm.tokens.registry import Encoders
+from agentcli.settings.files import read_small_file
+
+if TYPE_CHECKING:
+    import tiktoken
 
 AnyMessage = Message | Mapping[str, Any]
 AnyTool = ToolSpec | Mapping[str, Any]
+UNKNOWN = "unknown"
 TOKENS_PER_MESSAGE = 4  # role and separators ("How to count tokens with tiktoken", OpenAI cookbook)
-TOKENS_TO_REPLY = 3  # what every reply is primed with (same)
+TOKENS_TO_REPLY = 3  # the start of every reply (same)
+TIMEOUT_S = 3.0
+REST_S = 30.0  # how long a counter that failed is not asked again: a conversation has hundreds of texts
+
+log = logging.getLogger("agentcli")
+_rests_until: dict[str, float] = {}
 # Fields that no model is shown.
 _UNSEEN = frozenset(("type", "id", "role", "signature", "cache_control", "tool_use_id", "tool_call_id"))
 
+# Longer runs are cut: some patterns of tiktoken overflow its stack there, and no word is that long.
+_LONG_RUN = re.compile(r"(\s{10000}|\S{10000})")
+# How the encodings cut text into pieces (tiktoken_ext/openai_public.py).
+_CASED = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
+_SMALL = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_SPACE = r"\s*[\r\n]+|\s+(?!\S)|\s+"
+_PATTERNS = {
+    "cl100k_base": _ENDING + r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + _SPACE,
+    "o200k_base": f"{_CASED}*{_SMALL}+{_ENDING}?|{_CASED}+{_SMALL}*{_ENDING}?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + _SPACE,
+}
+BUNDLED_ENCODERS = (*_PATTERNS, "tiktoken", "bytes")
+
+
+class TokenEncoder(Protocol):
+    """Counts the tokens of text. `name` is what rows call it.
+
+    `count` takes any text, also one that holds lone surrogates or the names of special tokens.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def count(self, text: str) -> int: ...
+
+
+class BytePairEncoder(Struct, frozen=True, forbid_unknown_fields=True):
+    """An encoding of tiktoken: a file of ranks and its pattern. Special tokens are plain text here."""
+
+    file: str
+    pattern: str = _PATTERNS["cl100k_base"]
+    name: str = "tiktoken"
+
+    def encode(self, text: str) -> list[int]:
+        encode = _encoding(self.file, self.pattern).encode_ordinary
+        return [id for part in _LONG_RUN.split(text) for id in encode(part)]
+
+    def decode(self, ids: list[int]) -> str:
+        return _encoding(self.file, self.pattern).decode(ids)
+
+    def count(self, text: str) -> int:
+        return len(self.encode(text))
+
+
+@cache
+def _encoding(file: str, pattern: str) -> tiktoken.Encoding:
+    """Read an encoding, which takes 0.2 s and 60 MB for those of this package. Raises `ConfigError`."""
+    import tiktoken  # 60 ms, only for those who count
+
+    try:
+        content = Path(file).expanduser().read_bytes()
+        lines = (gzip.decompress(content) if file.endswith(".gz") else content).splitlines()
+        ranks = {base64.b64decode(token): int(rank) for token, rank in (line.split() for line in lines if line)}
+    except (OSError, EOFError, ValueError) as error:
+        raise ConfigError(f"the ranks could not be read ({error}).", file=file) from error
+    return tiktoken.Encoding(file, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+
+
+class ByteEncoder(Struct, frozen=True, forbid_unknown_fields=True):
+    """Counts a token for a number of bytes, for models of which no more is known."""
+
+    name: ClassVar[str] = "bytes"
+    bytes_per_token: Annotated[float, Meta(ge=0.25, le=64)] = 3.0
+
+    def count(self, text: str) -> int:
+        return ceil(len(text.encode(errors="replace")) / self.bytes_per_token)
+
+
+class EncoderRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How the tokens of some models are counted.
+
+    A count is what `encoder`, made with `parameters`, says times `margin`: rather too many than too few. `counter` is
+    the address of a server that counts exactly: it is sent `{"model", "text"}` and answers `{"tokens"}`. It is asked
+    unless `exact` is false; if it fails, the encoder counts.
+    """
+
+    encoder: str = "cl100k_base"
+    margin: Annotated[float, Meta(ge=1, le=100)] = 1.2
+    parameters: dict[str, Any] = {}
+    counter: Annotated[str, Meta(pattern=r"^$|^https?://\S+$")] = ""
+    exact: bool = True
+
+    @property
+    def mode(self) -> Literal["exact", "estimate"]:
+        return "exact" if self.counter and self.exact else "estimate"
+
+
+class ModelFacts(ModelInfo, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """A model with how its tokens are counted."""
+
+    family: str
+    encoder: str
+    margin: float
+    mode: Literal["exact", "estimate"]
+
+
+class Encoders:
+    """Rows by the name of a model, a pattern (`gpt-4*`), a family, and one for unknown models; looked up in this order.
+
+    Names are compared in small letters, with and without their provider. Of patterns that match, the one registered
+    last counts.
+    """
+
+    def __init__(self, rows: ChainMap[str, EncoderRow], made: dict[str, TokenEncoder]) -> None:
+        self._rows, self._made = rows, made
+
+    def row(self, model: str) -> EncoderRow:
+        """Return how the tokens of `model` or `provider/model` are counted."""
+        parts = model.lower().split("/")
+        names = ["/".join(parts[n:]) for n in range(len(parts))]
+        exact = (self._rows[name] for name in names if name in self._rows)
+        rows = (pair for table in self._rows.maps for pair in reversed(list(table.items())))
+        patterns = (row for pattern, row in rows if any(fnmatchcase(name, pattern) for name in names))
+        return next(chain(exact, patterns), self._rows.get(family_of(model)) or self._rows[UNKNOWN])
+
+    def register(self, models: str, encoder: str | TokenEncoder = "", **fields: Any) -> None:
+        """Count the tokens of `models` (a name, a pattern, a family or "unknown") with an encoder.
+
+        `fields` are those of an `EncoderRow`; what is not given stays as it was for these models. Raises `ValueError`
+        for a wrong one.
+        """
+        if encoder and not isinstance(encoder, str):
+            self._made[encoder.name] = encoder
+            encoder = encoder.name
+        if encoder:
+            fields = {"parameters": {}, **fields, "encoder": encoder}
+        key = UNKNOWN if models.lower() == "custom" else models.lower()
+        row = msgspec.convert({**msgspec.to_builtins(self.row(key)), **fields}, EncoderRow)
+        known = (*BUNDLED_ENCODERS, *self._made)
+        if row.encoder not in known:
+            near = did_you_mean(row.encoder, known)
+            raise ValueError(f"no encoder {row.encoder!r}{near}; there is {', '.join(known)}")
+        self._rows.pop(key, None)
+        self._rows[key] = row
+
+    def with_file(self, file: Path) -> Encoders:
+        """Return these rows, and on top those of a TOML or YAML file: a table for each name, pattern or family.
+
+        Raises `ConfigError`.
+        """
+        above = Encoders(self._rows.new_child(), self._made)
+        for models, fields in _tables_of(file).items():
+            try:
+                above.register(str(models), **msgspec.convert(fields, dict[str, Any]))
+            except (ValueError, TypeError) as error:
+                raise ConfigError(f"{error}.", file=str(file), key=str(models)) from error
+        return above
+
+    def encoder(self, row: EncoderRow) -> TokenEncoder:
+        """Return the encoder of a row; making one loads tiktoken. Raises `ConfigError` for wrong parameters."""
+        if row.encoder in self._made:
+            return self._made[row.encoder]
+        parameters, name = row.parameters, row.encoder
+        if name in _PATTERNS:
+            file = str(Path(__file__).parent / "data" / f"{name}.tiktoken.gz")
+            parameters = {"file": file, "pattern": _PATTERNS[name], "name": name, **parameters}
+        try:
+            if name == "bytes":
+                return msgspec.convert(parameters, ByteEncoder)
+            return msgspec.convert(parameters, BytePairEncoder)
+        except msgspec.ValidationError as error:
+            raise ConfigError(f"encoder {name}: {error}.", key="parameters") from error
+
+    def facts(self, info: ModelInfo) -> ModelFacts:
+        name = f"{info.provider}/{info.id}"
+        row = self.row(name)
+        fields = msgspec.structs.asdict(info)
+        return ModelFacts(**fields, family=family_of(name), encoder=row.encoder, margin=row.margin, mode=row.mode)
+
+
+def _tables_of(file: Path) -> dict[str, Any]:
+    """Raises `ConfigError`."""
+    decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads
+    try:
+        return msgspec.convert(decode(read_small_file(file).decode("utf-8-sig")), dict[str, Any])
+    except (OSError, ValueError, RecursionError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ConfigError(f"could not be read ({why}).", file=str(file), key="tokens.encoders") from error
+
+
+# cl100k and o200k are the encodings of the gpt models themselves (tiktoken's own table, 0.14). The vocabularies of
+# Llama 3, Qwen and DeepSeek grew out of ones like cl100k and need a little more of them.
+_CL100K, _O200K = EncoderRow("cl100k_base", 1.0), EncoderRow("o200k_base", 1.0)
+encoders = Encoders(
+    ChainMap(
+        dict.fromkeys(("text-embedding-*", "gpt-3.5*", "gpt-4*"), _CL100K)
+        | dict.fromkeys(("gpt-4.5*", "gpt-4.1*", "gpt-4o*", "gpt"), _O200K)
+        | {"gemini": EncoderRow("o200k_base", 1.2)}
+        | {name: EncoderRow(margin=1.15) for name in ("claude", "llama")}
+        | {name: EncoderRow(margin=1.25) for name in ("glm", "mistral")}
+        | {name: EncoderRow(margin=1.2) for name in ("qwen", "deepseek", UNKNOWN)}
+    ),
+    {},
+)
+
 
 def text_tokens(texts: Sequence[str], model: str, encoders: Encoders) -> int:
-    """Tokens of texts, together; an exact counter is asked once for all of them."""
+    """Count the tokens of texts together; an exact counter is asked once for all of them."""
     row = encoders.row(model)
     texts = [text for text in texts if text]
     if not texts:
         return 0
     if row.mode == "exact" and (counted := exact_count(row.counter, model, "\n".join(texts))) is not None:
         return counted
-    encoder = encoders.encoder(row)
-    return ceil(sum(map(encoder.count, texts)) * row.margin)
+    return ceil(sum(map(encoders.encoder(row).count, texts)) * row.margin)
 
 
 def message_tokens(
     messages: Iterable[AnyMessage], model: str, encoders: Encoders, *, system: str = "", tools: Iterable[AnyTool] = ()
 ) -> int:
-    """Tokens of messages, system text and tools: ours, or dicts as the Messages API and Chat Completions write them."""
-    family = family_of(model)
-    texts = [system, *(_json(msgspec.to_builtins(tool)) for tool in tools)]
-    fixed = 0
-    for message in messages:
-        fixed += TOKENS_PER_MESSAGE
-        for part in _parts(msgspec.to_builtins(message), family):
-            if isinstance(part, str):
-                texts.append(part)
-            else:
-                fixed += part
-    return text_tokens(texts, model, encoders) + fixed
+    """Count messages, system text and tools: ours, or dicts as the Messages API and Chat Completions write them."""
+    given, family = [msgspec.to_builtins(message) for message in messages], family_of(model)
+    parts = [part for message in given for part in _parts(message, family)]
+    texts = [system, *(_json(msgspec.to_builtins(tool)) for tool in tools), *(p for p in parts if isinstance(p, str))]
+    media = sum(part for part in parts if isinstance(part, int))
+    return text_tokens(texts, model, encoders) + media + TOKENS_PER_MESSAGE * len(given)
 
 
-def _parts(value: Any, family: Family) -> Iterator[str | int]:
-    """The texts of a message or a block, and the tokens of its images and documents."""
+def _parts(value: Any, family: str) -> Iterator[str | int]:
+    """Yield the texts of a message or a block, and the tokens of its images and documents."""
     match value:
         case str():
             yield value
         case list() | tuple():
             for item in value:
                 yield from _parts(item, family)
-        case {"type": "image" | "document" as kind, "source": {"data": str(data)} as source}:
-            if source.get("type") == "text":
-                yield data
-            else:
-                yield image_tokens(data, family) if kind == "image" else document_tokens(data, family)
+        case {"type": "image" | "document" as kind, "source": {"type": "base64", "data": str(data)}}:
+            yield image_tokens(data, family) if kind == "image" else document_tokens(data, family)
         case {"type": "image" | "image_url" | "input_image"}:
             url = value.get("image_url", "")
             url = url.get("url", "") if isinstance(url, dict) else url
             start, _, data = str(url).partition(";base64,")
             yield image_tokens(data, family) if start.startswith("data:image/") else TOKENS_PER_IMAGE
         case {"type": "file" | "input_file"} | {"type": "document", "source": {"type": "url" | "file"}}:
+            # Its data are base64, or an address that holds it; a file that only the server has counts as a page.
             file = value.get("file", value)
-            yield from _file(str(file.get("file_data") or "") if isinstance(file, dict) else "", family)
+            start, _, data = str((file.get("file_data") if isinstance(file, dict) else "") or "").rpartition(";base64,")
+            if start.startswith("data:text/"):
+                yield base64.b64decode(data + "==").decode(errors="replace")
+            else:
+                yield document_tokens(data, family) if data else TOKENS_PER_PAGE
         case {"type": "input_audio", "input_audio": {"data": str(data)} as audio}:
             yield audio_tokens(data, str(audio.get("format")), family)
         case {"type": "tool_use", "name": name, "input": given}:
@@ -87,18 +303,41 @@ def _parts(value: Any, family: Family) -> Iterator[str | int]:
             for key, item in value.items():
                 if key not in _UNSEEN:
                     yield from _parts(item, family)
-        case _:
-            pass
-
-
-def _file(data: str, family: Family) -> Iterator[str | int]:
-    """What a file is read as, a page where its server alone has it; `data` is base64, or an address that holds it."""
-    start, _, base64 = data.rpartition(";base64,")
-    if start.startswith("data:text/"):
-        yield b64decode(base64 + "==").decode(errors="replace")
-    else:
-        yield document_tokens(base64, family) if base64 else TOKENS_PER_PAGE
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def exact_count(address: str, model: str, text: str) -> int | None:
+    """Return what the person's own server counts, asked with a POST of `{"model", "text"}`; None if it fails.
+
+    Waits up to `TIMEOUT_S`, in a thread of its own, so that callers inside and outside of an event loop may call it.
+    """
+    if time.monotonic() < _rests_until.get(address, 0):
+        return None
+    body = {"model": model, "text": text.encode(errors="replace").decode()}
+    pool = ThreadPoolExecutor(1)
+    try:  # looking up a name can take longer than the request may, and cannot be ended
+        return pool.submit(asyncio.run, _ask(address, body)).result(TIMEOUT_S + 1)
+    except (AgentcliError, OSError, ValueError, RuntimeError) as error:  # a time-out is an OSError
+        why = str(error) or f"no answer within {TIMEOUT_S:g} s"
+        log.warning("The token counter at %s failed: counts are estimates. %s", urlsplit(address).hostname, why)
+        _rests_until[address] = time.monotonic() + REST_S
+        return None
+    finally:
+        pool.shutdown(wait=False)
+
+
+async def _ask(address: str, body: dict[str, Any]) -> int:
+    parts = urlsplit(address)
+    client = HttpClient(f"{parts.scheme}://{parts.netloc}", {}, read_timeout=TIMEOUT_S)
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            answer = await client.post_json(parts._replace(scheme="", netloc="", fragment="").geturl(), body)
+    finally:
+        await client.aclose()
+    tokens = answer.get("tokens") if isinstance(answer, dict) else None
+    if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+        raise ValueError('Its answer is not {"tokens": NUMBER}.')
+    return tokens

@@ -1,4 +1,4 @@
-"""Counts tokens without asking anybody: an estimate by bytes, scaled by the model's own factor."""
+"""Estimates tokens without asking anybody: by bytes, scaled by a factor that is learned for each model."""
 
 from __future__ import annotations
 
@@ -12,32 +12,54 @@ import msgspec
 from agentcli.llm.messages import Block, Document, Image, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, TokenCount, ToolSpec
-from agentcli.llm.tokens.families import family_of
 from agentcli.llm.tokens.media import document_tokens, image_tokens
 
 BYTES_PER_TOKEN = 3.0  # TOML and JSON have that few in the o200k encoding; source code and English about 4
 TOKENS_PER_MESSAGE = 4
 SAFETY = 1.1
 
+MIN_LEARNED = 20  # estimated tokens; in a smaller request the fixed parts outweigh the texts
+HALF_LIFE = 1_000  # estimated tokens after which what was learned before counts half
+FACTOR_BOUNDS = 0.2, 4.0  # beyond these, the provider counted something other than what was estimated
 
-_WORDS = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ "
-_FOREIGN = bytes(range(128, 256))
+# The first family with a word in the name wins: a distilled model ("deepseek-r1-distill-qwen") has its base's tokens.
+_FAMILIES: dict[str, tuple[str, ...]] = {
+    "claude": ("claude", "anthropic"),
+    "gemini": ("gemini", "gemma"),
+    "glm": ("glm", "zhipu", "z-ai"),
+    "qwen": ("qwen", "qwq", "qvq"),
+    "llama": ("llama",),
+    "mistral": ("mistral", "mixtral", "ministral", "codestral", "devstral", "magistral", "pixtral"),
+    "deepseek": ("deepseek",),
+    "gpt": ("gpt", "openai", "codex", "davinci"),
+}
+
+
+def family_of(model: str) -> str:
+    """Return the family of `model` or `provider/model`, "custom" if the name does not give it away.
+
+    The members of a family read text in much the same tokens.
+    """
+    for name in reversed(model.lower().split("/")):
+        name = name.replace("ollama", "")  # it runs models of every family
+        if name[:1] == "o" and name[1:2].isdigit():  # o3, o4-mini
+            return "gpt"
+        for family, words in _FAMILIES.items():
+            if any(word in name for word in words):
+                return family
+    return "custom"
 
 
 class Size(NamedTuple):
-    """Bytes of text, of which tokens hold differently many, and the tokens of what is no text.
+    """Bytes of text, ASCII and `foreign` ones (all other characters), and the tokens of images and documents."""
 
-    `words` are bytes of letters and spaces, `symbols` of the rest of ASCII, `foreign` of all other characters.
-    """
-
-    words: int = 0
-    symbols: int = 0
+    ascii: int = 0
     foreign: int = 0
     media: int = 0
 
     @property
     def bytes(self) -> int:
-        return self.words + self.symbols + self.foreign
+        return self.ascii + self.foreign
 
     def plus(self, other: Size) -> Size:
         return Size(*map(add, self, other))
@@ -46,18 +68,37 @@ class Size(NamedTuple):
         return Size(*map(sub, self, other))
 
 
-def text_size(text: str | bytes) -> Size:
-    data = text.encode(errors="replace") if isinstance(text, str) else text
-    ascii = len(data.translate(None, _FOREIGN))
-    symbols = len(data.translate(None, _FOREIGN + _WORDS))
-    return Size(ascii - symbols, symbols, len(data) - ascii)
+class Calibration:
+    """Learns from providers' counts how many tokens each model makes of a byte. Recent and large texts count most."""
+
+    def __init__(self) -> None:
+        self._learned: dict[str, tuple[float, float]] = {}  # estimated and counted tokens of each model
+
+    def learn(self, model: str, size: Size, counted: int) -> None:
+        """Take in that the provider counted `counted` tokens for texts of this size."""
+        estimated = size.bytes / BYTES_PER_TOKEN
+        if estimated >= MIN_LEARNED and FACTOR_BOUNDS[0] <= counted / estimated <= FACTOR_BOUNDS[1]:
+            share = 0.5 ** (estimated / HALF_LIFE)
+            before = self._learned.get(model, (0.0, 0.0))
+            self._learned[model] = before[0] * share + estimated, before[1] * share + counted
+
+    def tokens(self, model: str, size: Size, default: float = 1.0) -> int:
+        """Return the estimate for texts and media of this size; `default` is the factor before anything is learned."""
+        estimated, counted = self._learned.get(model, (1.0, default))
+        return round(size.bytes / BYTES_PER_TOKEN * counted / estimated) + size.media
 
 
 def estimate(request: Request, model: ModelInfo) -> TokenCount:
-    """Prompt tokens of a request, rather too many than too few."""
+    """Estimate the prompt tokens of a request, rather too many than too few."""
     size = request_size(request, model)
     tokens = size.bytes / BYTES_PER_TOKEN * model.token_factor * SAFETY
     return TokenCount(int(tokens) + TOKENS_PER_MESSAGE * len(request.messages) + size.media, exact=False)
+
+
+def estimate_text(text: str, model: ModelInfo | None = None) -> int:
+    """Estimate the tokens of a text, with the same margin."""
+    factor = model.token_factor if model else 1.0
+    return int(text_size(text).bytes / BYTES_PER_TOKEN * factor * SAFETY) + 1
 
 
 def request_size(request: Request, model: ModelInfo) -> Size:
@@ -66,17 +107,11 @@ def request_size(request: Request, model: ModelInfo) -> Size:
 
 
 def sent_back(content: tuple[Block, ...], model: ModelInfo) -> tuple[Block, ...]:
-    """What of a message goes to a model again: all but unsigned thinking that its API is not sent."""
+    """Return what of a message goes to a model again: all but unsigned thinking that its API is not sent."""
     has_calls = any(isinstance(block, ToolUse) for block in content)
     if model.sends_back == "all" or (model.sends_back == "calls" and has_calls):
         return content
     return tuple(block for block in content if not isinstance(block, Thinking) or block.signature)
-
-
-def estimate_text(text: str, model: ModelInfo | None = None) -> int:
-    """Tokens of a text, with the same margin."""
-    factor = model.token_factor if model else 1.0
-    return int(len(text.encode(errors="replace")) / BYTES_PER_TOKEN * factor * SAFETY) + 1
 
 
 def prefix_size(system: str, tools: Iterable[ToolSpec]) -> Size:
@@ -84,11 +119,11 @@ def prefix_size(system: str, tools: Iterable[ToolSpec]) -> Size:
 
 
 def size_of(content: Iterable[Block], model: str) -> Size:
-    """What the blocks of a message hold; images and documents cost what the model's family takes for them."""
-    return reduce(Size.plus, (_size(block, model) for block in content), Size())
+    """Measure the blocks of a message; images and documents cost what the model's family takes for them."""
+    return reduce(Size.plus, (_block_size(block, model) for block in content), Size())
 
 
-def _size(block: Block, model: str) -> Size:
+def _block_size(block: Block, model: str) -> Size:
     match block:
         case Text(text) | Thinking(text) | ToolResult(_, str(text)):
             return text_size(text)
@@ -102,3 +137,12 @@ def _size(block: Block, model: str) -> Size:
             return Size(media=document_tokens(source.data, family_of(model)))
         case _:
             return text_size(msgspec.json.encode(block))
+
+
+def text_size(text: str | bytes) -> Size:
+    data = text.encode(errors="replace") if isinstance(text, str) else text
+    ascii = len(data.translate(None, _FOREIGN))
+    return Size(ascii, len(data) - ascii)
+
+
+_FOREIGN = bytes(range(128, 256))

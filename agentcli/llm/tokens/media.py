@@ -9,7 +9,6 @@ import logging
 from math import ceil
 
 from agentcli.llm.media_types import dimensions_of
-from agentcli.llm.tokens.families import Family
 
 TOKENS_PER_IMAGE = 1_600  # what an image of the largest useful size costs; for those whose size is not known
 # A page is text and a picture of it: 1,500 to 3,000 tokens for the text (platform.claude.com/docs, "PDF support").
@@ -20,7 +19,7 @@ SPEECH_BYTES, WAV_BYTES = 8_000, 32_000  # of a second: speech as MP3 or the lik
 _pages: dict[int, int] = {}  # by the hash of the PDF
 
 
-def image_tokens(data: str, family: Family) -> int:
+def image_tokens(data: str, family: str) -> int:
     """Tokens of an image in base64. Providers scale it down first.
 
     Anthropic: width · height / 750, at most about 1,600 ("Vision"), which is taken for all others too. OpenAI: 85 and
@@ -42,12 +41,12 @@ def image_tokens(data: str, family: Family) -> int:
     return max(1, min(TOKENS_PER_IMAGE, ceil(width * height / 750)))
 
 
-def document_tokens(data: str, family: Family) -> int:
+def document_tokens(data: str, family: str) -> int:
     """Tokens of a PDF in base64, by its pages; Gemini takes 258 for each."""
     return pdf_pages(data) * (258 if family == "gemini" else TOKENS_PER_PAGE)
 
 
-def audio_tokens(data: str, form: str, family: Family) -> int:
+def audio_tokens(data: str, form: str, family: str) -> int:
     """Tokens of a recording in base64, by its bytes.
 
     OpenAI: ten a second ("Managing costs" of its Realtime API). Gemini: 32 ("Audio understanding"), taken for the rest.
