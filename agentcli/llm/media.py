@@ -1,28 +1,54 @@
-"""Fits a conversation's images and PDFs to what an API takes: a text stands for what it would refuse."""
+"""Images and PDFs: what they are, how many tokens they cost, and which of them an API takes.
+
+A text stands for each one that an API would refuse.
+"""
 
 from __future__ import annotations
 
 import base64
 import binascii
+import io
 import logging
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import Protocol, runtime_checkable
+from math import ceil
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.llm.media_types import dimensions_of, media_type_of
-from agentcli.llm.messages import Base64Source, Document, Image, Message, Text, ToolResult
-from agentcli.llm.tokens.media import readable_pages
+from agentcli.llm.messages import Base64Source, Block, Document, Image, Message, Text, ToolResult
 
+LARGEST_IMAGE = 5 * 1024 * 1024 // 4 * 3  # bytes a provider takes, which are 5 MB as base64
+LONGEST_EDGE = 1_568  # pixels; larger images are made smaller by the provider
 MOST_MEDIA_BYTES = 24 * 1024 * 1024  # of one request; Anthropic takes 32 MB with all the text, others 50
 KEPT_SHARE = 0.75  # what is left when the oldest go; more at a time, so that the beginning changes seldom
-_PDF = "application/pdf"
+TOKENS_PER_IMAGE = 1_600  # what an image of the largest useful size costs; for those whose size is not known
+# A page is text and a picture of it: 1,500 to 3,000 tokens for the text (platform.claude.com/docs, "PDF support").
+TOKENS_PER_PAGE = 3_000
+BYTES_PER_PAGE = 50_000  # of a PDF that cannot be read here
+SPEECH_BYTES, WAV_BYTES = 8_000, 32_000  # of a second: speech as MP3 or the like, and as samples of 16 bits at 16 kHz
+_MAGIC = {
+    b"\x89PNG\r\n\x1a\n": "image/png",
+    b"\xff\xd8\xff": "image/jpeg",
+    b"GIF87a": "image/gif",
+    b"GIF89a": "image/gif",
+    b"%PDF-": "application/pdf",
+}
+_ENDS = {"png": b"IEND", "jpeg": b"\xff\xd9", "gif": b";"}  # Pillow itself refuses a WebP image that is not whole
 
 log = logging.getLogger(__name__)
-Part = Text | Image | Document
+Medium = Image | Document
+
+
+class MediaFacts(NamedTuple):
+    """The media type by the first bytes, the size of an image that is whole, the pages of a PDF that can be read."""
+
+    media_type: str
+    size: tuple[int, int] | None
+    pages: int
 
 
 class MediaRules(Struct, frozen=True):
@@ -44,87 +70,172 @@ class MediaRules(Struct, frozen=True):
 
 @runtime_checkable
 class BoundsMedia(Protocol):
-    """A provider that tells what media it would take now."""
+    """A provider that says what media it would take now."""
 
     @property
     def media_rules(self) -> MediaRules: ...
 
 
+def media_type_of(head: bytes) -> str:
+    """Return the media type of a PNG, JPEG, GIF or WebP image or a PDF; empty for anything else."""
+    if head.startswith(b"RIFF") and head[8:12] == b"WEBP":
+        return "image/webp"
+    return next((media_type for magic, media_type in _MAGIC.items() if head.startswith(magic)), "")
+
+
+def dimensions_of(image: bytes) -> tuple[int, int] | None:
+    """Return width and height in pixels; None for what is no image, or does not end as its format does.
+
+    Only the header is read: nothing is decoded.
+    """
+    kind, _, name = media_type_of(image).partition("/")
+    if kind != "image":
+        return None
+    from PIL import Image as Pillow  # 15 to 60 ms, which only images need
+
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # what it says of odd files would land on the screen
+    try:
+        with Pillow.open(io.BytesIO(image), formats=(name,)) as found:
+            start = len(image) - 1 if name == "gif" else found.fp.tell() if found.fp else 0
+            return found.size if image.rfind(_ENDS.get(name, b"")) >= start else None
+    except (OSError, SyntaxError, ValueError, EOFError, OverflowError, Pillow.DecompressionBombError):
+        return None
+
+
+def pages_of(pdf: bytes) -> int:
+    """Return how many pages a PDF has, 0 if it cannot be read."""
+    if media_type_of(pdf) != "application/pdf":
+        return 0
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+    import pypdf  # 200 ms, which most sessions never need
+
+    try:
+        return len(pypdf.PdfReader(io.BytesIO(pdf)).pages)
+    except (pypdf.errors.PyPdfError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return 0
+
+
+_known: dict[int, MediaFacts] = {}  # by the hash of the data, which strings keep
+
+
+def facts_of(data: str) -> MediaFacts:
+    """Return the facts of an image or a PDF in base64; each content is decoded once."""
+    key = hash(data)
+    if key not in _known:
+        if len(_known) > 1_000:
+            _known.clear()
+        try:
+            content = base64.b64decode(data, validate=True)
+        except (binascii.Error, ValueError):
+            content = b""
+        _known[key] = MediaFacts(media_type_of(content), dimensions_of(content), pages_of(content))
+    return _known[key]
+
+
+def image_tokens(data: str, family: str) -> int:
+    """Count the tokens of an image in base64 for a family of models. Providers scale it down first.
+
+    Anthropic: width · height / 750, at most about 1,600 ("Vision"), which is taken for all others too. OpenAI: 85 and
+    170 for each tile of 512 pixels, scaled to 2,048 and then to 768 on the shorter side ("Images and vision").
+    Gemini: 258 up to 384 pixels, else for each tile of 768 ("Understand and count tokens").
+    """
+    size = facts_of(data).size
+    if size is None or min(size) == 0:
+        return TOKENS_PER_IMAGE
+    width, height = size
+    if family == "gpt":
+        scale = min(1.0, 2_048 / max(size), 768 / min(size))
+        return 85 + 170 * ceil(width * scale / 512) * ceil(height * scale / 512)
+    if family == "gemini":
+        return 258 if max(size) <= 384 else 258 * ceil(width / 768) * ceil(height / 768)
+    return max(1, min(TOKENS_PER_IMAGE, ceil(width * height / 750)))
+
+
+def document_tokens(data: str, family: str) -> int:
+    """Count the tokens of a PDF in base64 by its pages, or by its size if it is broken; Gemini takes 258 a page."""
+    pages = facts_of(data).pages or 1 + len(data) * 3 // 4 // BYTES_PER_PAGE
+    return pages * (258 if family == "gemini" else TOKENS_PER_PAGE)
+
+
+def audio_tokens(data: str, form: str, family: str) -> int:
+    """Count the tokens of a recording in base64 by its bytes.
+
+    OpenAI: ten a second ("Managing costs" of its Realtime API). Gemini: 32 ("Audio understanding"), taken for the rest.
+    """
+    seconds = len(data) * 3 / 4 / (WAV_BYTES if form in ("wav", "pcm16") else SPEECH_BYTES)
+    return max(1, ceil(seconds * (10 if family == "gpt" else 32)))
+
+
+def media_in(messages: Iterable[Message]) -> Iterator[Medium]:
+    """Yield the images and documents of messages, those inside results too."""
+    for message in messages:
+        for block in message.content:
+            parts = block.content if isinstance(block, ToolResult) and isinstance(block.content, tuple) else (block,)
+            yield from (part for part in parts if isinstance(part, Medium))
+
+
+def with_media(messages: tuple[Message, ...], change: Callable[[Medium], Text | Medium]) -> tuple[Message, ...]:
+    """Return the messages with each image and PDF as `change` gives it, in the order of `media_in`."""
+
+    def changed(block: Block) -> Block:
+        if isinstance(block, ToolResult) and isinstance(block.content, tuple):
+            parts = tuple(change(part) if isinstance(part, Medium) else part for part in block.content)
+            return replace(block, content=parts)
+        return change(block) if isinstance(block, Medium) else block
+
+    return tuple(
+        replace(message, content=tuple(map(changed, message.content))) if any(media_in((message,))) else message
+        for message in messages
+    )
+
+
 def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, ...]:
-    """The messages with a text in place of each image or PDF that the API would refuse.
+    """Return the messages with a text in place of each image or PDF that the API would refuse.
 
     Where there are too many, the newest stay. What is left out stays so while the conversation grows.
     """
-    media = list(media_in(messages))
-    if not media:
-        return messages
-    reasons = iter(_refusals(media, rules))
-    return with_media(messages, lambda block: _left_out(block, why) if (why := next(reasons)) else _labelled(block))
+    reasons = iter(_reasons(list(media_in(messages)), rules))
+
+    def replaced(block: Medium) -> Text | Medium:
+        if why := next(reasons):
+            _log(text := f"[{_notice(block, why)}]")
+            return Text(text)
+        kind = facts_of(block.source.data).media_type  # APIs refuse a PNG that is called a JPEG
+        return (
+            block if kind == block.source.media_type else replace(block, source=Base64Source(kind, block.source.data))
+        )
+
+    return with_media(messages, replaced)
 
 
 def told_left_out(messages: tuple[Message, ...], rules: MediaRules) -> list[str]:
-    """What `fitted` leaves out and why, each once, in words for the person."""
+    """Return what `fitted` leaves out and why, each once, in words for the person."""
     media = list(media_in(messages))
-    told = (_words(block, why) for block, why in zip(media, _refusals(media, rules), strict=True) if why)
-    return list(dict.fromkeys(told))
+    notices = (_notice(block, why) for block, why in zip(media, _reasons(media, rules), strict=True) if why)
+    return list(dict.fromkeys(notices))
 
 
-def _refusals(media: list[Image | Document], rules: MediaRules) -> list[str]:
-    """Why each of them is left out; empty for what stays."""
-    refusals = [_refusal(block, rules, rules.edge) for block in media]
-    if sum(isinstance(block, Image) and not why for block, why in zip(media, refusals, strict=True)) > rules.crowd:
-        refusals = [_refusal(block, rules, rules.crowded_edge) for block in media]
-    for number in _too_many(media, refusals, rules):
-        refusals[number] = "newer ones fill the request"
-    return refusals
+def _reasons(media: list[Medium], rules: MediaRules) -> list[str]:
+    """Return why each of them is left out; empty for what stays."""
+    reasons = [_reason(block, rules, rules.edge) for block in media]
+    if sum(isinstance(block, Image) and not why for block, why in zip(media, reasons, strict=True)) > rules.crowd:
+        reasons = [_reason(block, rules, rules.crowded_edge) for block in media]
+    for number in _too_many(media, reasons, rules):
+        reasons[number] = "newer ones fill the request"
+    return reasons
 
 
-def with_media(messages: tuple[Message, ...], change: Callable[[Image | Document], Part]) -> tuple[Message, ...]:
-    """The messages with each image and PDF as `change` gives it, in the order of `media_in`."""
-
-    def changed(block: Part) -> Part:
-        return change(block) if isinstance(block, Image | Document) else block
-
-    def rebuilt(message: Message) -> Message:
-        if not any(media_in((message,))):
-            return message
-        return replace(
-            message,
-            content=tuple(
-                replace(block, content=tuple(map(changed, block.content)))
-                if isinstance(block, ToolResult) and isinstance(block.content, tuple)
-                else change(block)
-                if isinstance(block, Image | Document)
-                else block
-                for block in message.content
-            ),
-        )
-
-    return tuple(map(rebuilt, messages))
-
-
-def media_in(messages: Iterable[Message]) -> Iterator[Image | Document]:
-    """The images and documents of messages, those inside results too."""
-    for message in messages:
-        for block in message.content:
-            if isinstance(block, Image | Document):
-                yield block
-            elif isinstance(block, ToolResult) and not isinstance(block.content, str):
-                yield from (part for part in block.content if isinstance(part, Image | Document))
-
-
-def _refusal(block: Image | Document, rules: MediaRules, edge: int) -> str:
-    """Why the API would not take this; empty where it does."""
-    kind, size = _facts(block.source)
-    if isinstance(block, Document):
-        if not rules.documents:
-            return "this model takes none; read its text with a tool, such as pdftotext"
-        if kind != _PDF:
-            return "it is broken"
-        pages = readable_pages(block.source.data)
-        return f"it has {pages} pages, more than {rules.pages}" if pages > rules.pages else ""
-    if not rules.images:
+def _reason(block: Medium, rules: MediaRules, edge: int) -> str:
+    """Return why the API would not take this; empty if it does."""
+    if isinstance(block, Document) and not rules.documents:
+        return "this model takes none; read its text with a tool, such as pdftotext"
+    if isinstance(block, Image) and not rules.images:
         return "this model sees no images"
+    kind, size, pages = facts_of(block.source.data)
+    if isinstance(block, Document):
+        if kind != "application/pdf":
+            return "it is broken"
+        return f"it has {pages} pages, more than {rules.pages}" if pages > rules.pages else ""
     if size is None or min(size) == 0:
         return "it is broken"
     if kind not in rules.image_types:
@@ -134,62 +245,30 @@ def _refusal(block: Image | Document, rules: MediaRules, edge: int) -> str:
     return f"it has {size[0]} x {size[1]} pixels, more than {edge} on a side" if max(size) > edge else ""
 
 
-def _too_many(media: list[Image | Document], refusals: list[str], rules: MediaRules) -> Iterator[int]:
-    """The oldest media, a quarter of the bound at a time, as they would have gone one request after the other."""
+def _too_many(media: list[Medium], reasons: list[str], rules: MediaRules) -> Iterator[int]:
+    """Yield the oldest media, a quarter of the bound at a time, as they would have gone one request after the other."""
     waiting: deque[int] = deque()
     used, bounds = [0, 0, 0], (rules.images, rules.pages, MOST_MEDIA_BYTES)
-    for number, block in enumerate(media):
-        if refusals[number]:
-            continue
+    for number in (number for number, why in enumerate(reasons) if not why):
         waiting.append(number)
-        used = [so_far + its for so_far, its in zip(used, _used(block), strict=True)]
+        used = [so_far + its for so_far, its in zip(used, _use(media[number]), strict=True)]
         share = 1.0
         while len(waiting) > 1 and any(has > most * share for has, most in zip(used, bounds, strict=True)):
             share, oldest = KEPT_SHARE, waiting.popleft()
-            used = [so_far - its for so_far, its in zip(used, _used(media[oldest]), strict=True)]
+            used = [so_far - its for so_far, its in zip(used, _use(media[oldest]), strict=True)]
             yield oldest
 
 
-def _used(block: Image | Document) -> tuple[int, int, int]:
-    """Images, pages of PDFs, and bytes of base64."""
-    is_image = isinstance(block, Image)
-    return is_image, 0 if is_image else readable_pages(block.source.data), len(block.source.data)
+def _use(block: Medium) -> tuple[int, int, int]:
+    """Return how many images, pages of PDFs, and bytes of base64 it is."""
+    return isinstance(block, Image), facts_of(block.source.data).pages, len(block.source.data)
 
 
-def _left_out(block: Image | Document, why: str) -> Text:
-    told = f"[{_words(block, why)}]"
-    _log(told)
-    return Text(told)
-
-
-def _words(block: Image | Document, why: str) -> str:
+def _notice(block: Medium, why: str) -> str:
     return f"{'PDF' if isinstance(block, Document) else f'Image ({block.source.media_type})'} left out: {why}"
 
 
-def _labelled(block: Image | Document) -> Image | Document:
-    """The block under the type that its bytes have: APIs refuse a PNG that is called a JPEG."""
-    kind, _ = _facts(block.source)
-    return block if kind == block.source.media_type else replace(block, source=Base64Source(kind, block.source.data))
-
-
-_known: dict[int, tuple[str, tuple[int, int] | None]] = {}
-
-
-def _facts(source: Base64Source) -> tuple[str, tuple[int, int] | None]:
-    """The media type by the first bytes, and the size of an image that is whole; decoded once for each content."""
-    key = hash(source.data)  # strings keep theirs
-    if key not in _known:
-        if len(_known) > 1_000:
-            _known.clear()
-        try:
-            content = base64.b64decode(source.data, validate=True)
-        except (binascii.Error, ValueError):
-            content = b""
-        _known[key] = media_type_of(content), dimensions_of(content)
-    return _known[key]
-
-
 @lru_cache(maxsize=64)
-def _log(told: str) -> None:
+def _log(text: str) -> None:
     """Log what is left out once, however many requests it is left out of."""
-    log.warning(told)
+    log.warning(text)

@@ -26,11 +26,11 @@ from msgspec import Meta, Struct
 
 from agentcli.errors import AgentcliError, ConfigError, did_you_mean
 from agentcli.llm.http import HttpClient
+from agentcli.llm.media import TOKENS_PER_IMAGE, TOKENS_PER_PAGE, audio_tokens, document_tokens, image_tokens
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec
 from agentcli.llm.tokens.estimates import family_of
-from agentcli.llm.tokens.media import TOKENS_PER_IMAGE, TOKENS_PER_PAGE, audio_tokens, document_tokens, image_tokens
 from agentcli.settings.files import read_small_file
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from agentcli.llm.media import document_tokens, image_tokens
 from agentcli.llm.messages import Block, Document, Image, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, TokenCount, ToolSpec
-from agentcli.llm.tokens.media import document_tokens, image_tokens
 
 BYTES_PER_TOKEN = 3.0  # TOML and JSON have that few in the o200k encoding; source code and English about 4
 TOKENS_PER_MESSAGE = 4

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from agentcli.errors import ToolError
-from agentcli.llm.media_types import media_type_of
+from agentcli.llm.media import media_type_of
 from agentcli.tools.builtin.arguments import FileRead
 from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary, charset_of, naming_similar, opened
 from agentcli.tools.builtin.media import LARGEST_MEDIA, as_block

@@ -8,7 +8,7 @@ import warnings
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from agentcli.errors import ToolError
-from agentcli.llm.media_types import LARGEST_IMAGE, LONGEST_EDGE, dimensions_of
+from agentcli.llm.media import LARGEST_IMAGE, LONGEST_EDGE
 
 MOST_PIXELS = 80_000_000  # 320 MB of memory; a picture of few bytes can claim thousands of times as many
 
@@ -28,7 +28,6 @@ def fitted(content: bytes, shown: str) -> tuple[bytes, str, str]:
 
     Raises `ToolError` for a broken image, and for one with too many pixels to be decoded.
     """
-    _require_few_pixels(dimensions_of(content) or (0, 0), shown)
     try:
         with Image.open(io.BytesIO(content), formats=("PNG", "JPEG", "GIF", "WEBP")) as image:
             _require_few_pixels(image.size, shown)

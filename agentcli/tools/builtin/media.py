@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 
 from agentcli.errors import ToolError
-from agentcli.llm.media_types import LARGEST_IMAGE, LONGEST_EDGE, dimensions_of
+from agentcli.llm.media import LARGEST_IMAGE, LONGEST_EDGE, dimensions_of
 from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.builtin.arguments import FileRead
 from agentcli.tools.tool import ToolOutput

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from agentcli.llm.media import TOKENS_PER_IMAGE
 from agentcli.llm.messages import (
     Base64Source,
     Document,
@@ -31,7 +32,6 @@ from agentcli.llm.models import (
     rows_from_toml,
 )
 from agentcli.llm.tokens.estimates import estimate, estimate_text
-from agentcli.llm.tokens.media import TOKENS_PER_IMAGE
 from tests.conformance.reading import asking
 from tests.conformance.servers import ANTHROPIC_MODEL
 

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image as Pictures
 from pypdf import PdfReader, PdfWriter
 
-from agentcli.llm.media_types import LARGEST_IMAGE, dimensions_of, media_type_of
+from agentcli.llm.media import LARGEST_IMAGE, dimensions_of, media_type_of
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.tools.builtin.media import LARGEST_MEDIA, LARGEST_PDF
 from tests.unit.tools.bench import Bench

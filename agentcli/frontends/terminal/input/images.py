@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from agentcli.errors import UserError
-from agentcli.llm.media_types import media_type_of
+from agentcli.llm.media import media_type_of
 from agentcli.settings.short_program import run_short_program
 
 LARGEST_IMAGE = 5 * 1024 * 1024  # bytes; the Messages API takes no larger one

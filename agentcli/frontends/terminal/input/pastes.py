@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from msgspec import Struct
 
 from agentcli.frontends.terminal.input.images import require_sendable
-from agentcli.llm.media_types import dimensions_of
+from agentcli.llm.media import dimensions_of
 from agentcli.llm.messages import Base64Source, Block, Image, Text, without_empty_text
 
 MOST_LINES = 8  # of a paste that is shown as it is

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import struct
 
 import pytest
 from hypothesis import given
@@ -13,8 +12,9 @@ from agentcli.errors import UserError
 from agentcli.frontends.terminal.input.images import LARGEST_IMAGE
 from agentcli.frontends.terminal.input.pastes import Pastes, Sent, clean
 from agentcli.llm.messages import Base64Source, Image, Text
+from tests.conformance.wire_rules import picture
 
-PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + struct.pack(">II", 120, 80) + b"\x08\x06" + bytes(11) + b"IEND"
+PNG = base64.b64decode(picture(120, 80))
 IMAGE = Image(Base64Source("image/png", base64.b64encode(PNG).decode()))
 
 
