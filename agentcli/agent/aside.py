@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from agentcli.agent.accounting.budgets import most_tokens
 from agentcli.agent.requests.paid_request import PaidRequest
+from agentcli.agent.requests.repairs import without
 from agentcli.conversation.entries import PaidReason
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Text, Usage, answered
 from agentcli.llm.provider import Request
-from agentcli.llm.refused_blocks import without
 from agentcli.llm.transcript import doctor
 
 if TYPE_CHECKING:

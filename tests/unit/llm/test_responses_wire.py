@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agentcli.agent.requests.repairs import rewrites, without
 from agentcli.llm.errors import (
     BillingError,
     ConnectionFailed,
@@ -29,7 +30,6 @@ from agentcli.llm.messages import (
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, StreamEvent, TextDelta, ThinkingDelta, ToolCallEnded, ToolCallStarted
-from agentcli.llm.refused_blocks import ways, without
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.openai_request import Quirks
 from agentcli.llm.wire.responses_reply import ReplyReader
@@ -230,7 +230,7 @@ def test_a_refusal_of_what_only_reasoning_models_take_names_fields_that_can_go()
     ):
         error = error_for_status(400, said)
         error.sent = to_body(request, MODEL, Quirks(), "openai")
-        way = ways(request, error)[0]
+        way = rewrites(request, error)[0]
         assert field not in to_body(without(request, way.keys), MODEL, Quirks(), "openai")
 
 
@@ -239,6 +239,6 @@ def test_reasoning_that_is_refused_can_be_left_out() -> None:
     request = asking(*messages)
     error = error_for_status(400, "The encrypted content for item rs_1 could not be verified.")
     error.sent = to_body(request, MODEL, Quirks(), "openai")
-    (way, *_) = [way for way in ways(request, error) if way.how == "without earlier reasoning"]
+    (way, *_) = [way for way in rewrites(request, error) if way.how == "without earlier reasoning"]
     left = to_body(without(request, way.keys), MODEL, Quirks(), "openai")["input"]
     assert [item["type"] for item in left] == ["message"] * 3
