@@ -16,7 +16,7 @@ ProviderError
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from agentcli.errors import AgentcliError
@@ -92,22 +92,39 @@ class ConnectionFailed(ProviderError):
 
 
 # How each service says that a prompt is too long (from their documents and issue trackers, 2026-11).
-_OVERFLOW = re.compile(
+_OVERFLOW = (
     r"prompt is too long|exceed context limit|exceeds the context window|context[_ ]length[_ ]exceeded"
     r"|maximum context length is \d+|longer than the (maximum model|context) length|exceed_context_size_error"
     r"|exceeds the available context size|greater than the context length|reduce the length of the messages"
     r"|too large for model with \d+ maximum|input token count.*exceeds the maximum|maximum prompt length is \d+"
     r"|input is too long for requested model|exceeds the limit of \d+|exceeded model token limit"
     r"|context window exceeds limit|too many tokens|token limit exceeded|prompt.*exceeds.*context"
-    r"|context size (has been )?exceeded|exceed context window",
-    re.IGNORECASE,
+    r"|context size (has been )?exceeded|exceed context window"
 )
-_NOT_TAKEN = re.compile(r"image input|does not support images|mmproj|jinja|chat template", re.IGNORECASE)
-_KEY_WRONG = re.compile(r"API key not valid|API_KEY_INVALID")  # Gemini, with a 400
-_MODEL_MISSING = re.compile(
+_MODEL_MISSING = (
     r"model.{0,80}(not found|does not exist|not exist|unknown)|model_not_found|no such model|not a valid model"
-    r"|model identifier is invalid|deployment.{0,80}does not exist",  # Bedrock; Azure and Foundry
-    re.IGNORECASE,
+    r"|model identifier is invalid|deployment.{0,80}does not exist"  # Bedrock; Azure and Foundry
+)
+_REFUSED, _FAILED, _ANY = range(500), range(500, 1_000), range(1_000)
+# What a status and a pattern in "CODE MESSAGE" mean; the first row that fits counts.
+_KINDS: tuple[tuple[Container[int], str, type[ProviderError]], ...] = (
+    ((401, 403), "", AuthError),
+    ((400,), r"API key not valid|API_KEY_INVALID", AuthError),  # Gemini
+    ((402,), "", BillingError),
+    ((429,), r"^insufficient_quota ", BillingError),
+    ((429,), "", RateLimit),
+    ((498, 503, 529), "", Overloaded),
+    ((408, 504), "", Timeout),
+    ((409, 424), "", ServerError),  # 424: Bedrock, of a model that failed
+    ((400,), r"^tool_use_failed ", ServerError),  # Groq: the model wrote a broken call; the next try may be right
+    # llama.cpp and Ollama, of a form or an image
+    (_FAILED, r"image input|does not support images|mmproj|jinja|chat template", BadRequest),
+    (_ANY, _OVERFLOW, ContextOverflow),
+    (_FAILED, "", ServerError),
+    ((400, 413), r"^\S*\s*$", ContextOverflow),
+    (_REFUSED, _MODEL_MISSING, ModelNotFound),
+    ((404,), r"^not_found_error ", ModelNotFound),
+    (_ANY, "", BadRequest),
 )
 
 
@@ -120,48 +137,16 @@ def error_for_status(
     retry_after: float | None = None,
     should_retry: bool | None = None,
 ) -> ProviderError:
-    """The error for an HTTP status and what the body said.
+    """Return the error for an HTTP status and what the body said.
 
     `code` is the body's own word (`error.type` or `error.code`); `should_retry` a server's explicit wish; `otherwise`
     the message when the body said nothing.
     """
-    kind = _kind_for_status(status, message, code)
-    error = kind(message or otherwise, status=status, retry_after=retry_after, code=code)
+    said = f"{code} {message}"
+    rows = (kind for statuses, words, kind in _KINDS if status in statuses and re.search(words, said, re.IGNORECASE))
+    error = next(rows, BadRequest)(message or otherwise, status=status, retry_after=retry_after, code=code)
     if isinstance(error, ContextOverflow):
         error.is_guess = not message.strip()
     if should_retry is not None:
         error.is_retryable = should_retry
     return error
-
-
-def _kind_for_status(status: int, message: str, code: str) -> type[ProviderError]:
-    said = f"{code} {message}"
-    match status:
-        case 401 | 403:
-            return AuthError
-        case 400 if _KEY_WRONG.search(said):
-            return AuthError
-        case 402:
-            return BillingError
-        case 429:
-            return BillingError if code == "insufficient_quota" else RateLimit
-        case 529 | 503 | 498:
-            return Overloaded
-        case 408 | 504:
-            return Timeout
-        case 409 | 424:  # 424: Bedrock, of a model that failed
-            return ServerError
-        case 400 if code == "tool_use_failed":  # Groq: the model wrote a broken call; the next try may be right
-            return ServerError
-        case _ if status >= 500 and _NOT_TAKEN.search(said):  # llama.cpp and Ollama, of a form or an image
-            return BadRequest
-        case _ if status >= 500:
-            return ContextOverflow if _OVERFLOW.search(said) else ServerError
-        case _ if _OVERFLOW.search(said) or (status in (400, 413) and not message.strip()):
-            return ContextOverflow
-        case 404:
-            return ModelNotFound if _MODEL_MISSING.search(said) or code == "not_found_error" else BadRequest
-        case _ if _MODEL_MISSING.search(said):
-            return ModelNotFound
-        case _:
-            return BadRequest
