@@ -280,7 +280,7 @@ class Models:
         if name in self._brought:
             return self._brought[name]
         provider, model = split_name(name)
-        return self._pool.get(provider, model) or self._pool.add(provider, model, self._maker.make(self.info(name)))
+        return self._pool.get(provider, model, lambda: self._maker.make(self.info(name)))
 
     def embedded_path(self) -> Path:
         return self._config.paths.models / "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"

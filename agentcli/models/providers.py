@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -88,12 +89,14 @@ class ProviderMaker:
         return made
 
     def _local(self, info: ModelInfo) -> Provider:
-        from agentcli.llm.providers.local import LocalProvider, server_starter
+        from agentcli.llm.local_server.server import acquire
+        from agentcli.llm.providers.local import LocalProvider
 
         settings = self._config.settings
         if self._on_wait is not None:
             self._on_wait(f"{info.id} is a small model on this machine: expect mistakes.")
-        start = server_starter(
+        start = partial(
+            acquire,
             model_path=self._local_path(info.id),
             state_folder=self._config.paths.state / "local",
             context=settings.local.context,

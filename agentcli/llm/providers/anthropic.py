@@ -6,26 +6,24 @@ from collections.abc import AsyncGenerator, Mapping
 
 import msgspec
 
-from agentcli.llm.errors import AuthError, ProviderError
+from agentcli.llm.errors import AuthError
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.messages_api import Carrier, count_messages, stream_messages
 from agentcli.llm.models import ModelInfo, refined
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
-from agentcli.llm.retry import with_wait
+from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.wire.anthropic_request import media_rules
 
 API_VERSION = "2026-10-21"
 BASE_URL = "https://api.anthropic.com"
 
 
-class AnthropicProvider:
+class AnthropicProvider(BaseProvider):
     """One Claude model. `api_version` is for gateways that know only an older one; `auth_token` goes as Bearer.
 
     With `uses_sdk` Anthropic's SDK carries the requests.
     """
-
-    name = "anthropic"
 
     def __init__(
         self,
@@ -41,7 +39,7 @@ class AnthropicProvider:
     ) -> None:
         # From this version on the API refuses a temperature, whatever the model.
         takes_temperature = info.takes_temperature and api_version < "2026-10-21"
-        self.info = msgspec.structs.replace(info, takes_temperature=takes_temperature, sends_back="none")
+        super().__init__(msgspec.structs.replace(info, takes_temperature=takes_temperature, sends_back="none"))
         self._has_key = bool(api_key or auth_token)
         address = base_url.rstrip("/").removesuffix("/v1")
         sent = {"anthropic-version": api_version, **(headers or {})}
@@ -56,10 +54,6 @@ class AnthropicProvider:
             self._carrier = HttpClient(address, sent | key, read_timeout=read_timeout)
 
     @property
-    def model(self) -> str:
-        return self.info.id
-
-    @property
     def media_rules(self) -> MediaRules:
         return media_rules(self.info)
 
@@ -71,17 +65,14 @@ class AnthropicProvider:
         self._require_key()
         return await count_messages(self._carrier, request, self.info)
 
-    async def health_check(self) -> Health:
-        try:
-            self._require_key()
-            listed = await self._carrier.get_json(f"/v1/models/{self.model}")
-        except ProviderError as error:
-            return Health(False, with_wait(str(error), error))
+    async def _check(self) -> Health:
+        self._require_key()
+        listed = await self._carrier.get_json(f"/v1/models/{self.model}")
         if not isinstance(listed, dict):
             where = self._carrier.shown_url
             return Health(False, f"{where} does not answer as the Messages API does: is the base_url right?")
         self.info = refined(self.info, listed)
-        return Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
+        return self._answers()
 
     def _require_key(self) -> None:
         if not self._has_key:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,25 +52,21 @@ class ProviderPool:
         self._made: dict[tuple[str, str], Provider] = {}
         self._old: list[Provider] = []
 
-    def get(self, name: str, model: str) -> Provider | None:
-        return self._made.get((name, model))
-
-    def add(self, name: str, model: str, provider: Provider) -> Provider:
-        self._made[(name, model)] = provider
-        return provider
+    def get(self, name: str, model: str, make: Callable[[], Provider]) -> Provider:
+        if (name, model) not in self._made:
+            self._made[(name, model)] = make()
+        return self._made[(name, model)]
 
     async def disconnect(self) -> None:
         """Close what the providers have open; they open it anew when they are asked again."""
-        for provider in tuple(self._made.values()):
+        for provider in (*self._old, *self._made.values()):
             await provider.aclose()
 
     def forget(self, name: str) -> None:
         """Have the providers of that name made anew. A request may run on the old ones: they close with the pool."""
-        for key in [key for key in self._made if key[0] == name]:
-            self._old.append(self._made.pop(key))
+        self._old += [self._made.pop(key) for key in list(self._made) if key[0] == name]
 
     async def aclose(self) -> None:
-        for provider in [*self._old, *self._made.values()]:
-            await provider.aclose()
+        await self.disconnect()
         self._old.clear()
         self._made.clear()

@@ -7,7 +7,6 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from pathlib import Path
 from typing import Any, Protocol
 
 import msgspec
@@ -17,23 +16,11 @@ from agentcli.llm.block_edits import block_edits
 from agentcli.llm.chat_completions import stream_chat
 from agentcli.llm.errors import BadRequest, ProviderError
 from agentcli.llm.http import HttpClient
-from agentcli.llm.local_server.server import acquire
 from agentcli.llm.media import MediaRules
 from agentcli.llm.messages import Message, Text, ToolUse
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import (
-    Done,
-    Health,
-    Request,
-    StreamEvent,
-    TextDelta,
-    TokenCount,
-    ToolCallDelta,
-    ToolCallEnded,
-    ToolCallStarted,
-    complete,
-)
-from agentcli.llm.tokens.estimates import estimate
+from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, complete
+from agentcli.llm.providers.base import BaseProvider, call_events
 from agentcli.llm.wire.openai_request import Quirks, media_rules
 
 log = logging.getLogger(__name__)
@@ -54,22 +41,16 @@ class Server(Protocol):
     def release(self) -> None: ...
 
 
-class LocalProvider:
+class LocalProvider(BaseProvider):
     """The model of one server. `start` gives the server, when the first request comes or the one before has died."""
 
-    name = "local"
-
     def __init__(self, info: ModelInfo, *, start: Callable[[], Awaitable[Server]], read_timeout: float = 600.0) -> None:
-        self.info = msgspec.structs.replace(info, sends_back="none")
+        super().__init__(msgspec.structs.replace(info, sends_back="none"))
         self._start = start
         self._read_timeout = read_timeout
         self._server: Server | None = None
         self._http: HttpClient | None = None
         self._starting = asyncio.Lock()
-
-    @property
-    def model(self) -> str:
-        return self.info.id
 
     @property
     def media_rules(self) -> MediaRules:
@@ -79,18 +60,17 @@ class LocalProvider:
         http = await self._connected()
         async with aclosing(stream_chat(http, request, info=self.info, provider=self.name, quirks=QUIRKS)) as events:
             async for event in events:
-                if isinstance(event, Done) and (end := missing_fence(event.message)):
+                if isinstance(event, Done) and (end := _missing_fence(event.message)):
                     yield TextDelta(end)
-                    event = with_text(event, end)
+                    event = _with_text(event, end)
                 if isinstance(event, Done) and not event.message.tool_uses:
                     calls = [
                         ToolUse(f"call_{secrets.token_hex(6)}", name, given) for name, given in _edits(event, request)
                     ]
                     for call in calls:
-                        yield ToolCallStarted(call.id, call.name)
-                        yield ToolCallDelta(call.id, msgspec.json.encode(call.input).decode())
-                        yield ToolCallEnded(call.id)
-                    event = with_calls(event, calls) if calls else event
+                        for part in call_events(call):
+                            yield part
+                    event = _with_calls(event, calls) if calls else event
                 yield event
 
     async def warm(self, request: Request) -> None:
@@ -113,16 +93,9 @@ class LocalProvider:
                 self._http = HttpClient(self._server.base_url, key, read_timeout=self._read_timeout)
             return self._http
 
-    async def count_tokens(self, request: Request) -> TokenCount:
-        return estimate(request, self.info)
-
-    async def health_check(self) -> Health:
-        try:
-            http = await self._connected()
-            await http.get_json("/models")
-        except ProviderError as error:
-            return Health(False, str(error))
-        return Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
+    async def _check(self) -> Health:
+        await (await self._connected()).get_json("/models")
+        return self._answers()
 
     async def aclose(self) -> None:
         http, self._http = self._http, None
@@ -133,20 +106,7 @@ class LocalProvider:
             server.release()
 
 
-def server_starter(
-    *, model_path: Path, state_folder: Path, context: int, linger_s: float, on_wait: Callable[[str], None] | None
-) -> Callable[[], Awaitable[Server]]:
-    """How a GGUF file is served: by the server that runs for it already, else by a new one."""
-
-    async def start() -> Server:
-        return await acquire(
-            model_path=model_path, state_folder=state_folder, context=context, linger_s=linger_s, on_wait=on_wait
-        )
-
-    return start
-
-
-def missing_fence(message: Message) -> str:
+def _missing_fence(message: Message) -> str:
     """The end of a code block that the server held back, taking it for the beginning of a call."""
     return "\n```" if message.text.count("```") % 2 and not message.tool_uses else ""
 
@@ -156,12 +116,12 @@ def _edits(done: Done, request: Request) -> list[tuple[str, dict[str, Any]]]:
     return block_edits(done.message.text, request) if can_edit and "```" in done.message.text else []
 
 
-def with_calls(done: Done, calls: Sequence[ToolUse]) -> Done:
+def _with_calls(done: Done, calls: Sequence[ToolUse]) -> Done:
     message = Message("assistant", (*done.message.content, *calls))
     return msgspec.structs.replace(done, message=message, stop_reason="end_turn")
 
 
-def with_text(done: Done, text: str) -> Done:
+def _with_text(done: Done, text: str) -> Done:
     blocks = list(done.message.content)
     blocks[-1] = Text(done.message.text + text)
     return msgspec.structs.replace(done, message=Message("assistant", tuple(blocks)))

@@ -14,10 +14,9 @@ from agentcli.llm.json_text import JsonItems
 from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.off_thread import off_thread_if_large
-from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
-from agentcli.llm.retry import with_wait
+from agentcli.llm.provider import Health, Request, StreamEvent
+from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.server_address import ollama_address
-from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.wire.call_ids import CallIds
 from agentcli.llm.wire.deltas import read
 from agentcli.llm.wire.ollama import ReplyReader, media_rules, to_body
@@ -25,10 +24,8 @@ from agentcli.llm.wire.ollama import ReplyReader, media_rules, to_body
 BASE_URL = "http://127.0.0.1:11434"
 
 
-class OllamaProvider:
+class OllamaProvider(BaseProvider):
     """One model on an Ollama server. `num_ctx` is the window asked for, bounded by what the model was made for."""
-
-    name = "ollama"
 
     def __init__(
         self,
@@ -39,14 +36,10 @@ class OllamaProvider:
         keep_alive: str = "5m",
         read_timeout: float = 600.0,
     ) -> None:
-        self.info = msgspec.structs.replace(info, window=num_ctx, max_output=min(info.max_output, num_ctx // 2))
+        super().__init__(msgspec.structs.replace(info, window=num_ctx, max_output=min(info.max_output, num_ctx // 2)))
         self._keep_alive = keep_alive
         self._was_shown = False
         self._http = HttpClient(ollama_address(base_url), {}, read_timeout=read_timeout)
-
-    @property
-    def model(self) -> str:
-        return self.info.id
 
     @property
     def media_rules(self) -> MediaRules:
@@ -91,15 +84,9 @@ class OllamaProvider:
         self._was_shown = True
         self.info = learned(self.info, shown if isinstance(shown, dict) else {})
 
-    async def count_tokens(self, request: Request) -> TokenCount:
-        return estimate(request, self.info)
-
-    async def health_check(self) -> Health:
-        try:
-            await self._learn()
-        except ProviderError as error:
-            return Health(False, with_wait(str(error), error))
-        return Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
+    async def _check(self) -> Health:
+        await self._learn()
+        return self._answers()
 
     async def aclose(self) -> None:
         await self._http.aclose()

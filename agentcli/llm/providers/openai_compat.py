@@ -12,10 +12,9 @@ from agentcli.llm.errors import AuthError, ProviderError
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
+from agentcli.llm.provider import Health, Request, StreamEvent
+from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.providers.catalog import preset_rows
-from agentcli.llm.retry import with_wait
-from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.wire.openai_request import Quirks, media_rules
 
 NOT_FOUND = 404
@@ -42,7 +41,7 @@ def presets() -> dict[str, Preset]:
     return {name: msgspec.convert(row, Preset) for name, row in preset_rows().items()}
 
 
-class OpenAICompatProvider:
+class OpenAICompatProvider(BaseProvider):
     """One model on one server. Token counts are estimates: the protocol has no count."""
 
     def __init__(
@@ -55,7 +54,7 @@ class OpenAICompatProvider:
         headers: Mapping[str, str] | None = None,
         read_timeout: float = 600.0,
     ) -> None:
-        self.info = msgspec.structs.replace(info, sends_back="calls" if preset.quirks.echo_reasoning else "none")
+        super().__init__(msgspec.structs.replace(info, sends_back="calls" if preset.quirks.echo_reasoning else "none"))
         self._quirks = preset.quirks
         self._has_key = bool(api_key) or not preset.needs_key
         self._key_env, self._key_path = preset.key_env, preset.key_path
@@ -65,14 +64,6 @@ class OpenAICompatProvider:
             sent[preset.key_header] = f"Bearer {api_key}" if is_bearer else api_key
         self._lists_models = preset.lists_models
         self._http = HttpClient(base_url or preset.base_url, sent, read_timeout=read_timeout)
-
-    @property
-    def name(self) -> str:
-        return self.info.provider
-
-    @property
-    def model(self) -> str:
-        return self.info.id
 
     @property
     def media_rules(self) -> MediaRules:
@@ -85,18 +76,15 @@ class OpenAICompatProvider:
             from agentcli.llm.responses_api import stream_response as stream
         return stream(self._http, request, info=self.info, provider=self.name, quirks=self._quirks)
 
-    async def count_tokens(self, request: Request) -> TokenCount:
-        return estimate(request, self.info)
-
-    async def health_check(self) -> Health:
+    async def _check(self) -> Health:
+        self._require_key()
+        await self._show_key()
         try:
-            self._require_key()
-            await self._show_key()
             listed = await self._http.get_json("/models")
         except ProviderError as error:
-            if error.status == NOT_FOUND and not self._lists_models:  # an address for one deployment has no list
-                return Health(True, f"{self.name} answers; whether it takes the key a request will tell")
-            return Health(False, with_wait(str(error), error))
+            if error.status != NOT_FOUND or self._lists_models:  # an address for one deployment has no list
+                raise
+            return Health(True, f"{self.name} answers; whether it takes the key a request will tell")
         rows = listed.get("data") if isinstance(listed, dict) else listed
         found = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         ids = tuple(str(id).removeprefix("models/") for id in found)  # so Gemini calls them

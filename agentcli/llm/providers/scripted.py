@@ -9,10 +9,11 @@ A reply with `when` is only for conversations that begin with a prompt (or a sub
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -20,34 +21,19 @@ from agentcli.errors import UserError
 from agentcli.llm import errors
 from agentcli.llm.messages import Block, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo, Prices
-from agentcli.llm.provider import (
-    Done,
-    Health,
-    Request,
-    StreamEvent,
-    TextDelta,
-    ThinkingDelta,
-    TokenCount,
-    ToolCallDelta,
-    ToolCallEnded,
-    ToolCallStarted,
-    UsageUpdate,
-)
+from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
+from agentcli.llm.providers.base import BaseProvider, call_events
 from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.wire.call_ids import CallIds
 
+LAST_RESULT = "{{last_result}}"
+T = TypeVar("T")
 _ERRORS: dict[str, type[errors.ProviderError]] = {
-    "auth": errors.AuthError,
-    "bad_request": errors.BadRequest,
-    "model_not_found": errors.ModelNotFound,
-    "context_overflow": errors.ContextOverflow,
-    "billing": errors.BillingError,
-    "rate_limit": errors.RateLimit,
-    "overloaded": errors.Overloaded,
-    "server": errors.ServerError,
-    "timeout": errors.Timeout,
+    "auth": errors.AuthError, "bad_request": errors.BadRequest, "model_not_found": errors.ModelNotFound,
+    "context_overflow": errors.ContextOverflow, "billing": errors.BillingError, "rate_limit": errors.RateLimit,
+    "overloaded": errors.Overloaded, "server": errors.ServerError, "timeout": errors.Timeout,
     "connection": errors.ConnectionFailed,
-}
+}  # fmt: skip
 
 
 class ScriptedCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,7 +62,7 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     when: str = ""
 
 
-class ScriptedProvider:
+class ScriptedProvider(BaseProvider):
     """Gives the next reply for each request; keeps the newest requests (None: all) in `requests`."""
 
     name = "scripted"
@@ -88,14 +74,10 @@ class ScriptedProvider:
         info: ModelInfo | None = None,
         keeps: int | None = None,
     ) -> None:
-        self.info = info or ModelInfo("script", "scripted", prices=Prices(), takes_images=True)
+        super().__init__(info or ModelInfo("script", "scripted", prices=Prices(), takes_images=True))
         self._replies = [_reply(reply) for reply in replies]
         self._waiting = [*self._replies]
         self.requests: deque[Request] = deque(maxlen=keeps)
-
-    @property
-    def model(self) -> str:
-        return self.info.id
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self.requests.append(request)
@@ -106,7 +88,7 @@ class ScriptedProvider:
             yield UsageUpdate(reply.usage)
         try:
             for kind, delta, whole in ((Thinking, ThinkingDelta, reply.thinking), (Text, TextDelta, reply.text)):
-                text = _with_result(whole, request)
+                text = _filled(whole, request)
                 if not text:
                     continue
                 for start in range(0, len(text), reply.chunk):
@@ -121,12 +103,10 @@ class ScriptedProvider:
             raise
         ids = CallIds(request.messages, prefix=f"call_{position}_")
         for call in reply.tool_calls:
-            id = ids.take(call.id)
-            input = _filled(call.input, request)
-            yield ToolCallStarted(id, call.name)
-            yield ToolCallDelta(id, msgspec.json.encode(input).decode())
-            yield ToolCallEnded(id)
-            blocks.append(ToolUse(id, call.name, input))
+            use = ToolUse(ids.take(call.id), call.name, _filled(call.input, request))
+            for event in call_events(use):
+                yield event
+            blocks.append(use)
         stop: StopReason = reply.stop_reason or ("tool_use" if reply.tool_calls else "end_turn")
         usage = reply.usage or Usage(
             input_tokens=estimate(request, self.info).tokens, output_tokens=len(reply.text) // 4 + 1
@@ -142,10 +122,7 @@ class ScriptedProvider:
             raise errors.BadRequest("The script holds no more replies for a conversation that begins like this one.")
         raise errors.BadRequest(f"The script has ended: it holds {len(self._replies)} replies, one more was asked for.")
 
-    async def count_tokens(self, request: Request) -> TokenCount:
-        return estimate(request, self.info)
-
-    async def health_check(self) -> Health:
+    async def _check(self) -> Health:
         return Health(True, f"a script of {len(self._replies)} replies")
 
     async def aclose(self) -> None:
@@ -187,27 +164,13 @@ def _opening(request: Request) -> Iterator[str]:
         yield from (block.text for block in message.content if isinstance(block, Text))
 
 
-def _last_result(request: Request) -> str:
-    for message in reversed(request.messages):
-        for block in reversed(message.content):
-            if isinstance(block, ToolResult):
-                if isinstance(block.content, str):
-                    return block.content
-                return "".join(part.text for part in block.content if isinstance(part, Text))
-    return ""
-
-
-def _with_result(text: str, request: Request) -> str:
-    return text.replace("{{last_result}}", _last_result(request)) if "{{last_result}}" in text else text
-
-
-def _filled(value: Any, request: Request) -> Any:
-    match value:
-        case str():
-            return _with_result(value, request)
-        case dict():
-            return {key: _filled(item, request) for key, item in value.items()}
-        case list():
-            return [_filled(item, request) for item in value]
-        case _:
-            return value
+def _filled(value: T, request: Request) -> T:
+    """Return a text or arguments with the newest tool result in place of `{{last_result}}`."""
+    text = json.dumps(value)
+    if LAST_RESULT not in text:
+        return value
+    contents = [b.content for message in request.messages for b in message.content if isinstance(b, ToolResult)]
+    last = contents[-1] if contents else ""
+    result = last if isinstance(last, str) else "".join(part.text for part in last if isinstance(part, Text))
+    filled: T = json.loads(text.replace(LAST_RESULT, json.dumps(result)[1:-1]))
+    return filled

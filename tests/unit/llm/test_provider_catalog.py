@@ -56,10 +56,8 @@ def test_a_pool_gives_the_same_provider_again_and_closes_them_all() -> None:
             closed.append(self.model)
 
     pool = ProviderPool()
-    one = pool.add("scripted", "a", Closing([]))
-    pool.add("scripted", "b", Closing([]))
-    assert pool.get("scripted", "a") is one
-    assert pool.get("scripted", "c") is None
+    one, other = (pool.get("scripted", model, lambda: Closing([])) for model in "ab")
+    assert pool.get("scripted", "a", lambda: Closing([])) is one is not other
 
     async def close_twice() -> None:
         await pool.aclose()
@@ -67,7 +65,7 @@ def test_a_pool_gives_the_same_provider_again_and_closes_them_all() -> None:
 
     asyncio.run(close_twice())
     assert len(closed) == 2
-    assert pool.get("scripted", "a") is None
+    assert pool.get("scripted", "a", lambda: Closing([])) is not one
 
 
 def test_every_preset_says_where_its_key_comes_from() -> None:
