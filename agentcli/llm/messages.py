@@ -65,6 +65,10 @@ class Base64Source(Struct, frozen=True, tag="base64"):
     media_type: str
     data: str
 
+    @property
+    def data_url(self) -> str:
+        return f"data:{self.media_type};base64,{self.data}"
+
 
 class Image(Struct, frozen=True, tag="image"):
     source: Base64Source

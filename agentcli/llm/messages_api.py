@@ -15,7 +15,7 @@ from agentcli.llm.off_thread import off_thread_if_large
 from agentcli.llm.provider import Request, StreamEvent, TokenCount
 from agentcli.llm.wire.anthropic_reply import ReplyReader
 from agentcli.llm.wire.anthropic_request import to_body
-from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.deltas import read
 
 MESSAGES = "/v1/messages"

@@ -8,7 +8,7 @@ from agentcli.llm.http import HttpClient
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.reply_stream import stream_reply
-from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.openai_request import Quirks
 from agentcli.llm.wire.responses_reply import ReplyReader
 from agentcli.llm.wire.responses_request import to_body

@@ -17,7 +17,7 @@ from agentcli.llm.off_thread import off_thread_if_large
 from agentcli.llm.provider import Health, Request, StreamEvent
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.server_address import ollama_address
-from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.deltas import read
 from agentcli.llm.wire.ollama import ReplyReader, media_rules, to_body
 

@@ -24,7 +24,7 @@ from agentcli.llm.models import ModelInfo, Prices
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
 from agentcli.llm.providers.base import BaseProvider, call_events
 from agentcli.llm.tokens.estimates import estimate
-from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.calls import CallIds
 
 LAST_RESULT = "{{last_result}}"
 T = TypeVar("T")

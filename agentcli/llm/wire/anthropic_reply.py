@@ -30,7 +30,7 @@ from agentcli.llm.provider import (
     ToolCallStarted,
     UsageUpdate,
 )
-from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.deltas import count_in, text_in
 
 _STOP_REASONS: dict[str, StopReason] = {

@@ -11,22 +11,10 @@ from typing import Any
 import msgspec
 
 from agentcli.llm.media import MediaRules, fitted
-from agentcli.llm.messages import (
-    GO_ON,
-    Block,
-    Message,
-    Opaque,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-    without_empty_text,
-)
+from agentcli.llm.messages import GO_ON, Block, Message, Opaque, Text, Thinking, ToolResult, ToolUse, without_empty_text
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import (
-    Request,
-)
-from agentcli.llm.wire.call_ids import plain_id, plain_name
+from agentcli.llm.provider import Request
+from agentcli.llm.wire.calls import plain_id, plain_name
 
 CACHE = {"type": "ephemeral"}
 HOUR = "1h"

@@ -8,17 +8,7 @@ from typing import Any
 from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded
 from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import MediaRules, fitted
-from agentcli.llm.messages import (
-    Block,
-    Image,
-    Message,
-    StopReason,
-    Text,
-    Thinking,
-    ToolResult,
-    ToolUse,
-    Usage,
-)
+from agentcli.llm.messages import Block, Image, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import (
     Done,
@@ -34,10 +24,8 @@ from agentcli.llm.provider import (
 from agentcli.llm.refusals import error_told
 from agentcli.llm.tokens.estimates import request_size
 from agentcli.llm.transcript import in_turn
-from agentcli.llm.wire.arguments import parse_arguments
-from agentcli.llm.wire.call_ids import CallIds, plain_name
-from agentcli.llm.wire.deltas import count_in, text_in
-from agentcli.llm.wire.think_tags import ThinkTags
+from agentcli.llm.wire.calls import CallIds, parse_arguments, plain_name
+from agentcli.llm.wire.deltas import ThinkTags, count_in, text_in
 
 SMALLEST_JUDGED_PROMPT = 2_000  # tokens; below that an estimate is too coarse to tell truncation
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")

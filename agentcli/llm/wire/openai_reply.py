@@ -32,12 +32,9 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.refusals import error_told
-from agentcli.llm.wire.arguments import calls_in_text
-from agentcli.llm.wire.arriving_calls import ArrivingCalls
-from agentcli.llm.wire.call_ids import CallIds
-from agentcli.llm.wire.deltas import count_in, text_in
+from agentcli.llm.wire.calls import ArrivingCalls, CallIds, calls_in_text
+from agentcli.llm.wire.deltas import ThinkTags, count_in, text_in
 from agentcli.llm.wire.openai_request import EXTRAS, Quirks
-from agentcli.llm.wire.think_tags import ThinkTags
 
 MAX_TEXT_OF_CALLS = 100_000  # characters that are searched for calls, where only a message comes of them
 

@@ -8,28 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import msgspec
 
 from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import MediaRules, fitted
-from agentcli.llm.messages import (
-    Document,
-    Image,
-    Message,
-    Opaque,
-    Text,
-    Thinking,
-    ToolResult,
-)
+from agentcli.llm.messages import Document, Image, Message, Opaque, Text, Thinking, ToolResult
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import (
-    Request,
-)
+from agentcli.llm.provider import Request, ToolSpec
 from agentcli.llm.transcript import in_turn
-from agentcli.llm.wire.call_ids import plain_id, plain_name
+from agentcli.llm.wire.calls import plain_id, plain_name
 
 EXTRAS = "extra_content"  # of a call, by its id where a reply keeps them
 
@@ -77,20 +67,33 @@ def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) ->
         body["stream_options"] = {"include_usage": True}
         if quirks.no_obfuscation:
             body["stream_options"]["include_obfuscation"] = False
-    if request.temperature is not None and info.takes_temperature:
-        body["temperature"] = request.temperature
     if quirks.store is not None:
         body["store"] = quirks.store
-    body |= _thinking(request, info, quirks)
-    if request.tools:
-        body["tools"] = [_tool(tool, quirks) for tool in request.tools]
-        if quirks.parallel_tool_calls is not None:
-            body["parallel_tool_calls"] = quirks.parallel_tool_calls
-    if request.answer_schema is not None and info.takes_schema:
-        named = {"name": "answer", "schema": request.answer_schema, "strict": False}
-        body["response_format"] = {"type": "json_schema", "json_schema": named}
+    body |= _thinking(request, info, quirks) | common_fields(request, info, quirks, _tool)
+    if schema := answer_schema(request, info):
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
     body["messages"] = list(_messages(request, info, quirks, provider))
     return request.sent(body | quirks.extra_body)
+
+
+def common_fields(
+    request: Request, info: ModelInfo, quirks: Quirks, tool: Callable[[ToolSpec, Quirks], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the fields that both of OpenAI's APIs call by the same names."""
+    fields: dict[str, Any] = {}
+    if request.temperature is not None and info.takes_temperature:
+        fields["temperature"] = request.temperature
+    if request.tools:
+        fields["tools"] = [tool(spec, quirks) for spec in request.tools]
+        if quirks.parallel_tool_calls is not None:
+            fields["parallel_tool_calls"] = quirks.parallel_tool_calls
+    return fields
+
+
+def answer_schema(request: Request, info: ModelInfo) -> dict[str, Any]:
+    """Return how both name the schema of the answer; empty if there is none."""
+    has_schema = request.answer_schema is not None and info.takes_schema
+    return {"name": "answer", "schema": request.answer_schema, "strict": False} if has_schema else {}
 
 
 def _thinking(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, Any]:
@@ -110,13 +113,14 @@ def _thinking(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, An
             return {}
 
 
-def _tool(tool: Any, quirks: Quirks) -> dict[str, Any]:
+def _tool(tool: ToolSpec, quirks: Quirks) -> dict[str, Any]:
+    return {"type": "function", "function": function_of(tool) | ({"strict": True} if quirks.strict_tools else {})}
+
+
+def function_of(tool: ToolSpec) -> dict[str, Any]:
     # OpenAI refuses an object without properties, such as the stub of a tool that is described when it is called.
     parameters = {**tool.input_schema, "properties": tool.input_schema.get("properties", {})}
-    function = {"name": tool.name, "description": tool.description, "parameters": parameters}
-    if quirks.strict_tools:
-        function["strict"] = True
-    return {"type": "function", "function": function}
+    return {"name": tool.name, "description": tool.description, "parameters": parameters}
 
 
 def media_rules(info: ModelInfo, quirks: Quirks) -> MediaRules:
@@ -139,7 +143,7 @@ def _messages(request: Request, info: ModelInfo, quirks: Quirks, provider: str) 
         results = [block for block in message.content if isinstance(block, ToolResult)]
         for result in results:
             yield _result(result, names, quirks)
-        pictures = [part for result in results for part in _parts(result) if not isinstance(part, Text)]
+        pictures = [part for result in results for part in parts_of(result) if not isinstance(part, Text)]
         rest = [block for block in message.content if not isinstance(block, ToolResult)]
         after_result = after_result or bool(results)
         if content := _user_content([*pictures, *rest]):
@@ -185,19 +189,22 @@ def _own_thinking(message: Message) -> str:
 
 
 def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[str, Any]:
-    text = "\n".join(part.text for part in _parts(result) if isinstance(part, Text))
-    if not text and any(not isinstance(part, Text) for part in _parts(result)):
-        text = "(the file follows in the next message)"
-    if result.is_error and not text.startswith("Error"):  # the protocol has no mark for a failed result
-        text = f"Error: {text}"
+    has_file = any(not isinstance(part, Text) for part in parts_of(result))
+    text = result_text(result, empty="(the file follows in the next message)" if has_file else "")
     wire = {"role": "tool", "tool_call_id": wire_id(result.tool_use_id, quirks), "content": text}
     if quirks.tool_result_name:
         wire["name"] = plain_name(names.get(result.tool_use_id, "tool"))
     return wire
 
 
-def _parts(result: ToolResult) -> tuple[Text | Image | Document, ...]:
+def parts_of(result: ToolResult) -> tuple[Text | Image | Document, ...]:
     return (Text(result.content),) if isinstance(result.content, str) else result.content
+
+
+def result_text(result: ToolResult, *, empty: str = "") -> str:
+    text = "\n".join(part.text for part in parts_of(result) if isinstance(part, Text)) or empty
+    # The protocols have no mark for a failed result.
+    return f"Error: {text}" if result.is_error and not text.startswith("Error") else text
 
 
 def _user_content(blocks: list[Any]) -> str | list[dict[str, Any]]:
@@ -210,11 +217,9 @@ def _user_content(blocks: list[Any]) -> str | list[dict[str, Any]]:
             case Text(text) if text.strip():
                 parts.append({"type": "text", "text": text})
             case Image(source):
-                url = f"data:{source.media_type};base64,{source.data}"
-                parts.append({"type": "image_url", "image_url": {"url": url}})
+                parts.append({"type": "image_url", "image_url": {"url": source.data_url}})
             case Document(source):
-                data = f"data:{source.media_type};base64,{source.data}"
-                parts.append({"type": "file", "file": {"filename": "document.pdf", "file_data": data}})
+                parts.append({"type": "file", "file": {"filename": "document.pdf", "file_data": source.data_url}})
             case _:
                 pass
     return parts

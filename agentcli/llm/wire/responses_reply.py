@@ -20,8 +20,7 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.refusals import error_told
-from agentcli.llm.wire.arguments import parse_arguments
-from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.calls import CallIds, parse_arguments
 from agentcli.llm.wire.deltas import count_in, text_in
 from agentcli.llm.wire.responses_request import opaque_name
 

@@ -14,8 +14,16 @@ from agentcli.llm.messages import Document, Image, Message, Opaque, Text, ToolRe
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, ToolSpec
 from agentcli.llm.transcript import in_turn
-from agentcli.llm.wire.call_ids import plain_id, plain_name
-from agentcli.llm.wire.openai_request import Quirks, media_rules
+from agentcli.llm.wire.calls import plain_id, plain_name
+from agentcli.llm.wire.openai_request import (
+    Quirks,
+    answer_schema,
+    common_fields,
+    function_of,
+    media_rules,
+    parts_of,
+    result_text,
+)
 
 Items = list[dict[str, Any]]
 
@@ -27,29 +35,18 @@ def opaque_name(provider: str) -> str:
 
 def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) -> dict[str, Any]:
     """The body of `POST /responses`, tools before the conversation."""
-    body: dict[str, Any] = {
-        "model": info.id,
-        "stream": True,
-        "store": False,
-        "max_output_tokens": request.max_tokens,
-    }
+    body: dict[str, Any] = {"model": info.id, "stream": True, "store": False, "max_output_tokens": request.max_tokens}
     if quirks.no_obfuscation:
         body["stream_options"] = {"include_obfuscation": False}
-    if request.temperature is not None and info.takes_temperature:
-        body["temperature"] = request.temperature
     if info.thinking != "none" or not info.is_known:
         body["include"] = ["reasoning.encrypted_content"]
     if info.thinking != "none":
         body["reasoning"] = {"summary": "auto"}
         if request.effort is not None:
             body["reasoning"]["effort"] = quirks.efforts.get(request.effort, request.effort)
-    if request.tools:
-        body["tools"] = [_tool(tool, quirks) for tool in request.tools]
-        if quirks.parallel_tool_calls is not None:
-            body["parallel_tool_calls"] = quirks.parallel_tool_calls
-    if request.answer_schema is not None and info.takes_schema:
-        named = {"name": "answer", "schema": request.answer_schema, "strict": False}
-        body["text"] = {"format": {"type": "json_schema", **named}}
+    body |= common_fields(request, info, quirks, _tool)
+    if schema := answer_schema(request, info):
+        body["text"] = {"format": {"type": "json_schema", **schema}}
     if request.system:
         body["instructions"] = request.system
     body["input"] = list(_input(request, info, quirks, opaque_name(provider)))
@@ -57,13 +54,7 @@ def to_body(request: Request, info: ModelInfo, quirks: Quirks, provider: str) ->
 
 
 def _tool(tool: ToolSpec, quirks: Quirks) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "name": tool.name,
-        "description": tool.description,
-        "parameters": {**tool.input_schema, "properties": tool.input_schema.get("properties", {})},
-        "strict": quirks.strict_tools,
-    }
+    return {"type": "function", **function_of(tool), "strict": quirks.strict_tools}
 
 
 def _input(request: Request, info: ModelInfo, quirks: Quirks, own: str) -> Iterator[dict[str, Any]]:
@@ -106,12 +97,8 @@ def _reply(message: Message, own: str) -> Items:
 
 
 def _result(result: ToolResult) -> dict[str, Any]:
-    content: tuple[Text | Image | Document, ...]
-    content = (Text(result.content),) if isinstance(result.content, str) else result.content
-    text = "\n".join(part.text for part in content if isinstance(part, Text))
-    if result.is_error and not text.startswith("Error"):  # the protocol has no mark for a failed result
-        text = f"Error: {text}"
-    pictures = [part for block in content if not isinstance(block, Text) for part in _parts(block)]
+    text = result_text(result)
+    pictures = [part for block in parts_of(result) if not isinstance(block, Text) for part in _parts(block)]
     output = [*_parts(Text(text)), *pictures] if pictures else text
     return {"type": "function_call_output", "call_id": plain_id(result.tool_use_id), "output": output}
 
@@ -121,8 +108,6 @@ def _parts(block: Text | Image | Document) -> Items:
         case Text(text):
             return [{"type": "input_text", "text": text}] if text.strip() else []
         case Image(source):
-            url = f"data:{source.media_type};base64,{source.data}"
-            return [{"type": "input_image", "detail": "auto", "image_url": url}]
+            return [{"type": "input_image", "detail": "auto", "image_url": source.data_url}]
         case Document(source):
-            data = f"data:{source.media_type};base64,{source.data}"
-            return [{"type": "input_file", "filename": "document.pdf", "file_data": data}]
+            return [{"type": "input_file", "filename": "document.pdf", "file_data": source.data_url}]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.llm.wire.arguments import LONGEST_REPAIR, calls_in_text, parse_arguments
+from agentcli.llm.wire.calls import LONGEST_REPAIR, calls_in_text, parse_arguments
 from tests.properties import examples
 from tests.rows import each_row
 

@@ -45,7 +45,7 @@ from agentcli.llm.provider import (
     ToolCallStarted,
 )
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, Preset, presets
-from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.openai_reply import ReplyReader
 from agentcli.llm.wire.openai_request import Quirks, to_body, wire_id
 from tests.conformance.reading import asking, hear

@@ -19,8 +19,7 @@ from agentcli.llm.provider import (
     ToolCallStarted,
     UsageUpdate,
 )
-from agentcli.llm.wire.deltas import merged, read
-from agentcli.llm.wire.think_tags import ThinkTags
+from agentcli.llm.wire.deltas import ThinkTags, merged, read
 from tests.properties import examples
 
 quick = examples(200)

@@ -13,7 +13,7 @@ from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, StreamEvent
 from agentcli.llm.wire import anthropic_reply, anthropic_request, ollama, openai_reply, openai_request
-from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.deltas import read
 from tests.conformance.reading import asking
 from tests.conformance.replies import Call, Said, anthropic_events, chat_chunks, ollama_lines

@@ -23,7 +23,7 @@ from agentcli.llm.messages import (
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, ToolCallDelta, ToolSpec
 from agentcli.llm.providers.ollama import OllamaProvider, learned
-from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.ollama import ReplyReader, to_body
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import Said, ndjson, ollama_end, ollama_line, ollama_reply

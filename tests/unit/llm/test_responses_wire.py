@@ -30,7 +30,7 @@ from agentcli.llm.messages import (
 )
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, StreamEvent, TextDelta, ThinkingDelta, ToolCallEnded, ToolCallStarted
-from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.openai_request import Quirks
 from agentcli.llm.wire.responses_reply import ReplyReader
 from agentcli.llm.wire.responses_request import to_body
