@@ -18,6 +18,7 @@ from agentcli.llm.tokens.counting import (
 )
 from agentcli.models.choice import Models
 from agentcli.settings.files import is_file
+from agentcli.settings.load import load_config
 from agentcli.settings.paths import current_folder, find_paths
 
 
