@@ -15,7 +15,8 @@ HEAVY = (
     "ollama",
     "tiktoken",
     "mcp",
-    "h11",
+    "httptools",
+    "python_socks",
     "agentcli.llm.http",
     "agentcli.llm.providers.anthropic",
 )

@@ -1,159 +1,151 @@
-"""Speaks HTTP/1.1 through asyncio and h11, and keeps connections for the next request; httpx2 costs 80 ms to import."""
+"""Speaks HTTP/1.1 through asyncio and httptools, over TLS and proxies, and keeps connections for the next request."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import ssl
+import sys
 import time
 import zlib
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from socket import gaierror
 from urllib.parse import SplitResult, quote
 
-import h11
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from agentcli.llm.errors import BadRequest, ConnectionFailed, ProviderError, Timeout
-from agentcli.llm.proxies import Proxy, lead_through
+from agentcli.llm.addresses import Origin, Proxy, authority_of, is_header_name, origin_of
+from agentcli.llm.errors import BadRequest, ConnectionFailed, Timeout
 from agentcli.llm.refusals import Mask
-from agentcli.llm.server_address import Origin, origin_of
-from agentcli.llm.tls import permanent_connection_error, tls_context, untrusted_certificate_error
 
 CONNECT_TIMEOUT_S = 10.0
-LONGEST_IDLE_S = 5.0  # servers close idle connections; a request on one that just closes is lost
-HAPPY_EYEBALLS_S = 0.25  # RFC 8305 §5
-LARGEST_HEAD = 100 * 1024  # bytes of a status line and its headers
+MAX_IDLE_S = 5.0  # servers close idle connections; a request on one that just closes is lost
+MAX_HEAD_BYTES = 100 * 1024  # that arrive before the first bytes of a body or after its last ones
 READ_SIZE = 64 * 1024
-MAX_UNZIPPED = 1024 * 1024  # bytes of one piece
-_COMPRESSED = ("gzip", "x-gzip", "deflate")
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # tells them apart by their first bytes
+MAX_UNZIPPED_BYTES = 1024 * 1024  # of one piece
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # recognises each by its first bytes
 _URL_SAFE = "!$%&'()*+,-./:;=?@_~[]"  # besides letters and digits; `%` so that what is quoted stays so
 
-
-class Response:
-    """The head of a response; names of headers are in lower case. The body is read once.
-
-    `masked` takes the keys of its request out of a text.
-    """
-
-    masked: Mask = str
-
-    def __init__(self, connection: _Connection, method: str, url: SplitResult, head: h11.Response) -> None:
-        self.method, self.url = method, url
-        self.status, self.reason = head.status_code, head.reason.decode(errors="replace")
-        self.headers = {name.decode(): value.decode(errors="replace") for name, value in head.headers}
-        self._connection = connection
-
-    async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The decompressed body as it arrives. Raises `ProviderError`."""
-        is_compressed = self.headers.get("content-encoding", "").strip().lower() in _COMPRESSED
-        unzip = zlib.decompressobj(_GZIP_OR_ZLIB) if is_compressed else None
-        while isinstance(event := await self._connection.next_event(), h11.Data):
-            if unzip is None:
-                yield bytes(event.data)
-                continue
-            waiting, is_full = bytes(event.data), True
-            while waiting or is_full:  # a kilobyte may hold a megabyte: in pieces, so that whoever reads can stop
-                try:
-                    piece = unzip.decompress(waiting, MAX_UNZIPPED)
-                except zlib.error as error:
-                    raise self._connection.broken(error) from error
-                waiting, is_full = unzip.unconsumed_tail, len(piece) == MAX_UNZIPPED
-                if piece:
-                    yield piece
+Streams = tuple[StreamReader, StreamWriter]
 
 
 class Connections:
-    """Connections to one server. `where` names it in errors; `read_timeout` is the longest silence in seconds."""
+    """Connections to one server, named `where` in errors. `read_timeout` is the longest silence in seconds."""
 
     def __init__(self, where: str, proxy: Proxy | None, *, read_timeout: float) -> None:
         self._server, self._proxy, self._read_timeout = where, proxy, read_timeout
         self._where = where if proxy is None else f"{where} (through the proxy {proxy.url})"
-        self._open: set[_Connection] = set()
-        self._idle: list[_Connection] = []
+        self._open: set[Response] = set()
         self._tls: ssl.SSLContext | None = None
 
     @asynccontextmanager
     async def answered(
-        self, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes
+        self, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes, *, addresses: Sequence[str] = ()
     ) -> AsyncIterator[Response]:
-        """The response to a request, its body not yet read. Raises `ProviderError`."""
-        connection = await self._idle_to(origin_of(url)) or await self._connected(url)
+        """The response to a request, its body not yet read. Raises `ProviderError`.
+
+        With `addresses` the connection goes to the first of them that takes it, and the host is not looked up.
+        """
+        connection = await self._idle_to(origin_of(url)) or await self._connected(url, addresses)
         try:
-            yield await connection.answer(method, url, self._target(url), headers, body)
+            await connection.send(method, url, self._target(url), headers=headers, body=body)
+            yield connection
         finally:
-            if connection.ends_cycle():
-                self._idle.append(connection)
-            else:
+            if not connection.is_kept():
                 await self._close(connection)
 
-    async def _idle_to(self, origin: Origin) -> _Connection | None:
-        found = None
-        for connection in tuple(self._idle):
+    async def _idle_to(self, origin: Origin) -> Response | None:
+        for connection in [each for each in self._open if each.idle_since]:
             if not connection.is_alive():
                 await self._close(connection)
             elif connection.origin == origin:
-                found = connection
-        if found is not None:
-            self._idle.remove(found)
-        return found
+                return connection
+        return None
 
-    async def _connected(self, url: SplitResult) -> _Connection:
+    async def _connected(self, url: SplitResult, addresses: Sequence[str]) -> Response:
         """A new connection. Raises `Timeout`, `ConnectionFailed`, and `BadRequest` for an impossible host."""
-        scheme, host, port = origin = origin_of(url)
-        proxy = self._proxy
+        origin, proxy = origin_of(url), self._proxy
         first = origin if proxy is None else proxy.origin
-        tls = await self._tls_context() if "https" in (first[0], scheme) else None
+        if self._tls is None and "https" in (origin[0], first[0]):
+            self._tls = await asyncio.to_thread(tls_context)  # tens of milliseconds
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                reader, writer = await asyncio.open_connection(
-                    first[1],
-                    first[2],
-                    ssl=tls if first[0] == "https" else None,
-                    happy_eyeballs_delay=HAPPY_EYEBALLS_S,
-                )
+            if proxy is not None and proxy.is_socks:
+                streams = await self._through_socks(proxy, origin)
+            else:
+                streams = await self._direct(first, addresses or first[1:2])
+            connection = Response(origin, streams, self._where, self._read_timeout)
             try:
-                if proxy is not None and (scheme == "https" or proxy.is_socks):
-                    await self._tunnel(proxy, reader, writer, host, port)
-                    if scheme == "https":
-                        assert tls is not None
-                        await _secure(writer, tls, host)
+                if proxy is not None and origin[0] == "https":
+                    if not proxy.is_socks:
+                        await self._tunnel(connection, proxy, url)
+                    await _start_tls(streams[1], self._tls, origin[1])
             except BaseException:
-                _abort(writer)
+                connection.abort()
                 raise
         except TimeoutError as error:
             raise Timeout(f"{self._where} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.") from error
         except ssl.SSLCertVerificationError as error:
             raise untrusted_certificate_error(self._where, str(error)) from error
         except OSError as error:
-            raise ConnectionFailed(
-                f"Could not connect to {self._where} ({_reason(error)}). Is the server running?"
-            ) from error
+            why = str(error) if isinstance(error, gaierror | ssl.SSLError) else "All connection attempts failed"
+            raise ConnectionFailed(f"Could not connect to {self._where} ({why}). Is the server running?") from error
         except UnicodeError as error:
             raise BadRequest(f"{self._server!r} is not an http(s) address: set the provider's base_url.") from error
-        connection = _Connection(origin, reader, writer, self._where, self._read_timeout)
         self._open.add(connection)
         return connection
 
-    async def _tunnel(
-        self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int
-    ) -> None:
+    async def _direct(self, origin: Origin, addresses: Sequence[str]) -> Streams:
+        """A connection to the first of `addresses` that takes it. Raises OSError."""
+        scheme, host, port = origin
+        options = {"ssl": self._tls, "server_hostname": host} if scheme == "https" else {}
+        for address in addresses:
+            try:
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                    # RFC 8305 §5
+                    return await asyncio.open_connection(address, port, happy_eyeballs_delay=0.25, **options)
+            except OSError as error:  # TimeoutError is one
+                if isinstance(error, ssl.SSLError) or address == addresses[-1]:
+                    raise
+        raise AssertionError("no address was given")
+
+    async def _through_socks(self, proxy: Proxy, origin: Origin) -> Streams:
+        """A connection by way of a SOCKS5 proxy, which resolves the name. Raises OSError and `ProviderError`."""
+        from python_socks import ProxyError, ProxyTimeoutError, ProxyType  # few starts need it
+        from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
+
+        client = SocksProxy(ProxyType.SOCKS5, *proxy.origin[1:], *(proxy.login or ()))
+        try:
+            stream = await client.connect(*origin[1:], timeout=CONNECT_TIMEOUT_S)
+        except ProxyTimeoutError as error:
+            raise self._silent_proxy(proxy) from error
+        except (ProxyError, EOFError, ValueError) as error:
+            if getattr(error, "error_code", None) is None:
+                raise broken_connection(self._where, error) from error
+            raise ConnectionFailed(f"{self._where} could not be reached: {error}.") from error
+        return stream.reader, stream.writer
+
+    async def _tunnel(self, connection: Response, proxy: Proxy, url: SplitResult) -> None:
+        """Have an HTTP proxy lead to a server. Raises `ProviderError`."""
+        target = authority_of(*origin_of(url)[1:])
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                if refusal := await lead_through(proxy, reader, writer, host, port):
-                    raise ConnectionFailed(f"{self._where} could not be reached: {refusal.rstrip('.')}.")
+                headers = {"host": target, **proxy.authorization()}
+                await connection.send("CONNECT", url, target, headers=headers, body=b"")
         except TimeoutError as error:
-            raise Timeout(
-                f"The proxy {proxy.url} took the connection and did not lead to {self._server} within "
-                f"{CONNECT_TIMEOUT_S:g} s. Is it the right address?"
-            ) from error
-        except (OSError, EOFError, ValueError) as error:
-            raise broken(self._where, error) from error
+            raise self._silent_proxy(proxy) from error
+        if not 200 <= connection.status < 300:
+            refusal = f"{connection.status} {connection.reason}".rstrip(" .")
+            raise ConnectionFailed(f"{self._where} could not be reached: {refusal}.")
 
-    async def _tls_context(self) -> ssl.SSLContext:
-        if self._tls is None:  # takes tens of milliseconds to build, so not on the loop's thread
-            self._tls = await asyncio.to_thread(tls_context)
-        return self._tls
+    def _silent_proxy(self, proxy: Proxy) -> Timeout:
+        return Timeout(
+            f"The proxy {proxy.url} did not lead to {self._server} within {CONNECT_TIMEOUT_S:g} s. "
+            "Is it the right address?"
+        )
 
     def _target(self, url: SplitResult) -> str:
         target = quote(url.path or "/", safe=_URL_SAFE) + ("?" + quote(url.query, safe=_URL_SAFE) if url.query else "")
@@ -161,10 +153,8 @@ class Connections:
             return f"http://{host_header(url)}{target}"
         return target
 
-    async def _close(self, connection: _Connection) -> None:
+    async def _close(self, connection: Response) -> None:
         self._open.discard(connection)
-        if connection in self._idle:
-            self._idle.remove(connection)
         connection.abort()
         await asyncio.sleep(0)  # the socket closes with the loop's next round
 
@@ -173,78 +163,143 @@ class Connections:
             await self._close(connection)
 
 
-class _Connection:
-    def __init__(
-        self,
-        origin: Origin,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        where: str,
-        read_timeout: float,
-    ) -> None:
-        self.origin = origin
-        self._reader, self._writer = reader, writer
-        self._where, self._read_timeout = where, read_timeout
-        self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=LARGEST_HEAD)
-        self._idle_since = 0.0
+class Response:
+    """The response to a request, and the connection it comes on, which may be kept for the next request.
 
-    async def answer(
-        self, method: str, url: SplitResult, target: str, headers: Mapping[str, str], body: bytes
-    ) -> Response:
-        try:
-            request = h11.Request(method=method, target=target, headers=list(headers.items()))
-            parts = [self._http.send(event) for event in (request, h11.Data(body), h11.EndOfMessage())]
-        except h11.LocalProtocolError as error:  # a header of the person's own that none can be
-            raise permanent_connection_error(f"The request to {self._where} cannot be sent: {error}.") from error
-        self._writer.write(b"".join(part for part in parts if part))
+    Names of headers are in lower case. `masked` takes the keys of the request out of a text; `received` counts the
+    bytes of the body before decompression. httptools calls the methods that begin with `on_`.
+    """
+
+    masked: Mask = str
+
+    def __init__(self, origin: Origin, streams: Streams, where: str, read_timeout: float) -> None:
+        self.origin, self.idle_since = origin, 0.0
+        self._reader, self._writer = streams
+        self._where, self._read_timeout = where, read_timeout
+
+    async def send(
+        self, method: str, url: SplitResult, target: str, *, headers: Mapping[str, str], body: bytes
+    ) -> None:
+        """Send a request and wait for the head of its response. Raises `ProviderError`."""
+        self.method, self.url, self.idle_since = method, url, 0.0
+        self.status, self.reason, self.received = 0, "", 0
+        self.headers: dict[str, str] = {}
+        self._is_complete = self._can_go_on = False
+        self._pieces: list[bytes] = []
+        self._head_bytes = 0
+        self._parser = HttpResponseParser(self)
+        # Servers that end lines with a bare LF are read, and of two framings `chunked` counts.
+        self._parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_optional_cr_before_lf=True)
+        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+        if not all(map(is_header_name, headers)) or not all(line.isascii() and line.isprintable() for line in lines):
+            raise permanent_connection_error(f"The request to {self._where} cannot be sent: a header is malformed.")
+        self._writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         try:
             async with asyncio.timeout(self._read_timeout):
                 await self._writer.drain()
         except TimeoutError as error:
             raise Timeout(f"{self._where} took nothing for {self._read_timeout:g} s.") from error
         except OSError:
-            pass  # a server may refuse what it did not read to the end: its answer tells
-        while not isinstance(event := await self.next_event(), h11.Response):
-            pass
-        return Response(self, method, url, event)
+            pass  # a server may refuse what it did not read to the end, and say why
+        while not self.status:
+            await self._receive()
 
-    async def next_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """The decompressed body as it arrives. Raises `ProviderError`."""
+        is_compressed = self.headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip", "deflate")
+        unzip = zlib.decompressobj(_GZIP_OR_ZLIB) if is_compressed else None
+        while self._pieces or not self._is_complete:
+            if not self._pieces:
+                await self._receive()
+                continue
+            waiting, self._pieces = b"".join(self._pieces), []
+            self.received += len(waiting)
+            if unzip is None:
+                yield waiting
+                continue
+            is_full = True
+            while waiting or is_full:  # a kilobyte may hold a megabyte: in pieces, so that the reader can stop
+                try:
+                    piece = unzip.decompress(waiting, MAX_UNZIPPED_BYTES)
+                except zlib.error as error:
+                    raise self._broken(f"its compressed body is damaged ({error})") from error
+                waiting, is_full = unzip.unconsumed_tail, len(piece) == MAX_UNZIPPED_BYTES
+                if piece:
+                    yield piece
+
+    async def _receive(self) -> None:
         try:
-            while (event := self._http.next_event()) is h11.NEED_DATA:
-                async with asyncio.timeout(self._read_timeout):
-                    data = await self._reader.read(READ_SIZE)
-                if not data and self._http.their_state is h11.SEND_RESPONSE:
-                    raise broken(self._where, "Server disconnected without sending a response")
-                self._http.receive_data(data)
+            async with asyncio.timeout(self._read_timeout):
+                data = await self._reader.read(READ_SIZE)
+            if data:
+                self._parser.feed_data(data)
+            else:
+                self._end()
         except TimeoutError as error:
             silent = Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.")
             silent.is_answered = True  # it took the request
             raise silent from error
-        except (OSError, h11.RemoteProtocolError) as error:
-            raise self.broken(error) from error
-        return event
+        except (OSError, HttpParserError, HttpParserUpgrade) as error:
+            if not self._is_complete:
+                raise self._broken(error) from error
+            self._can_go_on = False
+        self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)
+        if self._head_bytes > MAX_HEAD_BYTES and not self._is_complete:
+            raise self._broken(f"it sent more than {MAX_HEAD_BYTES >> 10} KiB of headers")
 
-    def broken(self, error: Exception) -> ProviderError:
-        return broken(self._where, error)
+    def _end(self) -> None:
+        """The connection has ended, and with it a body that tells nothing of its length. Raises `ConnectionFailed`."""
+        if not self.status:
+            raise self._broken("Server disconnected without sending a response")
+        if "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower():
+            raise self._broken("Server disconnected before the end of the response")
+        self._is_complete = True
 
-    def ends_cycle(self) -> bool:
-        """True if the response was read to its end and the connection can carry another request."""
-        if self._http.our_state is not h11.DONE or self._http.their_state is not h11.DONE:
-            return False
-        self._http.start_next_cycle()
-        self._idle_since = time.monotonic()
-        return self.is_alive()
+    def _broken(self, error: Exception | str) -> ConnectionFailed:
+        return broken_connection(self._where, error)
+
+    def on_message_begin(self) -> None:
+        if self._is_complete:  # another response, which nobody asked for
+            self._can_go_on = False
+
+    def on_status(self, text: bytes) -> None:
+        if not self.status:
+            self.reason += text.decode(errors="replace")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.status:  # trailers are left out
+            self.headers[name.decode(errors="replace").lower()] = value.decode(errors="replace").strip()
+
+    def on_headers_complete(self) -> None:
+        if self._parser.get_status_code() < 200:  # an interim response
+            self.reason, self.headers, self._head_bytes = "", {}, -READ_SIZE
+        elif not self.status:
+            self.status, self._can_go_on = self._parser.get_status_code(), self._parser.should_keep_alive()
+
+    def on_body(self, piece: bytes) -> None:
+        if not self._is_complete:
+            self._pieces.append(piece)
+
+    def on_message_complete(self) -> None:
+        self._is_complete = bool(self.status)
+
+    def is_kept(self) -> bool:
+        """Keep the connection if its response was read to the end and it can carry another request."""
+        self.idle_since = time.monotonic()
+        return self._is_complete and not self._pieces and self._can_go_on and self.is_alive()
 
     def is_alive(self) -> bool:
         is_open = not (self._reader.at_eof() or self._writer.transport.is_closing())
-        return is_open and time.monotonic() - self._idle_since < LONGEST_IDLE_S
+        return is_open and time.monotonic() - self.idle_since < MAX_IDLE_S
 
     def abort(self) -> None:
-        _abort(self._writer)
+        if not self._writer.transport.is_closing():
+            self._writer.transport.abort()
 
 
-async def _secure(writer: asyncio.StreamWriter, tls: ssl.SSLContext, host: str) -> None:
+async def _start_tls(writer: StreamWriter, tls: ssl.SSLContext | None, host: str) -> None:
     """Begin TLS inside a tunnel. Raises OSError."""
+    assert tls is not None
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await writer.start_tls(tls, server_hostname=host)
@@ -252,21 +307,62 @@ async def _secure(writer: asyncio.StreamWriter, tls: ssl.SSLContext, host: str) 
         raise ssl.SSLError(1, str(error.__context__ or error)) from error
 
 
-def _abort(writer: asyncio.StreamWriter) -> None:
-    if not writer.transport.is_closing():
-        writer.transport.abort()
-
-
 def host_header(url: SplitResult) -> str:
     """The host of an address, with its port where that is not the scheme's own."""
     scheme, host, port = origin_of(url)
-    shown = f"[{host}]" if ":" in host else host
-    return shown if (scheme, port) in (("http", 80), ("https", 443)) else f"{shown}:{port}"
+    return authority_of(host, port, default_port=443 if scheme == "https" else 80)
 
 
-def broken(where: str, error: Exception | str) -> ConnectionFailed:
+def broken_connection(where: str, error: Exception | str) -> ConnectionFailed:
     return ConnectionFailed(f"The connection to {where} broke: {str(error).rstrip('.') or type(error).__name__}.")
 
 
-def _reason(error: OSError) -> str:
-    return str(error) if isinstance(error, gaierror | ssl.SSLError) else "All connection attempts failed"
+def tls_context() -> ssl.SSLContext:
+    """Trusts SSL_CERT_FILE or SSL_CERT_DIR alone where one is set, else the certificates that the system trusts.
+
+    Raises `ConnectionFailed` where the file or folder that is set cannot be read.
+    """
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    places = ssl.get_default_verify_paths()
+    if file or folder:
+        context = _context_of(file, folder)
+    elif sys.platform == "linux" and (places.cafile or (places.capath and any(Path(places.capath).iterdir()))):
+        context = ssl.create_default_context()
+    else:  # a store of the system, or a bundle that this OpenSSL was not built to look for
+        from truststore import SSLContext
+
+        context = SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _context_of(file: str | None, folder: str | None) -> ssl.SSLContext:
+    name, value = ("SSL_CERT_FILE", file) if file else ("SSL_CERT_DIR", folder)
+    try:
+        if not file and not Path(folder or "").is_dir():  # OpenSSL would say nothing and trust nobody
+            raise NotADirectoryError(errno.ENOTDIR, "it is no folder")
+        return ssl.create_default_context(cafile=file or None, capath=None if file else folder)
+    except OSError as error:  # SSLError is one
+        why = "it holds no certificates" if isinstance(error, ssl.SSLError) else error.strerror
+        raise permanent_connection_error(
+            f"{name} is {value}, which cannot be used ({why}). Correct {name} (certificates in PEM form), or unset it."
+        ) from error
+
+
+def untrusted_certificate_error(where: str, why: str) -> ConnectionFailed:
+    """The error for a server whose certificate is not trusted; another try would end alike."""
+    name = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), "")
+    remedy = (
+        f"Add the certificate of its authority to {name} ({os.environ[name]})."
+        if name
+        else "If you trust it, set SSL_CERT_FILE to a PEM file that holds the certificate of its authority, "
+        "beside the others you need."
+    )
+    return permanent_connection_error(f"The certificate of {where} is not trusted ({why.rstrip('.')}). {remedy}")
+
+
+def permanent_connection_error(message: str) -> ConnectionFailed:
+    """The error for a connection that will fail until something is changed here."""
+    error = ConnectionFailed(message)
+    error.is_retryable = False
+    return error

@@ -1,30 +1,59 @@
 """Carries requests by Anthropic's SDK: its client for the API itself, and those for the clouds that serve Claude.
 
 The SDK takes over a second to import, so that waits for the first request and happens in a thread. The SDK is the
-carrier alone: what a request says and what a reply means is decided as for our own client.
+carrier alone: the body of a request and the meaning of a reply are decided as for our own client.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Mapping
+import logging
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlsplit
 
 from msgspec import Struct
 
 from agentcli.errors import UserError
-from agentcli.llm.errors import BadRequest, ProviderError
-from agentcli.llm.http import Answer, check_sendable, mask_of, not_a_reply, note_request, shown
-from agentcli.llm.json_text import decode_json
+from agentcli.llm.addresses import proxy_for
+from agentcli.llm.connection import CONNECT_TIMEOUT_S, broken_connection, tls_context, untrusted_certificate_error
+from agentcli.llm.errors import AuthError, BadRequest, ConnectionFailed, ProviderError, ServerError, Timeout
+from agentcli.llm.http import (
+    Answer,
+    Carrier,
+    check_sendable,
+    mask_of,
+    note_request,
+    place_of,
+    raise_for_refusal,
+    redirect_of,
+    shown,
+)
+from agentcli.llm.json_text import decode_json, encode_json
 
 if TYPE_CHECKING:
-    from agentcli.llm.sdk_connection import SdkConnection
+    import httpx2
+
+GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
+AZURE_SCOPE = "https://ai.azure.com/.default"
+# At lower levels these log bodies, keys and signatures.
+_LOGGERS = ("anthropic", "azure", "boto3", "botocore", "google", "httpcore2", "httpx2", "msal", "urllib3")
+# What helps where the vendor's own libraries find no credentials.
+_REMEDIES = {
+    "anthropic": "Set ANTHROPIC_API_KEY.",
+    "bedrock": "Set AWS_REGION, and AWS_PROFILE, AWS_ACCESS_KEY_ID with AWS_SECRET_ACCESS_KEY, or "
+    "AWS_BEARER_TOKEN_BEDROCK.",
+    "vertex": "Set ANTHROPIC_VERTEX_PROJECT_ID, and run gcloud auth application-default login or set "
+    "GOOGLE_APPLICATION_CREDENTIALS.",
+    "foundry": "Set ANTHROPIC_FOUNDRY_API_KEY or ANTHROPIC_FOUNDRY_AUTH_TOKEN, or run az login.",
+}
 
 
 class Service(Struct, frozen=True):
-    """Where Claude is asked, and by whom. What is empty the SDK looks for itself, where the vendor's tools keep it.
+    """A service that serves Claude, and the credentials for it; the SDK finds what is empty as the vendor's tools do.
 
     `auth_token` goes as Bearer. A region is one of AWS or Google, a project Google's, a resource Azure's.
     """
@@ -39,7 +68,7 @@ class Service(Struct, frozen=True):
     headers: Mapping[str, str] = {}
 
 
-class SdkClient:
+class SdkClient(Carrier):
     """Requests to one service. `read_timeout` is the longest silence in seconds that is waited through."""
 
     def __init__(self, service: Service, *, read_timeout: float) -> None:
@@ -47,67 +76,257 @@ class SdkClient:
         self._service, self._read_timeout = service, read_timeout
         key = {"key": service.api_key, "token": service.auth_token}
         self._sent = {**service.headers, **{name: value for name, value in key.items() if value}}
-        self._masked = mask_of(self._sent, service.base_url)
-        self._connecting = asyncio.Lock()
-        self._connection: SdkConnection | None = None
-
-    @asynccontextmanager
-    async def stream(self, path: str, body: dict[str, Any]) -> AsyncIterator[Answer]:
-        """POST `body`; the response once its status is known to be good. Raises `ProviderError`."""
-        async with self._answered("POST", path, body) as response:
-            yield response
-
-    async def get_json(self, path: str) -> Any:
-        return await self._json("GET", path, None)
-
-    async def post_json(self, path: str, body: dict[str, Any]) -> Any:
-        return await self._json("POST", path, body)
-
-    async def _json(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        async with self._answered(method, path, body) as response:
-            content = b"".join([piece async for piece in response.pieces()])
-            try:
-                return decode_json(content)
-            except ValueError as error:
-                raise not_a_reply(response, content) from error
+        self._opening = asyncio.Lock()
+        self._client: Any = None
 
     @asynccontextmanager
     async def _answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[Answer]:
-        is_answered, masked = False, self._masked
+        is_answered, masked = False, mask_of(self._sent, self._service.base_url)
         try:
-            connection = await self._connected()
-            async with connection.answered(method, path, body) as response:
+            async with self._opening:
+                if self._client is None:
+                    check_sendable(self._service.base_url or "https://named.by.sdk", self._sent)
+                    try:
+                        self._client = await asyncio.to_thread(self._open)
+                    except UserError as error:
+                        raise BadRequest(str(error)) from error
+            response = await self._send(method, path, body)
+            try:
                 is_answered, masked = True, response.masked
                 yield response
+            finally:
+                await response.aclose()
         except ProviderError as error:
             note_request(error, masked, body, is_answered=is_answered)
             raise
 
-    async def _connected(self) -> SdkConnection:
-        async with self._connecting:
-            if self._connection is None:
-                check_sendable(self._service.base_url or "https://named.by.sdk", self._sent)
-                try:
-                    self._connection = await asyncio.to_thread(_connect, self._service, self._read_timeout)
-                except UserError as error:
-                    raise BadRequest(str(error)) from error
-                self.shown_url = self._connection.where
-            return self._connection
+    def _open(self) -> Any:
+        """The SDK's client, with our own proxies and certificates. Raises `ProviderError` and `ConfigError`."""
+        collects = gc.isenabled()
+        gc.disable()  # the collector takes a fifth of the import, and stalls other threads the longest
+        try:
+            import anthropic
+            import httpx2
+        finally:
+            if collects:
+                gc.enable()
+        for name in _LOGGERS:
+            logging.getLogger(name).setLevel(logging.WARNING)
+        tls = tls_context()
+        common: dict[str, Any] = {
+            "verify": tls,
+            "timeout": httpx2.Timeout(self._read_timeout, connect=CONNECT_TIMEOUT_S),
+            "trust_env": False,
+            "follow_redirects": False,  # the key would go along
+        }
+        try:
+            client = _client(self._service, httpx2.AsyncClient(**common))
+        except (ValueError, anthropic.AnthropicError, _credential_error(self._service)) as error:
+            raise self._no_credentials(error) from error
+        address = str(client.base_url)
+        self.shown_url = shown(address.rstrip("/"))
+        if proxy := proxy_for(address):
+            leads = httpx2.Proxy(proxy.url, auth=proxy.login, ssl_context=tls if proxy.origin[0] == "https" else None)
+            client = client.copy(http_client=httpx2.AsyncClient(**common, proxy=leads))
+            self.shown_url += f" (through the proxy {proxy.url})"
+        return client
+
+    async def _send(self, method: str, path: str, body: dict[str, Any] | None) -> _Response:
+        """The response once its status is known to be good. Raises `ProviderError`."""
+        import anthropic
+        import httpx2
+
+        try:
+            if method == "GET":
+                answer = await self._client.get(path, cast_to=httpx2.Response, stream=True)
+            else:
+                sent = decode_json(encode_json(body))  # without lone surrogates, which the SDK cannot write
+                answer = await self._client.post(path, cast_to=httpx2.Response, body=sent, stream=True)
+            return _Response(answer, self._failure)
+        except anthropic.APIStatusError as error:
+            raise self._refusal(_Response(error.response, self._failure), body) from error
+        except anthropic.APIConnectionError as error:
+            raise self._failure(error.__cause__ or error) from error
+        except httpx2.HTTPError as error:  # while a refusal was read
+            raise self._failure(error) from error
+        except (RuntimeError, _credential_error(self._service)) as error:
+            raise self._no_credentials(error) from error
+
+    def _refusal(self, answer: _Response, body: dict[str, Any] | None) -> ProviderError:
+        try:
+            if (target := redirect_of(answer)) is not None:
+                raise BadRequest(
+                    f"{place_of(answer.url)} redirects to {place_of(target)}, where Anthropic's SDK is not led. "
+                    "If that is the right place, set the base_url to it."
+                )
+            raise_for_refusal(answer, answer.content)
+        except ProviderError as error:
+            note_request(error, answer.masked, body, is_answered=False)
+            return error
+
+    def _failure(self, error: BaseException) -> ProviderError:
+        """Our error for a failure of the SDK's transport."""
+        import httpx2
+
+        match error:
+            case httpx2.ConnectTimeout():
+                return Timeout(f"{self.shown_url} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
+            case httpx2.TimeoutException():
+                silent = Timeout(f"{self.shown_url} sent nothing for {self._read_timeout:g} s.")
+                silent.is_answered = True  # it took the request
+                return silent
+            case httpx2.ConnectError():
+                reason = str(error).rstrip(".")
+                if "CERTIFICATE_VERIFY_FAILED" in reason:
+                    return untrusted_certificate_error(self.shown_url, reason)
+                return ConnectionFailed(f"Could not connect to {self.shown_url} ({reason}). Is the server running?")
+            case _:
+                return broken_connection(self.shown_url, error if isinstance(error, Exception) else str(error))
+
+    def _no_credentials(self, error: Exception) -> AuthError:
+        platform = self._service.platform
+        said = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        return AuthError(f"No way into {platform}: {said}. {_REMEDIES[platform]}")
 
     async def aclose(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.aclose()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
 
-def _connect(service: Service, read_timeout: float) -> SdkConnection:
-    """Raises `ProviderError`, and `ConfigError` for a proxy that cannot be used."""
-    collects = gc.isenabled()
-    gc.disable()  # the collector takes a fifth of the import, and stalls other threads the longest
+def _client(service: Service, http: httpx2.AsyncClient) -> Any:
+    """The SDK's client for a service. Raises what the vendor's libraries raise where something is missing."""
+    import anthropic
+
+    common: dict[str, Any] = {
+        "base_url": service.base_url or None,
+        "default_headers": service.headers,
+        "http_client": http,
+        "max_retries": 0,  # retries are ours
+        "open_telemetry": False,
+    }
+    key = service.api_key or None
+    match service.platform:
+        case "bedrock":
+            return anthropic.AsyncAnthropicBedrock(api_key=key, aws_region=service.region or None, **common)
+        case "vertex":
+            google: Any = None if service.auth_token else _GoogleToken()
+            return anthropic.AsyncAnthropicVertex(
+                region=service.region,
+                project_id=service.project or (google.project if google else "") or anthropic.not_given,
+                access_token=service.auth_token or None,
+                credentials=google,
+                **common,
+            )
+        case "foundry":
+            token = None if key else _azure_token(service.auth_token)
+            place = common if service.base_url else common | {"resource": service.resource}
+            return anthropic.AsyncAnthropicFoundry(api_key=key, azure_ad_token_provider=token, **place)
+        case _:
+            return anthropic.AsyncAnthropic(api_key=key, auth_token=None if key else service.auth_token, **common)
+
+
+class _GoogleToken:
+    """Google's default credentials as the SDK wants them, renewed with the certificates that our requests trust."""
+
+    def __init__(self) -> None:
+        import google.auth
+        import requests
+
+        self._credentials, self.project = google.auth.default(scopes=[GOOGLE_SCOPE])
+        self._session = requests.Session()
+        if trusted := os.environ.get("SSL_CERT_FILE"):
+            self._session.verify = trusted
+
+    @property
+    def token(self) -> Any:
+        return self._credentials.token
+
+    @property
+    def expired(self) -> Any:
+        return self._credentials.expired
+
+    def refresh(self, request: object) -> None:
+        """Get a new token. The SDK hands its own way to make requests over, which trusts other certificates."""
+        del request
+        from google.auth.transport.requests import Request
+
+        self._credentials.refresh(Request(self._session))  # type: ignore[no-untyped-call]
+
+
+def _azure_token(token: str) -> Callable[[], Any]:
+    """A function that gives the bearer token of each request: `token`, or one of Azure's own sign-in."""
+    if token:
+        return lambda: token
+    from azure import identity
+
+    provider = identity.get_bearer_token_provider(identity.DefaultAzureCredential(), AZURE_SCOPE)
+    return lambda: asyncio.to_thread(provider)
+
+
+def _credential_error(service: Service) -> type[Exception]:
+    """What the vendor's libraries raise where they find no credentials, or where those are refused."""
+    match service.platform:
+        case "bedrock":
+            from botocore.exceptions import BotoCoreError
+
+            return BotoCoreError  # type: ignore[no-any-return]
+        case "vertex":
+            from google.auth.exceptions import GoogleAuthError
+
+            return GoogleAuthError
+        case "foundry" if not (service.api_key or service.auth_token):
+            from azure.core.exceptions import AzureError
+
+            return AzureError
+        case _:
+            from anthropic import AnthropicError
+
+            return AnthropicError
+
+
+class _Response:
+    """The SDK's response as an `Answer`; the SDK's decoder makes server-sent events of AWS's frames."""
+
+    def __init__(self, response: httpx2.Response, failure: Callable[[BaseException], ProviderError]) -> None:
+        request = response.request
+        self.masked = mask_of(dict(request.headers), str(request.url))
+        self.method, self.url = request.method, urlsplit(str(response.url))
+        self.status, self.reason = response.status_code, response.reason_phrase
+        self.headers = dict(response.headers)
+        self._response, self._failure = response, failure
+        self.aclose = response.aclose
+        self._is_aws = self.headers.get("content-type", "").startswith("application/vnd.amazon.eventstream")
+        if self._is_aws:
+            self.headers["content-type"] = "text/event-stream"
+
+    @property
+    def content(self) -> bytes:
+        return self._response.content
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        import httpx2
+
+        body = self._response.aiter_bytes()
+        try:
+            async for piece in aws_events(body) if self._is_aws else body:
+                yield piece
+        except (httpx2.HTTPError, httpx2.StreamError) as error:
+            raise self._failure(error) from error
+
+
+async def aws_events(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
+    """The events in the frames of a body. Raises `ServerError` for a frame that cannot be read."""
+    from anthropic.lib.bedrock._stream_decoder import AWSEventStreamDecoder
+    from botocore.eventstream import EventStreamBuffer, ParserError
+
+    decoder, buffer = AWSEventStreamDecoder(), EventStreamBuffer()
     try:
-        from agentcli.llm.sdk_connection import SdkConnection
-
-        return SdkConnection(service, read_timeout)
-    finally:
-        if collects:
-            gc.enable()
+        async for piece in body:
+            buffer.add_data(piece)
+            # The decoder's public method gives events one by one, and those of a piece belong together.
+            events = [decoder._parse_message_from_event(message) for message in buffer]  # noqa: SLF001
+            lines = [event.data.encode().translate(None, b"\r\n") for event in events if event]  # JSON needs no ends
+            yield b"".join(b"data: %b\n\n" % line for line in lines)
+    except (ParserError, ValueError, AttributeError) as error:
+        raise ServerError(f"The server sent a broken event: {error}") from error

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agentcli.errors import UsageError, did_you_mean
+from agentcli.llm.addresses import is_header_name, ollama_address
 from agentcli.llm.models import REGIONAL, ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
 from agentcli.llm.provider import Health, Provider
 from agentcli.llm.providers.catalog import (
@@ -22,13 +23,12 @@ from agentcli.llm.providers.catalog import (
     preset_rows,
     provider_names,
 )
-from agentcli.llm.server_address import is_header_name, ollama_address
 from agentcli.models.keys import ProviderKeys
 from agentcli.models.providers import ProviderMaker, no_provider, provider_class
+from agentcli.settings import ServerSettings
 from agentcli.settings.keys import KeptKeys, split_command
 from agentcli.settings.load import Config, problem_in
 from agentcli.settings.paths import from_home
-from agentcli.settings.structs import ServerSettings
 
 if TYPE_CHECKING:
     from agentcli.llm.tokens.counting import Encoders

@@ -164,7 +164,7 @@ def test_what_changes_is_asked_for_without_what_takes_long_to_import(asked: Plac
     assert done.stdout
     loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
     assert "msgspec" in loaded
-    assert loaded & {"typer", "rich", "prompt_toolkit", "anthropic", "httpx2", "h11", "tiktoken"} == set()
+    assert loaded & {"typer", "rich", "prompt_toolkit", "anthropic", "httpx2", "httptools", "tiktoken"} == set()
 
 
 def test_without_a_sound_installation_nothing_is_offered_and_nothing_is_said_on_stdout(place: Place) -> None:

@@ -22,7 +22,7 @@ NEEDED = {
 HEAVY = {
     "PIL", "anthropic", "anyio", "email", "html_to_markdown", "http", "httpcore2", "httpx2", "importlib.metadata",
     "importlib.resources", "keyring", "prompt_toolkit", "pydantic", "pygments", "pypdf", "rich", "tiktoken",
-    "opentelemetry", "psycopg", "redis", "requests", "starlette", "uvicorn",
+    "opentelemetry", "psycopg", "python_socks", "redis", "requests", "starlette", "uvicorn",
     "tomlkit", "typer", "urllib.request", "yaml", "zipfile",
 }  # fmt: skip
 

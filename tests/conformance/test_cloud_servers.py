@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 
 import pytest
 from botocore.eventstream import EventStreamBuffer
 
-from agentcli.llm.aws_events import AwsEvents
-from agentcli.llm.errors import ConnectionFailed, ServerError
+from agentcli.llm.errors import ServerError
 from agentcli.llm.models import bundled_models
+from agentcli.llm.sdk_client import aws_events
 from tests.conformance.backends import KEY
 from tests.conformance.cloud_backends import AWS_ENVIRONMENT, BedrockBackend, frame, framed, refusals_of_signature
 from tests.conformance.reading import hear
@@ -49,24 +51,23 @@ async def test_a_request_that_was_changed_or_signed_by_another_is_refused(monkey
         assert refusals_of_signature(received, address), change
 
 
-def test_frames_that_cannot_be_read_are_failures() -> None:
-    whole = frame(b'{"bytes": "e30="}', message_type="event", event_type="chunk")
-    events = AwsEvents()
-    assert events.feed(whole[:20]) == b""
-    with pytest.raises(ConnectionFailed):
-        events.close()
-    assert events.feed(whole[20:]) == b"data: {}\n\n"
-    events.close()
-    assert events.feed(frame(b"{}", message_type="event", event_type="something-new")) == b""
-    for broken in (
-        whole[:-1] + bytes([whole[-1] ^ 1]),
-        frame(b"{", message_type="event", event_type="chunk"),
-        frame(b"{}", message_type="event", event_type="chunk"),
-    ):
-        with pytest.raises(ServerError, match="broken event"):
-            AwsEvents().feed(broken)
-    told = AwsEvents().feed(frame(b"", message_type="error", error_code="internal", error_message="It broke"))
-    assert told == b'data: {"type":"error","error":{"type":"api_error","message":"It broke"}}\n\n'
+async def events_of(*chunks: bytes) -> bytes:
+    async def body() -> AsyncIterator[bytes]:
+        for chunk in chunks:
+            yield chunk
+
+    return b"".join([event async for event in aws_events(body())])
+
+
+@pytest.mark.slow
+async def test_frames_are_read_as_events_and_broken_ones_are_failures() -> None:
+    whole = frame(b'{"bytes": "eyJ0eXBlIjoicGluZyJ9"}', message_type="event", event_type="chunk")
+    new = frame(b"{}", message_type="event", event_type="something-new")
+    assert await events_of(whole[:20], whole[20:] + new, whole[:20]) == b'data: {"type":"ping"}\n\n'
+    with pytest.raises(ServerError, match="broken event"):
+        await events_of(whole[:-1] + bytes([whole[-1] ^ 1]))
+    failed = frame(b"", message_type="error", error_code="internal", error_message="It broke")
+    assert json.loads((await events_of(failed)).removeprefix(b"data: "))["error"]["message"] == "It broke"
 
 
 @pytest.mark.parametrize(

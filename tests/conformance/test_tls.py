@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.llm.errors import ConnectionFailed
-from agentcli.llm.http import HttpClient
-from agentcli.llm.messages_api import Carrier
+from agentcli.llm.http import Carrier, HttpClient
 from agentcli.llm.sdk_client import SdkClient, Service
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")

@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 from agentcli.cli.doctor.subject import Result, Subject
 from agentcli.cli.subcommands.shared import wait_for
 from agentcli.errors import AgentcliError, NoKey, did_you_mean
+from agentcli.llm.addresses import is_loopback
 from agentcli.llm.provider import Health
-from agentcli.llm.server_address import is_loopback
 from agentcli.models.choice import NoModel, split_name
 
 _MAX_ANSWER_S = 3.0

@@ -20,7 +20,7 @@ from agentcli.extensions.mcp.client import ServerSpec
 from agentcli.extensions.mcp.config import LOCAL_FILE, Connecting, load_sdk, server_pins, server_specs, servers_in
 from agentcli.extensions.mcp.server import Server, Status
 from agentcli.extensions.programs import WorkspacePrograms
-from agentcli.llm.server_address import is_loopback
+from agentcli.llm.addresses import is_loopback
 from agentcli.settings.files import replace_file
 from agentcli.settings.load import Config, read_layer
 from agentcli.settings.paths import project_root

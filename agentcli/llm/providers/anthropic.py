@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Mapping
 import msgspec
 
 from agentcli.llm.errors import AuthError
-from agentcli.llm.http import HttpClient
+from agentcli.llm.http import Carrier, HttpClient
 from agentcli.llm.media import MediaRules
-from agentcli.llm.messages_api import Carrier, count_messages, stream_messages
 from agentcli.llm.models import ModelInfo, refined
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.providers.base import BaseProvider
+from agentcli.llm.streaming import count_messages, stream_messages
 from agentcli.llm.wire.anthropic_request import media_rules
 
 API_VERSION = "2026-10-21"

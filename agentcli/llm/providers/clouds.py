@@ -8,11 +8,11 @@ import msgspec
 
 from agentcli.llm.errors import BadRequest, ProviderError
 from agentcli.llm.media import MediaRules
-from agentcli.llm.messages_api import MESSAGES, count_messages, stream_messages
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.retry import with_wait
 from agentcli.llm.sdk_client import SdkClient, Service
+from agentcli.llm.streaming import MESSAGES, count_messages, stream_messages
 from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.wire.anthropic_request import media_rules
 

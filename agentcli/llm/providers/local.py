@@ -13,7 +13,6 @@ import msgspec
 
 from agentcli.errors import UserError
 from agentcli.llm.block_edits import block_edits
-from agentcli.llm.chat_completions import stream_chat
 from agentcli.llm.errors import BadRequest, ProviderError
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
@@ -21,6 +20,7 @@ from agentcli.llm.messages import Message, Text, ToolUse
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, complete
 from agentcli.llm.providers.base import BaseProvider, call_events
+from agentcli.llm.streaming import stream_openai
 from agentcli.llm.wire.openai_request import Quirks, media_rules
 
 log = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class LocalProvider(BaseProvider):
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         http = await self._connected()
-        async with aclosing(stream_chat(http, request, info=self.info, provider=self.name, quirks=QUIRKS)) as events:
+        async with aclosing(stream_openai(http, request, info=self.info, provider=self.name, quirks=QUIRKS)) as events:
             async for event in events:
                 if isinstance(event, Done) and (end := _missing_fence(event.message)):
                     yield TextDelta(end)

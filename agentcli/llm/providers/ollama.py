@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
-from agentcli.llm.errors import BadRequest, ProviderError
+from agentcli.llm.addresses import ollama_address
+from agentcli.llm.errors import BadRequest
 from agentcli.llm.event_streams import LineParser
-from agentcli.llm.http import HttpClient, drain, parsed_chunks
-from agentcli.llm.json_text import JsonItems
+from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.off_thread import off_thread_if_large
 from agentcli.llm.provider import Health, Request, StreamEvent
 from agentcli.llm.providers.base import BaseProvider
-from agentcli.llm.server_address import ollama_address
+from agentcli.llm.streaming import stream_reply
 from agentcli.llm.wire.calls import CallIds
-from agentcli.llm.wire.deltas import read
 from agentcli.llm.wire.ollama import ReplyReader, media_rules, to_body
 
 BASE_URL = "http://127.0.0.1:11434"
@@ -46,37 +45,22 @@ class OllamaProvider(BaseProvider):
         return media_rules(self.info)
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        reader = ReplyReader(self.model, ids=CallIds(request.messages))
-        json = JsonItems()
-
-        def feed(line: bytes, out: list[StreamEvent]) -> None:
-            if not reader.is_done:
-                reader.feed(json.decode(line), out)
-
-        try:
-            if not self._was_shown:
-                await self._learn()
-            if request.tools and not self.info.takes_tools:
-                raise BadRequest(f"{self.model} cannot call tools: choose another model, or give it --tools none.")
-            body = await off_thread_if_large(
-                len(request.messages),
-                lambda: to_body(request, self.info, num_ctx=self.info.window, keep_alive=self._keep_alive),
-            )
-            async with self._http.stream("/api/chat", body) as response:
-                pieces = parsed_chunks(response, LineParser(), content_type="ndjson")
-                async for items in pieces:
-                    heard, failure = read(items, feed)
-                    for item in heard:
-                        yield item
-                    if failure is not None:
-                        raise failure
-                    if reader.is_done:
-                        await drain(pieces)
-                        break
-            yield reader.done(request, self.info)
-        except ProviderError as error:
-            error.partial = reader.partial()
-            raise
+        if not self._was_shown:
+            await self._learn()
+        if request.tools and not self.info.takes_tools:
+            raise BadRequest(f"{self.model} cannot call tools: choose another model, or give it --tools none.")
+        stream = stream_reply(
+            self._http,
+            "/api/chat",
+            request,
+            build=lambda: to_body(request, self.info, num_ctx=self.info.window, keep_alive=self._keep_alive),
+            reader=ReplyReader(request, self.info, ids=CallIds(request.messages)),
+            parser=LineParser(),
+            content_type="ndjson",
+        )
+        async with aclosing(stream) as events:
+            async for event in events:
+                yield event
 
     async def _learn(self) -> None:
         """Ask what the model can do and how large its window is."""

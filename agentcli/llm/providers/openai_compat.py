@@ -7,7 +7,6 @@ from functools import cache
 
 import msgspec
 
-from agentcli.llm.chat_completions import stream_chat
 from agentcli.llm.errors import AuthError, ProviderError
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
@@ -15,6 +14,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.providers.catalog import preset_rows
+from agentcli.llm.streaming import stream_openai
 from agentcli.llm.wire.openai_request import Quirks, media_rules
 
 NOT_FOUND = 404
@@ -71,10 +71,7 @@ class OpenAICompatProvider(BaseProvider):
 
     def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self._require_key()
-        stream = stream_chat
-        if (self.info.api or self._quirks.api) == "responses":  # few are asked so; its modules cost each start a little
-            from agentcli.llm.responses_api import stream_response as stream
-        return stream(self._http, request, info=self.info, provider=self.name, quirks=self._quirks)
+        return stream_openai(self._http, request, info=self.info, provider=self.name, quirks=self._quirks)
 
     async def _check(self) -> Health:
         self._require_key()

@@ -55,6 +55,11 @@ _STATUS = {  # of an error that arrives inside a stream whose status was 200
     "api_error": 500,
     "timeout_error": 504,
     "overloaded_error": 529,
+    # As Bedrock reports them (botocore's model of bedrock-runtime).
+    "validationException": 400,
+    "throttlingException": 429,
+    "modelTimeoutException": 504,
+    "serviceUnavailableException": 529,
 }
 
 
@@ -103,7 +108,7 @@ class ReplyReader:
     def __init__(self, model: str, *, ids: CallIds) -> None:
         self.model = model
         self._ids = ids
-        self.is_done = False
+        self.is_closed = self._has_stopped = False
         self._blocks: list[_OpenBlock] = []
         self._by_index: dict[Any, _OpenBlock] = {}
         self._usage: dict[str, Any] = {}
@@ -113,7 +118,7 @@ class ReplyReader:
     def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
         """Append what `event` means to `out`. Raises `ProviderError` for an error event."""
         kind = event.get("type")
-        if self.is_done:
+        if self.is_closed:
             return
         if kind == "content_block_delta":
             self._delta(event, out)
@@ -132,23 +137,19 @@ class ReplyReader:
                 self._note = text_in(details.get("explanation") or details.get("category"))
             self._count(event.get("usage"), out)
         elif kind == "message_stop":
-            self.end(out)
+            self.is_closed = self._has_stopped = True
         elif kind == "error":
             raise error_in_stream(event)
 
     @property
-    def is_whole(self) -> bool:
+    def is_finished(self) -> bool:
         """True once only `message_stop` may be missing."""
         return bool(self._stop_reason) and all(block.is_closed for block in self._blocks)
 
-    def close(self, out: list[StreamEvent]) -> None:
-        """The body's end, or `[DONE]`: only `message_stop` may be missing. Raises `ConnectionFailed` when more is."""
-        if not self.is_whole:
+    def done(self, out: list[StreamEvent]) -> Done:
+        """The whole reply, after the stream's end. Raises `ProviderError` where some of it did not arrive."""
+        if not (self._has_stopped or self.is_finished):
             raise ConnectionFailed("The stream ended before the reply did (no message_stop).")
-        self.end(out)
-
-    def end(self, out: list[StreamEvent]) -> None:
-        """The reply's end, as the server tells it. Raises `ProviderError` where its content did not arrive."""
         if self._stop_reason not in _BREAKS_OFF:
             for block in self._blocks:
                 self._close(block, out)
@@ -157,8 +158,7 @@ class ReplyReader:
             raise ConnectionFailed("The reply ended before anything of it had come.")
         if done.stop_reason == "tool_use" and not any(isinstance(b, ToolUse | Opaque) for b in done.message.content):
             raise ServerError("The reply ended with a tool call, and the call did not arrive.")
-        self.is_done = True
-        out.append(done)
+        return done
 
     def _start(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
         start = event.get("content_block") or {}
@@ -292,4 +292,4 @@ def error_in_stream(event: dict[str, Any]) -> ProviderError:
     if not isinstance(error, dict):
         return ServerError(f"The server reported an error: {error}")
     kind = str(error.get("type", ""))
-    return error_for_status(_STATUS.get(kind, 500), str(error.get("message", kind)), code=kind)
+    return error_for_status(_STATUS.get(kind, 500), str(error.get("message") or kind), code=kind)

@@ -108,9 +108,10 @@ def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[s
 class ReplyReader:
     """Builds a reply from lines. Raises `ProviderError` for an error line and for a truncated prompt."""
 
-    def __init__(self, model: str, *, ids: CallIds) -> None:
-        self.model = model
-        self.is_done = False
+    def __init__(self, request: Request, info: ModelInfo, *, ids: CallIds) -> None:
+        self.model = info.id
+        self.is_closed = False
+        self._request, self._info = request, info
         self._ids = ids
         self._text: list[str] = []
         self._thinking: list[str] = []
@@ -119,9 +120,11 @@ class ReplyReader:
         self._uses: list[ToolUse] = []
         self._last: dict[str, Any] = {}
 
-    def feed(self, line: Any, out: list[StreamEvent]) -> None:
-        if not isinstance(line, dict):
-            return
+    @property
+    def is_finished(self) -> bool:
+        return self.is_closed
+
+    def feed(self, line: dict[str, Any], out: list[StreamEvent]) -> None:
         if line.get("error"):
             raise error_told(line)
         message = line.get("message") or {}
@@ -136,7 +139,7 @@ class ReplyReader:
             self._came_or_went = line["done_reason"]
         elif line.get("done"):
             self._content(self._tags.close(), out)
-            self.is_done = True
+            self.is_closed = True
             self._last = line
             out.append(UsageUpdate(usage_from_wire(line)))
 
@@ -161,18 +164,18 @@ class ReplyReader:
         self._uses.append(use)
         out += [ToolCallStarted(id, name), ToolCallDelta(id, encode_json(use.input).decode()), ToolCallEnded(id)]
 
-    def done(self, request: Request, info: ModelInfo) -> Done:
-        if self._came_or_went and not self.is_done:
+    def done(self, out: list[StreamEvent]) -> Done:
+        if self._came_or_went and not self.is_closed:
             raise Overloaded(f"Ollama only {self._came_or_went}ed {self.model} and gave no reply yet.")
-        if not self.is_done:
+        if not self.is_closed:
             raise ConnectionFailed("The stream ended before the reply did (no done line).")
-        self._refuse_truncation(request, info)
+        self._refuse_truncation()
         return Done(self.partial(calls=True), self._stop_reason(), usage_from_wire(self._last), self.model)
 
-    def _refuse_truncation(self, request: Request, info: ModelInfo) -> None:
+    def _refuse_truncation(self) -> None:
         """Older servers drop the front of a long prompt (system text, tools, goal) and say nothing (ollama#4967)."""
         # What an image costs differs with the model, so only the text is judged.
-        expected = request_size(request, info).bytes / 4 * info.token_factor
+        expected = request_size(self._request, self._info).bytes / 4 * self._info.token_factor
         counted = count_in(self._last.get("prompt_eval_count"))
         if expected > SMALLEST_JUDGED_PROMPT and 0 < counted < LEAST_SHARE * expected:
             raise ContextOverflow(

@@ -57,6 +57,9 @@ def read_all(*events: dict[str, Any]) -> list[StreamEvent]:
     reader, out = ReplyReader("claude-sonnet-5-5", ids=CallIds()), []
     for event in events:
         reader.feed(event, out)
+    if reader.is_closed:
+        done = reader.done(out)
+        out.append(done)
     return out
 
 

@@ -35,10 +35,10 @@ PICTURE = Image(Base64Source("image/png", picture()))
 
 
 def read_all(*lines: Any) -> list[StreamEvent]:
-    reader, out = ReplyReader("qwen3:8b", ids=CallIds(prefix="call_x_")), []
+    reader, out = ReplyReader(asking("Hi"), INFO, ids=CallIds(prefix="call_x_")), []
     for line in lines:
-        reader.feed(line, out)
-    return [*out, reader.done(asking("Hi"), INFO)]
+        reader.feed(line if isinstance(line, dict) else {}, out)  # as the loop does
+    return [*out, reader.done(out)]
 
 
 def done(*lines: Any) -> Done:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from agentcli.errors import ConfigError
+from agentcli.llm.addresses import proxy_for
 from agentcli.llm.errors import BadRequest, ProviderError
 from agentcli.llm.http import HttpClient
-from agentcli.llm.proxies import proxy_for
 from tests.conformance.servers import chat_server, json_reply
 
 THERE = "http://model.example:8000/v1"

@@ -1,0 +1,158 @@
+"""Reads the addresses of servers and chooses the proxy that leads to one, as curl does (HTTP_PROXY, NO_PROXY, …)."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from base64 import b64encode
+from ipaddress import IPv6Address, ip_address, ip_network
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from msgspec import Struct
+
+from agentcli.errors import ConfigError
+
+OLLAMA_PORT = 11_434
+PROXY_SCHEMES = ("http", "https", "socks5", "socks5h")
+_PORTS = {"http": 80, "https": 443, "socks5": 1080, "socks5h": 1080}
+
+Origin = tuple[str, str, int]  # scheme, host, port
+
+
+class Proxy(Struct, frozen=True):
+    """A proxy; `url` is its address without the login."""
+
+    url: str
+    origin: Origin
+    login: tuple[str, str] | None = None
+
+    @property
+    def is_socks(self) -> bool:
+        return self.origin[0].startswith("socks")
+
+    def authorization(self) -> dict[str, str]:
+        """The header with the login, for an HTTP proxy."""
+        return {} if self.login is None else {"proxy-authorization": basic_auth(*self.login)}
+
+
+def basic_auth(name: str, password: str) -> str:
+    """A login as the value of an authorization header (RFC 7617)."""
+    return "Basic " + b64encode(f"{name}:{password}".encode()).decode()
+
+
+def is_address(written: str) -> bool:
+    """True for an http(s) address with a host, and a port that exists where it has one."""
+    try:
+        parts = urlsplit(written)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def origin_of(url: SplitResult) -> Origin:
+    """Scheme, host and port; a name in another script is written as DNS has it. Raises ValueError."""
+    host = url.hostname or ""
+    return url.scheme, host if host.isascii() else host.encode("idna").decode(), url.port or _PORTS.get(url.scheme, 0)
+
+
+def authority_of(host: str, port: int, *, default_port: int = 0) -> str:
+    """A host with its port, unless that is the default one."""
+    shown = f"[{host}]" if ":" in host else host
+    return shown if port == default_port else f"{shown}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_header_name(written: str) -> bool:
+    return re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", written) is not None  # RFC 9110 §5.6.2
+
+
+def ollama_address(written: str) -> str:
+    """OLLAMA_HOST as Ollama reads it: a bare host, a port or both will do; where it listens is where it is reached."""
+    scheme, mark, rest = written.strip().rpartition("://")
+    place, slash, path = rest.partition("/")
+    if _is_ipv6(place):
+        place = f"[{place}]"
+    host, colon, port = (place, "", "") if place.endswith("]") else place.rpartition(":")
+    host, port = (host, port) if colon else (host or port, "")
+    if not mark:  # with a scheme, its own port counts
+        colon, port = ":", port or str(OLLAMA_PORT)
+    reached = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
+    return f"{scheme or 'http'}://{reached}{colon}{port}{slash}{path}"
+
+
+def _is_ipv6(place: str) -> bool:
+    try:
+        return bool(IPv6Address(place))
+    except ValueError:
+        return False
+
+
+def proxy_for(address: str) -> Proxy | None:
+    """The proxy that leads to `address`; None for a direct way, which loopback always is.
+
+    Raises `ConfigError` for a variable that holds no usable proxy. The message never quotes it: it may hold a password.
+    """
+    try:
+        url = urlsplit(address)
+        _, host, port = origin_of(url)
+    except ValueError:
+        return None  # the request will fail with a better message
+    if is_loopback(host):
+        return None
+    known = _known_proxies()
+    name = url.scheme if known.get(url.scheme) else "all"
+    written = known.get(name, "").strip()
+    exceptions = known.get("no", "").lower().replace(",", " ").split()
+    if not written or any(_is_excepted(exception, host, port) for exception in exceptions):
+        return None
+    proxy = _parse_proxy(written)
+    if proxy is None:
+        raise ConfigError(
+            "no usable proxy address: write it as http://HOST:PORT (or https, socks5, socks5h), or unset it.",
+            key=f"{name.upper()}_PROXY",
+        )
+    return proxy
+
+
+def _known_proxies() -> dict[str, str]:
+    if sys.platform == "linux" and not any(name.lower().endswith("_proxy") for name in os.environ):
+        return {}
+    from urllib.request import getproxies  # 8 ms; on macOS it asks the system, too
+
+    return getproxies()
+
+
+def _parse_proxy(written: str) -> Proxy | None:
+    scheme, _, rest = written.rpartition("://")
+    scheme = {"": "http", "socks": "socks5"}.get(scheme.lower(), scheme)  # desktops write socks://
+    try:
+        url = urlsplit(f"{scheme}://{rest}")
+        _, host, _ = origin = origin_of(url)
+    except ValueError:
+        return None
+    is_whole = bool(host) and not any(map(" %".__contains__, host)) and url.path in ("", "/") and url.port != 0
+    if url.scheme not in PROXY_SCHEMES or not is_whole:
+        return None
+    login = (unquote(url.username or ""), unquote(url.password or "")) if url.username or url.password else None
+    return Proxy(f"{url.scheme}://{url.netloc.rpartition('@')[2]}", origin, login)
+
+
+def _is_excepted(exception: str, host: str, port: int) -> bool:
+    """True if a part of NO_PROXY names a host: itself, a domain above it, a network around it, with a port or not."""
+    exception = exception.rpartition("://")[2]
+    if exception.count(":") == 1 or "]:" in exception:
+        exception, _, only_port = exception.rpartition(":")
+        if only_port != str(port):
+            return False
+    try:
+        return ip_address(host) in ip_network(exception.strip("[]"), strict=False)
+    except ValueError:
+        domain = exception.removeprefix("*").removeprefix(".").rstrip(".")
+        return exception == "*" or (bool(domain) and (host == domain or host.endswith(f".{domain}")))

@@ -1,0 +1,197 @@
+"""Streams the reply to one request: a loop for every provider, and the requests of the APIs that several share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from agentcli.llm.errors import ContextOverflow, ProviderError, ServerError
+from agentcli.llm.event_streams import LONGEST_LINE, Parser, ServerSentEvent, SseParser
+from agentcli.llm.http import MAX_ERROR_BODY, Answer, Carrier, not_a_reply, place_of, read_start
+from agentcli.llm.json_text import JsonItems, decode_json
+from agentcli.llm.messages import Message
+from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Done, Request, StreamEvent, TokenCount
+from agentcli.llm.refusals import error_in_json, error_told
+from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.deltas import read
+
+if TYPE_CHECKING:
+    from agentcli.llm.wire.openai_request import Quirks
+
+MESSAGES = "/v1/messages"
+MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 400 bytes, also one that shows nothing
+MAX_DRAIN_S = 0.25
+MANY_MESSAGES = 300  # with fewer, going to a thread and back costs more than building the request
+
+
+class Reader(Protocol):
+    """Builds a reply from its events. `is_closed`: nothing follows."""
+
+    model: str
+    is_closed: bool
+
+    @property
+    def is_finished(self) -> bool:
+        """True once only the end, and the counts of tokens, may be missing."""
+        ...
+
+    def feed(self, event: dict[str, Any], out: list[StreamEvent]) -> None: ...
+
+    def done(self, out: list[StreamEvent]) -> Done: ...
+
+    def partial(self) -> Message: ...
+
+
+async def stream_reply(
+    carrier: Carrier,
+    path: str,
+    request: Request,
+    *,
+    build: Callable[[], dict[str, Any]],
+    reader: Reader,
+    parser: Parser | None = None,
+    content_type: str = "text/event-stream",
+    whole: str = "",
+    window: int = 0,
+) -> AsyncGenerator[StreamEvent, None]:
+    """The reply's events, `Done` last. `whole` is the field of a reply that came at once.
+
+    With a `window`, a longer prompt is an overflow: z.ai drops its beginning and says nothing.
+    Raises `ProviderError` with the partial message.
+    """
+    json = JsonItems()
+
+    def feed(item: ServerSentEvent | bytes, out: list[StreamEvent]) -> None:
+        data = item.data.strip() if isinstance(item, ServerSentEvent) else item
+        if data == "[DONE]":  # gateways end every API's replies so
+            reader.is_closed = True
+        elif data and not reader.is_closed:
+            event = json.decode(data)
+            reader.feed(event if isinstance(event, dict) else {}, out)
+
+    try:
+        is_long = len(request.messages) >= MANY_MESSAGES  # then the event loop, which draws keystrokes, goes on
+        body = await asyncio.to_thread(build) if is_long else build()
+        try:
+            async with carrier.stream(path, body) as response:
+                pieces = _parsed(response, parser or SseParser(), content_type, whole)
+                async for items in pieces:
+                    events, failure = read(items, feed)
+                    for event in events:
+                        yield event
+                    if failure is not None:
+                        raise failure
+                    if reader.is_closed:
+                        await _drain(pieces)
+                        break
+        except ProviderError:
+            if not reader.is_finished:  # else the reply is whole: only its price, if anything, is lost
+                raise
+        last: list[StreamEvent] = []
+        done = reader.done(last)
+        for event in last:
+            yield event
+        if 0 < window < (tokens := done.usage.prompt_tokens):
+            raise ContextOverflow(
+                f"{reader.model} was sent {tokens:,} prompt tokens, which its window of {window:,} "
+                "does not hold: the beginning was dropped."
+            )
+        yield done
+    except ProviderError as error:
+        error.partial = reader.partial()
+        raise
+
+
+async def _parsed(response: Answer, parser: Parser, content_type: str, whole: str) -> AsyncGenerator[list[Any], None]:
+    """The response's body through `parser`, one list of items for each piece that arrived.
+
+    Some servers do not stream: a JSON object that holds the field `whole` is a reply too, as its one event.
+    Raises `ServerError` when the body is not of `content_type` (JSON errors are read, pages are named).
+    """
+    if content_type not in response.headers.get("content-type", content_type).lower():
+        start = await read_start(response, LONGEST_LINE if whole else MAX_ERROR_BODY)
+        try:
+            value = decode_json(start)
+        except ValueError:
+            value = None
+        if whole and isinstance(value, dict) and value.get(whole):
+            yield [ServerSentEvent(start.decode(errors="replace"))]
+            return
+        if isinstance(value, dict | list) and error_in_json(value)[0]:
+            raise error_told(value)
+        raise not_a_reply(response, start)
+    received = 0
+    async for piece in response.pieces():
+        received += len(piece)
+        if received > MAX_STREAM_BYTES:
+            error = ServerError(
+                f"{place_of(response.url)} sent more than {MAX_STREAM_BYTES >> 20} MB for one reply, "
+                "so it was cancelled."
+            )
+            error.is_retryable = False
+            raise error
+        if items := parser.feed(piece):
+            yield items
+    if items := parser.close():
+        yield items
+
+
+async def _drain(pieces: AsyncIterator[Any]) -> None:
+    """Read what follows the last event, so that the connection serves the next request too; never for long."""
+    try:
+        async with asyncio.timeout(MAX_DRAIN_S):
+            async for _ in pieces:
+                pass
+    except (TimeoutError, ProviderError):
+        pass
+
+
+def stream_messages(carrier: Carrier, request: Request, info: ModelInfo) -> AsyncGenerator[StreamEvent, None]:
+    """One request to Anthropic's Messages API."""
+    from agentcli.llm.wire.anthropic_reply import ReplyReader
+    from agentcli.llm.wire.anthropic_request import to_body
+
+    reader = ReplyReader(info.id, ids=CallIds(request.messages))
+    return stream_reply(carrier, MESSAGES, request, build=lambda: to_body(request, info), reader=reader)
+
+
+async def count_messages(carrier: Carrier, request: Request, info: ModelInfo) -> TokenCount:
+    """The own count of a service that speaks the Messages API. Raises `ProviderError`."""
+    from agentcli.llm.wire.anthropic_request import to_body
+
+    body = to_body(request, info)
+    del body["max_tokens"], body["stream"]
+    counted = await carrier.post_json(f"{MESSAGES}/count_tokens", body)
+    tokens = counted.get("input_tokens") if isinstance(counted, dict) else None
+    if not isinstance(tokens, int):
+        raise ServerError(f"{carrier.shown_url} gave no token count: is the base_url right?")
+    return TokenCount(tokens, exact=True)
+
+
+def stream_openai(
+    carrier: Carrier, request: Request, *, info: ModelInfo, provider: str, quirks: Quirks
+) -> AsyncGenerator[StreamEvent, None]:
+    """One request to a server that speaks Chat Completions, or OpenAI's Responses API."""
+    ids, tools = CallIds(request.messages), frozenset(tool.name for tool in request.tools)
+    reader: Reader
+    if (info.api or quirks.api) == "responses":
+        from agentcli.llm.wire import responses_reply, responses_request
+
+        path, whole, to_body = "/responses", "output", responses_request.to_body
+        reader = responses_reply.ReplyReader(info.id, provider, ids=ids)
+    else:
+        from agentcli.llm.wire import openai_reply, openai_request
+
+        path, whole, to_body = "/chat/completions", "choices", openai_request.to_body
+        reader = openai_reply.ReplyReader(info.id, provider, quirks=quirks, tool_names=tools, ids=ids)
+    return stream_reply(
+        carrier,
+        path,
+        request,
+        build=lambda: to_body(request, info, quirks, provider),
+        reader=reader,
+        whole=whole,
+        window=info.window if info.is_known else 0,
+    )
