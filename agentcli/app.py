@@ -60,13 +60,13 @@ from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Workspace
-from agentcli.tools.web.access import WebAccess
-from agentcli.tools.web.lazy import LazyWeb
+from agentcli.tools.web.web import Web
 
 if TYPE_CHECKING:
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.subagents.running import Subagents
     from agentcli.safety.secrets.masking import Masker
+    from agentcli.tools.web.searching import SearchProvider
 
 
 class Builder:
@@ -364,7 +364,7 @@ class Builder:
         lazy = LazySandbox(make)
         sandbox, data = cast("Sandbox", lazy), self._data.of_session(session_id)
         memory = make_memory(config) if self._has_memory else None
-        web = LazyWeb(self._web)
+        web = Web(granted_hosts=config.settings.web.hosts, find_search=self._find_search)
         workspace = Workspace(config.cwd, sandbox, data=data, web=web, memory=memory, home=home, preload=lazy.load)
         workspace.charset = config.settings.tools.charset or ""
         return workspace
@@ -391,14 +391,13 @@ class Builder:
         own = (*credentials_in(self.config.environment), *self.config.kept_keys.values, *secret_headers(self.config))
         return Masker((*own, *values))
 
-    def _web(self) -> WebAccess:
-        """What fetches and searches; importing it takes 55 ms."""
+    def _find_search(self) -> SearchProvider | None:
         from agentcli.tools.web.searching import Tavily
-        from agentcli.tools.web.web import Web
 
+        if self._extras.search is not None:
+            return self._extras.search
         key = self.config.key("TAVILY_API_KEY")
-        search = self._extras.search or (Tavily(key) if key else None)
-        return Web(granted_hosts=self.config.settings.web.hosts, search_provider=search)
+        return Tavily(key) if key else None
 
     def workspace(self, rules: Rules | None = None, *, profile: Profile | None = None) -> Workspace:
         """A workspace without a session, for running single tools."""

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from socket import gaierror
+from typing import Any
 from urllib.parse import SplitResult, quote
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
@@ -101,7 +102,7 @@ class Connections:
     async def _direct(self, origin: Origin, addresses: Sequence[str]) -> Streams:
         """A connection to the first of `addresses` that takes it. Raises OSError."""
         scheme, host, port = origin
-        options = {"ssl": self._tls, "server_hostname": host} if scheme == "https" else {}
+        options: dict[str, Any] = {"ssl": self._tls, "server_hostname": host} if scheme == "https" else {}
         for address in addresses:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):

@@ -23,7 +23,7 @@ from agentcli.tools.remembered import Memory, Past
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.schemas import problem_with, schema_of
 from agentcli.tools.trial import Trial
-from agentcli.tools.web.access import WebAccess
+from agentcli.tools.web.web import Web
 
 OutputLevel = Literal["brief", "standard", "full"]
 
@@ -137,7 +137,7 @@ class Workspace:
     files: FileLedger = field(default_factory=FileLedger)
     shell_cwd: Path | None = None
     data: DataFiles | None = None
-    web: WebAccess | None = None
+    web: Web | None = None
     home: Path = field(default_factory=Path.home)
     exposed: set[Path] = field(default_factory=set)
     preload: Callable[[], object] = lambda: None

@@ -117,3 +117,14 @@ class TodoItem(Struct, frozen=True):
 
 class Todo(Struct, frozen=True):
     items: tuple[TodoItem, ...]
+
+
+class WebFetch(Struct, frozen=True):
+    url: str
+    max_chars: Annotated[int, Meta(ge=1)] | None = None
+    output_level: OutputLevel | None = None
+
+
+class WebSearch(Struct, frozen=True):
+    query: str
+    max_results: Annotated[int, Meta(ge=1, le=20)] | None = None

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from agentcli.tools.builtin import arguments
 from agentcli.tools.tool import Effect, Tool, ToolMode
-from agentcli.tools.web.arguments import WebFetch, WebSearch
 
 
 class Row(Struct, frozen=True):
@@ -33,8 +32,8 @@ TOOLS = (
     Row("grep_search", arguments.GrepSearch, "read"),
     Row("bash", arguments.Bash, "command", time_limit_s=None),  # it keeps the limit the call asks for
     Row("jobs", arguments.Jobs, "none"),
-    Row("web_fetch", WebFetch, "web", is_idempotent=True),
-    Row("web_search", WebSearch, "web", is_idempotent=True),
+    Row("web_fetch", arguments.WebFetch, "web", is_idempotent=True),
+    Row("web_search", arguments.WebSearch, "web", is_idempotent=True),
     Row("read_more", arguments.ReadMore, "none"),
     Row("memory", arguments.MemoryCall, "none"),
     Row("recall", arguments.Recall, "none"),

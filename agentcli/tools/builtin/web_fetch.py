@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from agentcli.errors import ToolError
+from agentcli.tools.builtin.arguments import WebFetch
 from agentcli.tools.observation import beginning_of
 from agentcli.tools.tool import ToolContext, ToolOutput
-from agentcli.tools.web.access import WebPage
-from agentcli.tools.web.arguments import WebFetch
+from agentcli.tools.web.web import WebPage
 
 STANDARD_CHARS = 28_000  # with its first and last line, what one result shows
 BRIEF_CHARS = 4_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from agentcli.errors import ToolError
+from agentcli.tools.builtin.arguments import WebSearch
 from agentcli.tools.tool import ToolContext, ToolOutput
-from agentcli.tools.web.arguments import WebSearch
 
 DEFAULT_RESULTS = 5
 

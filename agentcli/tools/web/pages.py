@@ -7,16 +7,19 @@ import re
 import signal
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from agentcli.errors import ToolError
 from agentcli.settings.short_program import run_short_program
 from agentcli.tools.observation import beginning_of
-from agentcli.tools.web.access import WebPage
 from agentcli.tools.web.charsets import decoded
-from agentcli.tools.web.fetching import Fetched
 from agentcli.tools.web.hidden import visible_text
+from agentcli.tools.web.web import WebPage
+
+if TYPE_CHECKING:
+    from agentcli.tools.web.fetching import Page
 
 MOST_HTML = 3_000_000  # characters of a page that are turned into Markdown; the rest is left out, and that is said
 CONVERSION_S = 20.0
@@ -38,7 +41,7 @@ def require_readable(content_type: str) -> None:
         )
 
 
-async def read_page(fetched: Fetched, *, max_chars: int) -> WebPage:
+async def read_page(fetched: Page, *, max_chars: int) -> WebPage:
     """The page as text: HTML as Markdown, one long line of JSON laid out, other text as it is. Raises `ToolError`."""
     kind = media_type(fetched.content_type)
     text = decoded(fetched.body, fetched.content_type)

@@ -12,8 +12,8 @@ from agentcli.errors import ConfigError, ToolError, ToolErrorKind
 from agentcli.llm.errors import AuthError, ConnectionFailed, ProviderError, Timeout
 from agentcli.llm.http import HttpClient
 from agentcli.safety.addresses.urls import BadUrl, parse_url
-from agentcli.tools.web.access import SearchResult
 from agentcli.tools.web.hidden import visible_text
+from agentcli.tools.web.web import SearchResult
 
 TAVILY_URL = "https://api.tavily.com"
 LONGEST_QUERY = 400  # characters; Tavily refuses longer ones

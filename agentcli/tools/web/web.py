@@ -1,66 +1,90 @@
-"""The web as one session may use it: made once from the settings, used by the web tools and the permission step."""
+"""The web as one session may use it. Only a call loads the modules that fetch and search: they take 55 ms."""
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from agentcli.errors import ToolError
-from agentcli.safety.addresses.judge import UrlVerdict, judge_url
-from agentcli.safety.addresses.urls import BadUrl, parse_url, urls_in
-from agentcli.tools.web.access import SearchResult, WebAccess, WebPage
-from agentcli.tools.web.fetching import Fetcher, FetchLimits, Resolver
-from agentcli.tools.web.pages import read_page, require_readable
-from agentcli.tools.web.searching import SearchProvider, search_web
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from agentcli.safety.addresses.judge import UrlVerdict
+    from agentcli.tools.web.fetching import FetchLimits, Resolve
+    from agentcli.tools.web.searching import SearchProvider
+
+
+class WebPage(Struct, frozen=True):
+    """A fetched page as text. `url` is where it was found in the end; `total_chars` counts what `text` was cut from.
+
+    `notes` say what else was left out, each a sentence.
+    """
+
+    url: str
+    title: str
+    content_type: str
+    text: str
+    total_chars: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def truncated(self) -> bool:
+        return len(self.text) < self.total_chars or bool(self.notes)
+
+
+class SearchResult(Struct, frozen=True):
+    title: str
+    url: str
+    excerpt: str
 
 
 class Web:
     """`granted_hosts` are the person's own (`localhost:3000`, `*.example.com`; see `judge_url`), never a project's.
 
-    `tls` replaces the certificates this machine trusts; `resolver` and `limits` have defaults fit for people.
+    `find_search` gives the search engine, None without one. `resolve` and `limits` have defaults fit for people.
     """
 
     def __init__(
         self,
         *,
         granted_hosts: Sequence[str] = (),
-        search_provider: SearchProvider | None = None,
-        resolver: Resolver | None = None,
+        find_search: Callable[[], SearchProvider | None] = lambda: None,
+        resolve: Resolve | None = None,
         limits: FetchLimits | None = None,
-        tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._granted = tuple(granted_hosts)
-        self._search_provider = search_provider
+        self._granted, self._find_search = tuple(granted_hosts), find_search
+        self._resolve, self._limits = resolve, limits
+        self._typed: list[str] = []
         self._known: set[str] = set()
-        self._fetcher = Fetcher(
-            judge=self.judge,
-            accepts=require_readable,
-            granted_hosts=self._granted,
-            resolver=resolver,
-            limits=limits,
-            tls=tls,
-        )
-
-    def judge(self, url: str) -> UrlVerdict:
-        return judge_url(url, granted_hosts=self._granted, known_urls=self._known)
 
     def note_typed(self, text: str) -> None:
         """Learn the addresses in what the person wrote: to fetch these, and only these, nobody need be asked."""
-        self._known.update(urls_in(text))
+        if "://" in text:
+            self._typed.append(text)
+
+    def judge(self, url: str) -> UrlVerdict:
+        """Decide if an address may be fetched at once, when the person agrees, or never; uses no network."""
+        from agentcli.safety.addresses.judge import judge_url
+        from agentcli.safety.addresses.urls import urls_in
+
+        while self._typed:
+            self._known.update(urls_in(self._typed.pop()))
+        return judge_url(url, granted_hosts=self._granted, known_urls=self._known)
 
     async def fetch(self, url: str, *, max_chars: int) -> WebPage:
-        try:
-            parsed = parse_url(url)
-        except BadUrl as error:
-            raise ToolError(f"Not fetched: {error}.", kind="invalid_parameters") from error
-        return await read_page(await self._fetcher.fetch(parsed), max_chars=max_chars)
+        """The page at an address the person or the rules have agreed to, cut to `max_chars` characters.
+
+        Raises `ToolError`, also for an address that no agreement opens.
+        """
+        from agentcli.tools.web.fetching import Fetcher
+        from agentcli.tools.web.pages import read_page
+
+        fetcher = Fetcher(self.judge, granted_hosts=self._granted, resolve=self._resolve, limits=self._limits)
+        return await read_page(await fetcher.fetch(url), max_chars=max_chars)
 
     async def search(self, query: str, *, max_results: int) -> tuple[SearchResult, ...]:
-        results = await search_web(self._search_provider, query, max_results=max_results)
+        """Raises `ToolError`."""
+        from agentcli.tools.web.searching import search_web
+
+        results = await search_web(self._find_search(), query, max_results=max_results)
         self._known.update(result.url for result in results)
         return results
-
-
-if TYPE_CHECKING:
-    _: WebAccess = Web()

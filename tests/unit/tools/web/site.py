@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.tools.web.access import WebPage
 from agentcli.tools.web.fetching import FetchLimits
-from agentcli.tools.web.web import Web
+from agentcli.tools.web.web import Web, WebPage
 
 Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
 HERE = "127.0.0.1"
@@ -52,7 +51,7 @@ class Names:
     answers: Mapping[str, Sequence[Sequence[str]]] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
 
-    async def resolve(self, host: str, port: int) -> Sequence[str]:
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
         self.asked.append(host)
         answers = self.answers.get(host, [[HERE]])
         return answers[min(self.asked.count(host), len(answers)) - 1]
@@ -107,7 +106,7 @@ def web_of(site: Site, names: Names | None = None, *, granted: Sequence[str] = (
     """A session's web in which the site's address and port stand for the public internet."""
     limits = options.pop("limits", FetchLimits(total_s=5))
     granted_hosts = [f"{HERE}:{site.port}", *granted]
-    return Web(granted_hosts=granted_hosts, resolver=names or Names(), limits=limits, **options)
+    return Web(granted_hosts=granted_hosts, resolve=names or Names(), limits=limits, **options)
 
 
 async def fetched(answer: Answer, *, max_chars: int = 100_000, **options: Any) -> WebPage:

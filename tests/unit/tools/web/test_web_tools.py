@@ -10,8 +10,8 @@ import pytest
 
 from agentcli.errors import ToolError
 from agentcli.tools.builtin import web_fetch, web_search
+from agentcli.tools.builtin.arguments import WebFetch, WebSearch
 from agentcli.tools.tool import OutputLevel, ToolContext, ToolOutput, Workspace
-from agentcli.tools.web.arguments import WebFetch, WebSearch
 from agentcli.tools.web.searching import Tavily
 from agentcli.tools.web.web import Web
 from tests.conformance.servers import SILENCE, LoopbackServer, Reply, html, json_reply, refused_address, running
@@ -34,7 +34,7 @@ async def search(web: Web | None, **given: Any) -> ToolOutput:
 
 
 def tavily(server: LoopbackServer) -> Web:
-    return Web(search_provider=Tavily("tvly-key", base_url=server.url))
+    return Web(find_search=lambda: Tavily("tvly-key", base_url=server.url))
 
 
 def refused(status: int, said: str, **headers: str) -> Reply:
@@ -188,7 +188,7 @@ async def test_a_refused_search_says_what_to_do(answer: Reply, kind: str, says: 
 
 async def test_a_search_that_cannot_be_reached_says_so() -> None:
     with pytest.raises(ToolError, match="cannot be reached") as caught:
-        await search(Web(search_provider=Tavily("key", base_url=refused_address())), query="x")
+        await search(Web(find_search=lambda: Tavily("key", base_url=refused_address())), query="x")
     assert caught.value.kind == "transient_error"
 
 
@@ -197,13 +197,13 @@ async def test_a_search_behind_a_broken_proxy_variable_names_it(monkeypatch: pyt
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HTTPS_PROXY", "ftp://host")
     with pytest.raises(ToolError, match="HTTPS_PROXY") as caught:
-        await search(Web(search_provider=Tavily("key")), query="x")
+        await search(Web(find_search=lambda: Tavily("key")), query="x")
     assert caught.value.kind == "dependency_error"
 
 
 async def test_a_search_that_never_answers_ends() -> None:
     with answering(SILENCE) as server:
-        web = Web(search_provider=Tavily("key", base_url=server.url, time_limit_s=0.2))
+        web = Web(find_search=lambda: Tavily("key", base_url=server.url, time_limit_s=0.2))
         with pytest.raises(ToolError, match="did not answer in time") as caught:
             await search(web, query="x")
     assert caught.value.kind == "timeout"
@@ -211,5 +211,5 @@ async def test_a_search_that_never_answers_ends() -> None:
 
 async def test_a_key_that_no_header_can_carry_is_told() -> None:
     with pytest.raises(ToolError, match="TAVILY_API_KEY") as caught:
-        await search(Web(search_provider=Tavily("k\ney", base_url="http://127.0.0.1:9")), query="x")
+        await search(Web(find_search=lambda: Tavily("k\ney", base_url="http://127.0.0.1:9")), query="x")
     assert caught.value.kind == "permission_denied"
