@@ -42,12 +42,14 @@ def basic_auth(name: str, password: str) -> str:
 
 
 def is_address(written: str) -> bool:
-    """True for an http(s) address with a host, and a port that exists where it has one."""
+    """True for an http(s) address with a host that can be looked up, and a port that exists where it has one."""
     try:
         parts = urlsplit(written)
-        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        host = origin_of(parts)[1]
+        is_whole = parts.scheme in ("http", "https") and bool(host) and parts.port != 0
     except ValueError:
         return False
+    return is_whole and written.isprintable() and not any(character in host for character in ' <>"^`{|}\\%')
 
 
 def origin_of(url: SplitResult) -> Origin:

@@ -60,10 +60,11 @@ class Connections:
                 await self._close(connection)
 
     async def _idle_to(self, origin: Origin) -> Response | None:
-        for connection in [each for each in self._open if each.idle_since]:
-            if not connection.is_alive():
+        for connection in tuple(self._open):
+            if connection.idle_since and not connection.is_alive():
                 await self._close(connection)
-            elif connection.origin == origin:
+            elif connection.idle_since and connection.origin == origin:
+                connection.idle_since = 0.0
                 return connection
         return None
 

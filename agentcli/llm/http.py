@@ -121,7 +121,7 @@ class HttpClient(Carrier):
                         return
                 url = target
             raise BadRequest(
-                f"{self.shown_url} redirects in a loop; the last address was {place_of(url)}. Is the base_url right?"
+                f"{self.shown_url} redirects in a loop; the last address was {shown(url)}. Is the base_url right?"
             )
         except ProviderError as error:
             note_request(error, self._masked, body, is_answered=is_answered)
@@ -147,7 +147,7 @@ class HttpClient(Carrier):
 
 def check_sendable(address: str, headers: Mapping[str, str]) -> None:
     """Raises `BadRequest` or `AuthError` for an address or a header that cannot be sent."""
-    if not is_address(address) or not _is_writable(address):
+    if not is_address(address):
         raise BadRequest(f"{shown(address)!r} is not an http(s) address: set the provider's base_url.")
     for name, value in headers.items():
         if not is_header_name(name) or name in ("content-length", "transfer-encoding"):
@@ -170,28 +170,24 @@ def _login_in(url: SplitResult) -> dict[str, str]:
     return {"authorization": basic_auth(unquote(url.username or ""), unquote(url.password or ""))}
 
 
-def _is_writable(address: str) -> bool:
-    try:
-        _, host, _ = origin_of(urlsplit(address))
-    except ValueError:
-        return False
-    return address.isprintable() and not any(character in host for character in ' <>"^`{|}\\%')
+def redirect_of(response: Answer, *, is_followed: bool = True) -> SplitResult | None:
+    """The address on its own host to which a response leads; None if it is no redirect.
 
-
-def redirect_of(response: Answer) -> SplitResult | None:
-    """The address on its own host to which a response leads; None if it is no redirect. Raises `BadRequest`."""
+    Raises `BadRequest` for every other redirect, and for one that is not to be followed.
+    """
     if not 300 <= response.status < 400:
         return None
     try:
         location = response.headers.get("location", "")
         target = urlsplit(urljoin(response.url.geturl(), location))
-        if response.status != 303 and is_same_place(response.url, target) and location:  # 303 drops the body
+        drops_body = response.status == 303
+        if is_followed and location and not drops_body and is_same_place(response.url, target):
             return target
-        where = place_of(target) if location and target.hostname else "nowhere"
+        where = shown(target) if location and target.hostname else "nowhere"
     except ValueError:
         where = "a malformed address"
     raise BadRequest(
-        f"{place_of(response.url)} redirects to {where}, where the request is not sent. "
+        f"{shown(response.url)} redirects to {where}, where the request is not sent. "
         "If that is the right place, set the base_url to it.",
         status=response.status,
     )
@@ -202,14 +198,9 @@ def is_same_place(here: SplitResult, target: SplitResult) -> bool:
     return origin_of(target) in (origin_of(here), origin_of(here._replace(scheme="https")))
 
 
-def place_of(url: SplitResult) -> str:
-    """An address to be shown, without what may be secret in it."""
-    return url._replace(netloc=url.netloc.rpartition("@")[2], query="", fragment="").geturl()
-
-
-def shown(address: str) -> str:
-    """An address as it was written, without what may be secret in it; it need not be a valid one."""
-    bare = re.split(r"[?#]", address, maxsplit=1)[0]
+def shown(address: str | SplitResult) -> str:
+    """An address without what may be secret in it; it need not be a valid one."""
+    bare = re.split(r"[?#]", address if isinstance(address, str) else address.geturl(), maxsplit=1)[0]
     return re.sub(r"^(\w+://)?[^/]*@", lambda found: found[1] or "", bare)
 
 
@@ -245,7 +236,7 @@ async def read_start(response: Answer, max_bytes: int = MAX_ERROR_BODY) -> bytes
 def raise_for_refusal(response: Answer, body: bytes) -> NoReturn:
     message, code = error_in_body(body, response.masked)
     if response.status == 404:  # the address may be what was not found
-        message = f"{message.rstrip('. ') or 'Not found'}, asked at {place_of(response.url)}"
+        message = f"{message.rstrip('. ') or 'Not found'}, asked at {shown(response.url)}"
     wish = response.headers.get("x-should-retry")
     retry_after = retry_after_seconds(response.headers)
     if retry_after is None and response.status == 429:
@@ -254,7 +245,7 @@ def raise_for_refusal(response: Answer, body: bytes) -> NoReturn:
         response.status,
         message,
         code=code,
-        otherwise=f"HTTP {response.status} {response.reason} from {place_of(response.url)}",
+        otherwise=f"HTTP {response.status} {response.reason} from {shown(response.url)}",
         retry_after=retry_after,
         should_retry={"true": True, "false": False}.get(wish or ""),
     )
@@ -265,7 +256,7 @@ def not_a_reply(response: Answer, start: bytes) -> ServerError:
     kind = response.headers.get("content-type", "no content type")
     text = response.masked(start.decode(errors="replace"))
     error = ServerError(
-        f"{place_of(response.url)} answered with {kind}, and not as a model's server does: is the base_url right? "
+        f"{shown(response.url)} answered with {kind}, and not as a model's server does: is the base_url right? "
         f"It begins: {text[:120]!r}"
     )
     error.is_retryable = False

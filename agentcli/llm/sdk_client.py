@@ -27,7 +27,6 @@ from agentcli.llm.http import (
     check_sendable,
     mask_of,
     note_request,
-    place_of,
     raise_for_refusal,
     redirect_of,
     shown,
@@ -154,11 +153,7 @@ class SdkClient(Carrier):
 
     def _refusal(self, answer: _Response, body: dict[str, Any] | None) -> ProviderError:
         try:
-            if (target := redirect_of(answer)) is not None:
-                raise BadRequest(
-                    f"{place_of(answer.url)} redirects to {place_of(target)}, where Anthropic's SDK is not led. "
-                    "If that is the right place, set the base_url to it."
-                )
+            redirect_of(answer, is_followed=False)  # the SDK would take the key along
             raise_for_refusal(answer, answer.content)
         except ProviderError as error:
             note_request(error, answer.masked, body, is_answered=False)

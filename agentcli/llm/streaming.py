@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agentcli.llm.errors import ContextOverflow, ProviderError, ServerError
 from agentcli.llm.event_streams import LONGEST_LINE, Parser, ServerSentEvent, SseParser
-from agentcli.llm.http import MAX_ERROR_BODY, Answer, Carrier, not_a_reply, place_of, read_start
+from agentcli.llm.http import MAX_ERROR_BODY, Answer, Carrier, not_a_reply, read_start, shown
 from agentcli.llm.json_text import JsonItems, decode_json
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
@@ -127,8 +127,7 @@ async def _parsed(response: Answer, parser: Parser, content_type: str, whole: st
         received += len(piece)
         if received > MAX_STREAM_BYTES:
             error = ServerError(
-                f"{place_of(response.url)} sent more than {MAX_STREAM_BYTES >> 20} MB for one reply, "
-                "so it was cancelled."
+                f"{shown(response.url)} sent more than {MAX_STREAM_BYTES >> 20} MB for one reply, so it was cancelled."
             )
             error.is_retryable = False
             raise error
