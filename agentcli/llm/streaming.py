@@ -14,7 +14,7 @@ from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, TokenCount
 from agentcli.llm.refusals import error_in_json, error_told
-from agentcli.llm.wire.call_ids import CallIds
+from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.deltas import read
 
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ from agentcli.llm.providers.catalog import (
 )
 from agentcli.models.keys import ProviderKeys
 from agentcli.models.providers import ProviderMaker, no_provider, provider_class
-from agentcli.settings import ServerSettings
 from agentcli.settings.keys import KeptKeys, split_command
 from agentcli.settings.load import Config, problem_in
 from agentcli.settings.paths import from_home
+from agentcli.settings.structs import ServerSettings
 
 if TYPE_CHECKING:
     from agentcli.llm.tokens.counting import Encoders

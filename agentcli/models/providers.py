@@ -17,9 +17,9 @@ from agentcli.llm.provider import Provider
 from agentcli.llm.providers.catalog import PROVIDERS, provider_names
 from agentcli.llm.renewed_key import RenewedKeyProvider
 from agentcli.models.keys import ProviderKeys, is_installed
-from agentcli.settings import ServerSettings
 from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home
+from agentcli.settings.structs import ServerSettings
 
 NO_ADDRESS = "this is no address of a server: write it as http://HOST:PORT/PATH (or https)."
 _LIBRARIES = {"bedrock": "boto3", "vertex": "google.auth"}  # of the clouds, which the SDK signs with
