@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 from agentcli.errors import UserError
+from agentcli.key_helper import KeyHelper
 from agentcli.llm.errors import AuthError, ProviderError
 from agentcli.llm.provider import Health, Provider, Request, StreamEvent, TokenCount
 
 UNAUTHORIZED = 401
-
-
-class KeySource(Protocol):
-    async def key(self) -> str:
-        """The key as it is now. Raises `UserError`."""
-        ...
-
-    def forget(self) -> None:
-        """The key was refused."""
-        ...
 
 
 class RenewedKeyProvider:
@@ -29,7 +20,7 @@ class RenewedKeyProvider:
     A request that is refused for its key goes out again, once, with a new one: nothing of a reply has come by then.
     """
 
-    def __init__(self, keys: KeySource, make: Callable[[str], Provider]) -> None:
+    def __init__(self, keys: KeyHelper, make: Callable[[str], Provider]) -> None:
         self._keys, self._make = keys, make
         self._key, self._provider = "", make("")
         self._earlier: list[Provider] = []  # requests may still run on them
@@ -51,22 +42,20 @@ class RenewedKeyProvider:
         return self._provider.media_rules  # type: ignore[attr-defined]  # as above
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        provider = await self._with_key()
-        try:
-            async with aclosing(provider.stream(request)) as events:
-                async for event in events:
-                    yield event
-            return
-        except AuthError as error:
-            if error.status != UNAUTHORIZED:
-                raise
-            self._keys.forget()
-            renewed = await self._with_key()
-            if renewed is provider:
-                raise
-        async with aclosing(renewed.stream(request)) as events:
-            async for event in events:
-                yield event
+        provider, refused = await self._with_key(), False
+        while True:
+            try:
+                async with aclosing(provider.stream(request)) as events:
+                    async for event in events:
+                        yield event
+                return
+            except AuthError as error:
+                if error.status != UNAUTHORIZED or refused:
+                    raise
+                self._keys.forget()
+                before, provider, refused = provider, await self._with_key(), True
+                if provider is before:
+                    raise
 
     async def count_tokens(self, request: Request) -> TokenCount:
         return await (await self._with_key()).count_tokens(request)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -60,18 +60,11 @@ class LocalProvider(BaseProvider):
         http = await self._connected()
         async with aclosing(stream_openai(http, request, info=self.info, provider=self.name, quirks=QUIRKS)) as events:
             async for event in events:
-                if isinstance(event, Done) and (end := _missing_fence(event.message)):
-                    yield TextDelta(end)
-                    event = _with_text(event, end)
                 if isinstance(event, Done) and not event.message.tool_uses:
-                    calls = [
-                        ToolUse(f"call_{secrets.token_hex(6)}", name, given) for name, given in _edits(event, request)
-                    ]
-                    for call in calls:
-                        for part in call_events(call):
-                            yield part
-                    event = _with_calls(event, calls) if calls else event
-                yield event
+                    for part in _completed(event, request):
+                        yield part
+                else:
+                    yield event
 
     async def warm(self, request: Request) -> None:
         """Start the server and let it read the fixed beginning of `request`, so that a first answer need not wait."""
@@ -106,22 +99,17 @@ class LocalProvider(BaseProvider):
             server.release()
 
 
-def _missing_fence(message: Message) -> str:
-    """The end of a code block that the server held back, taking it for the beginning of a call."""
-    return "\n```" if message.text.count("```") % 2 and not message.tool_uses else ""
-
-
-def _edits(done: Done, request: Request) -> list[tuple[str, dict[str, Any]]]:
-    can_edit = any(tool.name == "file_edit" for tool in request.tools)
-    return block_edits(done.message.text, request) if can_edit and "```" in done.message.text else []
-
-
-def _with_calls(done: Done, calls: Sequence[ToolUse]) -> Done:
-    message = Message("assistant", (*done.message.content, *calls))
-    return msgspec.structs.replace(done, message=message, stop_reason="end_turn")
-
-
-def _with_text(done: Done, text: str) -> Done:
-    blocks = list(done.message.content)
-    blocks[-1] = Text(done.message.text + text)
-    return msgspec.structs.replace(done, message=Message("assistant", tuple(blocks)))
+def _completed(done: Done, request: Request) -> Iterator[StreamEvent]:
+    """Yield the missing end of a code block, the calls that a text without calls means, and `Done` with both."""
+    blocks, text, end = list(done.message.content), done.message.text, "\n```"
+    if text.count("```") % 2:  # the server held the end back, taking it for the beginning of a call
+        text += end
+        blocks[-1] = Text(text)
+        yield TextDelta(end)
+    can_edit = "```" in text and any(tool.name == "file_edit" for tool in request.tools)
+    edits = block_edits(text, request) if can_edit else []
+    calls = [ToolUse(f"call_{secrets.token_hex(6)}", name, given) for name, given in edits]
+    for call in calls:
+        yield from call_events(call)
+    stop = "end_turn" if calls else done.stop_reason
+    yield msgspec.structs.replace(done, message=Message("assistant", (*blocks, *calls)), stop_reason=stop)
