@@ -13,30 +13,20 @@ from agentcli.llm.provider import Provider
 PROVIDERS = ("anthropic", "openai_compat", "ollama", "local", "scripted", "bedrock", "vertex", "foundry")
 
 _SHOWN = {
-    "anthropic": "Anthropic",
-    "azure": "Azure OpenAI",
-    "bedrock": "Amazon Bedrock",
-    "deepseek": "DeepSeek",
-    "foundry": "Microsoft Foundry",
-    "gemini": "Gemini",
-    "groq": "Groq",
-    "lmstudio": "LM Studio",
-    "ollama": "Ollama",
-    "openai": "OpenAI",
-    "openrouter": "OpenRouter",
-    "vertex": "Google Vertex AI",
-    "vllm": "vLLM",
-}
+    "anthropic": "Anthropic", "azure": "Azure OpenAI", "bedrock": "Amazon Bedrock", "deepseek": "DeepSeek",
+    "foundry": "Microsoft Foundry", "gemini": "Gemini", "groq": "Groq", "lmstudio": "LM Studio", "ollama": "Ollama",
+    "openai": "OpenAI", "openrouter": "OpenRouter", "vertex": "Google Vertex AI", "vllm": "vLLM",
+}  # fmt: skip
 
 
 def provider_display_name(provider: str) -> str:
-    """The name of a provider as its vendor writes it; of one from the settings its own."""
+    """Return the name of a provider as its vendor writes it; of one from the settings its own."""
     return _SHOWN.get(provider, provider)
 
 
 @cache
 def preset_rows() -> dict[str, dict[str, Any]]:
-    """The bundled servers as presets.toml has them; reading them needs no provider's module."""
+    """Return the bundled servers as presets.toml has them; reading them needs no provider's module."""
     return tomllib.loads(Path(__file__).with_name("presets.toml").read_text("utf-8"))
 
 

@@ -75,7 +75,12 @@ class OpenAICompatProvider(BaseProvider):
 
     async def _check(self) -> Health:
         self._require_key()
-        await self._show_key()
+        try:
+            if self._key_path:
+                await self._http.get_json(self._key_path)
+        except ProviderError as error:
+            if error.status != NOT_FOUND:  # a gateway in front of it may not have the path
+                raise
         try:
             listed = await self._http.get_json("/models")
         except ProviderError as error:
@@ -89,23 +94,11 @@ class OpenAICompatProvider(BaseProvider):
             return Health(False, f"{self.name} has no model {self.model!r}; there is {', '.join(ids[:8])}", ids)
         return Health(True, f"{self.model} answers", ids)
 
-    async def _show_key(self) -> None:
-        """Have the key checked where the list of models needs none. Raises `ProviderError` when it is refused."""
-        if self._key_path:
-            try:
-                await self._http.get_json(self._key_path)
-            except ProviderError as error:
-                if error.status != NOT_FOUND:  # a gateway in front of it may not have the path
-                    raise
-
     def _require_key(self) -> None:
         if not self._has_key:
-            where = (
-                f"set {self._key_env}, or keep one with agentcli login {self.name}"
-                if self._key_env
-                else f"set providers.{self.name}.api_key_env"
-            )
-            raise AuthError(f"No key for {self.name}: {where}.")
+            where = f"{self._key_env}, or keep one with agentcli login {self.name}"
+            where = where if self._key_env else f"providers.{self.name}.api_key_env"
+            raise AuthError(f"No key for {self.name}: set {where}.")
 
     async def aclose(self) -> None:
         await self._http.aclose()
