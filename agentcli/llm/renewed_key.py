@@ -7,7 +7,6 @@ from contextlib import aclosing
 from typing import Any
 
 from agentcli.errors import UserError
-from agentcli.key_helper import KeyHelper
 from agentcli.llm.errors import AuthError, ProviderError
 from agentcli.llm.provider import Health, Provider, Request, StreamEvent, TokenCount
 

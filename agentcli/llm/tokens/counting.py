@@ -26,7 +26,7 @@ from msgspec import Meta, Struct
 
 from agentcli.errors import AgentcliError, ConfigError, did_you_mean
 from agentcli.llm.http import HttpClient
-from agentcli.llm.media import TOKENS_PER_IMAGE, TOKENS_PER_PAGE, audio_tokens, document_tokens, image_tokens
+from agentcli.llm.media import audio_tokens, document_tokens, image_tokens
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import ToolSpec
@@ -276,21 +276,20 @@ def _parts(value: Any, family: str) -> Iterator[str | int]:
         case list() | tuple():
             for item in value:
                 yield from _parts(item, family)
-        case {"type": "image" | "document" as kind, "source": {"type": "base64", "data": str(data)}}:
-            yield image_tokens(data, family) if kind == "image" else document_tokens(data, family)
-        case {"type": "image" | "image_url" | "input_image"}:
-            url = value.get("image_url", "")
-            url = url.get("url", "") if isinstance(url, dict) else url
-            start, _, data = str(url).partition(";base64,")
-            yield image_tokens(data, family) if start.startswith("data:image/") else TOKENS_PER_IMAGE
-        case {"type": "file" | "input_file"} | {"type": "document", "source": {"type": "url" | "file"}}:
-            # Its data are base64, or an address that holds it; a file that only the server has counts as a page.
-            file = value.get("file", value)
-            start, _, data = str((file.get("file_data") if isinstance(file, dict) else "") or "").rpartition(";base64,")
+        case {"type": "document", "source": {"type": "text", "data": text}}:
+            yield str(text)
+        case {"type": "document", "source": {"content": parts}}:
+            yield from _parts(parts, family)
+        case {"type": "image" | "image_url" | "input_image" | "document" | "file" | "input_file" as kind}:
+            holder = next((value[key] for key in ("source", "image_url", "file") if value.get(key)), value)
+            fields = holder if isinstance(holder, dict) else {"url": holder}
+            # Base64, an address that holds it or tells where it is, or nothing where only the server has it.
+            data = next((str(fields[key]) for key in ("data", "url", "file_data") if fields.get(key)), "")
+            start, _, data = data.rpartition(";base64,")
             if start.startswith("data:text/"):
                 yield base64.b64decode(data + "==").decode(errors="replace")
             else:
-                yield document_tokens(data, family) if data else TOKENS_PER_PAGE
+                yield image_tokens(data, family) if "image" in kind else document_tokens(data, family)
         case {"type": "input_audio", "input_audio": {"data": str(data)} as audio}:
             yield audio_tokens(data, str(audio.get("format")), family)
         case {"type": "tool_use", "name": name, "input": given}:

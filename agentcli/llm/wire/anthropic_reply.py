@@ -9,17 +9,7 @@ from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, error_for_status
 from agentcli.llm.json_text import decode_json, encode_json
-from agentcli.llm.messages import (
-    Block,
-    Message,
-    Opaque,
-    RedactedThinking,
-    StopReason,
-    Text,
-    Thinking,
-    ToolUse,
-    Usage,
-)
+from agentcli.llm.messages import Block, Message, Opaque, RedactedThinking, StopReason, Text, Thinking, ToolUse, Usage
 from agentcli.llm.provider import (
     Done,
     StreamEvent,

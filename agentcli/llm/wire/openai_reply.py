@@ -11,16 +11,7 @@ from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded
 from agentcli.llm.json_text import encode_json
-from agentcli.llm.messages import (
-    Block,
-    Message,
-    Opaque,
-    StopReason,
-    Text,
-    Thinking,
-    ToolUse,
-    Usage,
-)
+from agentcli.llm.messages import Block, Message, Opaque, StopReason, Text, Thinking, ToolUse, Usage
 from agentcli.llm.provider import (
     Done,
     StreamEvent,
@@ -42,15 +33,7 @@ MAX_TEXT_OF_CALLS = 100_000  # characters that are searched for calls, where onl
 class ReplyReader:
     """Builds a reply from chunks. Raises `ProviderError` for an error inside the stream."""
 
-    def __init__(
-        self,
-        model: str,
-        provider: str,
-        *,
-        quirks: Quirks,
-        tool_names: frozenset[str],
-        ids: CallIds,
-    ) -> None:
+    def __init__(self, model: str, provider: str, *, quirks: Quirks, tool_names: frozenset[str], ids: CallIds) -> None:
         self.model = model
         self.is_finished = False
         self.is_closed = False  # the server said that nothing follows
