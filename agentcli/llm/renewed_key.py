@@ -9,6 +9,7 @@ from typing import Any
 from agentcli.errors import UserError
 from agentcli.llm.errors import AuthError, ProviderError
 from agentcli.llm.provider import Health, Provider, Request, StreamEvent, TokenCount
+from agentcli.settings.keys import KeyHelper
 
 UNAUTHORIZED = 401
 

@@ -19,7 +19,7 @@ from agentcli.conversation.entries import SHORTENED_SOON, Assistant, Body, Calls
 from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
-from agentcli.llm.media import BoundsMedia, told_left_out
+from agentcli.llm.media import BoundsMedia, left_out_notices
 from agentcli.llm.messages import Text, Usage, answered
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
@@ -86,7 +86,7 @@ def tell_left_out(turn: Turn, provider: Provider, request: Request) -> None:
     """Tell the person once which images and PDFs this model is not shown; a text stands for each."""
     if not isinstance(provider, BoundsMedia):
         return
-    for told in told_left_out(request.messages, provider.media_rules):
+    for told in left_out_notices(request.messages, provider.media_rules):
         if (key := f"{provider.name}/{provider.model}: {told}") not in turn.state.told:
             turn.state.told.add(key)
             turn.emit(Notice(f"{key}."))

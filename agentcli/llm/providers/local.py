@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 QUIRKS = Quirks(read_text_calls=True, null_content=False, images=0, extra_body={"temperature": 0, "cache_prompt": True})
 
 
-class Server(Protocol):
+class ModelServer(Protocol):
     """A running model server that stays up until it is released."""
 
     base_url: str
@@ -41,14 +41,17 @@ class Server(Protocol):
     def release(self) -> None: ...
 
 
+Start = Callable[[], Awaitable[ModelServer]]
+
+
 class LocalProvider(BaseProvider):
     """The model of one server. `start` gives the server, when the first request comes or the one before has died."""
 
-    def __init__(self, info: ModelInfo, *, start: Callable[[], Awaitable[Server]], read_timeout: float = 600.0) -> None:
+    def __init__(self, info: ModelInfo, *, start: Start, read_timeout: float = 600.0) -> None:
         super().__init__(msgspec.structs.replace(info, sends_back="none"))
         self._start = start
         self._read_timeout = read_timeout
-        self._server: Server | None = None
+        self._server: ModelServer | None = None
         self._http: HttpClient | None = None
         self._starting = asyncio.Lock()
 
