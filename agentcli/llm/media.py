@@ -31,12 +31,9 @@ TOKENS_PER_PAGE = 3_000
 BYTES_PER_PAGE = 50_000  # of a PDF that cannot be read here
 SPEECH_BYTES, WAV_BYTES = 8_000, 32_000  # of a second: speech as MP3 or the like, and as samples of 16 bits at 16 kHz
 _MAGIC = {
-    b"\x89PNG\r\n\x1a\n": "image/png",
-    b"\xff\xd8\xff": "image/jpeg",
-    b"GIF87a": "image/gif",
-    b"GIF89a": "image/gif",
+    b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF87a": "image/gif", b"GIF89a": "image/gif",
     b"%PDF-": "application/pdf",
-}
+}  # fmt: skip
 _ENDS = {"png": b"IEND", "jpeg": b"\xff\xd9", "gif": b";"}  # Pillow itself refuses a WebP image that is not whole
 
 log = logging.getLogger(__name__)

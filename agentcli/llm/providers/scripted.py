@@ -75,7 +75,7 @@ class ScriptedProvider(BaseProvider):
         keeps: int | None = None,
     ) -> None:
         super().__init__(info or ModelInfo("script", "scripted", prices=Prices(), takes_images=True))
-        self._replies = [_reply(reply) for reply in replies]
+        self._replies = [msgspec.convert(reply, ScriptedReply, from_attributes=True) for reply in replies]
         self._waiting = [*self._replies]
         self.requests: deque[Request] = deque(maxlen=keeps)
 
@@ -143,10 +143,6 @@ def read_script(path: Path) -> list[ScriptedReply]:
             except msgspec.DecodeError as error:
                 raise UserError(f"{path}, line {number}: {error}") from error
     return replies
-
-
-def _reply(reply: ScriptedReply | Mapping[str, Any]) -> ScriptedReply:
-    return reply if isinstance(reply, ScriptedReply) else msgspec.convert(reply, ScriptedReply)
 
 
 def _error(told: ScriptedError) -> errors.ProviderError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from agentcli.llm.errors import ProviderError, ServerError
@@ -47,31 +49,18 @@ def count_in(value: Any) -> int:
 
 
 def merged(events: list[StreamEvent]) -> list[StreamEvent]:
-    """The same events with neighbouring deltas of one kind (and one call) joined; order is kept."""
+    """Return the same events with neighbouring deltas of one kind (and one call) joined; order is kept."""
+    if len(events) < 2:
+        return events
     joined: list[StreamEvent] = []
-    position, count = 0, len(events)
-    while position < count:
-        event = events[position]
-        kind = type(event)
-        position += 1
-        # Compared by identity, which is the fastest and which the type checker does not follow: each delta comes here.
+    for kind, group in groupby(events, type):  # each delta comes here, so the loops are those of C
         if kind is TextDelta or kind is ThinkingDelta:
-            parts = [event.text]  # type: ignore[union-attr]
-            while position < count and type(events[position]) is kind:
-                parts.append(events[position].text)  # type: ignore[union-attr]
-                position += 1
-            joined.append(kind("".join(parts)))
-        elif isinstance(event, ToolCallDelta):
-            parts = [event.partial_json]
-            while position < count:
-                following = events[position]
-                if not isinstance(following, ToolCallDelta) or following.id != event.id:
-                    break
-                parts.append(following.partial_json)
-                position += 1
-            joined.append(ToolCallDelta(event.id, "".join(parts)))
+            joined.append(kind("".join([event.text for event in group])))  # type: ignore[union-attr]
+        elif kind is ToolCallDelta:
+            for id, deltas in groupby(group, attrgetter("id")):
+                joined.append(ToolCallDelta(id, "".join([delta.partial_json for delta in deltas])))  # type: ignore[union-attr]
         else:
-            joined.append(event)
+            joined += group
     return joined
 
 

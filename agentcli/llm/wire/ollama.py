@@ -50,13 +50,10 @@ def to_body(request: Request, info: ModelInfo, *, num_ctx: int, keep_alive: str)
     elif info.thinking == "effort":
         body["think"] = {"xhigh": "high", "max": "high"}.get(request.effort or "medium", request.effort or "medium")
     if request.tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": tool.input_schema},
-            }
-            for tool in request.tools
+        functions = [
+            {"name": t.name, "description": t.description, "parameters": t.input_schema} for t in request.tools
         ]
+        body["tools"] = [{"type": "function", "function": function} for function in functions]
     body["messages"] = list(_messages(request, info))
     return request.sent(body)
 
@@ -95,11 +92,8 @@ def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
 def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[str, Any]:
     if isinstance(content, str):
         return {"role": role, "content": content, **more}
-    wire: dict[str, Any] = {
-        "role": role,
-        "content": "\n\n".join(block.text for block in content if isinstance(block, Text)),
-        **more,
-    }
+    text = "\n\n".join(block.text for block in content if isinstance(block, Text))
+    wire: dict[str, Any] = {"role": role, "content": text, **more}
     if images := [block.source.data for block in content if isinstance(block, Image)]:
         wire["images"] = images
     return wire

@@ -100,17 +100,13 @@ def _thinking(request: Request, info: ModelInfo, quirks: Quirks) -> dict[str, An
     if request.effort is None or info.thinking == "none":
         return {}
     effort = quirks.efforts.get(request.effort, request.effort)
-    match quirks.thinking_format:
-        case "reasoning_effort":
-            return {"reasoning_effort": effort}
-        case "thinking":
-            return {"thinking": {"type": "enabled"}, "reasoning_effort": effort}
-        case "enable_thinking":
-            return {"enable_thinking": True}
-        case "chat_template_kwargs":
-            return {"chat_template_kwargs": {"enable_thinking": True}}
-        case _:
-            return {}
+    forms: dict[str, dict[str, Any]] = {
+        "reasoning_effort": {"reasoning_effort": effort},
+        "thinking": {"thinking": {"type": "enabled"}, "reasoning_effort": effort},
+        "enable_thinking": {"enable_thinking": True},
+        "chat_template_kwargs": {"chat_template_kwargs": {"enable_thinking": True}},
+    }
+    return forms.get(quirks.thinking_format, {})
 
 
 def _tool(tool: ToolSpec, quirks: Quirks) -> dict[str, Any]:
@@ -173,14 +169,10 @@ def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any
             own |= block.data.get(EXTRAS, {})
             wire |= {name: value for name, value in block.data.items() if name != EXTRAS}
     if quirks.extra_content:
-        _add_extras(wire.get("tool_calls", []), message, own, quirks)
+        for number, (call, use) in enumerate(zip(wire.get("tool_calls", ()), message.tool_uses, strict=True)):
+            if extra := own.get(use.id) or (quirks.extra_content if number == 0 else None):
+                call[EXTRAS] = extra
     return wire
-
-
-def _add_extras(calls: list[dict[str, Any]], message: Message, own: dict[str, Any], quirks: Quirks) -> None:
-    for number, (call, use) in enumerate(zip(calls, message.tool_uses, strict=True)):
-        if extra := own.get(use.id) or (quirks.extra_content if number == 0 else None):
-            call[EXTRAS] = extra
 
 
 def _own_thinking(message: Message) -> str:
