@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-import msgspec
-
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.messages import ToolUse
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import (
-    Health,
-    Request,
-    StreamEvent,
-    TokenCount,
-    ToolCallDelta,
-    ToolCallEnded,
-    ToolCallStarted,
-)
+from agentcli.llm.provider import Health, Request, TokenCount
 from agentcli.llm.retry import with_wait
 from agentcli.llm.tokens.estimates import estimate
 
@@ -51,9 +40,3 @@ class BaseProvider(ABC):
 
     def _answers(self, models: tuple[str, ...] = ()) -> Health:
         return Health(True, f"{self.model} answers, window {self.info.window:,} tokens", models)
-
-
-def call_events(call: ToolUse) -> tuple[StreamEvent, ...]:
-    """Return the events of a call that is known whole."""
-    arguments = msgspec.json.encode(call.input).decode()
-    return ToolCallStarted(call.id, call.name), ToolCallDelta(call.id, arguments), ToolCallEnded(call.id)

@@ -19,8 +19,9 @@ from agentcli.llm.media import MediaRules
 from agentcli.llm.messages import Message, Text, ToolUse
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, complete
-from agentcli.llm.providers.base import BaseProvider, call_events
+from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.streaming import stream_openai
+from agentcli.llm.wire.calls import call_events
 from agentcli.llm.wire.openai_request import Quirks, media_rules
 
 log = logging.getLogger(__name__)

@@ -141,6 +141,12 @@ def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str,
     return []
 
 
+def call_events(call: ToolUse) -> list[StreamEvent]:
+    """Return the events of a call that is known whole."""
+    arguments = encode_json(call.input).decode()
+    return [ToolCallStarted(call.id, call.name), ToolCallDelta(call.id, arguments), ToolCallEnded(call.id)]
+
+
 class ArrivingCalls:
     """The calls of one reply, in the order they began."""
 

@@ -6,25 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded
-from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import MediaRules, fitted
 from agentcli.llm.messages import Block, Image, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import (
-    Done,
-    Request,
-    StreamEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallDelta,
-    ToolCallEnded,
-    ToolCallStarted,
-    UsageUpdate,
-)
+from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
 from agentcli.llm.refusals import error_told
 from agentcli.llm.tokens.estimates import request_size
 from agentcli.llm.transcript import in_turn
-from agentcli.llm.wire.calls import CallIds, parse_arguments, plain_name
+from agentcli.llm.wire.calls import CallIds, call_events, parse_arguments, plain_name
 from agentcli.llm.wire.deltas import ThinkTags, count_in, text_in
 
 SMALLEST_JUDGED_PROMPT = 2_000  # tokens; below that an estimate is too coarse to tell truncation
@@ -156,7 +145,7 @@ class ReplyReader:
             parsed = parse_arguments(str(arguments))
             use = ToolUse(id, name, parsed or {}, unparsed="" if parsed is not None else str(arguments))
         self._uses.append(use)
-        out += [ToolCallStarted(id, name), ToolCallDelta(id, encode_json(use.input).decode()), ToolCallEnded(id)]
+        out += call_events(use)
 
     def done(self, out: list[StreamEvent]) -> Done:
         if self._came_or_went and not self.is_closed:

@@ -10,20 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded
-from agentcli.llm.json_text import encode_json
 from agentcli.llm.messages import Block, Message, Opaque, StopReason, Text, Thinking, ToolUse, Usage
-from agentcli.llm.provider import (
-    Done,
-    StreamEvent,
-    TextDelta,
-    ThinkingDelta,
-    ToolCallDelta,
-    ToolCallEnded,
-    ToolCallStarted,
-    UsageUpdate,
-)
+from agentcli.llm.provider import Done, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
 from agentcli.llm.refusals import error_told
-from agentcli.llm.wire.calls import ArrivingCalls, CallIds, calls_in_text
+from agentcli.llm.wire.calls import ArrivingCalls, CallIds, call_events, calls_in_text
 from agentcli.llm.wire.deltas import ThinkTags, count_in, text_in
 from agentcli.llm.wire.openai_request import EXTRAS, Quirks
 
@@ -155,9 +145,8 @@ class ReplyReader:
         """Calls that the model wrote as plain text."""
         uses = []
         for name, arguments in written:
-            id = self._ids.take()
-            out += [ToolCallStarted(id, name), ToolCallDelta(id, encode_json(arguments).decode()), ToolCallEnded(id)]
-            uses.append(ToolUse(id, name, arguments))
+            uses.append(ToolUse(self._ids.take(), name, arguments))
+            out += call_events(uses[-1])
         return uses
 
     def _said(self) -> list[Block]:
