@@ -1,4 +1,4 @@
-"""Lets an agent try a task once: in a fresh copy, confined, with a session and a home of its own."""
+"""Lets an agent attempt a task: in a fresh copy, confined, with a session and a home of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,7 @@ from agentcli.app import Builder
 from agentcli.conversation.mentions import with_attachments
 from agentcli.conversation.portable import packed
 from agentcli.errors import UsageError
-from agentcli.evals.checks import check
-from agentcli.evals.measures import measures, record_for_check
+from agentcli.evals.checks import check, measures, record_for_check
 from agentcli.evals.outcome import Attempted, End, Outcome, Variant
 from agentcli.evals.task import BUNDLED, Task
 from agentcli.evals.temporary_folders import remove_abandoned, temporary_folder
@@ -36,10 +35,10 @@ from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import Paths
 from agentcli.setup.extras import Extras
 
-# What of the person's settings counts: how models are reached. All else would make results depend on who runs them.
+# The person's settings that count: how models are reached. All else would make results depend on who runs them.
 _FROM_PERSON = ("provider", "providers", "models", "local", "retry", "tokens", "sandbox")
 _FROM_TASK = frozenset(("compaction", "tools", "skills", "agents", "memory", "data"))
-# Errors that say nothing of the agent.
+# Errors that say nothing about the agent.
 _FAILURES = frozenset(
     "AuthError BillingError ModelNotFound RateLimit Overloaded ServerError Timeout ConnectionFailed NoKey "
     "StorageError".split()
@@ -51,7 +50,7 @@ _END_S = 30.0  # for an interrupted turn to end
 
 
 class Attempts:
-    """Makes attempts with one variant; `person` is the configuration of whoever runs them."""
+    """Makes attempts with one variant in this process; `person` is the configuration of whoever runs them."""
 
     def __init__(self, person: Config, variant: Variant) -> None:
         self._person = person
@@ -62,7 +61,7 @@ class Attempts:
         await self._models.aclose()
 
     async def make(self, task: Task, sample: int) -> Attempted:
-        """Try a task once. Raises `UserError` for what is wrong with the task, the settings or this machine."""
+        """Attempt a task once. Raises `UserError` for a fault of the task, the settings or this machine."""
         await asyncio.to_thread(remove_abandoned)
         with temporary_folder() as room:
             await asyncio.to_thread(_fill, task, room / "work")
@@ -70,18 +69,19 @@ class Attempts:
             provider = self._provider(task)
             async with self._session(provider, config) as session:
                 began = time.monotonic()
-                limit = self._variant.time_s or task.limits.time_s
-                ends, timed_out = await _answers(session, task, limit, small=self._is_small(provider))
-                seconds = time.monotonic() - began
+                limit_s = self._variant.time_s or task.limits.time_s
+                ends, timed_out = await _answer_prompts(session, task, limit_s, is_small=self._is_small(provider))
+                seconds = round(time.monotonic() - began, 3)
                 entries = [*session.snapshot().conversation.entries]
                 meter = session.state.meter
+            end, error, failure = _how_it_ended(ends[-1] if ends else None)
             outcome = Outcome(
                 task.name,
                 sample,
-                end=_end(ends, timed_out=timed_out),
-                error=_error(ends),
-                seconds=round(seconds, 3),
-                failure=_failure(ends),
+                end="timeout" if timed_out else end,
+                error=error,
+                seconds=seconds,
+                failure=failure,
                 cost_usd=meter.cost_usd,
                 usage=meter.total,
                 **measures(entries, ends, str(config.cwd)),
@@ -93,27 +93,14 @@ class Attempts:
             return Attempted(outcome, packed(entries))
 
     def _config(self, task: Task, room: Path) -> Config:
-        """The settings of an attempt: the person's models, and nothing else of theirs."""
-        variant, person = self._variant, self._person
+        """Return the settings of an attempt: the person's models, the task's limits, and the variant over both."""
+        person, limits = self._person, {"max_turns": task.limits.turns, "max_budget_usd": task.limits.cost_usd}
         if wrong := sorted(task.settings.keys() - _FROM_TASK):
             raise UsageError(
                 f"{task.folder / 'task.toml'}: a task sets only {', '.join(sorted(_FROM_TASK))}, not {wrong[0]}."
             )
-        layers = [
-            person_settings(person),
-            task.settings,
-            variant.settings,
-            {
-                "permissions": {"mode": variant.permission_mode},
-                "limits": {
-                    "max_turns": variant.turns or task.limits.turns,
-                    "max_budget_usd": variant.cost_usd or task.limits.cost_usd,
-                },
-                "mcp": {"enabled": False},
-            },
-        ]
-        flags: dict[str, Any] = {}
-        for layer in layers:
+        flags: dict[str, Any] = {"permissions": {"mode": "auto"}, "limits": limits}
+        for layer in (person_settings(person), task.settings, self._variant.settings, {"mcp": {"enabled": False}}):
             flags = _merged(flags, layer)
         masked = [*flags.get("sandbox", {}).get("masked", ()), str(task.folder.parent), str(BUNDLED)]
         if task.repository is not None:  # its later commits hold the solution
@@ -162,12 +149,12 @@ class Attempts:
 
 
 def person_settings(person: Config) -> dict[str, Any]:
-    """Those of the person's settings that count, nested like config.toml."""
+    """Return the person's settings that count, nested like config.toml."""
     return {key: msgspec.to_builtins(getattr(person.settings, key)) for key in _FROM_PERSON}
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables joined key by key; for all else the one above counts."""
+    """Join tables key by key; of other values the one above counts."""
     joined = dict(below)
     for key, value in above.items():
         held = joined.get(key)
@@ -176,7 +163,7 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
 
 
 def _fill(task: Task, work: Path) -> None:
-    """Make the copy that the agent works in. Raises `UsageError`."""
+    """Make the copy in which the agent works. Raises `UsageError`."""
     if task.repository is None:
         shutil.copytree(task.folder / "start", work, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         return
@@ -207,17 +194,19 @@ def _git(task: Task, *arguments: str) -> str:
     return done.stdout
 
 
-async def _answers(session: Session, task: Task, limit: float, *, small: bool) -> tuple[list[Done | TurnFailed], bool]:
-    """How each prompt was answered, and True where the time ran out; nothing is asked after a turn that failed."""
+async def _answer_prompts(
+    session: Session, task: Task, limit_s: float, *, is_small: bool
+) -> tuple[list[Done | TurnFailed], bool]:
+    """Return the ends of the turns, and True if the time ran out. A turn that failed is the last one."""
     ends: list[Done | TurnFailed] = []
     try:
-        async with asyncio.timeout(limit):
+        async with asyncio.timeout(limit_s):
             for prompt in task.prompts:
                 if prompt.split()[0] == "/compact":
                     await session.compact(prompt.removeprefix("/compact").strip())
                     continue
                 workspace = session.snapshot().workspace
-                ends.append(await session.answer(with_attachments(prompt, workspace, bare_names=small)))
+                ends.append(await session.answer(with_attachments(prompt, workspace, bare_names=is_small)))
                 if isinstance(ends[-1], TurnFailed) or ends[-1].reason not in ("end_turn", "max_tokens"):
                     break
     except TimeoutError:
@@ -229,21 +218,9 @@ async def _answers(session: Session, task: Task, limit: float, *, small: bool) -
     return ends, False
 
 
-def _end(ends: Sequence[Done | TurnFailed], *, timed_out: bool) -> End:
-    if timed_out:
-        return "timeout"
-    last = ends[-1] if ends else None
-    if last is None or isinstance(last, TurnFailed):
-        return "error"
-    return "interrupted" if last.reason == "declined" else last.reason
-
-
-def _error(ends: Sequence[Done | TurnFailed]) -> str:
-    return ends[-1].error if ends and isinstance(ends[-1], TurnFailed) else ""
-
-
-def _failure(ends: Sequence[Done | TurnFailed]) -> str:
-    """The error of a provider or this machine that ended the attempt; empty where it was the agent's own."""
-    last = ends[-1] if ends else None
-    is_foreign = isinstance(last, TurnFailed) and last.error_type in _FAILURES
-    return _error(ends) if is_foreign else ""
+def _how_it_ended(last: Done | TurnFailed | None) -> tuple[End, str, str]:
+    """Return the end, its error, and the failure if a provider or this machine is to blame for the error."""
+    if isinstance(last, Done):
+        return ("interrupted" if last.reason == "declined" else last.reason), "", ""
+    error, kind = (last.error, last.error_type) if last else ("", "")
+    return "error", error, error if kind in _FAILURES else ""

@@ -1,4 +1,4 @@
-"""Defines what a run lets an agent try, and what came of each attempt; all of it plain data that can travel."""
+"""Defines the variant of the agent that a run tries, and the outcome of an attempt, as plain data that can travel."""
 
 from __future__ import annotations
 
@@ -12,25 +12,23 @@ End = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "timeout", "s
 
 
 class Variant(Struct, frozen=True, omit_defaults=True):
-    """How the agent of a run is set up: what two runs may differ in. Limits take the place of the tasks' own.
+    """The setup of a run's agent, in which two runs may differ.
 
     `model` is `provider/model`; `scripted/reference` plays each task's own solution, `scripted/nothing` does nothing.
-    `skills` are folders of skills, `settings` is nested like config.toml.
+    `skills` are folders of skills, `time_s` replaces the tasks' own limit. `settings` is nested like config.toml, and
+    its limits replace the tasks' own.
     """
 
     model: str
     system_prompt: str | None = None
     append_system_prompt: str = ""
     skills: tuple[str, ...] = ()
-    permission_mode: str = "auto"
     time_s: float | None = None
-    turns: int | None = None
-    cost_usd: float | None = None
     settings: dict[str, Any] = {}
 
 
 class Outcome(Struct, frozen=True):
-    """What came of one attempt. `score` is 0 to 1, `reason` what the check said where it did not pass.
+    """The outcome of one attempt. `score` is 0 to 1, `reason` the output of a check that did not pass.
 
     `turns` are requests, `seconds` those from the first prompt to the last answer. A cost of None: a price is not
     known. `tools` counts calls, `tool_errors` those that failed. `verified`: a check such as a test run passed, and no

@@ -8,7 +8,7 @@ import platform
 import secrets
 import time
 import zlib
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class PlannedTask(Struct, frozen=True):
 
 
 class About(Struct, frozen=True):
-    """What a run is of. `tasks_folder` tells sets of tasks apart that use the same names."""
+    """The subject of a run. `tasks_folder` tells sets of tasks apart that use the same names."""
 
     variant: Variant
     tasks: tuple[PlannedTask, ...]
@@ -56,13 +56,13 @@ class About(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The same for runs that an unfinished one may stand for: how and by whom it is run is no part of it."""
+        """The same for a run and an unfinished one that it may continue; the engine is no part of it."""
         same = (self.variant, self.tasks, self.samples, self.tasks_folder, self.name, self.agentcli)
         return hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:16]
 
     @property
     def jobs(self) -> list[tuple[str, int]]:
-        """The task and number of each attempt; those at one task follow each other, as caches hold what they share."""
+        """The task and number of each attempt; those at one task follow each other because they share caches."""
         return [(task.name, sample) for task in self.tasks for sample in range(1, self.samples + 1)]
 
 
@@ -81,11 +81,16 @@ class Run(Struct, frozen=True):
 
     @property
     def cost_usd(self) -> float | None:
-        costs = [outcome.cost_usd for outcome in self.outcomes]
-        return None if None in costs else sum(cost for cost in costs if cost is not None)
+        return cost_of(self.outcomes)
 
     def of_task(self, task: str) -> list[Outcome]:
         return [outcome for outcome in self.outcomes if outcome.task == task]
+
+
+def cost_of(outcomes: Sequence[Outcome]) -> float | None:
+    """Return the cost of some attempts in US dollars; None if one of them has no known price."""
+    costs = [outcome.cost_usd for outcome in outcomes if outcome.cost_usd is not None]
+    return sum(costs) if len(costs) == len(outcomes) else None
 
 
 class EvalStore:
@@ -93,7 +98,7 @@ class EvalStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        with self._told():
+        with self._errors():
             make_private_folder(path.parent)
             self._db = apsw.Connection(str(path))
             self._db.set_busy_timeout(_WAIT_MS)
@@ -103,26 +108,21 @@ class EvalStore:
     def close(self) -> None:
         self._db.close()
 
-    def begun(self, about: About, *, is_new: bool = False) -> Run:
-        """The newest unfinished run of these arguments; without one, or with `is_new`, another is begun."""
+    def begin(self, about: About, *, is_new: bool = False) -> Run:
+        """Return the newest unfinished run of these arguments; without one, or with `is_new`, begin another."""
+        query = "SELECT id FROM runs WHERE key = ? AND ended IS NULL ORDER BY created DESC LIMIT 1"
         with self._transaction():
-            rows = list(
-                self._db.execute(
-                    "SELECT id FROM runs WHERE key = ? AND ended IS NULL ORDER BY created DESC LIMIT 1", (about.key,)
-                )
-            )
-            if rows and not is_new:
+            if not is_new and (rows := list(self._db.execute(query, (about.key,)))):
                 return self._run(str(rows[0][0]))
             now = time.time()
             id = f"{time.strftime('%m%d-%H%M', time.localtime(now))}-{secrets.token_hex(2)}"
-            self._db.execute(
-                "INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", (id, about.key, now, msgspec.json.encode(about).decode())
-            )
+            row = (id, about.key, now, msgspec.json.encode(about).decode())
+            self._db.execute("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", row)
             return Run(id, now, None, about)
 
     @contextmanager
-    def held(self, run: Run) -> Iterator[None]:
-        """Keep other programs from going on with a run. Raises `UsageError` where one does."""
+    def hold(self, run: Run) -> Iterator[None]:
+        """Keep other programs from continuing a run. Raises `UsageError` where one does."""
         lock = FileLock(self._path.with_name(f"eval-{run.id}.lock"), timeout=0)
         try:
             lock.acquire()
@@ -148,51 +148,42 @@ class EvalStore:
             self._db.execute("UPDATE runs SET ended = ? WHERE id = ?", (time.time(), run_id))
 
     def runs(self) -> Sequence[Run]:
-        """All, the newest first."""
+        """Return all runs, the newest first."""
         with self._transaction():
             return [self._run(str(id)) for (id,) in list(self._db.execute("SELECT id FROM runs ORDER BY created DESC"))]
 
     def find(self, name: str) -> Run:
-        """A run by its id, the beginning of it, or its name (the newest of that name). Raises `UsageError`."""
+        """Return a run by its id, the beginning of it, or its name (the newest of that name). Raises `UsageError`."""
         runs = self.runs()
-        if exact := [run for run in runs if name in (run.id, run.about.name)]:
-            return exact[0]
-        found = [run for run in runs if name and run.id.startswith(name)]
-        if len(found) == 1:
-            return found[0]
-        what = "Several runs begin" if found else "No run begins"
-        raise UsageError(f"{what} with {name!r}: `agentcli eval list` shows them.")
+        found = [run for run in runs if name in (run.id, run.about.name)][:1]
+        found = found or [run for run in runs if name and run.id.startswith(name)]
+        if len(found) != 1:
+            what = "Several runs begin" if found else "No run begins"
+            raise UsageError(f"{what} with {name!r}: `agentcli eval list` shows them.")
+        return found[0]
 
     def transcript(self, run_id: str, task: str, sample: int) -> bytes:
-        """The packed conversation of an attempt. Raises `UsageError`."""
+        """Return the packed conversation of an attempt that is stored."""
+        query = "SELECT transcript FROM attempts WHERE run_id = ? AND task = ? AND sample = ?"
         with self._transaction():
-            where = (run_id, task, sample)
-            query = "SELECT transcript FROM attempts WHERE run_id = ? AND task = ? AND sample = ?"
-            for (data,) in self._db.execute(query, where):
-                return zlib.decompress(data)
-        raise UsageError(f"Run {run_id} holds no attempt {sample} of {task}.")
+            ((data,),) = self._db.execute(query, (run_id, task, sample))
+            return zlib.decompress(data)
 
     def _run(self, id: str) -> Run:
-        for created, ended, about in self._db.execute("SELECT created, ended, about FROM runs WHERE id = ?", (id,)):
-            rows = self._db.execute("SELECT outcome FROM attempts WHERE run_id = ?", (id,))
-            found = {(one.task, one.sample): one for one in (msgspec.json.decode(row, type=Outcome) for (row,) in rows)}
-            about = msgspec.json.decode(about, type=About)
-            outcomes = tuple(found[job] for job in about.jobs if job in found)
-            return Run(id, created, ended, about, outcomes)
-        raise UsageError(f"There is no run {id}.")
+        ((created, ended, data),) = self._db.execute("SELECT created, ended, about FROM runs WHERE id = ?", (id,))
+        rows = self._db.execute("SELECT outcome FROM attempts WHERE run_id = ?", (id,))
+        found = {(one.task, one.sample): one for one in (msgspec.json.decode(row, type=Outcome) for (row,) in rows)}
+        about = msgspec.json.decode(data, type=About)
+        return Run(id, created, ended, about, tuple(found[job] for job in about.jobs if job in found))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        with self._told(), self._db:
+        with self._errors(), self._db:
             yield
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
+    def _errors(self) -> Iterator[None]:
         try:
             yield
         except (apsw.Error, OSError, msgspec.MsgspecError) as error:
             raise StorageError(f"{self._path}: {error}. Free some space, or move the file away.") from error
-
-
-def done_jobs(run: Run) -> Collection[tuple[str, int]]:
-    return {(outcome.task, outcome.sample) for outcome in run.outcomes}

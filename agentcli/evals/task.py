@@ -36,7 +36,7 @@ class Repository(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Task(Struct, frozen=True, forbid_unknown_fields=True):
-    """A task as its `task.toml` says, with the folder it lies in. `prompt` may be several, said one after the other.
+    """A task as its `task.toml` says, with its folder. `prompt` may be several, sent one after the other.
 
     `settings` are nested like config.toml and hold for this task alone. `check_time_s` bounds the check.
     """
@@ -65,20 +65,15 @@ class Task(Struct, frozen=True, forbid_unknown_fields=True):
         return found.hexdigest()[:12]
 
 
-def _files(folder: Path) -> Iterator[Path]:
-    """All files, without what Python leaves behind, in an order of their own."""
-    for path in sorted(folder.rglob("*")):
-        if "__pycache__" not in path.parts and (path.is_symlink() or path.is_file()):
-            yield path
-
-
 def task_files(task: Task) -> Iterator[tuple[str, int, bytes]]:
-    """Its files as they can travel: path, permission bits (0: a link, whose content is where it leads), content."""
-    for path in _files(task.folder):
+    """Its files as they can travel: path, permission bits (0: a link, whose content is its target), content."""
+    for path in sorted(task.folder.rglob("*")):
         name = path.relative_to(task.folder).as_posix()
+        if "__pycache__" in path.parts:
+            continue
         if path.is_symlink():
             yield name, 0, os.fsencode(path.readlink())
-        else:
+        elif path.is_file():
             yield name, path.stat().st_mode & 0o777, path.read_bytes()
 
 

@@ -84,6 +84,14 @@ require(record()["answer"] == "I created `answer.txt`.", "the answer is missing"
     assert not outside.exists()
 
 
+def test_settings_of_a_run_count_more_than_those_of_a_task(place: Place) -> None:
+    add_task(place, "t", more="[limits]\nturns = 25")
+    (place.folder / "own.toml").write_text("[limits]\nmax_turns = 1\n[permissions]\nmode = 'plan'\n")
+    (one,) = evaluated(place, "--settings", "own.toml")["tasks"]
+    assert (one["passed"], one["end"], one["turns"]) == (False, "max_turns", 1)
+    assert one["tool_errors"] == {"file_write": 1}  # plan mode
+
+
 @pytest.mark.full
 def test_the_time_of_an_attempt_is_limited(place: Place) -> None:
     slow = {"tool_calls": [{"name": "bash", "input": {"command": "echo 42 > answer.txt; sleep 600"}}]}
@@ -107,16 +115,8 @@ def test_a_killed_run_goes_on_and_repeats_nothing(place: Place) -> None:
     """A task that is done leaves a mark outside; each has exactly one in the end."""
     for n in range(4):
         add_task(place, f"t{n}", replies=[*SOLVES[:1], {"text": "I created `answer.txt`.", "delay_ms": 200}])
-    arguments = (
-        "eval",
-        "run",
-        "--tasks",
-        str(place.folder.parent / "tasks"),
-        "-m",
-        "scripted/reference",
-        "--parallel",
-        "1",
-    )
+    tasks = str(place.folder.parent / "tasks")
+    arguments = ("eval", "run", "--tasks", tasks, "-m", "scripted/reference", "--parallel", "1")
     process = place.process(*arguments)
     assert process.stderr is not None
     first = process.stderr.readline()
@@ -126,7 +126,7 @@ def test_a_killed_run_goes_on_and_repeats_nothing(place: Place) -> None:
     (run,) = json.loads(place.run("eval", "list", "--json").out)
     assert (run["finished"], run["passed"] >= 1) == (False, True)
     again = place.run(*arguments)
-    assert "Going on with run" in again.err
+    assert "Continuing run" in again.err
     made = again.err.count("✓")
     assert made == 4 - run["passed"]
     shown = json.loads(place.run("eval", "show", run["run_id"], "--json").out)
@@ -145,7 +145,7 @@ def test_an_interrupted_run_leaves_nothing_running_and_nothing_behind(place: Pla
     until(lambda: any(rooms.glob("agentcli-eval-*/work/begun")))
     process.send_signal(number)
     _, err = process.communicate(timeout=30)
-    assert (process.returncode, b"goes on with this run" in err) == (128 + number, True), err
+    assert (process.returncode, b"continues this run" in err) == (128 + number, True), err
     assert [*rooms.glob("agentcli-eval-*")] == []
     ran = json.loads(place.run("eval", "list", "--json").out)
     assert [run["finished"] for run in ran] == [False]

@@ -14,16 +14,13 @@ import typer
 from msgspec import to_builtins
 from msgspec.structs import replace
 
-from agentcli.agent.accounting.metrics import counted
 from agentcli.cli.output import print_table, tell, warn
-from agentcli.cli.subcommands.eval_progress import LineProgress
-from agentcli.cli.subcommands.eval_telling import tell_comparison
+from agentcli.cli.subcommands.eval_output import LineProgress, comparison_as_json, outcome_line, print_comparison
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.errors import UsageError, UserError
-from agentcli.evals.comparing import Comparison, compare
-from agentcli.evals.engines.engine import Engine
-from agentcli.evals.outcome import Outcome, Variant
-from agentcli.evals.running import RunFailed, carry_out
+from agentcli.evals.comparison import compare
+from agentcli.evals.outcome import Variant
+from agentcli.evals.run import Engine, RunFailed, carry_out
 from agentcli.evals.store import About, EvalStore, PlannedTask, Run
 from agentcli.evals.swe_bench import swe_bench_tasks
 from agentcli.evals.task import BUNDLED, Task, find_tasks
@@ -37,10 +34,10 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, the beg
 
 
 class Interrupted(UserError):
-    """A signal ended a run in order: nothing that it had made runs on, or is left behind."""
+    """A signal ended a run in order: nothing of it runs on, or is left behind."""
 
     def __init__(self, number: int) -> None:
-        super().__init__("Interrupted: the same command goes on with this run.")
+        super().__init__("Interrupted: the same command continues this run.")
         self.exit_code = 128 + number
 
 
@@ -72,37 +69,27 @@ def run_tasks(
     ] = BUNDLED,
     repositories: Annotated[Path | None, typer.Option("--repos", help="The clones that a JSONL file names.")] = None,
     name: Annotated[str, typer.Option("-n", "--name", help="A name for the run.")] = "",
-    new: Annotated[bool, typer.Option("--new", help="Begin another run where an unfinished one could go on.")] = False,
+    new: Annotated[bool, typer.Option("--new", help="Do not continue an unfinished run.")] = False,
     system_prompt: Annotated[str | None, typer.Option(help="In place of the system text.")] = None,
     system_prompt_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
     append_system_prompt: Annotated[str, typer.Option(help="After the system text.")] = "",
     append_system_prompt_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
     skills: Annotated[list[Path] | None, typer.Option(help="A folder of skills; may be repeated.")] = None,
-    permission_mode: Annotated[str, typer.Option(help="As of agentcli.")] = "auto",
-    sandbox: Annotated[str, typer.Option(help="As of agentcli; danger-full-access only in a container.")] = "",
     time_limit: Annotated[
         float | None, typer.Option(min=0.1, help="Seconds for each attempt; else each task's own.")
     ] = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="Requests for each prompt.")] = None,
-    max_budget_usd: Annotated[float | None, typer.Option(min=0.000001, help="US dollars for each attempt.")] = None,
-    settings: Annotated[Path | None, typer.Option(help="Further settings, TOML or JSON.")] = None,
+    settings: Annotated[Path | None, typer.Option(help="Settings over the tasks' own, TOML or JSON.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Let a model try tasks, and store what came of it. An unfinished run of the same arguments goes on."""
+    """Let a model attempt tasks, and store the outcomes. An unfinished run of the same arguments is continued."""
     config = configuration()
-    further: dict[str, Any] = dict(read_layer(settings).values) if settings else {}
-    if sandbox:
-        further["sandbox"] = {**further.get("sandbox", {}), "profile": sandbox}
     variant = Variant(
         model or wait_for(_default_model(config)),
-        _text(system_prompt, system_prompt_file),
-        _text(append_system_prompt, append_system_prompt_file) or "",
-        tuple(str(_folder(one)) for one in skills or ()),
-        permission_mode,
-        time_limit,
-        max_turns,
-        max_budget_usd,
-        further,
+        system_prompt=_text(system_prompt, system_prompt_file),
+        append_system_prompt=_text(append_system_prompt, append_system_prompt_file) or "",
+        skills=tuple(str(_folder(one)) for one in skills or ()),
+        time_s=time_limit,
+        settings=dict(read_layer(settings).values) if settings else {},
     )
     found = _tasks(folder, tasks or [], repositories)
     planned = tuple(PlannedTask(task.name, task.version, task.title, task.difficulty) for task in found)
@@ -112,13 +99,14 @@ def run_tasks(
         parallel = 1 if variant.model.startswith("local/") else PARALLEL
     store = EvalStore(config.paths.state / "evals.db")
     try:
-        begun = store.begun(about, is_new=new)
-        with store.held(begun):
+        begun = store.begin(about, is_new=new)
+        with store.hold(begun):
             if begun.outcomes:
-                warn(f"Going on with run {begun.id}: {len(begun.outcomes)} of {len(about.jobs)} attempts are made.")
+                warn(f"Continuing run {begun.id}: {len(begun.outcomes)} of {len(about.jobs)} attempts are made.")
             with LineProgress(len(about.jobs), begun.outcomes) as progress:
                 made_by = _engine(engine, _hidden(config, folder), variant, parallel)
-                made = wait_for(_until_signal(carry_out(store, begun, found, made_by, progress)))
+                work = carry_out(store, begun, found, made_by, parallel=parallel, progress=progress)
+                made = wait_for(_until_signal(work))
     finally:
         store.close()
     if json:
@@ -172,12 +160,12 @@ async def _default_model(config: Config) -> str:
 
 def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engine:
     if name == "ray":
-        from agentcli.evals.engines.ray import RayEngine
+        from agentcli.evals.ray_engine import RayEngine
 
         return RayEngine(config, variant, parallel=parallel)
-    from agentcli.evals.engines.local import LocalEngine
+    from agentcli.evals.attempt import Attempts
 
-    return LocalEngine(config, variant, parallel=parallel)
+    return Attempts(config, variant)
 
 
 def _text(text: str | None, file: Path | None) -> str | None:
@@ -254,23 +242,9 @@ def show(run_name: RunName, json: AsJson = False) -> None:
         return
     tell(_summary(found) if found.ended else f"{_summary(found)} It is unfinished.")
     for outcome in found.outcomes:
-        tell(_line(outcome))
+        tell(outcome_line(outcome))
         if outcome.reason:
             tell("\n".join(f"    {line}" for line in outcome.reason.splitlines()[-5:]))
-
-
-def _line(outcome: Outcome) -> str:
-    claims = outcome.claims.get("refuted", 0)
-    told = [
-        f"{outcome.score:.2f}",
-        counted(outcome.turns, "request"),
-        money(outcome.cost_usd),
-        f"{outcome.seconds:.1f} s",
-        outcome.end if outcome.end != "end_turn" else "",
-        "verified" if outcome.verified else "",
-        f"{counted(claims, 'false claim')}" if claims else "",
-    ]
-    return f"{'✓' if outcome.passed else '✗'} {outcome.task} #{outcome.sample}: {', '.join(filter(None, told))}"
 
 
 @app.command("compare")
@@ -283,34 +257,10 @@ def compare_runs(
     store = _store()
     found = compare(store.find(a), store.find(b))
     if json:
-        print_json(_as_comparison(found))
+        print_json(comparison_as_json(found))
     else:
-        tell_comparison(found)
+        print_comparison(found)
     raise typer.Exit(int(found.is_worse))
-
-
-def _as_comparison(found: Comparison) -> dict[str, Any]:
-    return {
-        "a": found.a.id,
-        "b": found.b.id,
-        "worse_beyond_chance": found.is_worse,
-        "score_difference": found.score_difference,
-        "chance": found.chance,
-        "sign_test": found.sign,
-        "better": found.better,
-        "worse": found.worse,
-        "left_out": found.left_out,
-        "tasks": [
-            {
-                "task": pair.task,
-                "samples": [len(pair.a), len(pair.b)],
-                "pass_rate": pair.pass_rates,
-                "difference": pair.difference,
-            }
-            for pair in found.pairs
-        ],
-        "measures": to_builtins(found.measures),
-    }
 
 
 @app.command()
@@ -321,11 +271,13 @@ def report(
     ] = None,
     baseline: Annotated[str, typer.Option(help="A run to show beside it.")] = "",
 ) -> None:
-    """Write a run as an HTML page with charts and its transcripts, or as Markdown for a pull request."""
-    # Charts, pages and their helpers, which no other command needs.
-    from agentcli.evals.report.markdown import as_markdown
-    from agentcli.evals.report.page import as_page
-    from agentcli.evals.report.transcripts import write_file, write_transcripts
+    """Write a run as an HTML page with a chart and its transcripts, or as Markdown for a pull request."""
+    from agentcli.evals.report import (
+        as_markdown,
+        as_page,
+        write_file,
+        write_transcripts,
+    )  # 40 ms, for this command only
 
     store = _store()
     found, before = store.find(run_name), store.find(baseline) if baseline else None

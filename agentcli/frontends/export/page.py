@@ -129,10 +129,11 @@ def _cell(_: object, tokens: Sequence[Token], index: int, *_more: object) -> str
 
 
 class _Markdown(MarkdownIt):
-    """Renders no HTML, loads no images, and accepts only links to the web."""
+    """Renders no HTML, loads no images, and accepts only these links."""
 
-    def __init__(self) -> None:
+    def __init__(self, links: re.Pattern[str]) -> None:
         super().__init__("commonmark", {"html": False})
+        self._links = links
         self.enable(["table", "strikethrough"]).disable("image")
         self.add_render_rule("table_open", lambda *_: '<div class="table"><table>')
         self.add_render_rule("table_close", lambda *_: "</table></div>")
@@ -140,9 +141,9 @@ class _Markdown(MarkdownIt):
         self.add_render_rule("td_open", _cell)
 
     def validateLink(self, url: str) -> bool:  # noqa: N802  # the library's name
-        return _SAFE_LINK.match(url) is not None
+        return self._links.match(url) is not None
 
 
 @cache
-def markdown() -> MarkdownIt:
-    return _Markdown()
+def markdown(links: re.Pattern[str] = _SAFE_LINK) -> MarkdownIt:
+    return _Markdown(links)

@@ -1,0 +1,131 @@
+"""Compares two runs: the tasks that became better or worse, and whether chance alone would do that.
+
+Only attempts at the same version of a task are compared. The differences are paired by task, so that hard tasks do not
+hide what happens to easy ones.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
+
+from msgspec import Struct
+
+from agentcli.errors import UsageError
+from agentcli.evals.outcome import Outcome
+from agentcli.evals.store import Run
+
+LEVEL = 0.05  # a difference that chance makes less often than this counts
+ROUNDS = 4_000  # of shuffling; the seed is fixed, so the same runs give the same numbers
+
+
+class Pair(Struct, frozen=True):
+    """One task in both runs. Scores and pass rates are means over the samples, 0 to 1."""
+
+    task: str
+    a: tuple[Outcome, ...]
+    b: tuple[Outcome, ...]
+
+    @property
+    def pass_rates(self) -> tuple[float, float]:
+        return fmean(one.passed for one in self.a), fmean(one.passed for one in self.b)
+
+    @property
+    def difference(self) -> float:
+        """The difference of the mean scores; negative where B is worse."""
+        difference: float = fmean(one.score for one in self.b) - fmean(one.score for one in self.a)
+        return difference
+
+
+class Measure(Struct, frozen=True):
+    """A number in A and in B, as means over the tasks."""
+
+    name: str
+    a: float
+    b: float
+
+
+class Comparison(Struct, frozen=True):
+    """`left_out` are tasks that only one run has, or of which both have different versions.
+
+    `chance` is the one-sided p value of a permutation test over attempts: how often shuffling each task's attempts
+    between A and B gives a mean score that speaks as clearly against B.
+    """
+
+    a: Run
+    b: Run
+    pairs: tuple[Pair, ...]
+    left_out: tuple[str, ...]
+    measures: tuple[Measure, ...]
+    chance: float
+
+    @property
+    def better(self) -> list[str]:
+        return [pair.task for pair in self.pairs if pair.difference > 0]
+
+    @property
+    def worse(self) -> list[str]:
+        return [pair.task for pair in self.pairs if pair.difference < 0]
+
+    @property
+    def score_difference(self) -> float:
+        """The mean over the tasks."""
+        difference: float = fmean(pair.difference for pair in self.pairs)
+        return difference
+
+    @property
+    def is_worse(self) -> bool:
+        """True if B's scores are lower than chance alone would make them."""
+        return self.score_difference < 0 and self.chance < LEVEL
+
+
+def compare(a: Run, b: Run) -> Comparison:
+    """Compare two runs. Raises `UsageError` where they have no task in common."""
+    versions = [{task.name: task.version for task in run.about.tasks} for run in (a, b)]
+    names = list(dict.fromkeys((*versions[0], *versions[1])))
+    pairs = tuple(
+        Pair(name, tuple(a.of_task(name)), tuple(b.of_task(name)))
+        for name in names
+        if versions[0].get(name) == versions[1].get(name) and a.of_task(name) and b.of_task(name)
+    )
+    if not pairs:
+        raise UsageError(f"Runs {a.id} and {b.id} have no attempts at the same version of a task.")
+    left_out = tuple(name for name in names if name not in {pair.task for pair in pairs})
+    return Comparison(a, b, pairs, left_out, tuple(_measures(pairs)), _chance(pairs))
+
+
+def _chance(pairs: Sequence[Pair]) -> float:
+    """Attempts at one task are exchangeable if B is no worse than A."""
+    random_ = random.Random(1)  # noqa: S311 - not for secrets
+    pools = [([one.score for one in (*pair.a, *pair.b)], len(pair.a)) for pair in pairs]
+    seen = sum(pair.difference for pair in pairs)
+    count = 0
+    for _ in range(ROUNDS):
+        total = 0.0
+        for scores, of_a in pools:
+            random_.shuffle(scores)
+            total += fmean(scores[of_a:]) - fmean(scores[:of_a])
+        count += total <= seen + 1e-9
+    return (count + 1) / (ROUNDS + 1)
+
+
+_MEASURES: dict[str, Callable[[Outcome], float]] = {
+    "passed": lambda outcome: float(outcome.passed),
+    "score": lambda outcome: outcome.score,
+    "cost, USD": lambda outcome: outcome.cost_usd or 0.0,
+    "tokens": lambda outcome: float(outcome.usage.prompt_tokens + outcome.usage.output_tokens),
+    "seconds": lambda outcome: outcome.seconds,
+    "requests": lambda outcome: float(outcome.turns),
+    "verified": lambda outcome: float(outcome.verified),
+    "false claims": lambda outcome: float(outcome.claims.get("refuted", 0)),
+}
+
+
+def _measures(pairs: Sequence[Pair]) -> Iterator[Measure]:
+    is_unpriced = any(one.cost_usd is None for pair in pairs for one in (*pair.a, *pair.b))
+    for name, value in _MEASURES.items():
+        if name == "cost, USD" and is_unpriced:
+            continue
+        means = [(fmean(map(value, pair.a)), fmean(map(value, pair.b))) for pair in pairs]
+        yield Measure(name, fmean(a for a, _ in means), fmean(b for _, b in means))

@@ -1,0 +1,99 @@
+"""Spreads attempts over a Ray cluster: RAY_ADDRESS names it; without one a cluster is started on this machine.
+
+Each worker needs this version of agentcli with the extra `ray`, and the programs that the tasks run. Keys in the
+environment of `eval run` travel with the jobs; keys kept in a keyring do not. Source:
+https://docs.ray.io/en/latest/ray-core/tasks.html.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import structs
+
+from agentcli.errors import UsageError
+from agentcli.evals.attempt import Attempts, person_settings
+from agentcli.evals.outcome import Attempted, Variant
+from agentcli.evals.task import Task, read_task, task_files
+from agentcli.evals.temporary_folders import temporary_folder
+from agentcli.settings.load import Config, load_config
+from agentcli.settings.paths import find_paths
+
+
+class _Job(msgspec.Struct, frozen=True):
+    """An attempt as it travels: files are (path, mode, content)."""
+
+    name: str
+    files: list[tuple[str, int, bytes]]
+    sample: int
+    variant: Variant
+    settings: dict[str, Any]
+    environment: dict[str, str]
+
+
+class RayEngine:
+    """Makes attempts on the workers of a cluster; each takes one of its CPUs. Raises `UsageError`."""
+
+    def __init__(self, person: Config, variant: Variant, *, parallel: int) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise UsageError(
+                "--engine ray needs Ray: ./install.sh --extras ray, or pip install 'agentcli[ray]'."
+            ) from error
+        self._ray: Any = ray
+        self._variant = variant
+        self._settings, self._environment = person_settings(person), dict(person.environment)
+        address = os.environ.get("RAY_ADDRESS")
+        here: dict[str, Any] = {} if address else {"num_cpus": parallel, "include_dashboard": False}
+        ray.init(address, logging_level=logging.ERROR, log_to_driver=False, **here)
+        self._attempt = self._ray.remote(_attempt)
+
+    async def make(self, task: Task, sample: int) -> Attempted:
+        job = _Job(task.name, list(task_files(task)), sample, self._variant, self._settings, self._environment)
+        reference = self._attempt.remote(msgspec.msgpack.encode(job))
+        try:
+            return msgspec.msgpack.decode(await reference, type=Attempted)
+        except asyncio.CancelledError:
+            self._ray.cancel(reference, force=True)
+            raise
+
+    async def aclose(self) -> None:
+        self._ray.shutdown()
+
+
+def _attempt(data: bytes) -> bytes:
+    """Make one attempt, on a worker."""
+    job = msgspec.msgpack.decode(data, type=_Job)
+    with temporary_folder() as folder:
+        task = _unpack(job, folder / job.name)
+        environment = job.environment | {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
+        paths = find_paths(environment.get("AGENTCLI_HOME"))
+        person = load_config(paths, folder, environment, flags=job.settings, caller="eval")
+        return msgspec.msgpack.encode(asyncio.run(_make(person, job.variant, task, job.sample)))
+
+
+async def _make(person: Config, variant: Variant, task: Task, sample: int) -> Attempted:
+    attempts = Attempts(person, variant)
+    try:
+        return await attempts.make(task, sample)
+    finally:
+        await attempts.aclose()
+
+
+def _unpack(job: _Job, folder: Path) -> Task:
+    for name, mode, content in job.files:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if mode:
+            path.write_bytes(content)
+            path.chmod(mode)
+        else:
+            path.symlink_to(os.fsdecode(content))
+    (folder / "start").mkdir(exist_ok=True)
+    return structs.replace(read_task(folder / "task.toml"), folder=folder)

@@ -1,0 +1,184 @@
+"""Writes a run as Markdown for a pull request, or as one HTML page with a chart and its transcripts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from agentcli.agent.interfaces import SessionInfo
+from agentcli.agent.masking import Mask
+from agentcli.conversation.portable import unpacked
+from agentcli.conversation.titles import shortened
+from agentcli.errors import UserError
+from agentcli.evals.outcome import Outcome
+from agentcli.evals.store import EvalStore, PlannedTask, Run, cost_of
+from agentcli.evals.task import DIFFICULTIES
+from agentcli.frontends.export.documents import document
+from agentcli.frontends.export.markdown import money
+from agentcli.frontends.export.page import html_page, line, markdown
+from agentcli.frontends.printable import pictured
+from agentcli.safety.secrets.masking import Masker, mask
+
+MAX_FAILURES = 50  # a page of a pull request takes 65,536 characters
+MAX_REASON_CHARS = 200
+_ROW, _LABEL_WIDTH, _BAR_WIDTH = 22, 180, 260  # units of the chart: a little more than a pixel on a wide screen
+_LINKS = re.compile(r"[^/:?#]+/[^/:?#]+\.html")  # to transcripts
+
+Tasks = Sequence[tuple[PlannedTask, list[Outcome], list[Outcome]]]
+
+
+def as_markdown(run: Run, baseline: Run | None = None) -> str:
+    return "\n\n".join(filter(None, _parts(run, baseline))) + "\n"
+
+
+def as_page(run: Run, links: Mapping[tuple[str, int], str], baseline: Run | None = None) -> str:
+    """`links` are paths of transcripts from the page on, by task and number of the attempt."""
+    head, tasks, failures = (_rendered(part) for part in _parts(run, baseline))
+    attempts = _rendered("\n".join(_attempt_rows(run, links)))
+    body = f"<main>{head}{tasks}{_chart(_paired(run, baseline))}{failures}<h2>Attempts</h2>{attempts}</main>"
+    style = Path(__file__).with_suffix(".css").read_text("utf-8")
+    return html_page(f"Eval run {run.about.name or run.id}", body, more_style=style)
+
+
+def _rendered(text: str) -> str:
+    rendered: str = markdown(_LINKS).render(text.replace(_NO_REFERENCE, ""))
+    return rendered
+
+
+def _paired(run: Run, baseline: Run | None) -> Tasks:
+    """Return all planned tasks, easy ones first, each with its outcomes and those of the same version in a baseline."""
+    versions = {(task.name, task.version) for task in baseline.about.tasks} if baseline else set()
+    tasks = sorted(run.about.tasks, key=lambda task: [*DIFFICULTIES, task.difficulty].index(task.difficulty))
+    return [
+        (task, run.of_task(task.name), baseline.of_task(task.name) if baseline and key in versions else [])
+        for task in tasks
+        for key in [(task.name, task.version)]
+    ]
+
+
+def _parts(run: Run, baseline: Run | None) -> tuple[str, str, str]:
+    about, tasks = run.about, _paired(run, baseline)
+    facts = [
+        _text(about.variant.model),
+        f"agentcli {_text(about.agentcli)}",
+        f"run {run.id}",
+        f"baseline {_text(baseline.about.name or baseline.id)}" if baseline else "",
+        "" if run.ended else f"unfinished: {len(run.outcomes)} of {len(about.jobs)} attempts made",
+    ]
+    head = f"### {_text(about.name) or 'Eval run'}: {run.passed} of {len(run.outcomes)} passed"
+    failed = [outcome for _, outcomes, _ in tasks for outcome in outcomes if not outcome.passed]
+    failures = ["Failed:\n", *map(_failure, failed[:MAX_FAILURES])] if failed else []
+    if (more := len(failed) - MAX_FAILURES) > 0:
+        failures.append(f"- and {more:,} more")
+    return f"{head}\n\n{' · '.join(filter(None, facts))}", "\n".join(_task_rows(tasks, baseline)), "\n".join(failures)
+
+
+def _task_rows(tasks: Tasks, baseline: Run | None) -> list[str]:
+    names = ["task", "difficulty", "passed", *(["baseline"] if baseline else []), "cost", "tokens", "seconds"]
+    rows = [names, ["---", "---", *(["---:"] * (len(names) - 2))]]
+    whole = [one for _, outcomes, _ in tasks for one in outcomes], [one for *_, old in tasks for one in old]
+    has_all = all(old for *_, old in tasks)
+    named = [(_text(task.name), _text(task.difficulty), now, old, bool(old)) for task, now, old in tasks]
+    for name, difficulty, now, old, is_alike in (*named, ("all", "", *whole, has_all)):
+        change = _pass_rate(now) - _pass_rate(old) if is_alike and now and old else 0
+        passed = f"{_passed(now)}{' ↑' if change > 0 else ' ↓' if change < 0 else ''}"
+        tokens, seconds = sum(one.usage.context_tokens for one in now), sum(one.seconds for one in now)
+        figures = (money(cost_of(now)), f"{tokens:,}", f"{seconds:,.1f}") if now else "–––"
+        rows.append([name, difficulty, passed, *([_passed(old)] if baseline else []), *figures])
+    return [_row(cells) for cells in rows]
+
+
+def _attempt_rows(run: Run, links: Mapping[tuple[str, int], str]) -> list[str]:
+    names = ["task", "attempt", "score", "requests", "cost", "seconds", "verified", "false claims", "transcript"]
+    rows = [names, ["---", *(["---:"] * 5), "---", "---:", "---"]]
+    for outcome in run.outcomes:
+        link = links.get((outcome.task, outcome.sample))
+        rows.append(
+            [
+                f"{'✓' if outcome.passed else '✗'} {_text(outcome.task)}",
+                str(outcome.sample),
+                f"{outcome.score:.2f}",
+                f"{outcome.turns:,}",
+                money(outcome.cost_usd),
+                f"{outcome.seconds:,.1f}",
+                "yes" if outcome.verified else "no",
+                str(outcome.claims.get("refuted", 0)),
+                f"[transcript]({quote(link)})" if link else "",
+            ]
+        )
+    return [_row(cells) for cells in rows]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _pass_rate(outcomes: Sequence[Outcome]) -> float:
+    return sum(outcome.passed for outcome in outcomes) / max(len(outcomes), 1)
+
+
+def _passed(outcomes: Sequence[Outcome]) -> str:
+    return f"{sum(outcome.passed for outcome in outcomes)}/{len(outcomes)}" if outcomes else "–"
+
+
+def _failure(outcome: Outcome) -> str:
+    # No "#1" for the number, which would be a link to an issue.
+    end = "" if outcome.end == "end_turn" else f", {outcome.end.replace('_', ' ')}"
+    why = mask("\n".join(filter(None, (outcome.reason, outcome.error, outcome.failure)))).strip()
+    reason = shortened(" ".join(pictured(why or "No reason is given.").split()), MAX_REASON_CHARS)
+    fence = "`" * (max(map(len, re.findall("`+", reason)), default=0) + 1)  # code mentions nobody and links to nothing
+    return f"- {_text(outcome.task)} (attempt {outcome.sample}{end}): {fence} {reason} {fence}"
+
+
+_NO_REFERENCE = "<!-- -->"  # after the sign of a person or an issue
+
+
+def _text(text: str) -> str:
+    """Return foreign text in one line, without markup, in which GitHub finds no person and no issue."""
+    marked = re.sub(r"[\\`*_{}\[\]<>&|~$@#!]", lambda found: f"\\{found[0]}", " ".join(pictured(text).split()))
+    return re.sub(r"\\([@#])", rf"\\\1{_NO_REFERENCE}", marked)
+
+
+def _chart(tasks: Tasks) -> str:
+    """Draw the pass rate of each task as a bar, with a line across it at the pass rate of the baseline."""
+    drawn = []
+    for place, (task, now, old) in enumerate(tasks):
+        y, width, old_width = place * _ROW, _pass_rate(now) * _BAR_WIDTH, _pass_rate(old) * _BAR_WIDTH
+        title = f"{line(task.name)}: {_passed(now)}" + (f", baseline {_passed(old)}" if old else "")
+        drawn += [
+            f'<g><title>{title}</title><text x="0" y="{y + 15}">{line(shortened(task.name, 24))}</text>',
+            f'<rect class="track" x="{_LABEL_WIDTH}" y="{y + 4}" width="{_BAR_WIDTH}" height="14"/>',
+            f'<rect class="passed" x="{_LABEL_WIDTH}" y="{y + 4}" width="{width:.1f}" height="14"/>',
+            f'<path d="M{_LABEL_WIDTH + old_width:.1f} {y + 1}v20"/></g>' if old else "</g>",
+        ]
+    size = f"{_LABEL_WIDTH + _BAR_WIDTH} {_ROW * len(tasks)}"
+    label = "Pass rate of each task, as in the table"
+    return f'<svg viewBox="0 0 {size}" role="img" aria-label="{label}">{"".join(drawn)}</svg>' if tasks else ""
+
+
+def write_transcripts(store: EvalStore, run: Run, report: Path) -> dict[tuple[str, int], str]:
+    """Write each conversation into `NAME-transcripts/`, and return the links from the report. Raises `UserError`."""
+    folder = report.with_name(f"{report.stem}-transcripts")
+    titles = {task.name: task.title for task in run.about.tasks}
+    links = {}
+    for outcome in run.outcomes:
+        entries, _ = unpacked(store.transcript(run.id, outcome.task, outcome.sample))
+        times = [entry.time for entry in entries] or [run.created]
+        id = f"{outcome.task}-{outcome.sample}"
+        title = f"{titles[outcome.task]} (attempt {outcome.sample}: {'passed' if outcome.passed else 'not passed'})"
+        info = SessionInfo(id, "", title, times[0], times[-1], len(entries))
+        text, _ = document("html", info, entries, Mask(Masker))
+        write_file(folder / f"{id}.html", text)
+        links[outcome.task, outcome.sample] = f"{folder.name}/{id}.html"
+    return links
+
+
+def write_file(path: Path, text: str) -> None:
+    """Raises `UserError`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UserError(f"Could not write {path}: {error.strerror}.") from error
