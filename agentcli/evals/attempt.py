@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,8 @@ class Attempts:
         flags: dict[str, Any] = {"permissions": {"mode": "auto"}, "limits": limits}
         for layer in (person_settings(person), task.settings, self._variant.settings, {"mcp": {"enabled": False}}):
             flags = _merged(flags, layer)
-        masked = [*flags.get("sandbox", {}).get("masked", ()), str(task.folder.parent), str(BUNDLED)]
+        masked = [*person.settings.sandbox.masked, *flags["sandbox"].get("masked", ()), str(BUNDLED)]
+        masked.append(str(task.folder.parent))
         if task.repository is not None:  # its later commits hold the solution
             masked.append(str(Path(task.repository.path).absolute()))
         flags = _merged(flags, {"sandbox": {"masked": masked}})
@@ -124,14 +125,12 @@ class Attempts:
         )
         builder = Builder(config, store=SqliteSessions(config.paths.sessions), extras=extras)
         builder.hooks = Hooks(config, is_bare=True, tell=lambda text: None)  # a copy's hooks would not be confined
-        try:
+        async with aclosing(builder):
             session = await builder.build_session(model=builder.models.bring(provider))
             try:
                 yield session
             finally:
                 await session.close()
-        finally:
-            await builder.aclose()
 
     def _is_small(self, provider: Provider) -> bool:
         info = getattr(provider, "info", None)
@@ -181,14 +180,8 @@ def _git(task: Task, *arguments: str) -> str:
     """Run git, apart from any repository that the caller is in, and without hooks or work that outlasts it."""
     settings = ("-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "maintenance.auto=false")
     environment = {name: value for name, value in os.environ.items() if name not in _REPOSITORY_VARIABLES}
-    done = subprocess.run(
-        ["git", *settings, *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        stdin=subprocess.DEVNULL,
-        env=environment,
-    )
+    command, nothing = ["git", *settings, *arguments], subprocess.DEVNULL
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=nothing, env=environment)
     if done.returncode != 0:
         raise UsageError(f"{task.name}: `git {' '.join(arguments)}` failed: {done.stderr.strip()}")
     return done.stdout

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,8 @@ def _attempt(data: bytes) -> bytes:
 
 
 async def _make(person: Config, variant: Variant, task: Task, sample: int) -> Attempted:
-    attempts = Attempts(person, variant)
-    try:
+    async with aclosing(Attempts(person, variant)) as attempts:
         return await attempts.make(task, sample)
-    finally:
-        await attempts.aclose()
 
 
 def _unpack(job: _Job, folder: Path) -> Task:

@@ -11,22 +11,25 @@ from tempfile import gettempdir, mkdtemp
 
 from agentcli.infra.sandbox.trial.tree_copy import remove_tree
 
-_PREFIX = "agentcli-eval-"
+_PREFIX, _UNLOCKED = "agentcli-eval-", "new-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
-    """A folder that is removed afterwards; while this process lives, a lock on it says that it is in use."""
+    """Make a folder that is removed afterwards; while this process lives, a lock on it says that it is in use."""
     around = os.path.realpath(gettempdir())  # without links, as the sandbox names folders
-    while (made := _make(around)) is None:
-        pass
-    folder, lock = made
+    made = Path(mkdtemp(dir=around, prefix=f"{_UNLOCKED}{_PREFIX}"))
+    lock = os.open(made, _FOLDER)
     try:
-        yield folder
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder = made.rename(made.with_name(made.name.removeprefix(_UNLOCKED)))  # nobody removes it by the first name
+        try:
+            yield folder
+        finally:
+            with suppress(OSError):
+                remove_tree(folder)
     finally:
-        with suppress(OSError):
-            remove_tree(folder)
         os.close(lock)
 
 
@@ -37,28 +40,7 @@ def remove_abandoned() -> None:
             lock = os.open(folder, _FOLDER)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if os.fstat(lock).st_uid == os.geteuid() and _is_at(folder, lock):
+                if os.fstat(lock).st_uid == os.geteuid():
                     remove_tree(folder)
             finally:
                 os.close(lock)
-
-
-def _make(around: str) -> tuple[Path, int] | None:
-    """Make a folder and lock it; None where `remove_abandoned` of another process came in between."""
-    folder = Path(mkdtemp(dir=around, prefix=_PREFIX))
-    try:
-        lock = os.open(folder, _FOLDER)
-    except FileNotFoundError:
-        return None
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    if _is_at(folder, lock):
-        return folder, lock
-    os.close(lock)
-    return None
-
-
-def _is_at(folder: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(folder.lstat(), os.fstat(descriptor))
-    except FileNotFoundError:
-        return False

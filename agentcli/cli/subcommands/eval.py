@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
+from argparse import Namespace
 from collections.abc import Coroutine
+from contextlib import aclosing
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,6 +15,7 @@ import typer
 from msgspec import to_builtins
 from msgspec.structs import replace
 
+from agentcli.cli.options import text_or_file
 from agentcli.cli.output import print_table, tell, warn
 from agentcli.cli.subcommands.eval_output import LineProgress, comparison_as_json, outcome_line, print_comparison
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
@@ -24,7 +26,7 @@ from agentcli.evals.run import Engine, RunFailed, carry_out
 from agentcli.evals.store import About, EvalStore, PlannedTask, Run
 from agentcli.evals.swe_bench import swe_bench_tasks
 from agentcli.evals.task import BUNDLED, Task, find_tasks
-from agentcli.frontends.export.markdown import money
+from agentcli.frontends.export.markdown import money, when
 from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.settings.load import Config, read_layer
 
@@ -72,9 +74,12 @@ def run_tasks(
     new: Annotated[bool, typer.Option("--new", help="Do not continue an unfinished run.")] = False,
     system_prompt: Annotated[str | None, typer.Option(help="In place of the system text.")] = None,
     system_prompt_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
-    append_system_prompt: Annotated[str, typer.Option(help="After the system text.")] = "",
+    append_system_prompt: Annotated[str | None, typer.Option(help="After the system text.")] = None,
     append_system_prompt_file: Annotated[Path | None, typer.Option(help="The same, from a file.")] = None,
-    skills: Annotated[list[Path] | None, typer.Option(help="A folder of skills; may be repeated.")] = None,
+    skills: Annotated[
+        list[Path] | None,
+        typer.Option(exists=True, file_okay=False, resolve_path=True, help="A folder of skills; may be repeated."),
+    ] = None,
     time_limit: Annotated[
         float | None, typer.Option(min=0.1, help="Seconds for each attempt; else each task's own.")
     ] = None,
@@ -83,11 +88,13 @@ def run_tasks(
 ) -> None:
     """Let a model attempt tasks, and store the outcomes. An unfinished run of the same arguments is continued."""
     config = configuration()
+    texts = Namespace(system_prompt=system_prompt, append_system_prompt=append_system_prompt)
+    texts.system_prompt_file, texts.append_system_prompt_file = system_prompt_file, append_system_prompt_file
     variant = Variant(
         model or wait_for(_default_model(config)),
-        system_prompt=_text(system_prompt, system_prompt_file),
-        append_system_prompt=_text(append_system_prompt, append_system_prompt_file) or "",
-        skills=tuple(str(_folder(one)) for one in skills or ()),
+        system_prompt=text_or_file(texts, "system-prompt"),
+        append_system_prompt=text_or_file(texts, "append-system-prompt") or "",
+        skills=tuple(map(str, skills or ())),
         time_s=time_limit,
         settings=dict(read_layer(settings).values) if settings else {},
     )
@@ -103,10 +110,13 @@ def run_tasks(
         with store.hold(begun):
             if begun.outcomes:
                 warn(f"Continuing run {begun.id}: {len(begun.outcomes)} of {len(about.jobs)} attempts are made.")
-            with LineProgress(len(about.jobs), begun.outcomes) as progress:
-                made_by = _engine(engine, _hidden(config, folder), variant, parallel)
-                work = carry_out(store, begun, found, made_by, parallel=parallel, progress=progress)
+            made_by = _engine(engine, _hidden(config, folder), variant, parallel)
+            progress = LineProgress(len(about.jobs), begun.outcomes)
+            work = carry_out(store, begun, found, made_by, parallel=parallel, progress=progress)
+            try:
                 made = wait_for(_until_signal(work))
+            finally:
+                progress.clear()
     finally:
         store.close()
     if json:
@@ -132,7 +142,7 @@ async def _until_signal(work: Coroutine[Any, Any, Run]) -> Run:
 
 
 def _hidden(config: Config, tasks: Path) -> Config:
-    """The configuration, with the tasks out of the agent's reach: they hold solutions."""
+    """Return the configuration with the tasks out of the agent's reach: they hold solutions."""
     sandbox = config.settings.sandbox
     sandbox = replace(sandbox, masked=(*sandbox.masked, str(tasks.resolve())))
     return replace(config, settings=replace(config.settings, sandbox=sandbox))
@@ -143,7 +153,7 @@ def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Ta
         return list(find_tasks(folder, names))
     if repositories is None:
         raise UsageError(f"{folder} needs --repos: the folder with clones of the repositories that it names.")
-    # A folder for each file, as two may hold other instances of the same name.
+    # A folder for each file, because two files may hold different instances of the same name.
     cached = configuration().paths.cache / "swe-bench" / sha256(os.fsencode(folder.resolve())).hexdigest()[:12]
     return list(swe_bench_tasks(folder, repositories, cached, names))
 
@@ -151,11 +161,8 @@ def _tasks(folder: Path, names: list[str], repositories: Path | None) -> list[Ta
 async def _default_model(config: Config) -> str:
     from agentcli.models.choice import Models
 
-    models = Models(config)
-    try:
+    async with aclosing(Models(config)) as models:
         return await models.default()
-    finally:
-        await models.aclose()
 
 
 def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engine:
@@ -168,25 +175,8 @@ def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engin
     return Attempts(config, variant)
 
 
-def _text(text: str | None, file: Path | None) -> str | None:
-    if file is None:
-        return text
-    if text:
-        raise UsageError("Give the text or the file, not both.")
-    try:
-        return file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"Could not read {file}: {error}.") from error
-
-
-def _folder(path: Path) -> Path:
-    if not path.is_dir():
-        raise UsageError(f"{path} is no folder of skills.")
-    return path.resolve()
-
-
 def _as_result(made: Run) -> dict[str, Any]:
-    """The object that `eval run --json` and `eval show --json` print."""
+    """Return the object that `eval run --json` and `eval show --json` print."""
     return {
         "run_id": made.id,
         "passed": made.passed,
@@ -221,7 +211,7 @@ def list_runs(json: AsJson = False) -> None:
         (
             one.id,
             one.about.name,
-            time.strftime("%Y-%m-%d %H:%M", time.localtime(one.created)),
+            when(one.created),
             f"{one.passed}/{len(one.about.jobs)}",
             money(one.cost_usd),
             "" if one.ended else "unfinished",
@@ -272,12 +262,8 @@ def report(
     baseline: Annotated[str, typer.Option(help="A run to show beside it.")] = "",
 ) -> None:
     """Write a run as an HTML page with a chart and its transcripts, or as Markdown for a pull request."""
-    from agentcli.evals.report import (
-        as_markdown,
-        as_page,
-        write_file,
-        write_transcripts,
-    )  # 40 ms, for this command only
+    # It takes 40 ms to import, which no other command needs.
+    from agentcli.evals.report import as_markdown, as_page, write_file, write_transcripts
 
     store = _store()
     found, before = store.find(run_name), store.find(baseline) if baseline else None

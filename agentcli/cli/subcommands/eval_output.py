@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Any
 
 from msgspec import to_builtins
 
@@ -28,12 +28,6 @@ class LineProgress:
         self._running: list[tuple[str, int]] = []
         self._draws = sys.stderr.isatty()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._clear()
-
     def started(self, task: str, sample: int) -> None:
         self._running.append((task, sample))
         self._draw()
@@ -46,7 +40,7 @@ class LineProgress:
         why = outcome.failure or outcome.reason or outcome.error
         reason = f": {why.splitlines()[0][:100]}" if why and not outcome.passed else ""
         attempt = f"{outcome.task} #{outcome.sample} ({outcome.seconds:.1f} s)"
-        self._clear()
+        self.clear()
         print(f"{sign} {len(self._made)}/{self._total} {attempt}{reason}", file=sys.stderr)
         self._draw()
 
@@ -57,7 +51,7 @@ class LineProgress:
             sys.stderr.write(f"\r\x1b[K{f'{passed} passed of {len(self._made)}; now {names}'[:MAX_COLUMNS]}")
             sys.stderr.flush()
 
-    def _clear(self) -> None:
+    def clear(self) -> None:
         if self._draws:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
@@ -89,12 +83,12 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
         "left_out": found.left_out,
         "tasks": [
             {
-                "task": pair.task,
-                "samples": [len(pair.a), len(pair.b)],
-                "pass_rate": pair.pass_rates,
-                "difference": pair.difference,
+                "task": one.task,
+                "samples": [len(one.a), len(one.b)],
+                "pass_rate": one.pass_rates,
+                "difference": one.difference,
             }
-            for pair in found.pairs
+            for one in found.pairs
         ],
         "measures": to_builtins(found.measures),
     }

@@ -23,7 +23,7 @@ def as_markdown(story: Story) -> str:
     parts = [f"# {_line(story.title)}", "\n".join(f"- {name}: {_line(fact)}" for name, fact in facts.items())]
     for turn in story.turns:
         model = ""  # that has answered so far
-        for item in turn.items:
+        for item in turn:
             if isinstance(item, Reply) and item.text and item.model != model:
                 parts.append(f"### {_line(item.model)}")
                 model = item.model

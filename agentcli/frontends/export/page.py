@@ -38,7 +38,7 @@ def as_page(story: Story) -> str:
     usage = markdown().render(usage_table(story)) if len(story.cost.by_model) > 1 else ""
     parts = [f"<header><h1>{line(story.title)}</h1><dl>{rows}</dl></header>{usage}{_NAV}<main>"]
     for turn in story.turns:
-        parts += ("<section>", *(part for item in turn.items for part in _item(item)), "</section>")
+        parts += ("<section>", *(part for item in turn for part in _item(item)), "</section>")
     return html_page(story.title, f"{''.join(parts)}</main>", script=_read_beside("page.js"))
 
 

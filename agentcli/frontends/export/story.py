@@ -112,22 +112,14 @@ class Remark(Struct, frozen=True):
 Item = Prompt | Reply | Remark
 
 
-class TurnTold(Struct, frozen=True):
-    """A prompt and what followed it; the first one may hold what came before any prompt."""
-
-    items: tuple[Item, ...]
-
-    @property
-    def replies(self) -> list[Reply]:
-        return [item for item in self.items if isinstance(item, Reply)]
-
-
 class Story(Struct, frozen=True):
-    """A session as documents tell it: the path that counts; `cost` is of everything that was paid."""
+    """A session as documents tell it: the path that counts; `cost` is of everything that was paid.
+
+    Each turn is a prompt and what followed it; the first one may hold what came before any prompt.
+    """
 
     info: SessionInfo
-    models: tuple[str, ...]
-    turns: tuple[TurnTold, ...]
+    turns: tuple[tuple[Item, ...], ...]
     cost: Meter
 
     @property
@@ -136,7 +128,11 @@ class Story(Struct, frozen=True):
 
     @property
     def replies(self) -> list[Reply]:
-        return [reply for turn in self.turns for reply in turn.replies]
+        return [item for turn in self.turns for item in turn if isinstance(item, Reply)]
+
+    @property
+    def models(self) -> list[str]:
+        return list(dict.fromkeys(reply.model for reply in self.replies))
 
 
 def story_of(info: SessionInfo, entries: Sequence[Entry]) -> Story:
@@ -150,9 +146,7 @@ def story_of(info: SessionInfo, entries: Sequence[Entry]) -> Story:
         if is_new:
             turns.append([])
         turns[-1].append(item)
-    told = tuple(TurnTold(tuple(items)) for items in turns if items)
-    models = dict.fromkeys(reply.model for turn in told for reply in turn.replies)
-    return Story(info, tuple(models), told, cost)
+    return Story(info, tuple(tuple(items) for items in turns if items), cost)
 
 
 def _items(path: Sequence[Entry]) -> Iterator[tuple[bool, Item]]:
