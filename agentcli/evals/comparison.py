@@ -7,7 +7,7 @@ hide what happens to easy ones.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean
 
 from msgspec import Struct
@@ -38,17 +38,10 @@ class Pair(Struct, frozen=True):
         return difference
 
 
-class Measure(Struct, frozen=True):
-    """A number in A and in B, as means over the tasks."""
-
-    name: str
-    a: float
-    b: float
-
-
 class Comparison(Struct, frozen=True):
     """`left_out` are tasks that only one run has, or of which both have different versions.
 
+    `measures` are numbers in A and in B, by name, as means over the tasks.
     `chance` is the one-sided p value of a permutation test over attempts: how often shuffling each task's attempts
     between A and B gives a mean score that speaks as clearly against B.
     """
@@ -57,7 +50,7 @@ class Comparison(Struct, frozen=True):
     b: Run
     pairs: tuple[Pair, ...]
     left_out: tuple[str, ...]
-    measures: tuple[Measure, ...]
+    measures: dict[str, tuple[float, float]]
     chance: float
 
     @property
@@ -92,7 +85,7 @@ def compare(a: Run, b: Run) -> Comparison:
     if not pairs:
         raise UsageError(f"Runs {a.id} and {b.id} have no attempts at the same version of a task.")
     left_out = tuple(name for name in names if name not in {pair.task for pair in pairs})
-    return Comparison(a, b, pairs, left_out, tuple(_measures(pairs)), _chance(pairs))
+    return Comparison(a, b, pairs, left_out, _measures(pairs), _chance(pairs))
 
 
 def _chance(pairs: Sequence[Pair]) -> float:
@@ -122,10 +115,12 @@ _MEASURES: dict[str, Callable[[Outcome], float]] = {
 }
 
 
-def _measures(pairs: Sequence[Pair]) -> Iterator[Measure]:
+def _measures(pairs: Sequence[Pair]) -> dict[str, tuple[float, float]]:
+    found = {}
     is_unpriced = any(one.cost_usd is None for pair in pairs for one in (*pair.a, *pair.b))
     for name, value in _MEASURES.items():
         if name == "cost, USD" and is_unpriced:
             continue
         means = [(fmean(map(value, pair.a)), fmean(map(value, pair.b))) for pair in pairs]
-        yield Measure(name, fmean(a for a, _ in means), fmean(b for _, b in means))
+        found[name] = fmean(a for a, _ in means), fmean(b for _, b in means)
+    return found

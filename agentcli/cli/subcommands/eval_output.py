@@ -6,8 +6,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import to_builtins
-
 from agentcli.agent.accounting.metrics import counted
 from agentcli.cli.output import tell
 from agentcli.cli.tables import print_table
@@ -90,7 +88,7 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
             }
             for one in found.pairs
         ],
-        "measures": to_builtins(found.measures),
+        "measures": [{"name": name, "a": a, "b": b} for name, (a, b) in found.measures.items()],
     }
 
 
@@ -102,7 +100,7 @@ def print_comparison(found: Comparison) -> None:
     tell("")
     print_table(("task", "A", "B", "score", ""), [_row(pair) for pair in found.pairs], numeric={"A", "B", "score"})
     tell("")
-    rows = [(one.name, *(_number(value) for value in (one.a, one.b, one.b - one.a))) for one in found.measures]
+    rows = [(name, *(_number(value) for value in (a, b, b - a))) for name, (a, b) in found.measures.items()]
     print_table(("per task", "A", "B", "B - A"), rows, numeric={"A", "B", "B - A"})
     tell("")
     if found.left_out:
