@@ -74,7 +74,7 @@ class Attempts:
                 seconds = round(time.monotonic() - began, 3)
                 entries = [*session.snapshot().conversation.entries]
                 meter = session.state.meter
-            end, error, failure = _how_it_ended(ends[-1] if ends else None)
+            end, error, failure = _classify_end(ends[-1] if ends else None)
             outcome = Outcome(
                 task.name,
                 sample,
@@ -211,7 +211,7 @@ async def _answer_prompts(
     return ends, False
 
 
-def _how_it_ended(last: Done | TurnFailed | None) -> tuple[End, str, str]:
+def _classify_end(last: Done | TurnFailed | None) -> tuple[End, str, str]:
     """Return the end, its error, and the failure if a provider or this machine is to blame for the error."""
     if isinstance(last, Done):
         return ("interrupted" if last.reason == "declined" else last.reason), "", ""

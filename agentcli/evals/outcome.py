@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from agentcli.agent.accounting.metrics import counted
+from agentcli.frontends.export.markdown import money
 from agentcli.llm.messages import Usage
 
 End = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "timeout", "stopped", "interrupted", "error"]
@@ -63,3 +65,17 @@ class Attempted(Struct, frozen=True):
 
     outcome: Outcome
     transcript: bytes = b""
+
+
+def outcome_line(outcome: Outcome) -> str:
+    false_claims = outcome.claims.get("refuted", 0)
+    parts = [
+        f"{outcome.score:.2f}",
+        counted(outcome.turns, "request"),
+        money(outcome.cost_usd),
+        f"{outcome.seconds:.1f} s",
+        outcome.end if outcome.end != "end_turn" else "",
+        "verified" if outcome.verified else "",
+        counted(false_claims, "false claim") if false_claims else "",
+    ]
+    return f"{'✓' if outcome.passed else '✗'} {outcome.task} #{outcome.sample}: {', '.join(filter(None, parts))}"

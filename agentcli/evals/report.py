@@ -12,7 +12,7 @@ from agentcli.agent.masking import Mask
 from agentcli.conversation.portable import unpacked
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UserError
-from agentcli.evals.outcome import Outcome
+from agentcli.evals.outcome import Outcome, outcome_line
 from agentcli.evals.store import EvalStore, PlannedTask, Run, cost_of
 from agentcli.evals.task import DIFFICULTIES
 from agentcli.frontends.export.documents import document
@@ -36,8 +36,12 @@ def as_markdown(run: Run, baseline: Run | None = None) -> str:
 def as_page(run: Run, links: Mapping[tuple[str, int], str], baseline: Run | None = None) -> str:
     """`links` are paths of transcripts from the page on, by task and number of the attempt."""
     head, tasks, failures = (_rendered(part) for part in _parts(run, baseline))
-    attempts = _rendered("\n".join(_attempt_rows(run, links)))
-    body = f"<main>{head}{tasks}{_chart(_paired(run, baseline))}{failures}<h2>Attempts</h2>{attempts}</main>"
+    lines = [f"- {_text(outcome_line(outcome))}" for outcome in run.outcomes]
+    for number, outcome in enumerate(run.outcomes):
+        if link := links.get((outcome.task, outcome.sample)):
+            lines[number] += f", [transcript]({quote(link)})"
+    attempts = _rendered("\n".join(["Attempts:\n", *lines]))
+    body = f"<main>{head}{tasks}{_chart(_paired(run, baseline))}{failures}{attempts}</main>"
     style = Path(__file__).with_suffix(".css").read_text("utf-8")
     return html_page(f"Eval run {run.about.name or run.id}", body, more_style=style)
 
@@ -87,27 +91,6 @@ def _task_rows(tasks: Tasks, baseline: Run | None) -> list[str]:
         tokens, seconds = sum(one.usage.context_tokens for one in now), sum(one.seconds for one in now)
         figures = (money(cost_of(now)), f"{tokens:,}", f"{seconds:,.1f}") if now else "–––"
         rows.append([name, difficulty, passed, *([_passed(old)] if baseline else []), *figures])
-    return [_row(cells) for cells in rows]
-
-
-def _attempt_rows(run: Run, links: Mapping[tuple[str, int], str]) -> list[str]:
-    names = ["task", "attempt", "score", "requests", "cost", "seconds", "verified", "false claims", "transcript"]
-    rows = [names, ["---", *(["---:"] * 5), "---", "---:", "---"]]
-    for outcome in run.outcomes:
-        link = links.get((outcome.task, outcome.sample))
-        rows.append(
-            [
-                f"{'✓' if outcome.passed else '✗'} {_text(outcome.task)}",
-                str(outcome.sample),
-                f"{outcome.score:.2f}",
-                f"{outcome.turns:,}",
-                money(outcome.cost_usd),
-                f"{outcome.seconds:,.1f}",
-                "yes" if outcome.verified else "no",
-                str(outcome.claims.get("refuted", 0)),
-                f"[transcript]({quote(link)})" if link else "",
-            ]
-        )
     return [_row(cells) for cells in rows]
 
 

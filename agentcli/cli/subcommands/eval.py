@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from agentcli.cli.options import text_or_file
 from agentcli.cli.output import print_table, tell, warn
-from agentcli.cli.subcommands.eval_output import LineProgress, comparison_as_json, outcome_line, print_comparison
+from agentcli.cli.subcommands.eval_output import LineProgress, comparison_as_json, print_comparison
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.errors import UsageError, UserError
 from agentcli.evals.comparison import compare
-from agentcli.evals.outcome import Variant
+from agentcli.evals.outcome import Variant, outcome_line
 from agentcli.evals.run import Engine, RunFailed, carry_out
 from agentcli.evals.store import About, EvalStore, PlannedTask, Run
 from agentcli.evals.swe_bench import swe_bench_tasks

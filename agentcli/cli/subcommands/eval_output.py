@@ -6,13 +6,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agentcli.agent.accounting.metrics import counted
-from agentcli.cli.output import tell
-from agentcli.cli.tables import print_table
+from agentcli.cli.output import print_table, tell
 from agentcli.evals.comparison import LEVEL, Comparison, Pair
 from agentcli.evals.outcome import Outcome
 from agentcli.evals.store import Run
-from agentcli.frontends.export.markdown import money
 
 MAX_COLUMNS = 78  # of the line that is redrawn
 
@@ -53,20 +50,6 @@ class LineProgress:
         if self._draws:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
-
-
-def outcome_line(outcome: Outcome) -> str:
-    claims = outcome.claims.get("refuted", 0)
-    told = [
-        f"{outcome.score:.2f}",
-        counted(outcome.turns, "request"),
-        money(outcome.cost_usd),
-        f"{outcome.seconds:.1f} s",
-        outcome.end if outcome.end != "end_turn" else "",
-        "verified" if outcome.verified else "",
-        counted(claims, "false claim") if claims else "",
-    ]
-    return f"{'✓' if outcome.passed else '✗'} {outcome.task} #{outcome.sample}: {', '.join(filter(None, told))}"
 
 
 def comparison_as_json(found: Comparison) -> dict[str, Any]:

@@ -14,13 +14,7 @@ MAX_RESULT_CHARS = 20_000  # a page of a pull request takes 65,536 in all
 
 
 def as_markdown(story: Story) -> str:
-    facts = {
-        "Date": when(story.info.created),
-        "Model": ", ".join(story.models) or "none",
-        "Cost": money(story.cost.cost_usd),
-        "Session": story.info.id,
-    }
-    parts = [f"# {_line(story.title)}", "\n".join(f"- {name}: {_line(fact)}" for name, fact in facts.items())]
+    parts = [f"# {_line(story.title)}", "\n".join(f"- {name}: {_line(fact)}" for name, fact in facts(story).items())]
     for turn in story.turns:
         model = ""  # that has answered so far
         for item in turn:
@@ -30,6 +24,11 @@ def as_markdown(story: Story) -> str:
             parts += _item(item)
     parts += ["## Usage", usage_table(story)]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def facts(story: Story) -> dict[str, str]:
+    model, cost = ", ".join(story.models) or "none", money(story.cost.cost_usd)
+    return {"Date": when(story.info.created), "Model": model, "Cost": cost, "Session": story.info.id}
 
 
 def when(seconds: float) -> str:

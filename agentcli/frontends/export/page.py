@@ -13,7 +13,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from agentcli.frontends.export.markdown import money, usage_table, when
+from agentcli.frontends.export.markdown import facts, money, usage_table, when
 from agentcli.frontends.export.story import CallTold, Item, Prompt, Remark, Reply, Story
 from agentcli.frontends.printable import pictured
 from agentcli.llm.messages import Base64Source
@@ -25,16 +25,10 @@ _NAV = '<nav><button hidden value="open">Unfold all</button><button hidden value
 
 
 def as_page(story: Story) -> str:
-    info, total = story.info, story.cost.total
-    facts = {
-        "Date": when(info.created),
-        "Model": ", ".join(story.models) or "none",
-        "Cost": money(story.cost.cost_usd),
-        "Tokens": f"{total.prompt_tokens:,} in ({total.cache_read_input_tokens:,} cached), {total.output_tokens:,} out",
-        "Folder": info.cwd,
-        "Session": info.id,
-    }
-    rows = "".join(f"<dt>{name}</dt><dd>{line(fact)}</dd>" for name, fact in facts.items())
+    total = story.cost.total
+    tokens = f"{total.prompt_tokens:,} in ({total.cache_read_input_tokens:,} cached), {total.output_tokens:,} out"
+    shown = facts(story) | {"Tokens": tokens, "Folder": story.info.cwd}
+    rows = "".join(f"<dt>{name}</dt><dd>{line(fact)}</dd>" for name, fact in shown.items())
     usage = markdown().render(usage_table(story)) if len(story.cost.by_model) > 1 else ""
     parts = [f"<header><h1>{line(story.title)}</h1><dl>{rows}</dl></header>{usage}{_NAV}<main>"]
     for turn in story.turns:

@@ -56,22 +56,16 @@ class _Request:
 
 
 @dataclass
-class _Call:
-    span: Span
-    began_at: int
-    was_asked: bool = False
-
-
-@dataclass
 class _Agent:
-    """The open spans of an agent: its turn, its request, and its calls by id."""
+    """The open spans of an agent: its turn, its request, and by id its calls with the time when they began."""
 
     id: str
     name: str = "agentcli"
     model: str = ""
     turn: Span | None = None
     request: _Request | None = None
-    calls: dict[str, _Call] = field(default_factory=dict)
+    calls: dict[str, tuple[Span, int]] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
     prompt: list[Block] = field(default_factory=list)
 
 
@@ -133,8 +127,8 @@ class SessionSpans:
             case events.ToolStarted(id, name, arguments) if not id.startswith(OWN_CALL):
                 self._begin_call(agent, at, id, name, self._content(as_json(arguments)))
             case events.ApprovalRequested(call=use, kind=kind) if use.id in agent.calls:
-                agent.calls[use.id].was_asked = True
-                agent.calls[use.id].span.add_event("agentcli.approval_requested", {"kind": kind}, at)
+                agent.asked.add(use.id)
+                agent.calls[use.id][0].add_event("agentcli.approval_requested", {"kind": kind}, at)
             case events.ToolFinished(id) if not id.startswith(OWN_CALL):
                 self._end_call(agent, at, event)
             case events.SubagentStarted(id, maker, name, task, _, model):
@@ -153,7 +147,7 @@ class SessionSpans:
     def close(self) -> None:
         """End what is still open, as abandoned: nobody has seen its end."""
         for agent in self._agents.values():
-            for span in (*(call.span for call in agent.calls.values()), *([agent.turn] if agent.turn else ())):
+            for span in (*(span for span, _ in agent.calls.values()), *([agent.turn] if agent.turn else ())):
                 self._finish(span, time.time_ns(), {}, error="abandoned")
 
     def _end_turn(
@@ -231,7 +225,7 @@ class SessionSpans:
         if request.usd:
             metrics.cost.add(request.usd, about)
 
-    def _begin_call(self, agent: _Agent, at: int, id: str, name: str, arguments: str = "") -> _Call:
+    def _begin_call(self, agent: _Agent, at: int, id: str, name: str, arguments: str = "") -> tuple[Span, int]:
         span = self._start(f"execute_tool {name}", at, agent.turn)
         about = {
             "gen_ai.operation.name": "execute_tool",
@@ -243,21 +237,21 @@ class SessionSpans:
         span.set_attributes(clean(about, self._mask))
         if name == "create_subagent":
             self._subagent_calls[id] = span
-        agent.calls[id] = _Call(span, at)
+        agent.calls[id] = span, at
         return agent.calls[id]
 
     def _end_call(self, agent: _Agent, at: int, event: events.ToolFinished) -> None:
         took = int(event.duration_ms * 1e6)
-        call = agent.calls.get(event.id) or self._begin_call(agent, at - took, event.id, event.name)
+        span, began_at = agent.calls.get(event.id) or self._begin_call(agent, at - took, event.id, event.name)
         del agent.calls[event.id]
         error = event.error_kind or ("_OTHER" if event.result.is_error else "")
         about = {
             "agentcli.tool.retries": event.retry_count or None,
-            "agentcli.approval.wait_s": max(0, at - call.began_at - took) / _S if call.was_asked else None,
+            "agentcli.approval.wait_s": max(0, at - began_at - took) / _S if event.id in agent.asked else None,
             "agentcli.approval.answer": self._content(event.answer),
             "gen_ai.tool.call.result": self._content(event.result.text),
         }
-        self._finish(call.span, at, about, error=error, message=event.error.message if event.error else "")
+        self._finish(span, at, about, error=error, message=event.error.message if event.error else "")
         self._metrics.calls.add(1, clean({"gen_ai.tool.name": event.name, "error.type": error}, self._mask))
 
     def _start(self, name: str, at: int, parent: Span | None, kind: SpanKind = SpanKind.INTERNAL) -> Span:
