@@ -244,10 +244,12 @@ class SessionSpans:
         took = int(event.duration_ms * 1e6)
         span, began_at = agent.calls.get(event.id) or self._begin_call(agent, at - took, event.id, event.name)
         del agent.calls[event.id]
+        was_asked = event.id in agent.asked
+        agent.asked.discard(event.id)  # ids may come again
         error = event.error_kind or ("_OTHER" if event.result.is_error else "")
         about = {
             "agentcli.tool.retries": event.retry_count or None,
-            "agentcli.approval.wait_s": max(0, at - began_at - took) / _S if event.id in agent.asked else None,
+            "agentcli.approval.wait_s": max(0, at - began_at - took) / _S if was_asked else None,
             "agentcli.approval.answer": self._content(event.answer),
             "gen_ai.tool.call.result": self._content(event.result.text),
         }
