@@ -23,7 +23,7 @@ def set_up_logging(config: Config, *, has_screen: bool = False) -> None:
     outputs: list[logging.Handler] = []
     if "file" in settings.log_outputs:
         file = config.paths.state / "logs" / "agentcli.log"
-        outputs.append(LogFile(file, most_bytes=int(settings.log_max_mb * 1e6), keep=settings.log_keep))
+        outputs.append(LogFile(file, max_bytes=int(settings.log_max_mb * 1e6), keep=settings.log_keep))
     if "stderr" in settings.log_outputs and not has_screen:
         outputs.append(logging.StreamHandler())
     root = logging.getLogger()
@@ -68,45 +68,26 @@ class MaskingFormatter(logging.Formatter):
 class LogFile(logging.Handler):
     """A file for the person alone, which any number of processes append to, made with the first record.
 
-    One that has `most_bytes` is put aside as FILE.1, and so on up to `keep` of them. A log that cannot be written ends
-    nothing.
+    One that has `max_bytes` is put aside as FILE.1, and so on up to `keep` of them. A log that cannot be written ends
+    nothing. (`RotatingFileHandler` would keep writing to a file that another process has put aside.)
     """
 
-    def __init__(self, file: Path, *, most_bytes: int, keep: int) -> None:
+    def __init__(self, file: Path, *, max_bytes: int, keep: int) -> None:
         super().__init__()
-        self._file = file
-        self._most_bytes = most_bytes
-        self._keep = keep
+        self._max_bytes = max_bytes
+        self._files = [file, *(file.with_name(f"{file.name}.{number}") for number in range(1, keep + 1))]
 
     def emit(self, record: logging.LogRecord) -> None:
         with suppress(OSError, ImportError):  # also what the format imports can fail, where no file can be opened
             line = (self.format(record) + "\n").encode(errors="backslashreplace")
-            make_private_folder(self._file.parent)
-            file = self._open()
-            try:
-                if os.fstat(file).st_size >= self._most_bytes:
-                    file = self._rotated(file)
-                os.write(file, line)  # at once, so that lines of several processes stay whole
-            finally:
-                os.close(file)
+            file = self._files[0]
+            make_private_folder(file.parent)
+            if file.exists() and file.stat().st_size >= self._max_bytes:
+                self._rotate()
+            with open(file, "ab", buffering=0, opener=lambda path, flags: os.open(path, flags, 0o600)) as log:
+                log.write(line)  # at once, so that lines of several processes stay whole
 
-    def _open(self) -> int:
-        return os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
-    def _rotated(self, full: int) -> int:
-        """A file with room in place of the full one, which is put aside unless another process has done that."""
-        from fcntl import LOCK_EX, flock
-
-        flock(full, LOCK_EX)  # freed with the file
-        with suppress(OSError):
-            if os.path.samestat(os.fstat(full), self._file.stat()):
-                for number in range(self._keep - 1, 0, -1):
-                    with suppress(FileNotFoundError):
-                        self._aside(number).rename(self._aside(number + 1))
-                self._file.rename(self._aside(1))
-        file = self._open()
-        os.close(full)
-        return file
-
-    def _aside(self, number: int) -> Path:
-        return self._file.with_name(f"{self._file.name}.{number}")
+    def _rotate(self) -> None:
+        for newer, older in reversed([*zip(self._files, self._files[1:], strict=False)]):
+            with suppress(FileNotFoundError):
+                newer.rename(older)
