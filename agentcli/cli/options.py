@@ -29,91 +29,66 @@ def text_of(data: bytes) -> str:
 
 Flags = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
-# flags -> what argparse needs. Help texts are sentences a newcomer understands.
+
+
+def _flag(names: str, help: str, **how: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return a flag as argparse takes it; one that says nothing of its value is a switch."""
+    return tuple(names.split()), {**(how or {"action": "store_true"}), "help": help}
+
+
+# Help texts are sentences a newcomer understands.
 FLAGS: Flags = (
-    (("-p", "--print"), {"action": "store_true", "help": "answer once and exit; text on stdin joins the prompt"}),
-    (("--output-format",), {"choices": ("text", "json", "stream-json"), "default": "text", "help": "what -p prints"}),
-    (("--input-format",), {"choices": ("text", "stream-json"), "default": "text", "help": "what stdin holds"}),
-    (("--include-partial-messages",), {"action": "store_true", "help": "stream-json: also the text as it arrives"}),
-    (("-m", "--model"), {"metavar": "PROVIDER/MODEL", "help": "the model that answers"}),
-    (("--fallback-model",), {"metavar": "PROVIDER/MODEL", "help": "used when the first one has no room"}),
-    (("--effort",), {"choices": EFFORTS, "help": "how hard the model thinks, where it can be told"}),
-    (
-        ("-c", "--continue"),
-        {"dest": "continue_", "action": "store_true", "help": "go on with this directory's newest session"},
+    _flag("-p --print", "answer once and exit; text on stdin joins the prompt"),
+    _flag("--output-format", "what -p prints", choices=("text", "json", "stream-json"), default="text"),
+    _flag("--input-format", "what stdin holds", choices=("text", "stream-json"), default="text"),
+    _flag("--include-partial-messages", "stream-json: also the text as it arrives"),
+    _flag("-m --model", "the model that answers", metavar="PROVIDER/MODEL"),
+    _flag("--fallback-model", "used when the first one has no room", metavar="PROVIDER/MODEL"),
+    _flag("--effort", "how hard the model thinks, where it can be told", choices=EFFORTS),
+    _flag("-c --continue", "go on with this directory's newest session", dest="continue_", action="store_true"),
+    _flag(
+        "-r --resume",
+        "go on with a session (without ID: choose)",
+        nargs="?",
+        const="",
+        type=text_of_argument,
+        metavar="ID",
     ),
-    (
-        ("-r", "--resume"),
-        {
-            "nargs": "?",
-            "const": "",
-            "type": text_of_argument,
-            "metavar": "ID",
-            "help": "go on with a session (without ID: choose)",
-        },
+    _flag("--fork-session", "go on with a copy, the session stays as it is"),
+    _flag("--take-over", "go on with a session that is open elsewhere, which ends there"),
+    _flag("--session-id", "the id of the new session", metavar="UUID"),
+    _flag("-n --name", "a name for the session, usable with --resume", default="", type=text_of_argument),
+    _flag("--no-session", "store nothing"),
+    _flag("--permission-mode", "what is asked before it is done", choices=MODES),
+    _flag("--allow", "allow calls, such as 'bash(git log *)'", action="append", default=[], metavar="RULE"),
+    _flag("--deny", "deny calls; wins over --allow", action="append", default=[], metavar="RULE"),
+    _flag(
+        "--sandbox",
+        "what commands may touch (workspace-write)",
+        choices=("read-only", "workspace-write", "danger-full-access"),
     ),
-    (("--fork-session",), {"action": "store_true", "help": "go on with a copy, the session stays as it is"}),
-    (
-        ("--take-over",),
-        {"action": "store_true", "help": "go on with a session that is open elsewhere, which ends there"},
+    _flag("--tools", "only these tools, separated by commas ('none' for none)", metavar="NAMES"),
+    _flag("--max-turns", "at most N requests for one prompt (25; a session asks at 100)", type=int, metavar="N"),
+    _flag("--max-budget-usd", "stop when the session has cost this much", type=float, metavar="X"),
+    _flag("--fail-on-denial", "exit with 56 when a call was denied for want of an answer"),
+    _flag("--require-evidence", "exit with 57 when the log does not verify what the answer claims"),
+    _flag(
+        "--json-schema", "the answer has to fit this JSON Schema (exit with 55 when it does not)", metavar="FILE|JSON"
     ),
-    (("--session-id",), {"metavar": "UUID", "help": "the id of the new session"}),
-    (
-        ("-n", "--name"),
-        {"default": "", "type": text_of_argument, "help": "a name for the session, usable with --resume"},
-    ),
-    (("--no-session",), {"action": "store_true", "help": "store nothing"}),
-    (("--permission-mode",), {"choices": MODES, "help": "what is asked before it is done"}),
-    (
-        ("--allow",),
-        {"action": "append", "default": [], "metavar": "RULE", "help": "allow calls, such as 'bash(git log *)'"},
-    ),
-    (("--deny",), {"action": "append", "default": [], "metavar": "RULE", "help": "deny calls; wins over --allow"}),
-    (
-        ("--sandbox",),
-        {
-            "choices": ("read-only", "workspace-write", "danger-full-access"),
-            "help": "what commands may touch (workspace-write)",
-        },
-    ),
-    (("--tools",), {"metavar": "NAMES", "help": "only these tools, separated by commas ('none' for none)"}),
-    (
-        ("--max-turns",),
-        {"type": int, "metavar": "N", "help": "at most N requests for one prompt (25; a session asks at 100)"},
-    ),
-    (("--max-budget-usd",), {"type": float, "metavar": "X", "help": "stop when the session has cost this much"}),
-    (
-        ("--fail-on-denial",),
-        {"action": "store_true", "help": "exit with 56 when a call was denied for want of an answer"},
-    ),
-    (
-        ("--require-evidence",),
-        {"action": "store_true", "help": "exit with 57 when the log does not verify what the answer claims"},
-    ),
-    (
-        ("--json-schema",),
-        {"metavar": "FILE|JSON", "help": "the answer has to fit this JSON Schema (exit with 55 when it does not)"},
-    ),
-    (
-        ("--system-prompt",),
-        {"type": text_of_argument, "metavar": "TEXT", "help": "use this system text instead of the built-in one"},
-    ),
-    (("--system-prompt-file",), {"metavar": "FILE", "help": "the same from a file"}),
-    (("--append-system-prompt",), {"type": text_of_argument, "metavar": "TEXT", "help": "add to the system text"}),
-    (("--append-system-prompt-file",), {"metavar": "FILE", "help": "the same from a file"}),
-    (
-        ("--add-dir",),
-        {"action": "append", "default": [], "metavar": "DIR", "help": "a further folder of the workspace"},
-    ),
-    (("-C", "--cd"), {"metavar": "DIR", "help": "work in this directory"}),
-    (("--mcp-config",), {"metavar": "FILE", "help": "MCP servers, in the form of .mcp.json"}),
-    (("--strict-mcp-config",), {"action": "store_true", "help": "only the servers of --mcp-config"}),
-    (("--settings",), {"metavar": "FILE", "help": "settings (TOML or JSON) over those of the files"}),
-    (("--trust",), {"action": "store_true", "help": "use this project's own settings"}),
-    (("--bare",), {"action": "store_true", "help": "read no instruction files"}),
-    (("--plain",), {"action": "store_true", "help": "a linear session without colours or cursor movement"}),
-    (("--verbose",), {"action": "store_true", "help": "show tool calls on stderr, and log more"}),
-    (("--version",), {"action": "store_true", "help": "print the version"}),
+    _flag("--system-prompt", "use this system text instead of the built-in one", type=text_of_argument, metavar="TEXT"),
+    _flag("--system-prompt-file", "the same from a file", metavar="FILE"),
+    _flag("--append-system-prompt", "add to the system text", type=text_of_argument, metavar="TEXT"),
+    _flag("--append-system-prompt-file", "the same from a file", metavar="FILE"),
+    _flag("--add-dir", "a further folder of the workspace", action="append", default=[], metavar="DIR"),
+    _flag("-C --cd", "work in this directory", metavar="DIR"),
+    _flag("--mcp-config", "MCP servers, in the form of .mcp.json", metavar="FILE"),
+    _flag("--strict-mcp-config", "only the servers of --mcp-config"),
+    _flag("--settings", "settings (TOML or JSON) over those of the files", metavar="FILE"),
+    _flag("--trust", "use this project's own settings"),
+    _flag("--bare", "read no instruction files"),
+    _flag("--plain", "a linear session without colours or cursor movement"),
+    _flag("--verbose", "show tool calls on stderr, and log more"),
+    _flag("--version", "print the version"),
 )
 
 
