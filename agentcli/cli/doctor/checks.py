@@ -9,9 +9,10 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TypeVar
 
 import apsw
 
@@ -20,7 +21,7 @@ from agentcli.cli.doctor import models
 from agentcli.cli.doctor.subject import Check, Finding, Result, Status, Subject, version_of
 from agentcli.cli.keys import key_lines
 from agentcli.cli.output import warn
-from agentcli.cli.subcommands.shared import configuration, wait_for
+from agentcli.cli.subcommands.shared import configuration, wait_for, with_store
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs, texts_of
@@ -28,7 +29,6 @@ from agentcli.extensions.subagents.config import AGENTS_FILE
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sessions.fsck import first_damage
-from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.local_server import weights
 from agentcli.settings.files import is_file
 from agentcli.settings.keys import KeptKeys
@@ -38,8 +38,11 @@ from agentcli.settings.structs import PermissionSettings, Settings
 from agentcli.setup.lists import check_lists
 from agentcli.tools.ripgrep import find_rg
 
+T = TypeVar("T")
 MARKS: dict[Status, str] = {"ok": "✓", "warning": "!", "problem": "✗"}
 _INSTALL = "Install it with your package manager"
+_NO_BASH = "commands run in /bin/sh, which takes fewer of them"
+_NO_GIT = "no commits, no /diff all and /review, and nobody is told what a command did to a repository"
 _GGUF = b"GGUF"  # the first bytes of such a file
 _MAX_LOOK_S = 2.0  # at one database
 _INTERPRETERS = ("bash", "sh", "zsh", "python", "python3", "node", "ruby", "perl")
@@ -68,25 +71,18 @@ def ripgrep(subject: Subject) -> Iterator[Result]:
     try:
         program = find_rg()
     except ToolError:
-        program = None
-    mend = "Install agentcli again (./install.sh), or the package"
-    yield _check_program(program, "ripgrep", "nothing can be searched or listed", mend)
+        program = ""
+    less = "ripgrep", "nothing can be searched or listed"
+    yield from _check_program(program, *less, "Install agentcli again (./install.sh), or the package")
 
 
-def bash(subject: Subject) -> Iterator[Result]:
-    yield _check_program(subject.program("bash"), "bash", "commands run in /bin/sh, which takes fewer of them")
-
-
-def git(subject: Subject) -> Iterator[Result]:
-    less = "no commits, no /diff all and /review, and nobody is told what a command did to a repository"
-    yield _check_program(subject.program("git"), "git", less)
-
-
-def _check_program(program: str | None, name: str, less: str, mend: str = _INSTALL) -> Result:
+def _check_program(program: str, name: str, less: str, mend: str = _INSTALL) -> Iterator[Result]:
     """Check that a program is there and runs; `less` is what does not work without it."""
     if program and version_of(program):
-        return "ok", program, ""
-    return "problem", f"{f'{program} does not run' if program else f'{name} is missing'}: {less}.", f"{mend}: {name}"
+        yield "ok", program, ""
+    else:
+        what = f"{program} does not run" if program else f"{name} is missing"
+        yield "problem", f"{what}: {less}.", f"{mend}: {name}"
 
 
 def sandbox(subject: Subject) -> Iterator[Result]:
@@ -170,17 +166,10 @@ def sessions(subject: Subject) -> Iterator[Result]:
             yield "problem", f"{file} is damaged ({damage}).", mend
             return
     try:
-        yield "ok", f"{wait_for(_count(database))} stored, SQLite {apsw.sqlite_lib_version()}", ""
+        stored = wait_for(with_store(lambda store: store.list(limit=1_000), database))
+        yield "ok", f"{len(stored)} stored, SQLite {apsw.sqlite_lib_version()}", ""
     except StorageError as error:
         yield "problem", str(error), "agentcli sessions fsck says more, and --repair mends what can be mended."
-
-
-async def _count(file: Path) -> int:
-    store = SqliteSessions(file, on_notice=warn)
-    try:
-        return len(await store.list(limit=1_000))
-    finally:
-        await store.close()
 
 
 def keys(subject: Subject) -> Iterator[Result]:
@@ -217,16 +206,19 @@ def settings(subject: Subject) -> Iterator[Result]:
     yield "ok", ", ".join(map(str, config.files)) or "defaults", ""
 
 
-def hooks(subject: Subject) -> Iterator[Result]:
-    """Find hooks that cannot be used, and those whose program or script is not there."""
+def _read_specs(read: Callable[[Callable[[str], None]], Sequence[T]], page: str) -> tuple[Sequence[T], list[Result]]:
     notices: list[str] = []
     try:
-        specs = Hooks(subject.config, is_bare=False, tell=notices.append).specs
+        specs = read(notices.append)
     except ConfigError as error:
-        yield "problem", str(error), "Correct the file (docs/hooks.md): no session starts with it."
-        return
-    for text in notices:
-        yield "warning", text, "Correct it as docs/hooks.md says, or take it out."
+        return (), [("problem", str(error), f"Correct the file ({page}): no session starts with it.")]
+    return specs, [("warning", text, f"Correct it as {page} says, or take it out.") for text in notices]
+
+
+def hooks(subject: Subject) -> Iterator[Result]:
+    """Find hooks that cannot be used, and those whose program or script is not there."""
+    specs, results = _read_specs(lambda tell: Hooks(subject.config, is_bare=False, tell=tell).specs, "docs/hooks.md")
+    yield from results
     for spec in specs:
         if missing := _missing_in(spec.command, subject):
             told = f"{spec.source}: hooks.{spec.event}: {missing} is not there, or cannot be run ({spec.command})."
@@ -254,14 +246,8 @@ def _missing_in(command: str, subject: Subject) -> str:
 
 def mcp_servers(subject: Subject) -> Iterator[Result]:
     """Find MCP servers that cannot be started; none is started for that."""
-    notices: list[str] = []
-    try:
-        specs = server_specs(subject.config, notices.append)
-    except ConfigError as error:
-        yield "problem", str(error), "Correct the file (docs/mcp.md): no session starts with it."
-        return
-    for text in notices:
-        yield "warning", text, "Correct it as docs/mcp.md says, or take it out."
+    specs, results = _read_specs(lambda tell: server_specs(subject.config, tell), "docs/mcp.md")
+    yield from results
     if specs and find_spec("mcp") is None:
         yield "problem", f"{len(specs)} MCP servers are configured, and the extra mcp is not installed.", EXTRA
     for spec in specs:
@@ -271,7 +257,7 @@ def mcp_servers(subject: Subject) -> Iterator[Result]:
         except ToolError as error:
             yield "warning", f"{told} {error}", "Set it where you start agentcli."
             continue
-        if spec.type == "stdio" and subject.program(texts[0]) is None:
+        if spec.type == "stdio" and not subject.program(texts[0]):
             mend = f"Install it, or name it with its path; agentcli mcp get {spec.name} tries it."
             yield "problem", f"{told} {texts[0]} is not there, or cannot be run.", mend
 
@@ -280,8 +266,8 @@ CHECKS: dict[str, Check] = {
     "agentcli": version,
     "installation": installation,
     "ripgrep": ripgrep,
-    "bash": bash,
-    "git": git,
+    "bash": lambda subject: _check_program(subject.program("bash"), "bash", _NO_BASH),
+    "git": lambda subject: _check_program(subject.program("git"), "git", _NO_GIT),
     "sandbox": sandbox,
     "local model": local_model,
     "state": state,
@@ -313,17 +299,12 @@ def examine(subject: Subject) -> Iterator[Finding]:
     """
     for name, check in CHECKS.items():
         if subject.unread is None or check not in (models.model, models.servers):
-            for result in _results(check, subject) or [("ok", "", "")]:
-                yield Finding(name, *result)
-
-
-def _results(check: Check, subject: Subject) -> list[Result]:
-    results: list[Result] = []
-    try:
-        results.extend(check(subject))  # what it finds before it fails stays
-    except (AgentcliError, OSError, ImportError) as error:
-        results.append(("problem", str(error), "Mend that first: the rest of it could not be looked at."))
-    return results
+            results: list[Result] = []
+            try:
+                results.extend(check(subject))  # what it finds before it fails stays
+            except (AgentcliError, OSError, ImportError) as error:
+                results.append(("problem", str(error), "Mend that first: the rest of it could not be looked at."))
+            yield from (Finding(name, *result) for result in results or [("ok", "", "")])
 
 
 def lines(found: Sequence[Finding]) -> list[str]:

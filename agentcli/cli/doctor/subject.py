@@ -52,9 +52,9 @@ class Subject:
         settings = structs.replace(self.config.settings, **plain, **changes)
         return Builder(structs.replace(self.config, settings=settings), store=MemorySessions(), on_notice=on_notice)
 
-    def program(self, name: str) -> str | None:
-        """Return the place of a program on the PATH."""
-        return shutil.which(name, path=self.config.environment.get("PATH"))
+    def program(self, name: str) -> str:
+        """Return the place of a program on the PATH; empty where it is not there."""
+        return shutil.which(name, path=self.config.environment.get("PATH")) or ""
 
 
 def version_of(program: str) -> str:

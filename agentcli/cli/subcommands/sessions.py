@@ -16,7 +16,7 @@ from agentcli.agent.interfaces import Found, SessionInfo, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.app import Builder
 from agentcli.cli.output import print_table, tell, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for, with_store
 from agentcli.conversation.entries import Assistant, Compaction, ContextNote, Entry, Result, Unreadable, User
 from agentcli.errors import UsageError, UserError
 from agentcli.extensions.subagents.config import AGENTS_FILE
@@ -26,7 +26,6 @@ from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.processes.environment import credentials_in
 from agentcli.infra.sessions.fsck import Report, check, repair
 from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Message
 from agentcli.safety.secrets.masking import Masker
 from agentcli.settings.files import replace_file
@@ -46,13 +45,8 @@ Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 app = make_app("Look at stored sessions, export them, change them, check the file they are in.")
 
 
-async def with_store(work: Callable[[SessionStore], Awaitable[T]]) -> T:
-    """What `work` gives; the store is closed after it."""
-    return await _with(configuration().paths.sessions, work)
-
-
 async def with_agents(session_id: str, work: Callable[[SessionStore, str], Awaitable[T]]) -> list[T]:
-    """What `work` gives for each subagent of a session, by its id."""
+    """Return what `work` gives for each subagent of a session, by its id."""
     file = configuration().paths.state / AGENTS_FILE
     if not file.exists():
         return []
@@ -61,15 +55,7 @@ async def with_agents(session_id: str, work: Callable[[SessionStore, str], Await
         agents = await store.list(user_id=session_id, limit=_EVERY)
         return [await work(store, agent.id) for agent in agents]
 
-    return await _with(file, each)
-
-
-async def _with(file: Path, work: Callable[[SessionStore], Awaitable[T]]) -> T:
-    store = SqliteSessions(file, on_notice=warn)
-    try:
-        return await work(store)
-    finally:
-        await store.close()
+    return await with_store(each, file)
 
 
 @app.command("list")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Coroutine
-from typing import Annotated, Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 import typer
@@ -14,6 +15,9 @@ import typer
 from agentcli.cli.output import warn
 from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import current_folder, find_paths
+
+if TYPE_CHECKING:
+    from agentcli.infra.sessions.sqlite import SqliteSessions
 
 T = TypeVar("T")
 
@@ -40,6 +44,17 @@ def configuration(*, warns: bool = False) -> Config:
     for notice in config.notices if warns else ():
         warn(notice)
     return config
+
+
+async def with_store(work: Callable[[SqliteSessions], Awaitable[T]], file: Path | None = None) -> T:
+    """Return what `work` gives for the stored sessions, or those in a file; the store is closed after it."""
+    from agentcli.infra.sessions.sqlite import SqliteSessions
+
+    store = SqliteSessions(file or configuration().paths.sessions, on_notice=warn)
+    try:
+        return await work(store)
+    finally:
+        await store.close()
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from agentcli.agent.accounting.metrics import Tally, UsageCollector, counted, dearest
-from agentcli.cli.output import draws_tables, print_table, tell, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
-from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.cli.output import draws_tables, print_table, tell
+from agentcli.cli.subcommands.shared import AsJson, make_app, print_json, wait_for, with_store
 
 LONGEST_BAR = 20  # columns
 _A_DAY = 86_400
@@ -29,21 +28,13 @@ def show(
     """What the stored sessions used, by day, model, tool and user."""
     midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
     since = midnight - (days - 1) * _A_DAY if days and not session else 0.0
-    found = wait_for(_read(since, session))
+    found = wait_for(with_store(lambda store: store.usage(since=since, session=session)))
     if json:
         print_json(found.report())
     elif not found.total.requests:
         tell("Nothing was used." if session or not days else f"Nothing was used in {days} days (--days 0 shows all).")
     else:
         _report(found, one_session=bool(session))
-
-
-async def _read(since: float, session: str) -> UsageCollector:
-    store = SqliteSessions(configuration().paths.sessions, on_notice=warn)
-    try:
-        return await store.usage(since=since, session=session)
-    finally:
-        await store.close()
 
 
 def _report(found: UsageCollector, *, one_session: bool) -> None:
