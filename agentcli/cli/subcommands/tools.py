@@ -10,9 +10,8 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 import typer
@@ -107,8 +106,7 @@ async def _run_calls(single: Call | None, mode: Mode) -> int:
     if (servers := builder.servers) is not None:
         calls.servers = servers
         await servers.join(calls)
-    bench = Bench(calls, AgentState("", mode, rules=rules))
-    answering = asyncio.ensure_future(_answer_calls(single, bench))
+    answering = asyncio.ensure_future(_answer_calls(single, Bench(calls, AgentState("", mode, rules=rules))))
 
     def leave() -> None:
         answering.cancel()
@@ -148,27 +146,25 @@ async def _lines() -> AsyncIterator[bytes]:
 async def _next_line(input: BinaryIO) -> bytes:
     """Read in a thread that nothing waits for: one of the executor would hold up an interrupted program."""
     loop = asyncio.get_running_loop()
-    came: asyncio.Future[bytes] = loop.create_future()
+    came: asyncio.Future[bytes | OSError] = loop.create_future()
 
-    def settle(line: bytes, error: OSError | None) -> None:
-        if came.done():
-            return
-        if error is not None:
-            came.set_exception(UsageError(f"Stdin could not be read: {error.strerror}."))
-        else:
+    def settle(line: bytes | OSError) -> None:
+        if not came.done():
             came.set_result(line)
 
     def read() -> None:
-        line, failure = b"", None
+        line: bytes | OSError
         try:
             line = input.readline()
         except OSError as error:
-            failure = error
+            line = error
         with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, line, failure)
+            loop.call_soon_threadsafe(settle, line)
 
     threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()
-    return await came
+    if isinstance(line := await came, OSError):
+        raise UsageError(f"Stdin could not be read: {line.strerror}.") from line
+    return line
 
 
 _EXAMPLE = '{"id": "1", "name": "file_read", "input": {"path": "a.py"}}'
@@ -216,9 +212,8 @@ def _problem(line: bytes, error: Exception) -> str:
             return f"it is no JSON ({error})"
 
 
-@dataclass
-class Bench:
-    """Calls go the way they go in a conversation, but no model reads the results.
+class Bench(NamedTuple):
+    """Runs calls as in a conversation, but no model reads the results.
 
     One that comes again under its id, with the same arguments, is a replay; one without an id never is.
     """
@@ -227,15 +222,10 @@ class Bench:
     state: AgentState
 
     async def answer(self, call: Call) -> dict[str, Any]:
-        ended: list[ToolFinished] = []
-
-        def hear(event: Event) -> None:
-            if isinstance(event, ToolFinished):
-                ended.append(event)
-
+        events: list[Event] = []
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
-        await run_call(RunningCall(use, TurnCalls(self.calls, self.state, hear)))
-        answer = _answer(call, ended[-1])
+        await run_call(RunningCall(use, TurnCalls(self.calls, self.state, events.append)))
+        answer = _answer(call, next(event for event in reversed(events) if isinstance(event, ToolFinished)))
         if (mask := self.calls.services.mask) is not None:  # the title has what the call was given
             answer["summary"] = mask.text(answer["summary"])
         return answer
