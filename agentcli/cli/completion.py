@@ -36,7 +36,7 @@ _agentcli_ask() {
 
 
 def script(shell: str) -> str:
-    """Static but for the words that change, which it asks for with `agentcli __complete KIND`."""
+    """Return a shell's script; it asks for the words that change with `agentcli __complete KIND`."""
     import shtab
     from typer.main import get_command
 

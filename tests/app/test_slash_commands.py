@@ -450,7 +450,7 @@ def test_diff_shows_what_commands_changed_and_names_what_is_no_text(place: Place
     assert "-line 2\n+line two\n" in said
     assert "-line 20\n+row 20\n" in said
     assert "--- a/gone.txt\n+++ b/gone.txt\n@@ -1 +0,0 @@\n-old\n" in said
-    assert said.endswith("b.bin changed, which no diff shows.\n")
+    assert said.endswith("Changed, but not shown here: b.bin.\n")
 
 
 def test_diff_of_what_was_taken_back_is_empty(place: Place) -> None:

@@ -27,7 +27,8 @@ _GIT = ("git", "--no-optional-locks", "-c", "core.quotepath=off", "-c", "core.fs
 _DIFF = ("diff", "--no-ext-diff", "--no-textconv", "--no-color")
 _GIT_TIME_LIMIT_S = 30.0
 LONGEST_DIFF = 10_000_000  # bytes
-MAX_LEFT_OUT = 10  # names
+MAX_NAMES = 10  # in a note
+MAX_FILES = 200  # shown
 LARGEST_COMPARED = 10_000_000  # bytes of a file
 _ONE_FILE = re.compile(r"^diff --git .*\n(?:(?!diff --git ).*\n?)*", re.MULTILINE)
 WORKING_CHANGES = "the uncommitted changes of this repository (git status, git diff HEAD, and files not yet tracked)"
@@ -46,11 +47,12 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
         host.session.append(*changed)
     entries = host.session.state.conversation.entries
     files, others = await asyncio.to_thread(_net_changes, entries, checkpoints, calls.workspace)
-    notes = [f"{', '.join(others)} changed, which no diff shows."] if others else []
+    more = f" and {len(others) - MAX_NAMES:,} more" if len(others) > MAX_NAMES else ""
+    notes = [f"Changed, but not shown here: {', '.join(others[:MAX_NAMES])}{more}."] if others else []
     left_out = dict.fromkeys(
         name for entry in entries if isinstance(entry.body, FilesChanged) for name in entry.body.left_out
     )
-    notes += [f"Not covered: {shown_name(name, calls.workspace.shown)}" for name in [*left_out][:MAX_LEFT_OUT]]
+    notes += [f"Not covered: {shown_name(name, calls.workspace.shown)}" for name in [*left_out][:MAX_NAMES]]
     if not files and not others:
         notes.append("This session has changed no file that is recorded. /diff all shows what git sees.")
     shown = [FileDiff(file.path, await calls.services.masked(file.diff)) for file in files]
@@ -60,7 +62,7 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
 def _net_changes(
     entries: Iterable[Entry], checkpoints: Checkpoints, workspace: Workspace
 ) -> tuple[list[FileDiff], list[str]]:
-    """Each file's diff from before the session's first change of it to after the last; and what is no text."""
+    """Return the diff of each file from before the session's first change of it to after the last; and other names."""
     ends: dict[str, tuple[FileState | None, FileState | None]] = {}
     for entry in entries:
         if isinstance(entry.body, FilesChanged | FilesRestored):
@@ -72,7 +74,8 @@ def _net_changes(
         if states[0] == states[1] or {state.kind for state in states if state} <= {"folder"}:
             continue
         path = Path(real_path(stored))
-        before, after = (_text(path, state, checkpoints, workspace) for state in states)
+        shown = len(files) < MAX_FILES
+        before, after = (_text(path, state, checkpoints, workspace) if shown else None for state in states)
         if before is None or after is None:
             others.append(workspace.shown(path))
         elif diff := unified_diff(workspace.shown(path), before, after):
