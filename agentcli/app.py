@@ -49,9 +49,8 @@ from agentcli.setup.client_files import ClientFiles
 from agentcli.setup.context import make_memory, watch_context
 from agentcli.setup.extras import Extras
 from agentcli.setup.limits import retry_policy, session_budgets, turn_limits
-from agentcli.setup.lists import check_lists
 from agentcli.setup.opening import Opening, untold
-from agentcli.setup.rules import configured_rules
+from agentcli.setup.rules import check_hosts, configured_rules
 from agentcli.setup.session_choice import NEW, SessionChoice, open_log
 from agentcli.setup.telemetry import Observed, secret_headers
 from agentcli.setup.tool_choice import ToolChoice, has_key
@@ -332,7 +331,7 @@ class Builder:
         self, session_id: str, rules: Rules, *, profile: Profile | None = None, files: ClientFiles | None = None
     ) -> Workspace:
         config = self.config
-        check_lists(config)
+        check_hosts(config)
         added = [config.cwd / from_home(name) for name in config.settings.permissions.additional_directories]
         for name, folder in zip(config.settings.permissions.additional_directories, added, strict=True):
             if not folder.is_dir():

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from agentcli.settings.load import NOT_FROM_PROJECTS, allowed_values, is_table
+from agentcli.settings.check import allowed_values, is_table
+from agentcli.settings.load import NOT_FROM_PROJECTS
 from agentcli.settings.structs import Settings
 from agentcli.settings.terminal import COLOUR_NAMES, COLOURS, ROLES, KeySettings
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.cli.keys import key_lines
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import EMBEDDED
-from agentcli.settings.load import Config, shown, to_toml
+from agentcli.settings.load import Config
+from agentcli.settings.write import shown, store_setting, to_toml
 from agentcli.setup.session_choice import SessionChoice
 
 if TYPE_CHECKING:
@@ -64,8 +64,6 @@ class ConfiguredOpener:
         return [(f"{info.provider}/{info.id}", _in_columns(info, has_key=has_key[info.provider])) for info in infos]
 
     def store_setting(self, key: str, value: Any) -> str:
-        from agentcli.settings.write import store_setting  # tomlkit: 50 ms
-
         return store_setting(self._config, key, value)
 
     def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
@@ -78,7 +76,7 @@ class ConfiguredOpener:
     def describe(self, topic: Topic) -> str:
         if topic == "config":
             files = "".join(f"# {file}\n" for file in self._config.files)
-            keys = "".join(f"# {line}\n" for line in key_lines(self._config))
+            keys = "".join(f"# {line}\n" for line in self._builder.models.keys.lines())
             return files + keys + (to_toml(shown(self._config.settings)).rstrip() or "# Every setting has its default.")
         from agentcli.cli.doctor.checks import examine, lines  # typer: 50 ms that only this needs
         from agentcli.cli.doctor.subject import Subject

@@ -14,7 +14,6 @@ from agentcli.agent.commands.command import Commands
 from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.cli.keys import forget_key, store_key
 from agentcli.cli.one_shot import extras_from, make_store, session_choice
 from agentcli.cli.output import banner
 from agentcli.cli.own_commands import add_own_commands
@@ -236,14 +235,14 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         self._builder.models.forget(provider)
         said = f"{health.detail}.\n" if health.ok else ""
         if is_kept:
-            said += await asyncio.to_thread(store_key, self._config, provider, variable, key)
+            said += await asyncio.to_thread(self._builder.models.keys.store, provider, variable, key)
         else:
             said += f"The key for {provider} is used in this session."
         return Login(provider, said, health.models, is_kept)
 
     def forget_key(self, provider: str) -> str:
         models = self._builder.models
-        said = forget_key(self._config, provider, models.keys.variables(provider))
+        said = models.keys.remove(provider, models.keys.variables(provider))
         models.forget(provider)
         return said
 

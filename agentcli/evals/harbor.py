@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from agentcli.errors import UsageError
-from agentcli.models.keys import ProviderKeys
+from agentcli.models.providers import ProviderKeys
 from agentcli.settings.load import load_config
 from agentcli.settings.paths import find_paths
 

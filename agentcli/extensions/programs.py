@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home, project_root
-from agentcli.settings.trust import HOOKS_FILE, trust_programs, trusted_programs
+from agentcli.settings.trust import HOOKS_FILE, remember_trust, trusted_digests
 
 if TYPE_CHECKING:
     from agentcli.extensions.hooks.specs import HookSpec
@@ -33,8 +33,8 @@ class WorkspacePrograms:
             cwd=config.cwd,
             root=project_root(config.cwd),
             added=[config.cwd / from_home(name) for name in config.settings.permissions.additional_directories],
-            trusted=None if config.trusts_project_now else partial(trusted_programs, config.paths),
-            keep=partial(trust_programs, config.paths),
+            trusted=None if config.trusts_project_now else partial(trusted_digests, config.paths),
+            keep=partial(remember_trust, config.paths),
         )
         for command in _other_commands(config):
             made.add(command, variables=config.environment)

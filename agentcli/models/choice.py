@@ -23,10 +23,10 @@ from agentcli.llm.providers.catalog import (
     preset_rows,
     provider_names,
 )
-from agentcli.models.keys import ProviderKeys
-from agentcli.models.providers import ProviderMaker, no_provider, provider_class
+from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider, provider_class
+from agentcli.settings.check import find_error, unknown_setting
 from agentcli.settings.keys import KeptKeys, split_command
-from agentcli.settings.load import Config, problem_in
+from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home
 from agentcli.settings.structs import ServerSettings
 
@@ -101,7 +101,7 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
         raise config.error(f"{name} takes none: they are for servers that speak Chat Completions.", key)
     from agentcli.llm.wire.openai_request import Quirks
 
-    if found := problem_in(server.quirks, Quirks, key):
+    if found := find_error(server.quirks, Quirks, key):
         raise config.error(found[1], found[0])
 
 
@@ -111,9 +111,8 @@ _OF_THE_TABLE = ("id", "provider", "is_known", "sends_back")  # what is known wi
 def _check_row(row: dict[str, Any], key: str, config: Config) -> None:
     fields = [field.name for field in msgspec.structs.fields(ModelInfo) if field.name not in _OF_THE_TABLE]
     if unknown := next((name for name in row if name not in fields), ""):
-        message = f"there is no such setting{did_you_mean(unknown, fields)}; there is {', '.join(fields)}."
-        raise config.error(message, f"{key}.{unknown}")
-    if found := problem_in({**row, "id": "", "provider": ""}, ModelInfo, key):
+        raise config.error(unknown_setting(unknown, fields), f"{key}.{unknown}")
+    if found := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):
         raise config.error(found[1], found[0])
 
 

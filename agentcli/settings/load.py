@@ -5,34 +5,24 @@ Each group is a struct that checks itself; a wrong value names its file, line an
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache, reduce
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import msgspec
-import tomli_w
 from msgspec import Struct
-from msgspec.structs import replace
 
 from agentcli.errors import ConfigError, did_you_mean
+from agentcli.settings.check import find_error, in_words, is_table
 from agentcli.settings.keys import KeptKeys, sendable_key
-from agentcli.settings.lines import keys_in_json, line_of
 from agentcli.settings.paths import Paths, home_of
-from agentcli.settings.structs import MODEL_PATTERN, URL_PATTERN, VARIABLE_PATTERN, ModelName, Settings
-from agentcli.settings.terminal import THEMES, ThemeName, look_problems
+from agentcli.settings.structs import ModelName, Settings
+from agentcli.settings.terminal import look_problems
 from agentcli.settings.trust import command_places, is_trusted, project_files
-
-MASKED = "[masked]"
-_IN_WORDS = {
-    MODEL_PATTERN: "write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5",
-    VARIABLE_PATTERN: "write the name of an environment variable",
-    URL_PATTERN: "write an address that begins with http:// or https://",
-}
-
 
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
 NOT_FROM_PROJECTS = (
@@ -60,7 +50,7 @@ class Layer(Struct, frozen=True):
 
     def error(self, message: str, key: str, *, item: str = "") -> ConfigError:
         """An error about a key of this source, or about one item of the list it holds."""
-        line = line_of(self.text, key, item=item) if self.text else None
+        line = _line_of(self.text, key, item=item) if self.text else None
         return ConfigError(message, file=self.source, line=line, key=self.names.get(key, key))
 
     def holds(self, key: str, item: Any = None) -> bool:
@@ -122,10 +112,12 @@ class Config(Struct, frozen=True):
 
     def error(self, message: str, key: str, *, item: str = "") -> ConfigError:
         """An error about a setting, or one item of a list, that names the source it comes from."""
-        for layer in reversed(self.layers):
-            if layer.holds(key, item or None):
-                return layer.error(message, key, item=item)
-        return ConfigError(message, key=key)
+        layer = self.layer_of(key, item or None)
+        return layer.error(message, key, item=item) if layer else ConfigError(message, key=key)
+
+    def layer_of(self, key: str, item: Any = None) -> Layer | None:
+        """Return the source whose value of a setting counts, or None for the default."""
+        return next((layer for layer in reversed(self.layers) if layer.holds(key, item)), None)
 
 
 def load_config(
@@ -138,21 +130,22 @@ def load_config(
     caller: str = "command line",
     extra_file: Path | None = None,
     trust: bool = False,
+    without: Path | None = None,
 ) -> Config:
     """Read and merge every source. Raises `ConfigError`.
 
     `flags` is nested like the file, `flag_names` says what the person calls its keys, `caller` where they come from.
-    Project files count only in a trusted folder, or with `trust`.
+    Project files count only in a trusted folder, or with `trust`; the file `without` does not.
     """
     notices = [*_unknown_variables(environment)]
     layers: list[Layer] = []
     files: list[Path] = []
-    if _may_exist(paths.user_config):
+    if paths.user_config != without and _may_exist(paths.user_config):
         layers.append(read_layer(paths.user_config))
         files.append(paths.user_config)
     found = _trusted_files(paths, cwd, notices, trust=trust)
     command_folders = [*_own_commands(paths, environment), *(command_places(cwd) if found else ())]
-    for file in (file for file in found if file.suffix == ".toml"):
+    for file in (file for file in found if file.suffix == ".toml" and file != without):
         layers.append(_project_layer(file, paths, notices))
         files.append(file)
     if extra_file is not None:
@@ -203,9 +196,12 @@ def _project_layer(file: Path, paths: Paths, notices: list[str]) -> Layer:
         section, _, key = name.partition(".")
         place = layer.values.get(section, {}) if key else layer.values
         if place.pop(key or section, None) is not None:
-            shown = name if key else f"[{name}]"
-            notices.append(f"{file}: {shown} is not taken from a project: set it in {paths.user_config}.")
+            notices.append(f"{file}: {project_refusal(name, paths)}")
     return layer
+
+
+def project_refusal(name: str, paths: Paths) -> str:
+    return f"{name if '.' in name else f'[{name}]'} is not taken from a project: set it in {paths.user_config}."
 
 
 def _may_exist(file: Path) -> bool:
@@ -217,136 +213,71 @@ def _may_exist(file: Path) -> bool:
 
 
 def read_layer(file: Path) -> Layer:
-    """One TOML (or, by its name, JSON) file, checked. Raises `ConfigError` naming file, line and key."""
+    """Read and check one TOML (or, by its name, JSON) file. Raises `ConfigError` that names the file and the key.
+
+    For TOML it names the line, too.
+    """
     try:
         data = file.read_bytes()
+        text = data.decode("utf-8-sig")
+        is_json = file.suffix == ".json"
+        values: dict[str, Any] = json.loads(text, object_pairs_hook=_unique) if is_json else tomllib.loads(text)
     except OSError as error:
         raise ConfigError(f"could not be read ({error.strerror}).", file=str(file)) from error
-    try:
-        text = data.decode("utf-8-sig")
-        values: dict[str, Any] = msgspec.json.decode(text) if file.suffix == ".json" else tomllib.loads(text)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"could not be read ({error}).", file=str(file), line=line) from error
     except RecursionError as error:
         raise ConfigError("its brackets are nested too deep to be read.", file=str(file)) from error
     except ValueError as error:
-        raise ConfigError(f"{error}.", file=str(file), line=_line_told(str(error), text)) from error
-    if file.suffix == ".json":
-        _refuse_repeated_keys(text, file)
-    layer = Layer(str(file), values, text)
+        found = re.search(r"\bline (\d+)", str(error))
+        is_cut = "end of document" in str(error)
+        line = int(found[1]) if found else text.count("\n") + 1 if is_cut else 0
+        raise ConfigError(f"{error}.", file=str(file), line=line) from error
+    layer = Layer(str(file), values, "" if is_json else text)
     check_layer(layer)
     return layer
 
 
-def _refuse_repeated_keys(text: str, file: Path) -> None:
-    """JSON readers let the last one win, and a list of refusals would be lost. Raises `ConfigError`."""
-    for line, key, is_repeated in keys_in_json(text):
-        if is_repeated:
-            raise ConfigError("the key is there twice: keep one of them.", file=str(file), line=line, key=key)
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """JSON readers let the last of two equal keys win, and a list of refusals would be lost. Raises `ValueError`."""
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in values if names.count(name) > 1)}: the key is there twice: keep one")
+    return values
 
 
-def _line_told(said: str, text: str) -> int | None:
-    """The line a reader of TOML or JSON complains about."""
-    if found := re.search(r"at line (\d+)", said):
-        return int(found[1])
-    if found := re.search(r"\(byte (\d+)\)", said):
-        return text.encode().count(b"\n", 0, int(found[1])) + 1
-    return len(text.splitlines()) if "end of document" in said or "truncated" in said else None
+def _line_of(text: str, key: str, *, item: str = "") -> int | None:
+    """Return the line of a dotted key in TOML, or of what holds it; with `item`, that of the item in its list."""
+    lines, section = dict[str, int](), ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if header := re.match(r"\s*\[+([^\[\],]+)\]+\s*(?:#|$)", line):
+            section = here = _dotted(header[1])
+        elif assigned := re.match(r"([^=#]+)=", line):
+            here = f"{section}.{_dotted(assigned[1])}".lstrip(".")
+        else:
+            continue
+        while here:
+            lines.setdefault(here, number)
+            here = here.rpartition(".")[0]
+    while key and key not in lines:
+        key = key.rpartition(".")[0]
+    if not key:
+        return None
+    below = enumerate(text.splitlines()[lines[key] - 1 :], lines[key])
+    return next((number for number, line in below if item in line), lines[key])
+
+
+def _dotted(written: str) -> str:
+    return ".".join(part.strip().strip("\"'") for part in written.split("."))
 
 
 def check_layer(layer: Layer) -> None:
     """Raises `ConfigError` with the key (`section.key`) of the first wrong value, its line, and what is allowed."""
-    if found := problem_in(layer.values, Settings):
+    if found := find_error(layer.values, Settings):
         key, message = found
         raise layer.error(message, key)
-
-
-def problem_in(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
-    """The dotted key of the first value that does not fit its type, and a sentence on what would."""
-    if NoneType in get_args(kind):
-        choices = [choice for choice in get_args(kind) if choice is not NoneType]
-        kind = choices[0] if value is not None and len(choices) == 1 else kind
-    if isinstance(value, Mapping) and get_origin(kind) is dict:
-        within = get_args(kind)[1]
-        for name, item in value.items():
-            if found := problem_in(item, within, f"{key}.{name}" if key else str(name)):
-                is_table = get_origin(within) is dict or (isinstance(within, type) and issubclass(within, Struct))
-                return found if is_table else (key, f"{name}: {found[1]}")
-    elif isinstance(value, Mapping) and isinstance(kind, type) and issubclass(kind, Struct):
-        fields = {field.encode_name: field.type for field in msgspec.structs.fields(kind)}
-        for name, item in value.items():
-            at = f"{key}.{name}" if key else str(name)
-            if name not in fields:
-                return at, f"there is no such setting{did_you_mean(name, fields)}; there is {', '.join(fields)}."
-            if found := problem_in(item, fields[name], at):
-                return found
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        return key, f"{_in_words(str(error), kind)}."
-    return None
-
-
-def _in_words(said: str, kind: Any) -> str:
-    """A message of msgspec: a pattern in it put in words, which item of a list is meant, and the values there are."""
-    message, _, place = said.partition(" - at `$")
-    pattern = message.partition("matching regex ")[2].strip("'").replace("\\\\", "\\")
-    message = _IN_WORDS.get(pattern, message)
-    if item := re.match(r"\[(\d+)\]", place):
-        message += f" (item {int(item[1]) + 1} of the list)"
-    if allowed := allowed_values(kind):
-        message += f"; it is one of {', '.join(allowed)}"
-    return message
-
-
-def allowed_values(kind: Any) -> tuple[str, ...]:
-    """The values of a closed list; none where there is no such list."""
-    if get_origin(kind) is Literal:
-        return tuple(map(str, get_args(kind)))
-    if kind is bool:
-        return ("true", "false")
-    if kind is ThemeName:
-        return THEMES
-    return (
-        tuple(value for choice in get_args(kind) for value in allowed_values(choice))
-        if NoneType in get_args(kind) or get_origin(kind) is tuple
-        else ()
-    )
-
-
-def shown(settings: Settings) -> Settings:
-    """The settings as anybody may see them: without the values of headers and the passwords of addresses."""
-    observed, serve = settings.observability, settings.serve
-    observed = replace(observed, headers=dict.fromkeys(observed.headers, MASKED))
-    serve = replace(serve, database=_without_password(serve.database), redis=_without_password(serve.redis))
-    return replace(settings, observability=observed, serve=serve)
-
-
-def _without_password(address: str) -> str:
-    return re.sub(r"(?<=//)[^/]*@", f"{MASKED}@", re.sub(r"(?<=password=)[^&]*", MASKED, address))
-
-
-def to_toml(settings: Settings) -> str:
-    """The settings that differ from the defaults, as a config.toml that loads to the same settings."""
-    return tomli_w.dumps(_that_differ(settings))
-
-
-def _that_differ(value: Any) -> Any:
-    """A struct as a table of what was set in it; a table in which nothing was has no heading."""
-    if isinstance(value, Struct):
-        return {
-            field.encode_name: _that_differ(given)
-            for field in msgspec.structs.fields(value)
-            if (given := getattr(value, field.name)) is not None and given != _default(field)
-        }
-    if isinstance(value, dict):
-        return {key: _that_differ(item) for key, item in value.items() if item is not None}
-    return msgspec.to_builtins(value)
-
-
-def _default(field: msgspec.structs.FieldInfo) -> Any:
-    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 # Variables of that form that are no settings: the program's and its installer's.
@@ -363,15 +294,6 @@ def _variables() -> tuple[tuple[str, str, Any], ...]:
         for field in msgspec.structs.fields(group.type)
         if not is_table(field.type)
     )
-
-
-def is_table(kind: Any) -> bool:
-    """True for a group within a group, or a table of such."""
-    if get_origin(kind) is dict:
-        kind = get_args(kind)[1]
-        if get_origin(kind) is dict:
-            return True
-    return isinstance(kind, type) and issubclass(kind, Struct)
 
 
 def _may_be_setting(variable: str) -> bool:
@@ -414,7 +336,7 @@ def _from_text(text: str, kind: Any, name: str) -> Any:
     try:
         return msgspec.to_builtins(msgspec.convert(value, kind, strict=False))
     except msgspec.ValidationError as error:
-        message = _in_words(str(error), get_args(kind)[1] if get_origin(kind) is dict else kind)
+        message = in_words(str(error), get_args(kind)[1] if get_origin(kind) is dict else kind)
         raise ConfigError(f"{message}.", file="environment", key=name) from error
 
 

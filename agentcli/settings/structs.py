@@ -12,10 +12,14 @@ Positive = Annotated[int, Meta(ge=1)]
 _A_DAY = 86_400
 Seconds = Annotated[float, Meta(ge=0, le=_A_DAY)]
 Duration = Annotated[float, Meta(gt=0, le=_A_DAY)]
-MODEL_PATTERN, VARIABLE_PATTERN, URL_PATTERN = r"^$|^[^/\s]+/\S+$", r"^$|^[A-Za-z_][A-Za-z0-9_]*$", r"^$|^https?://\S+$"
+MODEL_PATTERN, URL_PATTERN = r"^$|^[^/\s]+/\S+$", r"^$|^https?://\S+$"
+NAME_PATTERN, PATH_PATTERN = r"^[A-Za-z_][A-Za-z0-9_]*$", r"^[^\0]*[^\0\s][^\0]*$"
+VARIABLE_PATTERN = f"^$|{NAME_PATTERN}"
 ModelName = Annotated[str, Meta(pattern=MODEL_PATTERN)]
 EnvName = Annotated[str, Meta(pattern=VARIABLE_PATTERN)]
 Url = Annotated[str, Meta(pattern=URL_PATTERN)]
+Variable = Annotated[str, Meta(pattern=NAME_PATTERN)]
+PathText = Annotated[str, Meta(pattern=PATH_PATTERN)]
 
 Share = Annotated[float, Meta(gt=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
@@ -216,7 +220,7 @@ class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_d
     allow: tuple[str, ...] = ()
     ask: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
-    additional_directories: tuple[str, ...] = ()
+    additional_directories: tuple[PathText, ...] = ()
     tries: bool = True
 
 
@@ -230,9 +234,9 @@ class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     profile: Literal["read-only", "workspace-write", "danger-full-access"] = "workspace-write"
     kind: Literal["auto", "bubblewrap", "landlock", "docker"] = "auto"
     hosts: tuple[str, ...] = ()
-    environment: tuple[str, ...] = ()
-    writable: tuple[str, ...] = ()
-    masked: tuple[str, ...] = ()
+    environment: tuple[Variable, ...] = ()
+    writable: tuple[PathText, ...] = ()
+    masked: tuple[PathText, ...] = ()
     docker_image: str = ""
 
 

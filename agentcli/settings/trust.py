@@ -91,15 +91,14 @@ def _is_home(folder: Path) -> bool:
 
 def is_trusted(paths: Paths, cwd: Path) -> bool:
     """Whether the person has trusted this project's files as they are now."""
-    root = project_root(cwd)
+    root, trusted = project_root(cwd), trusted_digests(paths)
     try:
-        trusted = msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
-        return all(
+        return bool(trusted) and all(
             _is_as_trusted(trusted.get(folder_text(folder), ""), folder, root)
             for folder in project_folders(cwd)
             if _files_of(folder, root) or folder_text(folder) in trusted
         )
-    except (OSError, msgspec.DecodeError):
+    except OSError:
         return False
 
 
@@ -122,36 +121,22 @@ def project_fingerprints(cwd: Path) -> dict[str, str]:
     return found
 
 
-def trust_project(paths: Paths, cwd: Path, fingerprints: Mapping[str, str] | None = None) -> None:
-    """Remember that this project's files may be used, as they had these fingerprints or as they are now.
-
-    Raises `ConfigError`.
-    """
-    file = paths.state / "trust.json"
-    try:
-        make_private_folder(paths.state)
-        trusted = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
-        trusted |= project_fingerprints(cwd) if fingerprints is None else fingerprints
-        replace_file(file, msgspec.json.encode(trusted))
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"could not be written ({error}).", file=str(file)) from error
-
-
-def trusted_programs(paths: Paths) -> dict[str, str]:
-    """The digests of the programs that were trusted with projects, by path; none where they cannot be read."""
+def trusted_digests(paths: Paths) -> dict[str, str]:
+    """What was trusted, by path: fingerprints of projects, digests of programs; none where they cannot be read."""
     try:
         return msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
     except (OSError, msgspec.DecodeError):
         return {}
 
 
-def trust_programs(paths: Paths, digests: Mapping[str, str]) -> None:
-    """Remember the digests of programs as trusted; an empty one forgets its program. Raises `ConfigError`."""
+def remember_trust(paths: Paths, digests: Mapping[str, str]) -> None:
+    """Trust projects and programs as they had these digests; an empty one forgets its path. Raises `ConfigError`."""
     file = paths.state / "trust.json"
     try:
-        trusted = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
-        left = {name: kept for name, kept in {**trusted, **digests}.items() if kept}
-        replace_file(file, msgspec.json.encode(left))
+        make_private_folder(paths.state)
+        trusted = msgspec.json.decode(file.read_bytes(), type=dict[str, str]) if file.exists() else {}
+        kept = {name: digest for name, digest in {**trusted, **digests}.items() if digest}
+        replace_file(file, msgspec.json.encode(kept))
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"could not be written ({error}).", file=str(file)) from error
 

@@ -1,42 +1,73 @@
-"""Writes settings into a config.toml; comments and the form of all else stay as they were."""
+"""Writes settings: as TOML, and into a config.toml in which comments and the form of all else stay as they were."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import tomllib
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tomlkit
+import msgspec
+import tomli_w
 from msgspec import Struct
-from tomlkit.exceptions import TOMLKitError
+from msgspec.structs import replace
 
-from agentcli.errors import UserError
+from agentcli.errors import ConfigError, UsageError, UserError
+from agentcli.settings.check import find_error, setting_type
 from agentcli.settings.files import replace_file
 from agentcli.settings.load import Config, Layer, check_layer
+from agentcli.settings.structs import Settings
+
+MASKED = "[masked]"
+_WHOLE = ("providers", "mcp_servers")  # tables in which one that is there is not added to: half of it would be another
 
 
 def store_setting(config: Config, key: str, value: Any) -> str:
     """Set `section.key` in the person's own settings, or take it out with None; says where. Raises `UserError`."""
-    file = config.paths.user_config
-    said = store_in(file, key, value)
-    above = [layer for layer in config.layers if layer.source != str(file) and layer.holds(key)]
-    return f"{said} Here {above[-1].source} sets another one ({above[-1].names.get(key, key)})." if above else said
+    return f"{store_in(config.paths.user_config, key, value)}{overriding(config, key, config.paths.user_config)}"
+
+
+def overriding(config: Config, key: str, file: Path) -> str:
+    """Return a sentence on what else sets a key here and wins over the file, or an empty string."""
+    sources = [layer.source for layer in config.layers]
+    above = config.layers[sources.index(str(file)) + 1 if str(file) in sources else 0 :]
+    wins = next((layer for layer in reversed(above) if layer.holds(key)), None)
+    return f" Here {wins.source} sets another one ({wins.names.get(key, key)})." if wins else ""
 
 
 def store_in(file: Path, key: str, value: Any) -> str:
-    """The same in any file of settings."""
-    really = Path(os.path.realpath(file))  # a link, as to a folder of dotfiles, stays one
+    """Set `section.key` in any file of settings, or take it out with None; says where. Raises `UserError`."""
+    write_settings(file, with_setting(file, key.split("."), value))
+    return f"{'Kept in' if value is not None else 'Taken out of'} {file}."
+
+
+def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
+    """Return the text of a file with a setting set, or taken out with None. Raises `UserError`."""
+    import tomlkit  # 50 ms that only changing a file needs
+    from tomlkit.exceptions import TOMLKitError
+
+    *groups, name = key
     try:
-        before = really.read_bytes() if really.exists() else b""
-        after = _changed(before.decode("utf-8-sig"), key, value).encode()
-        if after != before:
-            _write(really, b"\xef\xbb\xbf" * before.startswith(b"\xef\xbb\xbf") + after)
+        text = file.read_bytes().decode() if file.exists() else ""
+        mark = "\ufeff" * text.startswith("\ufeff")
+        document = tomlkit.parse(text.removeprefix(mark))
+        table: MutableMapping[str, Any] = document
+        for group in groups:
+            if value is None and group not in table:
+                return text
+            table = table.setdefault(group, tomlkit.table())
+        if value is not None:
+            table[name] = value
+        else:
+            table.pop(name, None)
+            if len(groups) == 1 and not table and not tomlkit.dumps(table).strip():  # a comment keeps its table
+                document.pop(groups[0])
+        return mark + tomlkit.dumps(document)
     except (OSError, UnicodeDecodeError, TOMLKitError) as error:
         raise UserError(f"{file} could not be changed: {error}") from error
-    return f"{'Kept in' if value is not None else 'Taken out of'} {file}."
 
 
 class Merged(Struct, frozen=True):
@@ -49,6 +80,9 @@ class Merged(Struct, frozen=True):
 
 def merged(file: Path, values: dict[str, Any]) -> Merged:
     """`file` with what is not set in it yet; items are added to its lists. Raises `UserError`."""
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
     try:
         document = tomlkit.parse(file.read_bytes().decode("utf-8-sig") if file.exists() else "")
         stays: list[str] = []
@@ -62,17 +96,13 @@ def merged(file: Path, values: dict[str, Any]) -> Merged:
     return Merged(text, added, tuple(stays))
 
 
-_WHOLE = ("providers", "mcp_servers")  # tables in which one that is there is not added to: half of it would be another
-
-
 def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, stays: list[str]) -> dict[str, Any]:
     """Put into a table what it does not have; gives that."""
     added: dict[str, Any] = {}
     for name, value in values.items():
         there, at = table.get(name), f"{key}.{name}" if key else name
         if there is None:
-            table[name] = value
-            added[name] = value
+            table[name] = added[name] = value
         elif isinstance(there, MutableMapping) and isinstance(value, dict) and key not in _WHOLE:
             if within := _add(there, value, at, stays):
                 added[name] = within
@@ -86,32 +116,86 @@ def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, stay
     return added
 
 
-def write_settings(file: Path, text: str, *, mode: int) -> None:
-    """Write a whole file, in place of the one before at once. Raises `UserError`."""
+def write_settings(file: Path, text: str, *, mode: int = 0o600) -> None:
+    """Write a whole file, in place of the one before at once, with its permission bits; a new one gets `mode`.
+
+    Raises `UserError`.
+    """
+    really = Path(os.path.realpath(file))  # a link, as to a folder of dotfiles, stays one
     try:
-        _write(Path(os.path.realpath(file)), text.encode(), mode=mode)
+        if (really.read_bytes() if really.exists() else b"") != text.encode():
+            really.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            replace_file(really, text.encode(), mode=stat.S_IMODE(really.stat().st_mode) if really.exists() else mode)
     except OSError as error:
         raise UserError(f"{file} could not be written: {error.strerror}.") from error
 
 
-def _changed(text: str, key: str, value: Any) -> str:
-    document = tomlkit.parse(text)
-    section, _, name = key.rpartition(".")
-    table: MutableMapping[str, Any] = document
-    for part in section.split("."):
-        if value is None and part not in table:
-            return text
-        table = table.setdefault(part, tomlkit.table())
-    if value is not None:
-        table[name] = value
-    else:
-        table.pop(name, None)
-        if not table and not tomlkit.dumps(table).strip():  # a comment keeps its table
-            document.pop(section)
-    return tomlkit.dumps(document)
+def key_parts(key: str) -> tuple[str, ...]:
+    """Return the names in a dotted key, quoted where they have dots of their own. Raises `UsageError`."""
+    parts: list[str] = []
+    try:
+        value: Any = tomllib.loads(f"{key} = 0")
+        while isinstance(value, dict):
+            ((name, value),) = value.items()
+            parts.append(name)
+    except ValueError as error:
+        raise UsageError(f"{key!r} is not the name of a setting: write SECTION.KEY, such as retry.max.") from error
+    return tuple(parts)
 
 
-def _write(file: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """In place of the file at once, with its permission bits; a new one gets `mode`."""
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    replace_file(file, content, mode=stat.S_IMODE(file.stat().st_mode) if file.exists() else mode)
+def parse_value(text: str, key: Sequence[str]) -> Any:
+    """Return the value of a setting, written as TOML or, if it is a string, as it is. Raises `ConfigError`."""
+    kind = setting_type(key)
+    try:
+        (value,) = tomllib.loads(f"value = {text}").values()
+    except ValueError:
+        value = text
+    if find_error(value, kind) and not find_error(text, kind):
+        value = text
+    if found := find_error(value, kind, ".".join(key)):
+        is_quoted = isinstance(value, str) and "array" in found[1]
+        raise ConfigError(found[1] + ' Write a list as ["a", "b"].' * is_quoted, key=found[0])
+    return value
+
+
+def shown(settings: Settings) -> Settings:
+    """The settings as anybody may see them: without values of headers and variables, and passwords of addresses."""
+    observed, serve = settings.observability, settings.serve
+    providers = {name: replace(one, headers=_masked(one.headers)) for name, one in settings.providers.items()}
+    servers = {
+        name: {key: _masked(value) if key in ("env", "headers") else value for key, value in server.items()}
+        for name, server in settings.mcp_servers.items()
+    }
+    observed = replace(observed, headers=_masked(observed.headers))
+    serve = replace(serve, database=_without_password(serve.database), redis=_without_password(serve.redis))
+    return replace(settings, observability=observed, serve=serve, providers=providers, mcp_servers=servers)
+
+
+def _masked(values: Any) -> Any:
+    return dict.fromkeys(values, MASKED) if isinstance(values, dict) else MASKED
+
+
+def _without_password(address: str) -> str:
+    return re.sub(r"(?<=//)[^/]*@", f"{MASKED}@", re.sub(r"(?<=password=)[^&]*", MASKED, address))
+
+
+def to_toml(settings: Settings) -> str:
+    """The settings that differ from the defaults, as a config.toml that loads to the same settings."""
+    return tomli_w.dumps(changed_values(settings))
+
+
+def changed_values(value: Any) -> Any:
+    """Return a struct as a table of what differs from its defaults."""
+    if isinstance(value, Struct):
+        return {
+            field.encode_name: changed_values(given)
+            for field in msgspec.structs.fields(value)
+            if (given := getattr(value, field.name)) is not None and given != _default(field)
+        }
+    if isinstance(value, dict):
+        return {key: changed_values(item) for key, item in value.items() if item is not None}
+    return msgspec.to_builtins(value)
+
+
+def _default(field: msgspec.structs.FieldInfo) -> Any:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()

@@ -48,6 +48,18 @@ def configured_rules(
     return rules
 
 
+def check_hosts(config: Config) -> None:
+    """Raises `ConfigError` for a host that can be none."""
+    for key, hosts in (("sandbox.hosts", config.settings.sandbox.hosts), ("web.hosts", config.settings.web.hosts)):
+        for host in hosts:
+            from agentcli.infra.sandbox.network.host_grants import read_grant  # few grant any
+
+            try:
+                read_grant(host)
+            except ValueError as error:
+                raise config.error(str(error), key, item=host) from error
+
+
 def _kept(grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], None]) -> Iterator[tuple[Verb, Rule]]:
     """What the person wants for good; what makes no sense is told and left out."""
     try:

@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 
 from agentcli.agent.session import Session
 from agentcli.llm.providers.catalog import preset_rows
-from agentcli.models.keys import is_installed
+from agentcli.models.providers import is_installed
 from agentcli.settings.load import Config
 from agentcli.version import __version__
 

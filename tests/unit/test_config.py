@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.errors import ConfigError, UsageError
-from agentcli.settings.load import Config, is_table, load_config, read_layer, to_toml
+from agentcli.settings.check import is_table
+from agentcli.settings.load import Config, load_config, read_layer
 from agentcli.settings.paths import Paths, current_folder, find_paths, project_root
 from agentcli.settings.structs import (
     AgentSettings,
@@ -44,7 +45,8 @@ from agentcli.settings.structs import (
     WebSettings,
 )
 from agentcli.settings.terminal import TerminalSettings
-from agentcli.settings.trust import is_trusted, project_files, trust_project
+from agentcli.settings.trust import is_trusted, project_files, project_fingerprints, remember_trust
+from agentcli.settings.write import to_toml
 from tests.properties import examples
 
 GROUPS: dict[str, type[msgspec.Struct]] = {
@@ -347,7 +349,7 @@ def test_every_setting_has_a_wrong_value_among_these_tests() -> None:
         ("base_url", "ftp://example.com", "write "),
         ("api_key_env", "MY KEY", "write "),
         ("needs_key", "yes", "Expected `bool"),
-        ("headers", {"a": 1}, "Expected `str`"),
+        ("headers", {"headers-a": 1}, "Expected `str`"),
         ("quirks", [1], "Expected `object`"),
     ],
 )
@@ -697,7 +699,7 @@ def test_a_broken_file_of_an_untrusted_project_is_not_even_read(paths: Paths, pr
 
 
 def test_a_trusted_project_s_files_are_used_from_everywhere_inside(paths: Paths, project: Path, shared: Path) -> None:
-    trust_project(paths, project)
+    remember_trust(paths, project_fingerprints(project))
     below = project / "deep" / "down"
     below.mkdir(parents=True)
     for place in (project, below):
@@ -713,7 +715,7 @@ def test_a_project_whose_files_changed_is_untrusted_again(
     local = write(project / ".agentcli" / "config.local.toml", {"limits": {"max_turns": 4}})
     if change == "add":
         local.unlink()
-    trust_project(paths, project)
+    remember_trust(paths, project_fingerprints(project))
     assert is_trusted(paths, project)
     match change:
         case "edit":
@@ -724,7 +726,7 @@ def test_a_project_whose_files_changed_is_untrusted_again(
             shared.unlink()
     assert not is_trusted(paths, project)
     assert load(paths, project).settings.limits.max_turns is None
-    trust_project(paths, project)
+    remember_trust(paths, project_fingerprints(project))
     assert is_trusted(paths, project)
 
 
@@ -738,7 +740,7 @@ def test_a_project_s_slash_commands_count_only_while_they_are_as_they_were_trust
     assert found.command_folders == (users,)
     assert str(command) in found.notices[0]
     assert load(paths, project, trust=True).command_folders == (users, folder)
-    trust_project(paths, project)
+    remember_trust(paths, project_fingerprints(project))
     found = load(paths, project)
     assert (found.command_folders, found.notices, found.files) == ((users, folder), (), ())
     command.write_text("Do something else.")
@@ -749,32 +751,32 @@ def test_trust_is_for_one_project(paths: Paths, project: Path, shared: Path, tmp
     other = tmp_path / "other"
     (other / ".git").mkdir(parents=True)
     write(other / ".agentcli" / "config.toml", shared.read_text())
-    trust_project(paths, project)
+    remember_trust(paths, project_fingerprints(project))
     assert is_trusted(paths, project)
     assert not is_trusted(paths, other)
-    trust_project(paths, other)
+    remember_trust(paths, project_fingerprints(other))
     assert is_trusted(paths, project)
 
 
 def test_trust_is_kept_where_only_the_person_can_write(paths: Paths, project: Path, shared: Path) -> None:
-    trust_project(paths, project)
+    remember_trust(paths, project_fingerprints(project))
     assert stat.S_IMODE(paths.state.stat().st_mode) == 0o700
 
 
 def test_a_trust_file_that_makes_no_sense_trusts_nothing(paths: Paths, project: Path, shared: Path) -> None:
-    trust_project(paths, project)
+    remember_trust(paths, project_fingerprints(project))
     for nonsense in (b"", b"[1]", b'{"a": 1}', b"\xff"):
         (paths.state / "trust.json").write_bytes(nonsense)
         assert not is_trusted(paths, project)
         with pytest.raises(ConfigError, match=r"trust\.json"):
-            trust_project(paths, project)
+            remember_trust(paths, project_fingerprints(project))
 
 
 def test_trust_that_cannot_be_kept_is_a_clear_error(paths: Paths, project: Path, shared: Path) -> None:
     paths.state.parent.mkdir(parents=True)
     paths.state.write_text("a file in the way")
     with pytest.raises(ConfigError, match=r"trust\.json: could not be written"):
-        trust_project(paths, project)
+        remember_trust(paths, project_fingerprints(project))
 
 
 @pytest.mark.parametrize("section", ["provider", "providers", "observability"])

@@ -19,7 +19,6 @@ import apsw
 from agentcli import __version__
 from agentcli.cli.doctor import models
 from agentcli.cli.doctor.subject import Check, Finding, Result, Status, Subject, version_of
-from agentcli.cli.keys import key_lines
 from agentcli.cli.output import warn
 from agentcli.cli.subcommands.shared import configuration, wait_for, with_store
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError
@@ -30,12 +29,13 @@ from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sessions.fsck import first_damage
 from agentcli.llm.local_server import weights
+from agentcli.models.providers import ProviderKeys
 from agentcli.settings.files import is_file
 from agentcli.settings.keys import KeptKeys
 from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder, find_paths, is_writable, project_root
 from agentcli.settings.structs import PermissionSettings, Settings
-from agentcli.setup.lists import check_lists
+from agentcli.setup.rules import check_hosts
 from agentcli.tools.ripgrep import find_rg
 
 T = TypeVar("T")
@@ -182,7 +182,7 @@ def keys(subject: Subject) -> Iterator[Result]:
         yield "problem", str(error), mend
         return
     if subject.unread is None:
-        yield "ok", "; ".join(key_lines(subject.config)) or "none (agentcli login keeps one)", ""
+        yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (agentcli login keeps one)", ""
 
 
 def settings(subject: Subject) -> Iterator[Result]:
@@ -193,7 +193,7 @@ def settings(subject: Subject) -> Iterator[Result]:
         yield "problem", str(subject.unread), mend
         return
     try:
-        check_lists(config)
+        check_hosts(config)
         subject.builder(lambda text: None).tool_registry()
         _ = subject.models.encoders
     except ConfigError as error:

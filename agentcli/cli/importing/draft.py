@@ -9,7 +9,8 @@ from typing import Any
 from agentcli.extensions.hooks.specs import TIME_LIMIT_S, read_hooks
 from agentcli.infra.sandbox.processes.environment import credentials_in
 from agentcli.safety.secrets.masking import mask
-from agentcli.settings.load import NOT_FROM_PROJECTS, problem_in
+from agentcli.settings.check import find_error
+from agentcli.settings.load import NOT_FROM_PROJECTS
 from agentcli.settings.structs import Settings
 
 NO_SETTING = "agentcli has no such setting"
@@ -49,7 +50,7 @@ class Draft:
             self.leave(what, LOGIN)
         elif self.is_project and (key in NOT_FROM_PROJECTS or path[0] in NOT_FROM_PROJECTS):
             self.leave(what, f"{key} is not taken from a project: import it without --project")
-        elif found := problem_in(_nested(value, path), Settings):
+        elif found := find_error(_nested(value, path), Settings):
             self.leave(what, found[1].rstrip("."))
         else:
             *groups, name = path

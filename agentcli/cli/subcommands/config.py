@@ -15,7 +15,6 @@ import typer
 from agentcli.app import Builder
 from agentcli.cli.importing.draft import Draft
 from agentcli.cli.importing.sources import TOOLS, drafts
-from agentcli.cli.keys import key_lines
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean
@@ -27,10 +26,10 @@ from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.frontends.terminal.text.text_width import first_rows, rows_of
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.safety.secrets.masking import mask
-from agentcli.settings.load import Config, load_config, shown, to_toml
+from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import current_folder, find_paths, project_root
-from agentcli.settings.trust import MCP_FILE, project_files, project_fingerprints, trust_programs, trust_project
-from agentcli.settings.write import Merged, merged, write_settings
+from agentcli.settings.trust import MCP_FILE, project_files, project_fingerprints, remember_trust
+from agentcli.settings.write import Merged, merged, shown, to_toml, write_settings
 
 app = make_app("Look at the settings.")
 
@@ -47,7 +46,7 @@ def show(json: AsJson = False) -> None:
         return
     for notice in config.notices:
         tell(f"# {notice}")
-    for line in key_lines(config):
+    for line in builder.models.keys.lines():
         tell(f"# {line}")
     tell(to_toml(shown(config.settings)).rstrip() or "# Every setting has its default.")
 
@@ -128,8 +127,7 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
         return
     if project_fingerprints(current_folder()) != fingerprints or programs.pins.to_trust() != digests:
         raise UsageError("The project's files were changed meanwhile: run agentcli config trust again to see them.")
-    trust_project(config.paths, current_folder(), fingerprints)
-    trust_programs(config.paths, digests)
+    remember_trust(config.paths, fingerprints | digests)
     tell(f"Trusted as they are now: {names}")
 
 

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from agentcli.cli.keys import SEARCH_KEY, forget_key, store_key
 from agentcli.cli.output import print_table, tell
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.models.choice import Models
+from agentcli.models.providers import SEARCH_KEY
 
 SEARCH = {"tavily": (SEARCH_KEY,)}  # what web_search asks: a key, and no model
 
@@ -45,12 +45,12 @@ def login(
         else:
             print_table(("provider", "variable", "key"), [(*row[:2], row[2] or "no key") for row in rows])
     elif remove:
-        tell(forget_key(config, provider, variables[provider]))
+        tell(models.keys.remove(provider, variables[provider]))
     else:
         key = _typed(provider)
         if not untried and provider not in SEARCH:
             tell(_tried(models, provider, key))
-        tell(store_key(config, provider, variables[provider][0], key))
+        tell(models.keys.store(provider, variables[provider][0], key))
 
 
 def _typed(provider: str) -> str:

@@ -255,7 +255,7 @@ class Connecting:
     @cached_property
     def _keys(self) -> frozenset[str]:
         """The variables that hold keys of models."""
-        from agentcli.models.keys import ProviderKeys
+        from agentcli.models.providers import ProviderKeys
 
         keys = ProviderKeys(self._config)
         return frozenset(name for provider in keys.takers() for name in keys.variables(provider))

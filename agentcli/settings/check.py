@@ -1,0 +1,106 @@
+"""Finds what is wrong with a setting, and says it in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
+
+import msgspec
+from msgspec import Struct
+
+from agentcli.errors import ConfigError, did_you_mean
+from agentcli.settings.structs import MODEL_PATTERN, NAME_PATTERN, PATH_PATTERN, URL_PATTERN, VARIABLE_PATTERN, Settings
+from agentcli.settings.terminal import THEMES, ThemeName
+
+_PATTERNS = {
+    MODEL_PATTERN: "write PROVIDER/MODEL, such as anthropic/claude-sonnet-5-5",
+    VARIABLE_PATTERN: "write the name of an environment variable",
+    NAME_PATTERN: "write the name of an environment variable: letters, digits and _",
+    PATH_PATTERN: "write the path of a file or a folder",
+    URL_PATTERN: "write an address that begins with http:// or https://",
+}
+
+
+def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
+    """Return the dotted key of the first value that does not fit its type, and a sentence on what would."""
+    choices = [choice for choice in get_args(kind) if choice is not NoneType]
+    if NoneType in get_args(kind) and value is not None and len(choices) == 1:
+        kind = choices[0]
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        message = f"{in_words(str(error), kind)}."
+    else:
+        return None
+    if isinstance(value, Mapping) and (kinds := member_types(kind)):
+        for name, item in value.items():
+            at = f"{key}.{name}" if key else str(name)
+            if (of := kinds.get(name, kinds.get("*"))) is None:
+                return at, unknown_setting(name, kinds)
+            if found := find_error(item, of, at):
+                return found
+    return key, message
+
+
+def member_types(kind: Any) -> dict[str, Any]:
+    """Return the types of what a group holds by name; those of a table are all that of `*`."""
+    if get_origin(kind) is dict:
+        return {"*": get_args(kind)[1]}
+    is_group = isinstance(kind, type) and issubclass(kind, Struct)
+    return {field.encode_name: field.type for field in msgspec.structs.fields(kind)} if is_group else {}
+
+
+def setting_type(key: Sequence[str]) -> Any:
+    """Return the type of a setting by the names in its key. Raises `ConfigError` for one that does not exist."""
+    kind: Any = Settings
+    for depth, name in enumerate(key, 1):
+        if kind is Any:
+            return Any
+        kinds = member_types(kind)
+        if (of := kinds.get(name, kinds.get("*"))) is None:
+            message = unknown_setting(name, kinds) if kinds else "there is no such setting: it is part of a value."
+            raise ConfigError(message, key=".".join(key[:depth]))
+        kind = of
+    return kind
+
+
+def unknown_setting(name: str, known: Collection[str]) -> str:
+    return f"there is no such setting{did_you_mean(name, known)}; there is {', '.join(known)}."
+
+
+def in_words(message: str, kind: Any) -> str:
+    """Explain a message of msgspec: a pattern in words, which item of a list is meant, and the values there are."""
+    message, _, place = message.partition(" - at `$")
+    pattern = message.partition("matching regex ")[2].strip("'").replace("\\\\", "\\")
+    message = _PATTERNS.get(pattern, message)
+    if item := re.match(r"\[(\d+)\]", place):
+        message += f" (item {int(item[1]) + 1} of the list)"
+    if allowed := allowed_values(kind):
+        message += f"; it is one of {', '.join(allowed)}"
+    return message
+
+
+def allowed_values(kind: Any) -> tuple[str, ...]:
+    """The values of a closed list; none where there is no such list."""
+    if get_origin(kind) is Literal:
+        return tuple(map(str, get_args(kind)))
+    if kind is bool:
+        return ("true", "false")
+    if kind is ThemeName:
+        return THEMES
+    return (
+        tuple(value for choice in get_args(kind) for value in allowed_values(choice))
+        if NoneType in get_args(kind) or get_origin(kind) is tuple
+        else ()
+    )
+
+
+def is_table(kind: Any) -> bool:
+    """True for a group within a group, or a table of such."""
+    if get_origin(kind) is dict:
+        kind = get_args(kind)[1]
+        if get_origin(kind) is dict:
+            return True
+    return isinstance(kind, type) and issubclass(kind, Struct)
