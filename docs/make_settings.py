@@ -21,8 +21,14 @@ Every setting below but keys and themes is also an environment variable, `AGENTC
 project's files may not set {not_from_projects}.
 `agentcli config trust` shows them, and in a terminal asks before it trusts them (`--yes` does not ask).
 
-A wrong value is an error that names its source (a flag, a variable, or a file and line) and its key, and lists the values there
-are. A variable of that form that is no setting is a warning; an empty one counts as unset.
+To change a setting, write `agentcli config set KEY VALUE`, such as `agentcli config set retry.max 5`. The value is read as TOML, and
+strings need no quotes. It goes into your `config.toml`, with `--scope project` into `.agentcli/config.toml` and with `--scope local`
+into `.agentcli/config.local.toml`, which count after `agentcli config trust`. Comments and layout of the file stay; a wrong key or
+value is explained, and changes nothing. `agentcli config get KEY` prints the value that counts here, and with `--json` its source;
+keys and other secrets are masked.
+
+A wrong value is an error that names its source (a flag, a variable, or a file, in TOML with the line) and its key, and lists the
+values there are. A variable of that form that is no setting is a warning; an empty one counts as unset.
 
 ## From other tools
 

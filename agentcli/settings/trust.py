@@ -14,6 +14,7 @@ from agentcli.errors import ConfigError
 from agentcli.settings.files import is_file, make_private_folder, replace_file
 from agentcli.settings.paths import Paths, folder_text, markdown_files, project_root
 
+PROJECT_FILES = {"project": ".agentcli/config.toml", "local": ".agentcli/config.local.toml"}  # of settings, by scope
 HOOKS_FILE = ".agentcli/hooks.json"
 MCP_FILE = ".mcp.json"
 COMMAND_FOLDERS = (".claude/commands", ".agentcli/commands")  # the last counts most
@@ -145,9 +146,7 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
     """What is used of one folder, without what else belongs to skills."""
     found: list[Path] = []
     if folder == root:
-        own = root / ".agentcli"
-        names = (own / "config.toml", own / "config.local.toml", root / HOOKS_FILE)
-        found += [file for file in names if is_file(file)]
+        found += [file for name in (*PROJECT_FILES.values(), HOOKS_FILE) if is_file(file := root / name)]
         if is_brought_file(root / MCP_FILE, root):
             found.append(root / MCP_FILE)
         found += (file for place in command_places(root) for file in markdown_files(place))

@@ -179,7 +179,7 @@ def _without_password(address: str) -> str:
     return re.sub(r"(?<=//)[^/]*@", f"{MASKED}@", re.sub(r"(?<=password=)[^&]*", MASKED, address))
 
 
-def to_toml(settings: Settings) -> str:
+def to_toml(settings: Settings | dict[str, Any]) -> str:
     """The settings that differ from the defaults, as a config.toml that loads to the same settings."""
     return tomli_w.dumps(changed_values(settings))
 

@@ -190,7 +190,7 @@ def test_doctor_names_three_ways_to_a_model_and_config_has_no_empty_headings(pla
         '[providers.a]\nbase_url = "http://a"\nheaders = { x = "1" }\n'
     )
     shown = (
-        '[providers.a]\nbase_url = "http://a"\n\n[providers.a.headers]\nx = "1"\n\n'
+        '[providers.a]\nbase_url = "http://a"\n\n[providers.a.headers]\nx = "[masked]"\n\n'
         '[retry]\ninitial_delay = 0.01\n\n[terminal]\ntheme = "dark"\n'
     )
     assert place.run("config", "show").out == shown

@@ -23,6 +23,7 @@ from agentcli.llm.providers.catalog import provider_names
 from agentcli.settings.files import LARGEST_SMALL_FILE, is_file, read_small_file
 from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home, home_of, project_root
+from agentcli.settings.trust import PROJECT_FILES
 from agentcli.tools.builtin.toolset import builtin_tools
 
 TOOLS = ("claude-code", "codex")
@@ -210,8 +211,8 @@ def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[
     environment, home, root = config.environment, home_of(config.environment), project_root(config.cwd)
     claude = Path(environment.get("CLAUDE_CONFIG_DIR") or home / ".claude")
     codex = Path(environment.get("CODEX_HOME") or home / ".codex")
-    shared = Draft(root / ".agentcli/config.toml" if is_project else config.paths.user_config, is_project=is_project)
-    local = Draft(root / ".agentcli/config.local.toml", is_project=True)
+    shared = Draft(root / PROJECT_FILES["project"] if is_project else config.paths.user_config, is_project=is_project)
+    local = Draft(root / PROJECT_FILES["local"], is_project=True)
     of_project: Table = {"projects": {str(root): _REMEMBERED, OTHERS: ""}, OTHERS: ""}
     remembered = of_project if is_project else {**_REMEMBERED, "allowedTools": ""}
     found: list[tuple[str, Path, Table, Draft]] = [

@@ -1,15 +1,17 @@
-"""`agentcli config`: shows settings and where they come from, trusts a project's, imports those of other tools."""
+"""`agentcli config`: shows and changes settings, trusts a project's, imports those of other tools."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import sys
+import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 import tomli_w
+import tomlkit
 import typer
 
 from agentcli.app import Builder
@@ -26,21 +28,31 @@ from agentcli.frontends.terminal.text.fragments import Fragment, plain
 from agentcli.frontends.terminal.text.text_width import first_rows, rows_of
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.safety.secrets.masking import mask
-from agentcli.settings.load import Config, load_config
+from agentcli.settings.check import setting_type
+from agentcli.settings.load import NOT_FROM_PROJECTS, Config, load_config, project_refusal
 from agentcli.settings.paths import current_folder, find_paths, project_root
-from agentcli.settings.trust import MCP_FILE, project_files, project_fingerprints, remember_trust
-from agentcli.settings.write import Merged, merged, shown, to_toml, write_settings
+from agentcli.settings.trust import MCP_FILE, PROJECT_FILES, project_files, project_fingerprints, remember_trust
+from agentcli.settings.write import (
+    Merged,
+    key_parts,
+    merged,
+    overriding,
+    parse_value,
+    shown,
+    to_toml,
+    with_setting,
+    write_settings,
+)
+from agentcli.setup.rules import check_hosts
 
-app = make_app("Look at the settings.")
+app = make_app("Look at the settings, and change them.")
 
 
 @app.command()
 def show(json: AsJson = False) -> None:
     """The settings that differ from the defaults (with --json: all); what is wrong with them is told."""
     config = configuration()
-    builder = Builder(config, store=MemorySessions(), on_notice=warn)
-    builder.tool_registry()  # what only the parts that use it can judge is told here too
-    builder.rules()
+    builder = _checked(config)
     if json:
         print_json(_with_defaults(shown(config.settings)))
         return
@@ -51,6 +63,15 @@ def show(json: AsJson = False) -> None:
     tell(to_toml(shown(config.settings)).rstrip() or "# Every setting has its default.")
 
 
+def _checked(config: Config) -> Builder:
+    """Check what only the parts that use a setting can judge. Raises `ConfigError`."""
+    builder = Builder(config, store=MemorySessions(), on_notice=warn)
+    builder.tool_registry()
+    builder.rules()
+    check_hosts(config)
+    return builder
+
+
 def _with_defaults(value: Any) -> Any:
     """Every setting, also those that have their default."""
     if isinstance(value, msgspec.Struct):
@@ -59,6 +80,65 @@ def _with_defaults(value: Any) -> Any:
             for field in msgspec.structs.fields(type(value))
         }
     return msgspec.to_builtins(value)
+
+
+Key = Annotated[str, typer.Argument(help="SECTION.KEY, such as retry.max; names with dots in quotes.")]
+
+
+@app.command()
+def get(key: Key, json: AsJson = False) -> None:
+    """Print the value that a setting has here (with --json: and the source it comes from); secrets are masked."""
+    parts = key_parts(key)
+    setting_type(parts)
+    config = configuration()
+    value = _without_secrets(_with_defaults(shown(config.settings)))
+    for part in parts:
+        if not isinstance(value, dict) or part not in value:
+            raise UsageError(f"{key} is not set.")
+        value = value[part]
+    if json:
+        layer = config.layer_of(".".join(parts))
+        print_json({"key": key, "value": value, "source": layer.source if layer else "default"})
+    elif isinstance(value, dict):
+        tell(to_toml(value).rstrip())
+    else:
+        tell("" if value is None else value if isinstance(value, str) else tomlkit.item(value).as_string())
+
+
+def _without_secrets(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_secrets(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_without_secrets(item) for item in value]
+    return mask(value) if isinstance(value, str) else value
+
+
+@app.command("set")
+def set_setting(
+    key: Key,
+    value: Annotated[str, typer.Argument(help='As in TOML: 3, true, ["a", "b"]; strings need no quotes.')],
+    scope: Annotated[
+        Literal["user", "project", "local"],
+        typer.Option(help="Your config.toml, the project's .agentcli/config.toml, or its config.local.toml."),
+    ] = "user",
+) -> None:
+    """Set a setting in a config.toml, whose comments and layout stay. A wrong value changes nothing."""
+    parts, cwd, paths = key_parts(key), current_folder(), find_paths(os.environ.get("AGENTCLI_HOME"))
+    parsed = parse_value(value, parts)
+    file = paths.user_config if scope == "user" else project_root(cwd) / PROJECT_FILES[scope]
+    if scope != "user":
+        if not_of_project := next(
+            (one for one in NOT_FROM_PROJECTS if f"{'.'.join(parts)}.".startswith(f"{one}.")), ""
+        ):
+            raise UsageError(project_refusal(not_of_project, paths))
+        _require_within(file, project_root(cwd))
+    text = with_setting(file, parts, parsed)
+    flags = tomllib.loads(text.removeprefix("\ufeff"))
+    config = load_config(paths, cwd, os.environ, flags=flags, caller=str(file), without=file)
+    _checked(config)
+    write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
+    wins = overriding(configuration(), ".".join(parts), file) if scope == "user" else ""
+    tell(f"{key} is set in {file}.{wins}" + " It counts after agentcli config trust." * (scope != "user"))
 
 
 @app.command()
@@ -180,8 +260,8 @@ def _show(draft: Draft, plan: Merged) -> None:
 
 def _write(draft: Draft, plan: Merged) -> None:
     """Raises `UserError`."""
-    if draft.is_project and not _is_within(draft.target, project_root(current_folder())):
-        raise UsageError(f"{draft.target} leads out of this project: nothing was written there.")
+    if draft.is_project:
+        _require_within(draft.target, project_root(current_folder()))
     if plan.added:
         write_settings(draft.target, plan.text, mode=0o644 if draft.is_project else 0o600)
         tell(f"Written: {draft.target}" + " (counts after agentcli config trust)" * draft.is_project)
@@ -190,5 +270,6 @@ def _write(draft: Draft, plan: Merged) -> None:
         tell(f"Written: {target}")
 
 
-def _is_within(file: Path, root: Path) -> bool:
-    return Path(os.path.realpath(file)).is_relative_to(os.path.realpath(root))
+def _require_within(file: Path, root: Path) -> None:
+    if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(root)):
+        raise UsageError(f"{file} leads out of this project: nothing was written there.")
