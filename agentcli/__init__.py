@@ -10,33 +10,15 @@ if TYPE_CHECKING:
     from agentcli.agent.accounting.metrics import UsageCollector
     from agentcli.agent.context.transform import create_context_transform
     from agentcli.agent.event_store import EventStore, StreamEvent, StreamState
-    from agentcli.agent.events import (
-        ApprovalRequested,
-        ApprovalSettled,
-        ClientToolRequested,
-        Compaction,
-        Done,
-        EntryStored,
-        Event,
-        HookRan,
-        ModeChanged,
-        Notice,
-        OutputDelta,
-        ProviderSwitched,
-        QueueChanged,
-        Retry,
-        Steered,
-        SubagentEnded,
-        SubagentStarted,
-        TextDelta,
-        ThinkingDelta,
-        ToolFinished,
-        ToolStarted,
-        TurnEnded,
-        TurnFailed,
-        TurnStarted,
-        UsageReported,
+
+    # fmt: off
+    from agentcli.agent.events import (  # isort: skip
+        ApprovalRequested, ApprovalSettled, ClientToolRequested, Compaction, Done, EntryStored, Event, HookRan,
+        ModeChanged, Notice, OutputDelta, ProviderSwitched, QueueChanged, Retry, Steered, SubagentEnded,
+        SubagentStarted, TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEnded, TurnFailed,
+        TurnStarted, UsageReported,
     )
+    # fmt: on
     from agentcli.agent.hooks import CallHooks, HookAnswer, NoHooks, TurnHooks
     from agentcli.agent.interfaces import ConversationStore, Locks, SessionLog, SessionStore
     from agentcli.agent.ops import Approve, ClientResult, Interrupt, Prompt, SetEffort, SetMode, SetModel, Steer
@@ -56,6 +38,7 @@ if TYPE_CHECKING:
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
     from agentcli.llm.provider import Provider, ToolSpec
     from agentcli.llm.tokens.counting import TokenEncoder, encoders
+    from agentcli.settings.structs import Settings
     from agentcli.token_counts import count_conversation_tokens, count_message_tokens, count_tokens, get_model_info
     from agentcli.tools.own_tools import tool
     from agentcli.tools.sandbox import Sandbox
@@ -84,6 +67,7 @@ _HOMES = {
         "agentcli.llm.provider": "Provider ToolSpec",
         "agentcli.llm.messages": "CacheControl Document Image Message Text",
         "agentcli.llm.tokens.counting": "TokenEncoder encoders",
+        "agentcli.settings.structs": "Settings",
         "agentcli.extensions.skills.activation": "Activation SkillRegistry",
         "agentcli.extensions.skills.skill": "Skill read_skill",
         "agentcli.token_counts": "count_conversation_tokens count_message_tokens count_tokens get_model_info",
@@ -107,7 +91,7 @@ __all__ = [
     "Interrupt", "Locks", "MCPClient", "MemoryEvents", "MemorySessions", "Message", "ModeChanged", "NoHooks",
     "Notice", "OutputDelta", "PostgresSessions", "Prompt", "Provider", "ProviderSwitched", "QueueChanged",
     "RedisEvents", "RemoteResult", "RemoteTool", "Retry", "Sandbox", "SessionLog", "SessionStore", "SetEffort",
-    "SetMode", "SetModel", "Skill", "SkillRegistry", "SqliteEvents", "SqliteSessions", "Steer", "Steered",
+    "SetMode", "SetModel", "Settings", "Skill", "SkillRegistry", "SqliteEvents", "SqliteSessions", "Steer", "Steered",
     "StorageError", "StreamEvent", "StreamState", "SubagentEnded", "SubagentStarted", "Text", "TextDelta",
     "ThinkingDelta", "TokenEncoder", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolSpec",
     "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageCollector", "UsageError",

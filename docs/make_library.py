@@ -20,6 +20,16 @@ from agentcli import Agent, tool
 Everything below comes from the package `agentcli`, is typed, and passes `mypy --strict`. It works within a running event loop (a
 notebook, a web server), and any number of agents live side by side. `examples/` holds whole programs.
 
+`Agent(settings=…)` takes a dict that is nested like `config.toml` ([settings.md](settings.md)), or the same as a typed `Settings`; the
+structs of its groups are in `agentcli.settings.structs`. Of a `Settings` those values count that differ from the defaults:
+
+```python
+from agentcli import Agent, Settings
+from agentcli.settings.structs import LimitSettings
+
+agent = Agent(settings=Settings(limits=LimitSettings(max_turns=5)))
+```
+
 With the extra `langchain`, `agentcli.langchain` has `to_langchain` and `from_langchain` for messages, `langchain_tools(agent)`, `to_tool_message`,
 and `LangChainProvider(chat_model)` for `Agent(provider=…)`.
 

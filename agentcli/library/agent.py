@@ -13,8 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from msgspec.structs import replace
-
+from agentcli.agent.calls.once import DirectCall, KeyedCalls, call_directly
 from agentcli.agent.events import ApprovalRequested, Done, Event, ToolFinished, TurnFailed
 from agentcli.agent.hooks import CallHooks, TurnHooks
 from agentcli.agent.interfaces import ConversationStore, Locks, SessionStore
@@ -31,6 +30,8 @@ from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.settings.load import load_config
 from agentcli.settings.paths import current_folder, find_paths
+from agentcli.settings.structs import Settings
+from agentcli.settings.write import changed_values
 from agentcli.setup.extras import Extras
 from agentcli.setup.session_choice import SessionChoice
 from agentcli.tools.own_tools import tool
@@ -39,13 +40,11 @@ from agentcli.tools.tool import Tool, Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting.metrics import UsageCollector
-    from agentcli.agent.calls.direct import DirectCall
     from agentcli.agent.event_store import EventStore
     from agentcli.extensions.mcp.client import MCPClient
     from agentcli.tools.web.searching import SearchProvider
 
 Decide = Callable[[ApprovalRequested], Awaitable[bool | str]]
-MOST_KEYS = 1_000  # of calls that are made once; the oldest are forgotten
 
 log = logging.getLogger("agentcli")
 log.addHandler(logging.NullHandler())  # what a program does not want to hear of does not land on its stderr
@@ -65,10 +64,10 @@ class Agent:
         async with Agent("anthropic/claude-sonnet-5-5") as agent:
             print((await agent.run("What does this project do?")).text)
 
-    `model` is `provider/model` (empty: as the command line would choose). `settings` is nested like config.toml.
-    `tools` are `Tool`s, or functions as `@tool` takes them. `approve` decides what the permission mode would ask;
-    without it such calls are denied. A text from it is a yes, and the answer to a question of the model's. `search` is
-    what web_search asks, in place of Tavily.
+    `model` is `provider/model` (empty: as the command line would choose). `settings` is nested like config.toml, or a
+    `Settings`, of which counts what differs from the defaults. `tools` are `Tool`s, or functions as `@tool` takes them.
+    `approve` decides what the permission mode would ask; without it such calls are denied. A text from it is a yes,
+    and the answer to a question of the model's. `search` is what web_search asks, in place of Tavily.
 
     `hooks` are called around turns, `call_hooks` in order around each call; `locks` keep calls on one file apart,
     also those of other programs. `resolve` chooses the provider before each request, `context_policy` may compact the
@@ -99,7 +98,7 @@ class Agent:
         tools: Sequence[Tool | Callable[..., Any]] = (),
         hooks: TurnHooks | None = None,
         approve: Decide | None = None,
-        settings: dict[str, Any] | None = None,
+        settings: dict[str, Any] | Settings | None = None,
         search: SearchProvider | None = None,
         call_hooks: Sequence[CallHooks] = (),
         locks: Locks | None = None,
@@ -120,7 +119,7 @@ class Agent:
     ) -> None:
         if conversation_store is not None and (store is not None or not conversation_id):
             raise UsageError("A conversation_store goes with a conversation_id, and takes the place of a store.")
-        flags = {**(settings or {})}
+        flags = changed_values(settings) if isinstance(settings, Settings) else {**(settings or {})}
         flags["permissions"] = {"mode": permission_mode, **flags.get("permissions", {})}
         paths = find_paths(os.environ.get("AGENTCLI_HOME"))
         config = load_config(paths, _folder(cwd), os.environ, flags=flags, caller="settings")
@@ -152,13 +151,13 @@ class Agent:
         self._approve = approve
         self._usage = usage
         self._session: Session | None = None
-        self._choice = SessionChoice(new_id=session_id or None, user_id=user_id)
         self._conversations = conversation_store
-        self._conversation_id = conversation_id
+        self._conversation_id = conversation_id if conversation_store is not None else ""
+        self._choice = SessionChoice(new_id=self._conversation_id or session_id or None, user_id=user_id)
         self._user_id = user_id
         self._events = event_store
         self._turns = PromptOrder()
-        self._keyed: dict[str, tuple[ToolUse, asyncio.Task[DirectCall]]] = {}
+        self._keyed = KeyedCalls()
 
     async def session(self) -> Session:
         """The session itself, for operations and events. Raises `UserError`."""
@@ -172,15 +171,13 @@ class Agent:
 
     async def _to_open(self) -> SessionChoice:
         """The conversation to go on with, or to begin. Raises `UserError`."""
-        choice, stored = self._choice, self._builder.store
-        if self._conversations is not None:
-            choice = replace(choice, new_id=self._conversation_id)
-            if (entries := await self._kept_entries(self._conversations)) is not None:
-                cwd = self._builder.config.cwd
-                self._memory.hold(self._conversation_id, entries, cwd=cwd, user_id=self._user_id)
+        choice = self._choice
+        if (entries := await self._kept_entries()) is not None:
+            cwd = self._builder.config.cwd
+            self._memory.hold(self._conversation_id, entries, cwd=cwd, user_id=self._user_id)
         if choice.how == "new" and choice.new_id:
             try:
-                info, _ = await stored.load(choice.new_id)
+                info, _ = await self._builder.store.load(choice.new_id)
             except StorageError:  # none of that id; what is wrong with the store is told when one is made
                 return choice
             if info.id == choice.new_id:  # a store also takes the beginning of an id
@@ -188,16 +185,16 @@ class Agent:
                 return SessionChoice("id", info.id)
         return choice
 
-    async def _kept_entries(self, conversations: ConversationStore) -> list[Entry] | None:
+    async def _kept_entries(self) -> list[Entry] | None:
         """The conversation that is kept as a whole, None without one. Raises `StorageError`, `UsageError`."""
-        if (data := await conversations.load(self._conversation_id)) is None:
+        store = self._conversations
+        if store is None or (data := await store.load(self._conversation_id)) is None:
             return None
         from agentcli.conversation.portable import unpacked
 
         entries, owner = unpacked(data)
         self._check_owner(self._conversation_id, owner)
-        found: list[Entry] = entries
-        return found
+        return entries
 
     def _check_owner(self, id: str, owner: str) -> None:
         if owner != self._user_id:
@@ -206,24 +203,22 @@ class Agent:
     async def _keep(self) -> None:
         """Save the conversation where it is kept as a whole. Raises `StorageError`."""
         if self._conversations is not None and self._session is not None:
-            entries = self._session.snapshot().conversation.entries
             from agentcli.conversation.portable import packed
 
-            data = packed(entries, user_id=self._user_id)
+            data = packed(self._session.snapshot().conversation.entries, user_id=self._user_id)
             await self._conversations.save(self._conversation_id, data)
 
     async def reset(self) -> None:
         """Begin a new conversation with the next prompt; one in a `conversation_store` is forgotten."""
-        await self._end_calls()
+        await self._keyed.cancel()
         if self._session is not None:
             await self._session.close()
             self._session, self._turns = None, PromptOrder()
         if self._conversations is not None:
-            await self._kept_entries(self._conversations)  # somebody else's is not forgotten
+            await self._kept_entries()  # somebody else's is not forgotten
             await self._conversations.reset(self._conversation_id)
             self._memory = self._builder.store = MemorySessions()
-        else:
-            self._choice = SessionChoice(user_id=self._user_id)
+        self._choice = SessionChoice(new_id=self._conversation_id or None, user_id=self._user_id)
 
     async def run(
         self,
@@ -314,46 +309,17 @@ class Agent:
         `caller_id` names the caller to hooks and in the log. Raises `UsageError` for a key of another call.
         """
         use = ToolUse(f"call_{secrets.token_hex(8)}", name, input)
-        if not idempotency_key:
-            return (await self._called(use, caller_id, timeout_s)).finished()
-        if idempotency_key not in self._keyed:
-            self._forget_oldest()
-            self._keyed[idempotency_key] = use, asyncio.create_task(self._called(use, caller_id, timeout_s))
-        first, task = self._keyed[idempotency_key]
-        if (first.name, first.input) != (name, input):
-            raise UsageError(f"The idempotency key {idempotency_key!r} belongs to another call, of {first.name}.")
-        try:
-            return (await asyncio.shield(task)).finished()
-        finally:
-            if task.done() and _can_repeat(task) and self._keyed.get(idempotency_key) == (first, task):
-                del self._keyed[idempotency_key]
 
-    def _forget_oldest(self) -> None:
-        """Forget the oldest calls that have ended; one that runs is never made a second time."""
-        ended = [key for key, (_, task) in self._keyed.items() if task.done()]
-        for key in ended[: max(0, len(self._keyed) - MOST_KEYS + 1)]:
-            del self._keyed[key]
+        async def make() -> DirectCall:
+            ask = self._ask if self._approve else None
+            return await call_directly(await self.session(), use, ask=ask, caller_id=caller_id, timeout_s=timeout_s)
 
-    async def _called(self, use: ToolUse, caller_id: str, timeout_s: float | None) -> DirectCall:
-        session = await self.session()
-        from agentcli.agent.calls.direct import call_directly
-
-        return await call_directly(
-            session, use, ask=self._ask if self._approve else None, caller_id=caller_id, timeout_s=timeout_s
-        )
+        return (await (self._keyed.once(idempotency_key, use, make) if idempotency_key else make())).finished()
 
     async def _ask(self, request: ApprovalRequested, decide: object) -> Approve:
         """Put the question of a direct call to the caller."""
         assert self._approve is not None, "else nobody is asked"
         return _answered(request.id, await self._approve(request))
-
-    async def _end_calls(self) -> None:
-        """End the calls with a key that still run; their callers may have gone."""
-        running = [task for _, task in self._keyed.values() if not task.done()]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-        self._keyed.clear()
 
     def run_sync(self, content: str | Sequence[Block], *, attachments: Sequence[str | Path | Block] = ()) -> Done:
         """`run` for callers without an event loop. Nothing stays open; the next prompt goes on with the conversation.
@@ -378,7 +344,7 @@ class Agent:
         return asyncio.run(once())
 
     async def close(self) -> None:
-        await self._end_calls()
+        await self._keyed.cancel()
         if self._session is not None:
             await self._session.close()
         await self._builder.aclose()
@@ -390,11 +356,6 @@ class Agent:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-def _can_repeat(task: asyncio.Task[DirectCall]) -> bool:
-    """True for a call that failed, if making it again cannot do anything a second time."""
-    return task.cancelled() or task.exception() is not None or task.result().can_repeat
 
 
 def _blocks_of(

@@ -15,7 +15,7 @@ import pytest
 from msgspec import Struct
 
 import agentcli
-from agentcli import Agent, AgentFailed, tool
+from agentcli import Agent, AgentFailed, Settings, tool
 from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.events import ApprovalRequested, ClientToolRequested, Done, EntryStored, TextDelta, ToolFinished
 from agentcli.agent.events import Compaction as Compacted
@@ -26,6 +26,7 @@ from agentcli.conversation.entries import Compaction
 from agentcli.errors import ConfigError, ToolError, UsageError, UserError
 from agentcli.llm.messages import Message, ToolResult, Usage
 from agentcli.llm.provider import ToolSpec
+from agentcli.settings.structs import LimitSettings
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from agentcli.tools.web.web import SearchResult
 from tests.app.running import call
@@ -176,11 +177,11 @@ async def test_a_callback_that_fails_ends_the_prompt_and_lets_nothing_run(model:
     assert not (work / "made").exists()
 
 
-async def test_a_permission_mode_and_settings_are_taken(model: MakeModel, work: Path) -> None:
-    agent = Agent(
-        model(ASKS, SEEN), cwd=work, permission_mode="bypassPermissions", settings={"limits": {"max_turns": 1}}
-    )
-    async with agent:
+@pytest.mark.parametrize("settings", [{"limits": {"max_turns": 1}}, Settings(limits=LimitSettings(max_turns=1))])
+async def test_a_permission_mode_and_settings_are_taken(
+    model: MakeModel, work: Path, settings: dict[str, Any] | Settings
+) -> None:
+    async with Agent(model(ASKS, SEEN), cwd=work, permission_mode="bypassPermissions", settings=settings) as agent:
         done = await agent.run("go")
     assert done.reason == "max_turns"
     async with Agent(model(ASKS, SEEN), cwd=work, permission_mode="bypassPermissions") as agent:

@@ -187,7 +187,7 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> Output:
     tool, session, report = parsed.tool, call.turn.session, call.report
     locked = session.services.locks.held(_locked(parsed), timeout_s=LOCK_PATIENCE_S)
     async with opened(session.workspace, permitted), locked:
-        if tool.is_idempotent and (before := session.history.replays.get(call.reply_id, call.use)) is not None:
+        if tool.is_idempotent and (before := session.history.replays.get(call.replay_key)) is not None:
             return before
         report.is_running = True
         with session.detachable() as sign:
@@ -218,7 +218,7 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> Output:
         report.retry_count, report.last_error = attempts.retry_count, attempts.last_error
         output = _with_remark(attempts.output, permitted.remark)
         if tool.is_idempotent and not output.is_error:
-            session.history.replays.store(call.reply_id, call.use, output)
+            session.history.replays[call.replay_key] = output
         return output
 
 

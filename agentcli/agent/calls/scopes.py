@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -10,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
+from cachetools import TTLCache
 
 from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.client import ClientCalls
 from agentcli.agent.calls.record import CallMetrics
-from agentcli.agent.calls.replays import Replays
 from agentcli.agent.calls.report import Report
 from agentcli.agent.events import ApprovalRequested, ClientToolRequested, Denial, Emit
 from agentcli.agent.hooks import CallHooks, EventHooks
@@ -36,6 +37,7 @@ Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a cal
 # Gives the person's answer, or the verdict that settled the question before they gave one.
 Ask = Callable[[ApprovalRequested, Decide | None], Awaitable[Approve | Verdict]]
 
+REPLAYED_S, MAX_REPLAYS = 3_600, 10_000  # results of idempotent calls
 SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
 
 
@@ -89,7 +91,7 @@ class CallHistory:
     """
 
     def __init__(self) -> None:
-        self.replays = Replays()
+        self.replays: TTLCache[bytes, ToolOutput] = TTLCache(MAX_REPLAYS, REPLAYED_S)
         self.metrics = CallMetrics()
         self.ends_loops = True
         self.looping = ""
@@ -292,6 +294,13 @@ class Call:
     @property
     def result(self) -> Result | None:
         return self.report.result
+
+    @property
+    def replay_key(self) -> bytes:
+        """The same for an idempotent call that is made again. Some servers number the calls of every reply anew."""
+        use = self.use
+        key = msgspec.json.encode((self.reply_id, use.id, use.name, use.input), order="deterministic")
+        return hashlib.sha256(key).digest()
 
     async def ask(self, request: ApprovalRequested, decide: Decide | None) -> Approve | Verdict:
         """Ask the person about this call; question and answer are entries. Their time is not the call's own."""

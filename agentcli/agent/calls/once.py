@@ -1,10 +1,14 @@
-"""Makes a call that a program asks for: judged, asked about, confined and recorded like one of the model's."""
+"""Makes calls that a program asks for, judged, asked about, confined and recorded like those of the model.
+
+A call under a key is made once.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
+from typing import Any
 
 from agentcli.agent.calls.run import run_call
 from agentcli.agent.calls.scopes import Ask, Call, TurnCalls, at_once
@@ -12,7 +16,10 @@ from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Body
 from agentcli.conversation.file_changes import FilesChanged
+from agentcli.errors import UsageError
 from agentcli.llm.messages import ToolResult, ToolUse
+
+MAX_KEYS = 1_000  # the oldest are forgotten
 
 
 @dataclass(frozen=True)
@@ -29,6 +36,38 @@ class DirectCall:
         if isinstance(self.end, Exception):
             raise self.end
         return self.end
+
+
+class KeyedCalls:
+    """Calls by key: the first of a key is made, later ones get its result and wait for it while it runs."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, tuple[ToolUse, asyncio.Task[DirectCall]]] = {}
+
+    async def once(self, key: str, use: ToolUse, make: Callable[[], Coroutine[Any, Any, DirectCall]]) -> DirectCall:
+        """Raises `UsageError` for a key of another call."""
+        if key not in self._calls:
+            ended = [one for one, (_, task) in self._calls.items() if task.done()]  # what runs is never made twice
+            for oldest in ended[: max(0, len(self._calls) - MAX_KEYS + 1)]:
+                del self._calls[oldest]
+            self._calls[key] = use, asyncio.create_task(make())
+        first, task = self._calls[key]
+        if (first.name, first.input) != (use.name, use.input):
+            raise UsageError(f"The idempotency key {key!r} belongs to another call, of {first.name}.")
+        try:
+            return await asyncio.shield(task)
+        finally:
+            is_over = task.done() and (task.cancelled() or task.exception() is not None or task.result().can_repeat)
+            if is_over and self._calls.get(key) == (first, task):
+                del self._calls[key]
+
+    async def cancel(self) -> None:
+        """End the calls that still run; their callers may have gone."""
+        running = [task for _, task in self._calls.values() if not task.done()]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        self._calls.clear()
 
 
 async def call_directly(
