@@ -19,7 +19,7 @@ from langchain_core.tools import StructuredTool, ToolException
 from agentcli.agent.events import ToolFinished
 from agentcli.errors import UsageError
 from agentcli.library.agent import Agent
-from agentcli.llm.errors import AuthError, BadRequest, ProviderError, RateLimit, ServerError, Timeout
+from agentcli.llm.errors import ProviderError, ServerError, Timeout, error_for_status
 from agentcli.llm.messages import (
     Base64Source,
     Block,
@@ -37,13 +37,6 @@ from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta,
 
 _BYTES_PER_TOKEN = 3.0  # an estimate that is rather too high
 _CUT = ("length", "max_tokens", "MAX_TOKENS")  # how services name a reply that was cut
-_ERRORS: dict[int, type[ProviderError]] = {
-    400: BadRequest,
-    401: AuthError,
-    403: AuthError,
-    404: BadRequest,
-    429: RateLimit,
-}
 
 # Messages
 
@@ -275,10 +268,5 @@ def _provider_error(error: Exception) -> ProviderError:
         return error
     if isinstance(error, TimeoutError):
         return Timeout(f"The model did not answer in time: {error}")
-    status = getattr(error, "status_code", None)
-    kind = (
-        _ERRORS.get(status, ServerError if isinstance(status, int) and status >= 500 else ProviderError)
-        if status
-        else ProviderError
-    )
-    return kind(f"{type(error).__name__}: {error}", status=status if isinstance(status, int) else None)
+    status, message = getattr(error, "status_code", None), f"{type(error).__name__}: {error}"
+    return error_for_status(status, message) if isinstance(status, int) else ProviderError(message)

@@ -231,7 +231,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         variable = self._builder.models.keys.variables(provider)[0]
         ways = [("Keep it", "in the keyring, else in a file only you can read"), ("For this session", "")]
         is_kept = await terminal.choose(f"{health.detail}." if health.ok else f"The key for {provider}", ways) == 0
-        self._config.kept_keys.hold(variable, key)
+        self._config.kept_keys.typed[variable] = key
         self._builder.models.forget(provider)
         said = f"{health.detail}.\n" if health.ok else ""
         if is_kept:

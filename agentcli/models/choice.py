@@ -17,12 +17,7 @@ from agentcli.errors import UsageError, did_you_mean
 from agentcli.llm.addresses import is_header_name, ollama_address
 from agentcli.llm.models import REGIONAL, ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
 from agentcli.llm.provider import Health, Provider
-from agentcli.llm.providers.catalog import (
-    PROVIDERS,
-    ProviderPool,
-    preset_rows,
-    provider_names,
-)
+from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, preset_rows, provider_names
 from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider, provider_class
 from agentcli.settings.check import find_error, unknown_setting
 from agentcli.settings.keys import KeptKeys, split_command
@@ -205,7 +200,7 @@ class Models:
     async def try_key(self, provider: str, key: str) -> Health:
         """What the provider says of a key; `ok` when it takes it. Costs no tokens."""
         keys = KeptKeys()
-        keys.hold(self.keys.variables(provider)[0], key)
+        keys.typed[self.keys.variables(provider)[0]] = key
         models = Models(msgspec.structs.replace(self._config, kept_keys=keys))
         try:
             async with asyncio.timeout(KEY_TEST_S):

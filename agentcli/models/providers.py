@@ -102,7 +102,7 @@ class ProviderKeys:
         if not (variables := self.variables(provider)):
             return "", ""
         first, *others = variables
-        if config.kept_keys.typed(first):
+        if first in config.kept_keys.typed:
             return config.key(first), ""
         token = next(filter(config.key_in_environment, others), "")
         is_alone = not token or config.key_in_environment(first)
@@ -119,7 +119,7 @@ class ProviderKeys:
                 command,
                 folder=folder if folder.is_dir() else Path.home(),
                 error=lambda message: self._config.error(message, f"providers.{provider}.api_key_helper"),
-                on_key=self._config.kept_keys.see,
+                on_key=self._config.kept_keys.seen.add,
             )
         return self._helpers[provider]
 
@@ -147,8 +147,8 @@ class ProviderKeys:
 
     def _is_at_hand(self, provider: str) -> bool:
         """True if the key was typed or is in the environment, which a command and a kept key give way to."""
-        config = self._config
-        return any(config.kept_keys.typed(name) or config.key_in_environment(name) for name in self.variables(provider))
+        typed, in_environment = self._config.kept_keys.typed, self._config.key_in_environment
+        return any(name in typed or in_environment(name) for name in self.variables(provider))
 
     def _server(self, provider: str) -> ServerSettings:
         return self._config.settings.providers.get(provider, ServerSettings())

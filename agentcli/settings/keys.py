@@ -9,7 +9,6 @@ import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -38,9 +37,9 @@ class KeptKeys:
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file
-        self._typed: dict[str, str] = {}
         self._read: dict[str, str] = {}
-        self._seen: set[str] = set()
+        self.typed: dict[str, str] = {}  # given to this process alone
+        self.seen: set[str] = set()  # from elsewhere, and to be kept out of sight
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -49,21 +48,13 @@ class KeptKeys:
             in_file = [kept.key for kept in self._index().values() if kept.key]
         except ConfigError:  # told where a key is asked for
             in_file = []
-        return *self._typed.values(), *self._read.values(), *self._seen, *in_file
-
-    def see(self, key: str) -> None:
-        """Keep a key out of sight that comes from elsewhere and is not kept here."""
-        self._seen.add(key)
+        return *self.typed.values(), *self._read.values(), *self.seen, *in_file
 
     def place(self, variable: str) -> str:
         """Where a key is, in words; empty for one that is nowhere. Raises `ConfigError` for a file others can read."""
         if kept := self._index().get(variable):
             return "kept in the keyring" if kept.in_keyring else f"kept in {self._file}"
-        return "typed for this session" if variable in self._typed else ""
-
-    def typed(self, variable: str) -> str:
-        """The key the person has given to this process, or an empty string."""
-        return self._typed.get(variable, "")
+        return "typed for this session" if variable in self.typed else ""
 
     def get(self, variable: str, *, afresh: bool = False) -> str:
         """The key that is kept, or an empty string; `afresh` if another program may have changed it.
@@ -73,10 +64,6 @@ class KeptKeys:
         if (afresh or variable not in self._read) and (kept := self._index().get(variable)):
             self._read[variable] = self._from_keyring(variable) if kept.in_keyring else kept.key
         return self._read.get(variable, "")
-
-    def hold(self, variable: str, key: str) -> None:
-        """Use a key for as long as this process runs."""
-        self._typed[variable] = key
 
     def store(self, variable: str, key: str) -> str:
         """Keep a key for good; gives its place. Raises `ConfigError`."""
@@ -89,7 +76,7 @@ class KeptKeys:
     def remove(self, variable: str) -> str:
         """Forget a key; gives the place it was in, or an empty string. Raises `ConfigError`."""
         was = self.place(variable)
-        self._typed.pop(variable, None)
+        self.typed.pop(variable, None)
         self._read.pop(variable, None)
         index = self._index()
         if (kept := index.pop(variable, None)) is not None:
@@ -150,23 +137,15 @@ def sendable_key(key: str, error: Callable[[str], ConfigError]) -> str:
     return key
 
 
-def _working_keyring() -> Any:
-    """The `keyring` module where it has a real keyring behind it."""
+def _set_in_keyring(variable: str, key: str) -> bool:
+    """Whether a keyring took it. One that is locked or full has errors of its own, and there is the file."""
     try:
         import keyring
 
-        return keyring if keyring.get_keyring().priority >= _WORKING_PRIORITY else None
-    except Exception:  # noqa: BLE001 - each backend has errors of its own, and there is the file
-        return None
-
-
-def _set_in_keyring(variable: str, key: str) -> bool:
-    """Whether a keyring took it."""
-    if (keyring := _working_keyring()) is None:
-        return False
-    try:
+        if keyring.get_keyring().priority < _WORKING_PRIORITY:
+            return False
         keyring.set_password(SERVICE, variable, key)
-    except Exception:  # noqa: BLE001 - a keyring that is locked or full; there is the file
+    except Exception:  # noqa: BLE001
         return False
     return True
 

@@ -93,7 +93,7 @@ class Config(Struct, frozen=True):
     def key(self, variable: str) -> str:
         """A provider's key: one typed just now, else the environment's, else one that is kept. Raises `ConfigError`."""
         keys = self.kept_keys
-        key = keys.typed(variable) or self.key_in_environment(variable) or keys.get(variable).strip()
+        key = keys.typed.get(variable) or self.key_in_environment(variable) or keys.get(variable).strip()
         return sendable_key(key, lambda message: ConfigError(message, key=variable))
 
     def key_in_environment(self, variable: str) -> str:
@@ -102,7 +102,7 @@ class Config(Struct, frozen=True):
 
     def place_of_key(self, variable: str) -> str:
         """Where a key comes from, in words; empty where there is none. Raises `ConfigError`."""
-        in_environment = self.key_in_environment(variable) and not self.kept_keys.typed(variable)
+        in_environment = self.key_in_environment(variable) and variable not in self.kept_keys.typed
         return "in the environment" if in_environment else self.kept_keys.place(variable)
 
     @property

@@ -30,7 +30,7 @@ Timeout = Annotated[float, Meta(gt=0, le=60)]
 
 Charset = Literal[
     "shift_jis", "euc-jp", "gbk", "gb18030", "big5", "euc-kr", "koi8-r", "koi8-u",
-    "windows-1250", "windows-1251", "windows-1252", "iso-8859-1", "iso-8859-2", "iso-8859-15",
+    "windows-1250", "windows-1251", "windows-1252", "iso-8859-1", "iso-8859-2", "iso-8859-15"
 ]  # fmt: skip
 
 

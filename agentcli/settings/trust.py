@@ -52,17 +52,8 @@ def project_folders(cwd: Path) -> list[Path]:
     return [folder for folder in (*reversed(cwd.parents), cwd) if folder == root or folder.is_relative_to(root)]
 
 
-def skill_places(cwd: Path) -> list[Path]:
-    """The folders of skills that a project may have, that which counts most first."""
-    return _places(cwd, SKILL_FOLDERS)
-
-
-def agent_places(cwd: Path) -> list[Path]:
-    """The same for definitions of subagents."""
-    return _places(cwd, AGENT_FOLDERS)
-
-
-def _places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
+def project_places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
+    """The folders of skills or agents, by their `names`, that a project has; that which counts most first."""
     root = project_root(cwd)
     return [
         folder / name
@@ -106,7 +97,9 @@ def is_trusted(paths: Paths, cwd: Path) -> bool:
 def _is_as_trusted(kept: str, folder: Path, root: Path) -> bool:
     """By the stamps of the files where they are the same, else by their contents."""
     digest, _, stamp = kept.partition(" ")
-    return bool(kept) and (stamp == _stamp(folder, root) or digest == _fingerprint(folder, root))
+    if not kept:
+        return False
+    return stamp == _digest(folder, root, reads_files=False) or digest == _digest(folder, root, reads_files=True)
 
 
 def project_fingerprints(cwd: Path) -> dict[str, str]:
@@ -115,8 +108,8 @@ def project_fingerprints(cwd: Path) -> dict[str, str]:
     try:
         for folder in project_folders(cwd):
             if _files_of(folder, root):
-                stamp = _stamp(folder, root)  # before the contents, so that a change meanwhile is seen
-                found[folder_text(folder)] = f"{_fingerprint(folder, root)} {stamp}"
+                stamp = _digest(folder, root, reads_files=False)  # before the contents: a change meanwhile is seen
+                found[folder_text(folder)] = f"{_digest(folder, root, reads_files=True)} {stamp}"
     except OSError as error:
         raise ConfigError(f"cannot be trusted, as some of it cannot be read ({error}).", file=str(root)) from error
     return found
@@ -167,27 +160,23 @@ def _pinned(folder: Path, root: Path) -> list[Path]:
     )
 
 
-def _fingerprint(folder: Path, root: Path) -> str:
+def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
+    """Return a digest of what is pinned: of contents, or of what changes with them.
+
+    These are names, sizes and times, of which a program cannot set the last.
+    """
     digest = hashlib.sha256()
     for file in _pinned(folder, root):
         digest.update(os.fsencode(file) + b"\0")
+        if not reads_files:
+            for status in (file.lstat(), *([file.stat()] if file.exists() else [])):
+                digest.update(f"{status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} ".encode())
+            continue
         if file.is_symlink():
             digest.update(b"link " + os.fsencode(os.path.realpath(file)) + b"\0")
         if file.is_file():
             with file.open("rb") as content:
                 digest.update(hashlib.file_digest(content, "sha256").digest())
-    return digest.hexdigest()
-
-
-def _stamp(folder: Path, root: Path) -> str:
-    """What changes with the files: their names, sizes and times, of which a program cannot set the last."""
-    digest = hashlib.sha256()
-    for file in _pinned(folder, root):
-        status, followed = file.lstat(), file.stat() if file.exists() else None
-        for each in (status, followed):
-            if each is not None:
-                digest.update(f"{each.st_ino} {each.st_size} {each.st_mtime_ns} {each.st_ctime_ns} ".encode())
-        digest.update(os.fsencode(file) + b"\0")
     return digest.hexdigest()
 
 

@@ -13,7 +13,7 @@ from agentcli.extensions.skills.skill import Skill
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config
 from agentcli.settings.paths import home_of, project_root
-from agentcli.settings.trust import skill_places
+from agentcli.settings.trust import SKILL_FOLDERS, project_places
 from agentcli.tools.tool import Workspace
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _MOST_TOLD = 3
 def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> list[Place]:
     """Where skills are looked for, that which counts most first: a caller's `added` folders, then the usual ones."""
     home, root = home_of(config.environment), project_root(config.cwd)
-    found = [Place(folder, "project", root) for folder in skill_places(config.cwd)]
+    found = [Place(folder, "project", root) for folder in project_places(config.cwd, SKILL_FOLDERS)]
     if not (config.uses_project or with_untrusted):
         found = []
     users = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")

@@ -12,7 +12,7 @@ from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.load import Config
 from agentcli.settings.paths import home_of
-from agentcli.settings.trust import agent_places
+from agentcli.settings.trust import AGENT_FOLDERS, project_places
 
 if TYPE_CHECKING:
     from agentcli.extensions.subagents.definitions import Definitions
@@ -38,7 +38,8 @@ class Agents:
         if self._is_bare:
             return []
         config = self._config
-        found = [(place, "project") for place in agent_places(config.cwd)] if config.uses_project else []
+        places = project_places(config.cwd, AGENT_FOLDERS) if config.uses_project else []
+        found = [(place, "project") for place in places]
         users = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
         return found + [(folder, "user") for folder in users if folder.is_dir()]
 
