@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
+from msgspec.structs import replace
 
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.llm.addresses import is_header_name, ollama_address
@@ -201,7 +202,7 @@ class Models:
         """What the provider says of a key; `ok` when it takes it. Costs no tokens."""
         keys = KeptKeys()
         keys.typed[self.keys.variables(provider)[0]] = key
-        models = Models(msgspec.structs.replace(self._config, kept_keys=keys))
+        models = Models(replace(self._config, kept_keys=keys))
         try:
             async with asyncio.timeout(KEY_TEST_S):
                 health = await models.provider(self.usual_model(provider) or f"{provider}/any").health_check()
@@ -237,18 +238,17 @@ class Models:
         if own is not None:
             return own
         provider, model = split_name(name)
-        if provider == "local":
-            return self._local_info(model)
-        if provider == "scripted":
-            found = self.table().find(provider, model)
-            return msgspec.structs.replace(found, takes_images=True, prices=found.prices or Prices())
         found = self.table().find(provider, model)
-        is_regional = provider == "vertex" and self._config.environment.get("CLOUD_ML_REGION") != "global"
-        return (
-            msgspec.structs.replace(found, prices=found.prices.times(REGIONAL))
-            if is_regional and found.prices
-            else found
-        )
+        match provider:
+            case "local":
+                window = self._config.settings.local.context
+                return replace(found, window=window, max_output=min(2_048, window // 2), small=True)
+            case "scripted":
+                return replace(found, takes_images=True, prices=found.prices or Prices())
+            case "vertex" if found.prices and self._config.environment.get("CLOUD_ML_REGION") != "global":
+                return replace(found, prices=found.prices.times(REGIONAL))
+            case _:
+                return found
 
     def table(self) -> ModelTable:
         """The bundled rows with the user's on top."""
@@ -263,11 +263,6 @@ class Models:
         bundled: Encoders = encoders
         file = self._config.settings.tokens.encoders
         return bundled.with_file(self._config.paths.config / from_home(file, "tokens.encoders")) if file else bundled
-
-    def _local_info(self, model: str) -> ModelInfo:
-        context = self._config.settings.local.context
-        info = self.table().find("local", model)
-        return msgspec.structs.replace(info, window=context, max_output=min(2_048, context // 2), small=True)
 
     def provider(self, name: str) -> Provider:
         """The provider of `provider/model`. Raises `UsageError` or `ConfigError`."""

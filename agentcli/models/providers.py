@@ -186,13 +186,12 @@ class ProviderMaker:
         timeout = settings.provider.read_timeout
         if provider in ("anthropic", "foundry") and server.key_header.lower() == "authorization":
             key, token = "", key or token
-        made: Provider
         match provider:
             case "anthropic":
                 version = settings.provider.anthropic_version
                 from agentcli.llm.providers.anthropic import AnthropicProvider
 
-                made = AnthropicProvider(
+                return AnthropicProvider(
                     info,
                     base_url=self._address(server, provider, "ANTHROPIC_BASE_URL") or "https://api.anthropic.com",
                     api_key=key,
@@ -203,26 +202,25 @@ class ProviderMaker:
                     **({"api_version": version} if version else {}),
                 )
             case "bedrock" | "vertex" | "foundry":
-                made = self._cloud(info, server, key, token)
+                return self._cloud(info, server, key, token)
             case "ollama":
                 from agentcli.llm.providers.ollama import OllamaProvider
 
-                made = OllamaProvider(
+                return OllamaProvider(
                     info,
                     base_url=self._address(server, provider, "OLLAMA_HOST"),
                     num_ctx=settings.tokens.ollama_num_ctx,
                     read_timeout=timeout,
                 )
             case "local":
-                made = self._local(info)
+                return self._local(info)
             case "scripted":
                 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 
                 script = read_script(self._config.cwd / from_home(info.id))
-                made = ScriptedProvider(script, info=info, keeps=16)
+                return ScriptedProvider(script, info=info, keeps=16)
             case _:
-                made = self._compatible(info, server, key)
-        return made
+                return self._compatible(info, server, key)
 
     def _local(self, info: ModelInfo) -> Provider:
         from agentcli.llm.local_server.server import acquire

@@ -25,16 +25,7 @@ from agentcli.settings.terminal import look_problems
 from agentcli.settings.trust import command_places, is_trusted, project_files
 
 # A checked-out repository may not choose where prompts and keys go, nor what is observed.
-NOT_FROM_PROJECTS = (
-    "provider",
-    "providers",
-    "observability",
-    "serve",
-    "terminal",
-    "web",
-    "evidence",
-    "tokens.encoders",
-)
+NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evidence".split(), "tokens.encoders")
 
 
 class Layer(Struct, frozen=True):
@@ -138,32 +129,30 @@ def load_config(
     Project files count only in a trusted folder, or with `trust`; the file `without` does not.
     """
     notices = [*_unknown_variables(environment)]
-    layers: list[Layer] = []
-    files: list[Path] = []
-    if paths.user_config != without and _may_exist(paths.user_config):
-        layers.append(read_layer(paths.user_config))
-        files.append(paths.user_config)
+    has_own = paths.user_config != without and _may_exist(paths.user_config)
+    layers = [read_layer(paths.user_config)] if has_own else []
     found = _trusted_files(paths, cwd, notices, trust=trust)
-    command_folders = [*_own_commands(paths, environment), *(command_places(cwd) if found else ())]
     for file in (file for file in found if file.suffix == ".toml" and file != without):
         layers.append(_project_layer(file, paths, notices))
-        files.append(file)
     if extra_file is not None:
         layers.append(read_layer(extra_file))
-        files.append(extra_file)
+    files = tuple(Path(layer.source) for layer in layers)
     given = Layer(caller, dict(flags or {}), names=flag_names)
     check_layer(given)
     layers += [environment_layer(environment), given]
+    of_others = home_of(environment) / ".claude/commands"
+    command_folders = [of_others] if of_others.is_dir() else []
+    command_folders += [paths.config / "commands", *(command_places(cwd) if found else ())]
     config = Config(
         msgspec.convert(reduce(_merged, (layer.values for layer in layers)), Settings),
         paths,
         cwd,
         dict(environment),
-        tuple(files),
-        tuple(notices),
-        tuple(command_folders),
-        tuple(layers),
-        KeptKeys(paths.credentials),
+        files=files,
+        notices=tuple(notices),
+        command_folders=tuple(command_folders),
+        layers=tuple(layers),
+        kept_keys=KeptKeys(paths.credentials),
         uses_project=bool(found),
         trusts_project_now=trust,
     )
@@ -171,12 +160,6 @@ def load_config(
     for key, message in look_problems(terminal.keys, terminal.theme, terminal.themes):
         raise config.error(message, key)
     return config
-
-
-def _own_commands(paths: Paths, environment: Mapping[str, str]) -> list[Path]:
-    """The person's folders of slash commands, those of other tools too."""
-    elsewhere = home_of(environment) / ".claude/commands"
-    return [*([elsewhere] if elsewhere.is_dir() else []), paths.config / "commands"]
 
 
 def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) -> list[Path]:

@@ -18,9 +18,9 @@ VARIABLE_PATTERN = f"^$|{NAME_PATTERN}"
 ModelName = Annotated[str, Meta(pattern=MODEL_PATTERN)]
 EnvName = Annotated[str, Meta(pattern=VARIABLE_PATTERN)]
 Url = Annotated[str, Meta(pattern=URL_PATTERN)]
+Usd = Annotated[float, Meta(gt=0, le=1_000_000)]
 Variable = Annotated[str, Meta(pattern=NAME_PATTERN)]
 PathText = Annotated[str, Meta(pattern=PATH_PATTERN)]
-
 Share = Annotated[float, Meta(gt=0, le=1)]
 Count = Annotated[int, Meta(ge=0)]
 Strategy = Literal["auto", "truncate", "extract", "summarize"]
@@ -261,10 +261,7 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     max_reply_s: Duration = 3_600.0
     wait_for_reset: bool = False
     idle_s: Duration = 600.0
-    max_budget_usd: Annotated[float, Meta(gt=0, le=1_000_000)] | None = None
-
-
-Usd = Annotated[float, Meta(gt=0, le=1_000_000)]
+    max_budget_usd: Usd | None = None
 
 
 class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
