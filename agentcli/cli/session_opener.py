@@ -16,7 +16,7 @@ from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import EMBEDDED
 from agentcli.settings.load import Config
-from agentcli.settings.write import shown, store_setting, to_toml
+from agentcli.settings.write import readable_settings, store_setting
 from agentcli.setup.session_choice import SessionChoice
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class ConfiguredOpener:
         if topic == "config":
             files = "".join(f"# {file}\n" for file in self._config.files)
             keys = "".join(f"# {line}\n" for line in self._builder.models.keys.lines())
-            return files + keys + (to_toml(shown(self._config.settings)).rstrip() or "# Every setting has its default.")
+            return files + keys + readable_settings(self._config.settings)
         from agentcli.cli.doctor.checks import examine, lines  # typer: 50 ms that only this needs
         from agentcli.cli.doctor.subject import Subject
 

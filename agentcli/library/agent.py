@@ -172,7 +172,7 @@ class Agent:
     async def _to_open(self) -> SessionChoice:
         """The conversation to go on with, or to begin. Raises `UserError`."""
         choice = self._choice
-        if (entries := await self._kept_entries()) is not None:
+        if (entries := await self._stored_entries()) is not None:
             cwd = self._builder.config.cwd
             self._memory.hold(self._conversation_id, entries, cwd=cwd, user_id=self._user_id)
         if choice.how == "new" and choice.new_id:
@@ -185,7 +185,7 @@ class Agent:
                 return SessionChoice("id", info.id)
         return choice
 
-    async def _kept_entries(self) -> list[Entry] | None:
+    async def _stored_entries(self) -> list[Entry] | None:
         """The conversation that is kept as a whole, None without one. Raises `StorageError`, `UsageError`."""
         store = self._conversations
         if store is None or (data := await store.load(self._conversation_id)) is None:
@@ -215,7 +215,7 @@ class Agent:
             await self._session.close()
             self._session, self._turns = None, PromptOrder()
         if self._conversations is not None:
-            await self._kept_entries()  # somebody else's is not forgotten
+            await self._stored_entries()  # somebody else's is not forgotten
             await self._conversations.reset(self._conversation_id)
             self._memory = self._builder.store = MemorySessions()
         self._choice = SessionChoice(new_id=self._conversation_id or None, user_id=self._user_id)

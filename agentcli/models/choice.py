@@ -1,4 +1,4 @@
-"""Which model answers: the one that was named, else the first that can be found; and how its provider is made."""
+"""Chooses the model that answers: the one that was named, else the first that can be found."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class Models:
         return names
 
     async def reach(self, running: Collection[str]) -> dict[str, str]:
-        """How each provider can be asked now, in words: by which key, or that its server runs. Empty: it cannot.
+        """Describe the way each provider can be asked now: its key, or that its server runs. Empty: it cannot.
 
         `running` are models of servers on this machine. Nobody is asked but servers without keys.
         """
@@ -185,7 +185,7 @@ class Models:
         return found
 
     async def _server(self, name: str) -> str:
-        """What there is to say of a server that needs no key; only plain HTTP is asked."""
+        """Describe a server that needs no key; only plain HTTP is asked."""
         server = self._config.settings.providers.get(name)
         address = (server.base_url if server else "") or preset_rows().get(name, {}).get("base_url", "")
         if not address.startswith("http://"):
@@ -199,7 +199,7 @@ class Models:
         self.keys.require(split_name(name)[0])
 
     async def try_key(self, provider: str, key: str) -> Health:
-        """What the provider says of a key; `ok` when it takes it. Costs no tokens."""
+        """Ask the provider about a key; `ok` if it takes it. Costs no tokens."""
         keys = KeptKeys()
         keys.typed[self.keys.variables(provider)[0]] = key
         models = Models(replace(self._config, kept_keys=keys))
@@ -233,7 +233,7 @@ class Models:
             self.keys.key(provider)
 
     def info(self, name: str) -> ModelInfo:
-        """What is known of `provider/model`. Raises `UsageError`."""
+        """Return the facts about `provider/model`. Raises `UsageError`."""
         own: ModelInfo | None = getattr(self._brought.get(name), "info", None)
         if own is not None:
             return own
@@ -257,7 +257,7 @@ class Models:
 
     @cached_property
     def encoders(self) -> Encoders:
-        """How tokens are counted for each model. Raises `ConfigError` for a wrong file of the person's."""
+        """The counters of tokens for each model. Raises `ConfigError` for a wrong file of the person's."""
         from agentcli.llm.tokens.counting import encoders
 
         bundled: Encoders = encoders
@@ -296,7 +296,7 @@ def split_name(name: str) -> tuple[str, str]:
 
 
 async def _listed(address: str, path: str) -> Any:
-    """What a server on this machine lists, or None. One bare request: the HTTP client is not worth its import here."""
+    """Return the list of a server on this machine, or None. The HTTP client is not worth its import here."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname or "", parts.port or 80

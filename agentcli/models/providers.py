@@ -52,7 +52,7 @@ class ProviderKeys:
         return [name for name in names if self.variables(name)]
 
     def variables(self, provider: str) -> tuple[str, ...]:
-        """Where a provider's key is looked for, the usual variable first; empty for one that needs none."""
+        """Return the variables of a provider's key, the usual one first; none if it needs no key."""
         server = self._server(provider)
         if usual := _VARIABLES.get(provider):
             return (server.api_key_env or usual[0], *usual[1:])
@@ -72,11 +72,11 @@ class ProviderKeys:
             yield variable, self._config.place_of_key(variable)
 
     def place(self, provider: str) -> str:
-        """Where a provider's key comes from, in words; empty where there is none. Raises `ConfigError`."""
+        """Describe the place a provider's key comes from; empty if there is none. Raises `ConfigError`."""
         return next((place for _, place in self.places(provider) if place), "")
 
     def sign_in(self, provider: str) -> str:
-        """What a cloud's own tools have to sign in with, in words; empty where none of it is seen."""
+        """Describe what a cloud's own tools sign in with; empty if none of it is seen."""
         variables, file = _SIGNED_IN.get(provider, ((), ""))
         if found := next(filter(self._config.environment.get, variables), ""):
             return f"{found} in the environment"
@@ -296,7 +296,7 @@ class ProviderMaker:
         )
 
     def _azure_address(self, deployment: str) -> str:
-        """Where a resource of Azure OpenAI is; with a dated version of its API, each deployment has its own address."""
+        """Return the address of a resource of Azure OpenAI; a dated version of its API has one for each deployment."""
         of = self._config.environment.get
         resource, version = of("AZURE_RESOURCE_NAME"), of("OPENAI_API_VERSION")
         address = of("AZURE_OPENAI_ENDPOINT") or (f"https://{resource}.openai.azure.com" if resource else "")
@@ -310,7 +310,7 @@ class ProviderMaker:
         return f"{base}/deployments/{quote(deployment)}?api-version={quote(version)}" if version else f"{base}/v1"
 
     def _address(self, server: ServerSettings, provider: str, variable: str) -> str:
-        """Where a provider's server is, as set or as its variable says. Raises `ConfigError` for no address."""
+        """Return the address of a provider's server, as set or as its variable says. Raises `ConfigError` for none."""
         if server.base_url and not is_address(server.base_url):
             raise self._config.error(NO_ADDRESS, f"providers.{provider}.base_url")
         given = server.base_url or self._config.environment.get(variable, "").strip()

@@ -13,7 +13,7 @@ LARGEST_SMALL_FILE = 1024 * 1024  # bytes
 
 
 def is_file(path: Path) -> bool:
-    """Whether a file is there; False too in a folder that may not be searched."""
+    """Return True if a file is there; False too in a folder that may not be searched."""
     try:
         return path.is_file()
     except OSError:

@@ -23,7 +23,7 @@ KEPT_S = 300.0
 LARGEST = 64 * 1024  # bytes of output
 
 
-class _Kept(msgspec.Struct, frozen=True, omit_defaults=True):
+class _StoredKey(msgspec.Struct, frozen=True, omit_defaults=True):
     key: str = ""
     in_keyring: bool = False
 
@@ -51,7 +51,7 @@ class KeptKeys:
         return *self.typed.values(), *self._read.values(), *self.seen, *in_file
 
     def place(self, variable: str) -> str:
-        """Where a key is, in words; empty for one that is nowhere. Raises `ConfigError` for a file others can read."""
+        """Describe the place of a key; empty if there is none. Raises `ConfigError` for a file others can read."""
         if kept := self._index().get(variable):
             return "kept in the keyring" if kept.in_keyring else f"kept in {self._file}"
         return "typed for this session" if variable in self.typed else ""
@@ -69,7 +69,7 @@ class KeptKeys:
         """Keep a key for good; gives its place. Raises `ConfigError`."""
         index = self._index()
         in_keyring = _set_in_keyring(variable, key)
-        self._write(index | {variable: _Kept(in_keyring=True) if in_keyring else _Kept(key)})
+        self._write(index | {variable: _StoredKey(in_keyring=True) if in_keyring else _StoredKey(key)})
         self._read[variable] = key
         return self.place(variable)
 
@@ -85,7 +85,7 @@ class KeptKeys:
             self._write(index)
         return was
 
-    def _index(self) -> dict[str, _Kept]:
+    def _index(self) -> dict[str, _StoredKey]:
         if self._file is None:
             return {}
         try:
@@ -103,11 +103,11 @@ class KeptKeys:
                     file=str(self._file),
                 )
             try:
-                return msgspec.json.decode(file.read(), type=dict[str, _Kept])
+                return msgspec.json.decode(file.read(), type=dict[str, _StoredKey])
             except msgspec.DecodeError as error:
                 raise ConfigError(f"could not be read ({error}).", file=str(self._file)) from error
 
-    def _write(self, index: dict[str, _Kept]) -> None:
+    def _write(self, index: dict[str, _StoredKey]) -> None:
         assert self._file is not None, "a process without a file holds keys and keeps none"
         try:
             if not index:
@@ -138,7 +138,7 @@ def sendable_key(key: str, error: Callable[[str], ConfigError]) -> str:
 
 
 def _set_in_keyring(variable: str, key: str) -> bool:
-    """Whether a keyring took it. One that is locked or full has errors of its own, and there is the file."""
+    """Return True if a keyring took it. One that is locked or full has errors of its own, and there is the file."""
     try:
         import keyring
 

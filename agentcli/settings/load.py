@@ -45,7 +45,7 @@ class Layer(Struct, frozen=True):
         return ConfigError(message, file=self.source, line=line, key=self.names.get(key, key))
 
     def holds(self, key: str, item: Any = None) -> bool:
-        """Whether it sets a dotted key, and, where an item is given, whether that is in its list."""
+        """Return True if it sets a dotted key, and, where an item is given, has it in that list."""
         return any(
             item is None or (isinstance(value, list | tuple) and item in value) for value in _at(self.values, key)
         )
@@ -92,7 +92,7 @@ class Config(Struct, frozen=True):
         return self.environment.get(variable, "").strip()
 
     def place_of_key(self, variable: str) -> str:
-        """Where a key comes from, in words; empty where there is none. Raises `ConfigError`."""
+        """Describe the place a key comes from; empty if there is none. Raises `ConfigError`."""
         in_environment = self.key_in_environment(variable) and variable not in self.kept_keys.typed
         return "in the environment" if in_environment else self.kept_keys.place(variable)
 

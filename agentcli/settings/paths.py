@@ -1,4 +1,4 @@
-"""Where agentcli keeps things: configuration, state and cache, each in the platform's own place."""
+"""Finds the folders of configuration, state and cache, each in the platform's own place."""
 
 from __future__ import annotations
 

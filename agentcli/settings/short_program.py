@@ -28,7 +28,7 @@ class ProgramEnd(Struct, frozen=True):
     stderr: bytes
 
 
-class _Program(asyncio.SubprocessProtocol):
+class _ProgramProtocol(asyncio.SubprocessProtocol):
     """Keeps `max_bytes` of each output. What exceeds them is read and dropped, so that the program can go on."""
 
     def __init__(self, max_bytes: int) -> None:
@@ -69,7 +69,7 @@ async def run_short_program(
     It is killed with its process group when its time is over, or when the caller is cancelled; with `ends_children`
     what it left in its group is killed in any case.
     """
-    program = _Program(max_bytes)
+    program = _ProgramProtocol(max_bytes)
     with tempfile.TemporaryFile() if stdin else nullcontext() as given:  # a file need not be fed
         if given is not None:
             given.write(stdin)

@@ -192,10 +192,10 @@ class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_default
 
 
 class CheckpointSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is recorded of the workspace, so that changes can be taken back, also those that commands make.
+    """The workspace is recorded, so that changes can be undone, also those that commands make.
 
-    Files of more than `largest_mb` are not, nor is a folder of more than `most_files` or `most_gb` as a whole. Of what
-    git ignores no more than `ignored_files` and `ignored_mb` together. `exclude` holds globs of names and paths.
+    Files of more than `largest_mb` are left out, and so is a folder of more than `most_files` or `most_gb` as a whole.
+    Of what git ignores at most `ignored_files` and `ignored_mb` are recorded. `exclude` holds globs of names and paths.
     """
 
     enabled: bool = True
@@ -225,7 +225,7 @@ class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How commands are confined. `hosts` may be reached (`example.org`, `*.example.org`, with or without a port).
+    """Commands are confined. `hosts` may be reached (`example.org`, `*.example.org`, with or without a port).
 
     `environment` names variables that commands see although they look like credentials. `writable` are further folders
     commands may write, `masked` further files they may not read. `docker_image` is what `kind = "docker"` runs them in.
@@ -265,7 +265,7 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a turn, a session and a day may spend, in US dollars, tokens, seconds of requests and calls, and calls.
+    """Limits of a turn, a session and a day in US dollars, tokens, seconds of requests and calls, and calls.
 
     The worst case is reserved before each request: its reply gets shorter where little is left, and below 1,024 tokens
     it is not sent. The terminal then asks whether there is more; elsewhere the run ends (exit code 54). Calls that run
@@ -292,7 +292,7 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is exported over OTLP ([telemetry.md](telemetry.md)), and the program's log.
+    """The export over OTLP ([telemetry.md](telemetry.md)), and the program's log.
 
     `traces` and `metrics` are sent to `endpoint` (unset: `OTEL_EXPORTER_OTLP_ENDPOINT`, else `http://localhost:4318`)
     with these `headers`. `sampling` is the share of turns that are traced. Prompts, answers, arguments and results

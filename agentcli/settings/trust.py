@@ -1,4 +1,4 @@
-"""Which files a project brings that are run or obeyed, and whether the person has trusted them as they are now."""
+"""Finds the files of a project that are executed or set something, and keeps the person's trust in them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SKILL_FILE = "SKILL.md"
 
 
 def project_files(cwd: Path) -> list[Path]:
-    """What of a project is used only when it is trusted.
+    """Return the files of a project that are used only when it is trusted.
 
     These are its settings, hooks, MCP servers, slash commands, skills and agents. A skill is named by its SKILL.md;
     what else is in its folder is trusted with it.
@@ -64,7 +64,7 @@ def project_places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
 
 
 def _is_brought(place: Path, folder: Path, root: Path) -> bool:
-    """Whether a folder is the project's: there, within it, and not one of the person's own."""
+    """Return True for a folder that is there, within the project, and not one of the person's own."""
     is_own = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
     return not is_own and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
 
@@ -82,7 +82,7 @@ def _is_home(folder: Path) -> bool:
 
 
 def is_trusted(paths: Paths, cwd: Path) -> bool:
-    """Whether the person has trusted this project's files as they are now."""
+    """Return True if the person has trusted this project's files as they are now."""
     root, trusted = project_root(cwd), trusted_digests(paths)
     try:
         return bool(trusted) and all(
@@ -116,7 +116,7 @@ def project_fingerprints(cwd: Path) -> dict[str, str]:
 
 
 def trusted_digests(paths: Paths) -> dict[str, str]:
-    """What was trusted, by path: fingerprints of projects, digests of programs; none where they cannot be read."""
+    """Return what was trusted, by path: fingerprints of projects, digests of programs; none if they cannot be read."""
     try:
         return msgspec.json.decode((paths.state / "trust.json").read_bytes(), type=dict[str, str])
     except (OSError, msgspec.DecodeError):
@@ -136,7 +136,7 @@ def remember_trust(paths: Paths, digests: Mapping[str, str]) -> None:
 
 
 def _files_of(folder: Path, root: Path) -> list[Path]:
-    """What is used of one folder, without what else belongs to skills."""
+    """Return the files of one folder that are used, without what else belongs to skills."""
     found: list[Path] = []
     if folder == root:
         found += [file for name in (*PROJECT_FILES.values(), HOOKS_FILE) if is_file(file := root / name)]

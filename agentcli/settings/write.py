@@ -27,10 +27,10 @@ _WHOLE = ("providers", "mcp_servers")  # tables in which one that is there is no
 
 def store_setting(config: Config, key: str, value: Any) -> str:
     """Set `section.key` in the person's own settings, or take it out with None; says where. Raises `UserError`."""
-    return f"{store_in(config.paths.user_config, key, value)}{overriding(config, key, config.paths.user_config)}"
+    return f"{store_in(config.paths.user_config, key, value)}{describe_override(config, key, config.paths.user_config)}"
 
 
-def overriding(config: Config, key: str, file: Path) -> str:
+def describe_override(config: Config, key: str, file: Path) -> str:
     """Return a sentence on what else sets a key here and wins over the file, or an empty string."""
     sources = [layer.source for layer in config.layers]
     above = config.layers[sources.index(str(file)) + 1 if str(file) in sources else 0 :]
@@ -70,7 +70,7 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
         raise UserError(f"{file} could not be changed: {error}") from error
 
 
-class Merged(Struct, frozen=True):
+class MergedFile(Struct, frozen=True):
     """A file with new settings: its text, what was added of them, and the keys that had other values, which stay."""
 
     text: str
@@ -78,7 +78,7 @@ class Merged(Struct, frozen=True):
     stays: tuple[str, ...]
 
 
-def merged(file: Path, values: dict[str, Any]) -> Merged:
+def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
     """`file` with what is not set in it yet; items are added to its lists. Raises `UserError`."""
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
@@ -93,7 +93,7 @@ def merged(file: Path, values: dict[str, Any]) -> Merged:
         raise UserError(f"{file} could not be read: {error}") from error
     if lost := _add(written, values, "", []):  # parts of a table with others between them
         raise UserError(f"{file} has the parts of [{next(iter(lost))}] in several places: move them together first.")
-    return Merged(text, added, tuple(stays))
+    return MergedFile(text, added, tuple(stays))
 
 
 def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, stays: list[str]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def parse_value(text: str, key: Sequence[str]) -> Any:
     return value
 
 
-def shown(settings: Settings) -> Settings:
+def without_secrets(settings: Settings) -> Settings:
     """The settings as anybody may see them: without values of headers and variables, and passwords of addresses."""
     observed, serve = settings.observability, settings.serve
     providers = {name: replace(one, headers=_masked(one.headers)) for name, one in settings.providers.items()}
@@ -177,6 +177,11 @@ def _masked(values: Any) -> Any:
 
 def _without_password(address: str) -> str:
     return re.sub(r"(?<=//)[^/]*@", f"{MASKED}@", re.sub(r"(?<=password=)[^&]*", MASKED, address))
+
+
+def readable_settings(settings: Settings) -> str:
+    """Return the settings that differ from the defaults as TOML, without secrets."""
+    return to_toml(without_secrets(settings)).rstrip() or "# Every setting has its default."
 
 
 def to_toml(settings: Settings | dict[str, Any]) -> str:

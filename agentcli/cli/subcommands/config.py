@@ -33,14 +33,15 @@ from agentcli.settings.load import NOT_FROM_PROJECTS, Config, load_config, proje
 from agentcli.settings.paths import current_folder, find_paths, project_root
 from agentcli.settings.trust import MCP_FILE, PROJECT_FILES, project_files, project_fingerprints, remember_trust
 from agentcli.settings.write import (
-    Merged,
+    MergedFile,
+    describe_override,
     key_parts,
-    merged,
-    overriding,
+    merge_settings,
     parse_value,
-    shown,
+    readable_settings,
     to_toml,
     with_setting,
+    without_secrets,
     write_settings,
 )
 from agentcli.setup.rules import check_hosts
@@ -54,13 +55,13 @@ def show(json: AsJson = False) -> None:
     config = configuration()
     builder = _checked(config)
     if json:
-        print_json(_with_defaults(shown(config.settings)))
+        print_json(_with_defaults(without_secrets(config.settings)))
         return
     for notice in config.notices:
         tell(f"# {notice}")
     for line in builder.models.keys.lines():
         tell(f"# {line}")
-    tell(to_toml(shown(config.settings)).rstrip() or "# Every setting has its default.")
+    tell(readable_settings(config.settings))
 
 
 def _checked(config: Config) -> Builder:
@@ -91,7 +92,7 @@ def get(key: Key, json: AsJson = False) -> None:
     parts = key_parts(key)
     setting_type(parts)
     config = configuration()
-    value = _without_secrets(_with_defaults(shown(config.settings)))
+    value = _masked(_with_defaults(without_secrets(config.settings)))
     for part in parts:
         if not isinstance(value, dict) or part not in value:
             raise UsageError(f"{key} is not set.")
@@ -105,11 +106,11 @@ def get(key: Key, json: AsJson = False) -> None:
         tell("" if value is None else value if isinstance(value, str) else tomlkit.item(value).as_string())
 
 
-def _without_secrets(value: Any) -> Any:
+def _masked(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _without_secrets(item) for name, item in value.items()}
+        return {name: _masked(item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_without_secrets(item) for item in value]
+        return [_masked(item) for item in value]
     return mask(value) if isinstance(value, str) else value
 
 
@@ -137,7 +138,7 @@ def set_setting(
     config = load_config(paths, cwd, os.environ, flags=flags, caller=str(file), without=file)
     _checked(config)
     write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
-    wins = overriding(configuration(), ".".join(parts), file) if scope == "user" else ""
+    wins = describe_override(configuration(), ".".join(parts), file) if scope == "user" else ""
     tell(f"{key} is set in {file}.{wins}" + " It counts after agentcli config trust." * (scope != "user"))
 
 
@@ -234,7 +235,7 @@ def import_settings(
         raise UsageError(f"{tool!r} is not known{did_you_mean(tool, TOOLS)}; there is {', '.join(TOOLS)}.")
     config = configuration()
     plans = [
-        (draft, merged(draft.target, draft.values))
+        (draft, merge_settings(draft.target, draft.values))
         for draft in drafts(config, (tool,) if tool else TOOLS, is_project=project)
     ]
     for draft, plan in plans:
@@ -248,7 +249,7 @@ def import_settings(
             _write(draft, plan)
 
 
-def _show(draft: Draft, plan: Merged) -> None:
+def _show(draft: Draft, plan: MergedFile) -> None:
     if plan.added:
         tell(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
     for target, text in draft.copies.items():
@@ -258,7 +259,7 @@ def _show(draft: Draft, plan: Merged) -> None:
         tell("Left out:\n" + "\n".join(f"  {line}" for line in left_out) + "\n")
 
 
-def _write(draft: Draft, plan: Merged) -> None:
+def _write(draft: Draft, plan: MergedFile) -> None:
     """Raises `UserError`."""
     if draft.is_project:
         _require_within(draft.target, project_root(current_folder()))
