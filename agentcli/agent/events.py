@@ -11,8 +11,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from agentcli.agent.permissions.modes import Mode
-from agentcli.conversation.claim import Claim
 from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry, SwitchReason
+from agentcli.conversation.evidence import Claim
 from agentcli.llm.messages import Block, StopReason, ToolResult, ToolUse, Usage
 from agentcli.tools.trial import TriedChange
 

@@ -10,68 +10,52 @@ from functools import partial
 from pathlib import Path
 
 from agentcli.agent.turn_log import Turn
-from agentcli.conversation.claim import Claim
-from agentcli.conversation.entries import Entry, Result
+from agentcli.conversation.entries import Entry
+from agentcli.conversation.evidence import Claim
 from agentcli.conversation.file_changes import real_path
 from agentcli.errors import ToolError
 from agentcli.tools.sandbox import Files
 
 log = logging.getLogger(__name__)
 
-# Something that every claim has in it: a path, a number, or the word for a check or its outcome.
+# Every claim has one of these in it: the outcome of a check, or what became of a file.
 _MAY_CLAIM = re.compile(
-    r"[`/\d✅❌]|\w\.\w|file|test|suite|spec|lint|buil|compil|check|pass|fail|chang|modif|touch|edit|everything|green|"
-    r"clean|happy|issue|error|succe",
+    r"pass|fail|creat|wrote|written|generat|produc|sav|add|introduc|delet|remov|chang|modif|touch|edit|updat|fix|\bran\b|"
+    r"execut|lint|buil|compil|clean|green|succe|happy|issue|error|exit|works|\bOK\b|[✅❌]|`[^`]+`",
     re.IGNORECASE,
 )
-_LARGEST_LOOKED_AT = 10_000_000  # bytes
-
-
-# Where nothing was called an answer says what it did only by one of these.
-_MAY_LIE = re.compile(
-    r"\b(pass|fail|creat|wrote|written|add|delet|remov|updat|chang|modif|edit|fix|lint|buil|compil|ran\b|run|clean|green|"
-    r"succe)|[✅❌]",
-    re.IGNORECASE,
-)
+_MAX_FILE_BYTES = 10_000_000
 
 
 async def claims_of(answer: str, turn: Turn) -> tuple[Claim, ...]:
-    """The claims of an answer with a verdict on each; the work is done in a thread."""
-    path = turn.state.conversation.path
-    has_calls = any(isinstance(entry.body, Result) for entry in path)
-    if not (_MAY_CLAIM if has_calls else _MAY_LIE).search(answer):
+    """Return the claims of an answer, each with a verdict; the work is done in a thread."""
+    if not _MAY_CLAIM.search(answer):
         return ()
     try:
-        return await asyncio.to_thread(_checked, answer, list(path), turn)
-    except Exception:  # the answer stands whatever a text does to its check; nothing of it is verified then
+        return await asyncio.to_thread(_check_claims, answer, list(turn.state.conversation.path), turn)
+    except Exception:  # the answer stays valid when its check fails; nothing of it is verified then
         log.exception("the claims of an answer could not be checked")
         return (Claim("The claims of this answer could not be checked.", "unchecked", "unverified"),)
 
 
-def _checked(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ...]:
-    # It takes 40 ms to import, and only an answer that may claim something needs it.
-    from agentcli.conversation.evidence import verdicts
+def _check_claims(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ...]:
+    # These take 40 ms to import, and only an answer that may claim something needs them.
+    from agentcli.conversation.evidence.claims import find_claims
+    from agentcli.conversation.evidence.verdicts import Record, check_claims
 
     services = turn.runtime.calls.services
-    workspace = services.workspace
-    claims: list[Claim] = verdicts.checked_claims(
-        answer,
-        path,
-        cwd=str(workspace.real_cwd),
-        look=partial(_content_id, workspace.sandbox),
-        is_recorded=services.checkpoints is not None,
-    )
-    return tuple(claims)
+    record = Record(path, str(services.workspace.real_cwd), is_complete=services.checkpoints is not None)
+    return tuple(check_claims(find_claims(answer), record, partial(_content_id, services.workspace.sandbox)))
 
 
 def _content_id(files: Files, stored: str) -> str | None:
-    """The id of what a file holds now, as checkpoints give it; empty if it is gone, None if that cannot be told."""
+    """Return the id of what a file holds now, as snapshots give it; empty if it is gone, None if that is unknown."""
     try:
         path = files.validate_path(Path(real_path(stored)), "read")
         status = files.status(path)
         if status is None:
             return ""
-        if status.kind != "file" or status.size > _LARGEST_LOOKED_AT:
+        if status.kind != "file" or status.size > _MAX_FILE_BYTES:
             return None
         with files.read(path) as file:
             content = file.read()

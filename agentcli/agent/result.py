@@ -10,7 +10,7 @@ from msgspec import Struct, to_builtins
 from agentcli.agent.events import Done, Event, TurnEnded, TurnFailed, TurnStarted
 from agentcli.agent.result_object import result_object, usage_object
 from agentcli.agent.session import Session
-from agentcli.conversation.claim import Claim
+from agentcli.conversation.evidence import Claim
 
 if TYPE_CHECKING:
     from agentcli.agent.answer_schema import AnswerSchema

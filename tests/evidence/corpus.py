@@ -10,9 +10,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.conversation.claim import Claim
 from agentcli.conversation.entries import Assistant, Body, Entry, Result, User
-from agentcli.conversation.evidence.verdicts import checked_claims
+from agentcli.conversation.evidence import Claim
+from agentcli.conversation.evidence.claims import find_claims
+from agentcli.conversation.evidence.verdicts import Record, check_claims
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, FileState
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 
@@ -30,7 +31,8 @@ class Row(Struct):
 
     def checked(self) -> list[Claim]:
         log = Log(self.log)
-        return checked_claims(self.text, log.entries, cwd=CWD, look=lambda path: log.now(path, self.disk))
+        record = Record(log.entries, CWD)
+        return list(check_claims(find_claims(self.text), record, lambda path: log.now(path, self.disk)))
 
 
 def rows(half: str) -> list[Row]:

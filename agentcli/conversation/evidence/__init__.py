@@ -1,6 +1,42 @@
 """Checks what a final message claims against the log: exit codes, summaries of outputs, changes of files.
 
-`claims` finds what is claimed, with `sentences`, `wording` and `files_claimed`; `runs` reads commands and their outputs
-by the tables in `runners.toml`; `verdicts` holds the one against the other. Nothing here runs a command or asks a
-model. All of it is imported only when an answer may claim something.
+`claims` finds claims in a message, `verdicts` compares them with the log. Nothing here runs a command or asks a model.
+Both are imported only when an answer may claim something.
 """
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+ClaimVerdict = Literal["verified", "refuted", "unverified"]
+
+
+class Claim(Struct, frozen=True):
+    """A claim of a final message, in its words. `entries` are ids of the log's entries that speak for or against it.
+
+    docs/evidence.md lists the values of `kind`.
+    """
+
+    text: str
+    kind: str
+    verdict: ClaimVerdict
+    entries: tuple[str, ...] = ()
+
+
+class Statement(Struct, frozen=True):
+    """A claim that can be checked, made at `start` of a sentence.
+
+    `target` is the command or the file. `count` of `out_of` tests pass or fail (of a command `count` is its exit code);
+    `names` are tests and files that it is about. `is_all`: it is about every test.
+    """
+
+    kind: str
+    text: str
+    start: int
+    target: str = ""
+    count: int | None = None
+    out_of: int | None = None
+    names: tuple[str, ...] = ()
+    is_all: bool = False

@@ -1,348 +1,335 @@
-"""Holds the claims of a final message against the log of the conversation."""
+"""Compares the claims of a final message with the log: checks that ran, by the tables in `runners.toml`, and files."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import PurePath
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, cached_property, lru_cache
+from pathlib import Path, PurePath
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from agentcli.conversation.claim import Claim, ClaimVerdict
 from agentcli.conversation.entries import Assistant, Entry, Result, User
-from agentcli.conversation.evidence.claims import Found, found_claims
-from agentcli.conversation.evidence.runs import Run, kinds_named, runs_of, tables
+from agentcli.conversation.evidence import Claim, ClaimVerdict, Statement
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, FileState
 from agentcli.llm.messages import ToolUse
+from agentcli.safety.commands.reader.commands import read_commands
+from agentcli.safety.commands.reader.syntax import Command
 
-Place = tuple[int, int]  # of a call in the log: its reply, and its place among that reply's calls
-Look = Callable[[str], str | None]  # the id of what a file holds now, empty if it is gone, None where that is not known
-Judgement = tuple[ClaimVerdict, tuple[str, ...]]
-_FAILED_LINE = re.compile(r"FAIL|✗|✕|×|❌|not ok|Error|panicked|^\s+\d+\) ", re.IGNORECASE)
-_PASSED_LINE = re.compile(r"PASS|✓|✔|\bok\b|^\s*\S+ \.+ *$", re.IGNORECASE)
+CallPlace = tuple[int, int]  # of a call in the log: its reply, and its place among that reply's calls
+_MAX_OUTPUT_CHARS, _MAX_LINE_CHARS, _MAX_COMMAND_CHARS = 100_000, 200, 2_000  # summaries stand at an output's end
+Judgment = tuple[bool | None, Sequence[str]]  # whether a claim is so, and the entries that say it
+_VERDICTS: dict[bool | None, ClaimVerdict] = {True: "verified", False: "refuted", None: "unverified"}
+_FAILED_LINE = re.compile(r"FAIL|✗|✕|×|❌|not ok|Error|panicked", re.IGNORECASE)
+_WRITING_TOOLS = ("bash", "file_edit", "file_write")
+_NOT_STARTED = (126, 127)  # bash(1), EXIT STATUS
+_WHOLE = {
+    "run",
+    "all",
+    "auto",
+    "test",
+    "tests",
+    "src",
+    "test/",
+    "tests/",
+    "./...",
+    ".",
+}  # words that leave no tests out
 
 
-class Changed(Struct, frozen=True):
-    """A change of one file, by which call and where the log tells of it."""
-
-    change: FileChange
-    at: Place
-    entry_id: str
-
-
-class Ended(Struct, frozen=True):
-    """A call that ended. `text` holds its arguments."""
+class CallEnd(Struct, frozen=True):
+    """A call that ended. `text` holds its arguments; one of `bash` has a command, which may lack an exit code."""
 
     name: str
     text: str
-    at: Place
+    at: CallPlace
     entry_id: str
     is_error: bool
+    command: str = ""
+    exit_code: int | None = None
+    output: str = ""
+
+
+class CheckRun(Struct, frozen=True):
+    """A check that ran. `passed` is None where its outcome is unknown; `counts` are the numbers in its summary."""
+
+    kind: str
+    program: str
+    end: CallEnd
+    passed: bool | None
+    is_partial: bool
+    counts: dict[str, int]
 
 
 class Record:
-    """What a conversation's log holds of commands and changes of files, oldest first.
+    """The calls and the changes of files in a conversation's log, oldest first.
 
-    Commands are read only where that is asked for, which takes a millisecond for each.
+    If it is not `is_complete`, changes of files were not recorded: their absence proves nothing.
     """
 
-    def __init__(self, path: Iterable[Entry], cwd: str, *, reads_commands: bool = True) -> None:
-        self._cwd = cwd
-        self._reads_commands = reads_commands
-        self.runs: list[Run] = []
-        self.changes: list[Changed] = []
-        self.ended: list[Ended] = []
-        self.commands: list[tuple[str, int | None, Ended]] = []
-        self.turn_began: Place = (0, 0)
-        self._calls: dict[str, tuple[Place, ToolUse]] = {}
-        self._jobs: dict[str, Place] = {}
+    def __init__(self, path: Iterable[Entry], cwd: str, *, is_complete: bool = True) -> None:
+        self.cwd, self.is_complete = cwd, is_complete
+        self.changes: list[tuple[FileChange, CallPlace, str]] = []  # with the call, and the entry that has it
+        self.ends: list[CallEnd] = []
+        self.turn_start: CallPlace = (0, 0)
+        calls: dict[str, tuple[CallPlace, ToolUse]] = {}
         for n, entry in enumerate(path):
-            self._add(n, entry)
+            match entry.body:
+                case User(is_reminder=False):
+                    self.turn_start = (n, 0)
+                case Assistant(content):
+                    uses = [block for block in content if isinstance(block, ToolUse)]
+                    calls |= {call.id: ((n, place), call) for place, call in enumerate(uses)}
+                case FilesChanged(id, changes):
+                    at = calls[id][0] if id in calls else (n, 0)
+                    self.changes += [(change, at, entry.id) for change in changes]
+                case FilesRestored(_, changes):
+                    self.changes += [(change, (n, 0), entry.id) for change in changes]
+                case Result() as result:
+                    at, call = calls.get(result.result.tool_use_id, ((n, 0), None))
+                    self.ends.append(_call_end(at, entry.id, call.input if call else {}, result))
+                case _:
+                    pass
 
-    def _add(self, n: int, entry: Entry) -> None:
-        match entry.body:
-            case User(is_reminder=False):
-                self.turn_began = (n, 0)
-            case Assistant(content):
-                calls = [block for block in content if isinstance(block, ToolUse)]
-                self._calls |= {call.id: ((n, place), call) for place, call in enumerate(calls)}
-            case FilesChanged(id, changes):
-                at = self._calls[id][0] if id in self._calls else (n, 0)
-                self.changes += [Changed(change, at, entry.id) for change in changes]
-            case FilesRestored(_, changes):
-                self.changes += [Changed(change, (n, 0), entry.id) for change in changes]
-            case Result() as result:
-                self._add_result(n, entry.id, result)
-            case _:
-                pass
+    @cached_property
+    def runs(self) -> list[CheckRun]:
+        """The checks that ran. Reading a command takes about a millisecond."""
+        return [run for end in self.ends if end.command for run in find_runs(end)]
 
-    def _add_result(self, n: int, entry_id: str, result: Result) -> None:
-        at, call = self._calls.get(result.result.tool_use_id, ((n, 0), None))
-        given = call.input if call else {}
-        text = "\n".join(str(value) for value in given.values())
-        told = result.structured if isinstance(result.structured, dict) else {}
-        dropped = _dropped(told)
-        ended = Ended(result.name, "\n".join([text, *dropped]), at, entry_id, result.result.is_error or bool(dropped))
-        self.ended.append(ended)
-        if "job_id" in told and "exit_code" not in told:
-            self._jobs[told["job_id"]] = at
-        if result.name not in ("bash", "jobs") or told.get("is_running"):
-            return
-        command = str(told.get("command", given.get("command", "")))
-        code = None if told.get("timed_out") or (dropped and not told.get("kept")) else told.get("exit_code")
-        at = self._jobs.get(told.get("job_id", ""), at) if result.name == "jobs" else at
-        if self._reads_commands and ("exit_code" in told or result.name == "bash"):
-            self.commands.append((command, code, ended))
-            self.runs += runs_of(command, code, str(told.get("output", "")), at, entry_id)
+    def is_stale(self, run: CheckRun) -> bool:
+        """True if files that a check may depend on changed after it."""
+        return any(at > run.end.at and self._is_source(change) for change, at, _ in self.changes)
 
-    def is_stale(self, at: Place) -> bool:
-        """True if files that a check may depend on changed after a call."""
-        return any(change.at > at and _is_source(change.change, self._cwd) for change in self.changes)
+    def is_about(self, change: FileChange, claim: Statement) -> bool:
+        """True if a claim means the changed file, which it may call by the end of its path, or all files."""
+        path, wanted = PurePath(change.path), PurePath(claim.target).parts
+        return not claim.target or path == PurePath(self.cwd, claim.target) or path.parts[-len(wanted) :] == wanted
+
+    def _is_source(self, change: FileChange) -> bool:
+        path, other = PurePath(change.path.removeprefix(f"{self.cwd}/")), runner_tables()["no_source"]
+        is_folder = any(state is not None and state.kind == "folder" for state in (change.before, change.after))
+        is_other = path.suffix in other["endings"] or path.name in other["names"]
+        return not (is_folder or is_other or set(path.parts) & set(other["folders"]))
 
 
-def _dropped(told: Mapping[str, Any]) -> list[str]:
-    """What a command had changed on a stand-in of the workspace that was not kept."""
-    names = [str(change.get("name", "")) for change in told.get("changes") or () if isinstance(change, dict)]
-    return [name for name in names if name not in (told.get("kept") or ())]
+def _call_end(at: CallPlace, entry_id: str, arguments: dict[str, Any], result: Result) -> CallEnd:
+    data = result.structured if isinstance(result.structured, dict) else {}
+    kept = data.get("kept") or ()
+    discarded = [name for change in data.get("changes") or () if (name := change.get("name", "")) not in kept]
+    text = "\n".join([*map(str, arguments.values()), *discarded])
+    end = CallEnd(result.name, text, at, entry_id, result.result.is_error or bool(discarded))
+    if result.name != "bash":
+        return end
+    code = None if data.get("timed_out") or (discarded and not kept) else data.get("exit_code")
+    return replace(end, command=str(arguments.get("command", "")), exit_code=code, output=str(data.get("output", "")))
 
 
-def _is_source(change: FileChange, cwd: str) -> bool:
-    path, none = PurePath(change.path.removeprefix(f"{cwd}/")), tables()["no_source"]
-    if any(state is not None and state.kind == "folder" for state in (change.before, change.after)):
+@cache
+def runner_tables() -> dict[str, Any]:
+    return tomllib.loads(Path(__file__).with_name("runners.toml").read_text("utf-8"))
+
+
+@cache
+def _runners() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
+    """Return the rows of programs, each with a pattern for commands that run them, perhaps through wrappers."""
+    wrappers = rf"(?:(?:{'|'.join(runner_tables()['wrappers'])}|python[\d.]*|-\S*|\w+=\S*|[\d.]+[smh]?) )*?"
+    start = rf"{wrappers}(?=(?:\S*/)?(?P<program>\S+))"
+    rows = runner_tables()["runner"]
+    return [
+        (row, re.compile(rf"{start}(?:{'|'.join(map(_pattern, row['names']))})(?P<rest>(?: \S+)*)")) for row in rows
+    ]
+
+
+def _pattern(name: str) -> str:
+    """Return a pattern for a program and the words that follow it, in this order, perhaps with others between."""
+    words = [re.escape(word).replace(r"\*", r"\S*") for word in name.removesuffix(" $").split()]
+    words[0] = ("" if "/" in name else r"(?:\S*/)?") + words[0].replace("python", r"python[\d.]*")
+    only_options = r"(?=(?: (?:[^a-zA-Z ]\S*|\S*=\S*))*$)"
+    return r"(?: \S+)*? ".join(words) + (only_options if name.endswith(" $") else "")
+
+
+def _checks_in(command: Command) -> Iterator[tuple[dict[str, Any], re.Match[str]]]:
+    """Yield the rows of programs that a simple command runs, each with the match of its words."""
+    words = [re.sub(r"\s", "_", word.text) for word in command.words if word.text]
+    if not set(words) & set(runner_tables()["idle"]):
+        text = " ".join(words)[:_MAX_COMMAND_CHARS]
+        yield from ((row, found) for row, pattern in _runners() if (found := pattern.fullmatch(text)))
+
+
+@lru_cache(maxsize=500)
+def check_kinds(command: str) -> list[str]:
+    """Return the kinds of checks that a command runs."""
+    parts = [part for pipeline in read_commands(command).script for part in pipeline.parts]
+    return [kind for part in parts for row, _ in _checks_in(part) for kind in row["kinds"]]
+
+
+def find_runs(end: CallEnd) -> list[CheckRun]:
+    """Return the checks that a command ran."""
+    output = "\n".join(line[:_MAX_LINE_CHARS] for line in end.output[-_MAX_OUTPUT_CHARS:].splitlines())
+    found = []
+    for part, code in _parts(end.command, end.exit_code):
+        is_shown = not any(redirect.operator in (">", ">>", "&>", ">|") for redirect in part.redirects)
+        for row, match in _checks_in(part):
+            rest = [word.partition("=")[0] for word in match["rest"].split()]
+            words = [word for word in rest if not (word.startswith("-") or word.isdigit() or word in _WHOLE)]
+            is_partial = bool(words) or any(word in row.get("selects", ()) for word in rest)
+            for kind in row["kinds"]:
+                summary = runner_tables()["summary"][kind]
+                counts = _counts(summary, output)
+                passed = _outcome(summary, code, output, counts, is_shown=is_shown)
+                passed = None if end.exit_code is None else passed
+                found.append(CheckRun(kind, match["program"], end, passed, is_partial, counts))
+    return found
+
+
+def _parts(command: str, exit_code: int | None) -> Iterator[tuple[Command, int | None]]:
+    """Yield the simple commands of a command, each with its exit code; None where others hide that."""
+    script, asides = read_commands(command).script, runner_tables()["asides"]
+    words = [part.words[0].text for pipeline in script for part in pipeline.parts if part.words]
+    code = exit_code if not exit_code or sum(word not in asides for word in words) <= 1 else None
+    for n, pipeline in enumerate(script):
+        is_known = all(later.then == "&&" for later in script[n:-1])
+        for part in pipeline.parts:
+            yield part, code if is_known and (part is pipeline.parts[-1] or "pipefail" in command) else None
+
+
+def _counts(summary: dict[str, Any], output: str) -> dict[str, int]:
+    """Return the sums of the numbers in the summaries of an output."""
+    matches = [match for pattern in summary["counts"] for match in re.finditer(pattern, output, re.MULTILINE)]
+    numbers = [(name, int(number)) for match in matches for name, number in match.groupdict().items() if number]
+    return {name: sum(number for other, number in numbers if other == name) for name, _ in numbers}
+
+
+def _outcome(
+    summary: dict[str, Any], code: int | None, output: str, counts: dict[str, int], *, is_shown: bool
+) -> bool | None:
+    """Return whether a check passed, by its exit code if that is known, and by its output."""
+    says = {
+        key: any(re.search(each, output, re.MULTILINE) for each in summary[key]) for key in ("nothing", "bad", "good")
+    }
+    if says["nothing"] or code in _NOT_STARTED:
+        return None
+    if counts.get("failed") or says["bad"]:
         return False
-    is_apart = path.suffix in none["endings"] or path.name in none["names"]
-    return not (is_apart or set(path.parts) & set(none["folders"]))
+    is_good = any(counts.values()) or says["good"]
+    if code is None:
+        return True if is_good or (summary.get("is_silent") and is_shown and not output.strip()) else None
+    return None if code and is_good else code == 0  # it may have failed for another reason, such as coverage
 
 
-def checked_claims(
-    message: str, path: Sequence[Entry], *, cwd: str, look: Look, is_recorded: bool = True
-) -> list[Claim]:
-    """The claims of a message with a verdict on each.
+def check_claims(
+    claims: Sequence[Statement], record: Record, content_id: Callable[[str], str | None]
+) -> Iterator[Claim]:
+    """Yield the claims, each with a verdict.
 
-    `path` are the entries of the conversation, `look` tells what a file at an absolute path holds now. Where changes
-    of files are not recorded, their absence says nothing.
+    `content_id` returns the id of what a file holds now: empty if it is gone, None where that is unknown.
     """
-    found = found_claims(message)
-    if not found:
-        return []
-    record = Record(path, cwd, reads_commands=any(not claim.kind.startswith("file") for claim in found))
-    tells_failures = any(claim.kind == "tests_fail" for claim in found)
-    judge = _Judge(record, cwd, look, is_recorded=is_recorded, tells_failures=tells_failures)
-    return [Claim(claim.text, claim.kind, *judge.verdict(claim)) for claim in found]
-
-
-class _Judge:
-    def __init__(self, record: Record, cwd: str, look: Look, *, is_recorded: bool, tells_failures: bool) -> None:
-        self._record, self._cwd, self._look, self._is_recorded = record, cwd, look, is_recorded
-        self._tells_failures = tells_failures
-
-    def verdict(self, claim: Found) -> Judgement:
+    for claim in claims:
         topic, _, how = claim.kind.partition("_")
-        if topic == "file":
-            return self._nothing_changed() if not claim.path else self._file(claim, how)
-        if topic == "command" and not (claim.command and kinds_named(claim.command) and how != "ran"):
-            return self._command(claim, how)
-        if topic == "checks":
-            return self._all_checks(is_good=how == "pass")
-        kind = "tests" if topic == "tests" else topic
-        return self._check(claim, kind, is_good=claim.kind.endswith(("pass", "passes", "clean")))
-
-    # Checks
-
-    def _check(self, claim: Found, kind: str, *, is_good: bool) -> Judgement:
-        runs = [run for run in self._record.runs if run.kind == kind]
-        fitting = self._fitting(claim, runs)
-        if not fitting:
-            return "unverified", tuple(run.entry_id for run in runs[-1:])
-        newest = self._counted(claim, fitting) if is_good else fitting[-1]
-        entries: tuple[str, ...] = (newest.entry_id,)
-        if claim.is_all and claim.count is None and is_good and newest.passed and newest.is_partial:
-            whole = next((run for run in reversed(fitting) if not run.is_partial), None)
-            if whole is None or not whole.passed:
-                return "unverified", entries
-            newest, entries = whole, (whole.entry_id,)
-        if newest.passed is None:
-            return "unverified", entries
-        if claim.names and kind == "tests" and not newest.passed:
-            named = self._named(claim, newest, is_good=is_good)
-        elif is_good and self._is_of_some(claim):
-            named = _fits(claim, newest, is_good=True)
-        else:
-            named = newest.passed is is_good and _fits(claim, newest, is_good=is_good)
-        if named is not True:
-            return ("refuted" if named is False else "unverified"), entries
-        if is_good and (self._record.is_stale(newest.at) or self._other_failed(newest)):
-            return "unverified", entries
-        return "verified", entries
-
-    def _counted(self, claim: Found, runs: Sequence[Run]) -> Run:
-        """The newest run; of several programs the one that ran as many tests as a claim says."""
-        newest = {run.program: run for run in runs}.values()
-        same = [run for run in newest if claim.count is not None and _fits(claim, run, is_good=True)]
-        return max(same, key=lambda run: run.at) if same else runs[-1]
-
-    def _is_of_some(self, claim: Found) -> bool:
-        """True if a claim says how many tests pass, and that others do not."""
-        tells_others = self._tells_failures if claim.out_of is None else claim.out_of != claim.count
-        return claim.count is not None and not claim.is_all and tells_others
-
-    def _fitting(self, claim: Found, runs: Sequence[Run]) -> list[Run]:
-        """The runs that a claim is about: those of its program, and those that cover what it names."""
-        if claim.command:
-            words = [word for word in claim.command.lower().split() if not word.startswith("-")]
-            own = [run for run in runs if all(word in run.command.lower() for word in words)]
-            runs = own or [run for run in runs if words and words[0] in run.output.lower()]
-        if not claim.names:
-            return list(runs)
-        return [
-            run
-            for run in runs
-            if not run.is_partial or all(name in run.command or name in run.output for name in claim.names)
-        ]
-
-    def _named(self, claim: Found, run: Run, *, is_good: bool) -> bool | None:
-        """Whether a claim about single tests of a run that failed is right; None where the output does not tell."""
-        verdicts = [_outcome_of(name, run) for name in claim.names]
-        if None in verdicts:
-            return None
-        return all(verdict is is_good for verdict in verdicts)
-
-    def _other_failed(self, run: Run) -> bool:
-        """True if another kind of program has failed tests, and nothing changed since."""
-        others = {other.program: other for other in self._record.runs if other.kind == run.kind}
-        return any(
-            other.passed is False
-            and other.counts
-            and not self._record.is_stale(other.at)
-            and other.program != run.program
-            for other in others.values()
-        )
-
-    def _all_checks(self, *, is_good: bool) -> Judgement:
-        newest = {(run.kind, run.program): run for run in self._record.runs}
-        runs = list(newest.values())
-        entries = tuple(dict.fromkeys(run.entry_id for run in runs))
-        failed = [run.entry_id for run in runs if run.passed is False]
-        if failed:
-            return ("refuted" if is_good else "verified"), tuple(dict.fromkeys(failed))
-        if not runs or any(run.passed is None or self._record.is_stale(run.at) for run in runs):
-            return "unverified", entries
-        return ("verified" if is_good else "refuted"), entries
-
-    # Commands
-
-    def _command(self, claim: Found, how: str) -> Judgement:
-        wanted = " ".join(claim.command.split())
-        ran = [
-            (command, code, ended)
-            for command, code, ended in self._record.commands
-            if wanted in " ".join(command.split())
-        ]
-        if not ran:
-            return "unverified", ()
-        command, code, ended = ran[-1]
-        is_own = " ".join(command.split()).rpartition("&& ")[2] == wanted or " ".join(command.split()).endswith(
-            f" {wanted}"
-        )
-        is_own = is_own or not re.search(r"[|;&]", command)
-        if how == "ran":
-            return ("verified" if code is not None else "unverified"), (ended.entry_id,)
-        if code is None or not is_own:
-            return "unverified", (ended.entry_id,)
-        is_so = (code == 0) is (how == "passed") and claim.exit_code in (None, code)
-        return ("verified" if is_so else "refuted"), (ended.entry_id,)
-
-    # Files
-
-    def _nothing_changed(self) -> Judgement:
-        changes = [each for each in self._record.changes if each.at >= self._record.turn_began]
-        if changes:
-            return "refuted", tuple(dict.fromkeys(each.entry_id for each in changes))
-        return ("verified" if self._sees_all() else "unverified"), ()
-
-    def _sees_all(self) -> bool:
-        calls = (call for call in self._record.ended if call.at >= self._record.turn_began)
-        return self._is_recorded or not any(call.name not in _ONLY_READ for call in calls)
-
-    def _file(self, claim: Found, how: str) -> Judgement:
-        changes = [each for each in self._record.changes if _is_path(each.change.path, claim.path, self._cwd)]
+        is_good = how in ("pass", "passes", "clean")
         if how == "unchanged":
-            return self._unchanged(changes)
-        if not changes:
-            return self._never_changed(claim)
-        first, last = changes[0], changes[-1]
-        before, after = first.change.before, last.change.after
-        was_file = any(each.change.before is not None for each in changes)
-        is_so = {
-            "created": before is None and after is not None,
-            "deleted": after is None and was_file,
-            "changed": after is not None and not _same(before, after),
-        }[how]
-        entries = tuple(dict.fromkeys((first.entry_id, last.entry_id)))
-        if not is_so:
-            return "refuted", entries
-        now = self._look(last.change.path)
-        is_left = now is None or after is None or now == after.content
-        return ("verified" if is_left and not (after is None and now) else "unverified"), entries
-
-    def _never_changed(self, claim: Found) -> Judgement:
-        """Of a file that no call changed: refuted if the call failed that should have."""
-        name = PurePath(claim.path).name
-        failed = [
-            call for call in self._record.ended if call.is_error and name in call.text and call.name not in _ONLY_READ
-        ]
-        return ("refuted" if failed else "unverified"), tuple(call.entry_id for call in failed[-1:])
-
-    def _unchanged(self, changes: Sequence[Changed]) -> Judgement:
-        changes = [each for each in changes if each.at >= self._record.turn_began]
-        if changes and not _same(changes[0].change.before, changes[-1].change.after):
-            return "refuted", tuple(dict.fromkeys(each.entry_id for each in changes))
-        return ("verified" if self._sees_all() else "unverified"), tuple(each.entry_id for each in changes)
+            is_so, entries = _unchanged(claim, record)
+        elif topic == "file":
+            is_so, entries = _file(claim, how, record, content_id)
+        elif topic == "command":
+            is_so, entries = _command(claim, how, record)
+        elif topic == "checks":
+            is_so, entries = _all_checks(record, is_good=is_good)
+        else:
+            is_so, entries = _check(claim, topic, record, is_good=is_good)
+        yield Claim(claim.text, claim.kind, _VERDICTS[is_so], tuple(dict.fromkeys(entries)))
 
 
-_ONLY_READ = {
-    "file_read",
-    "file_list",
-    "grep_search",
-    "think",
-    "todo",
-    "web_fetch",
-    "web_search",
-    "read_more",
-    "recall",
-    "skill",
-    "ask_user",
-}
+def _check(claim: Statement, topic: str, record: Record, *, is_good: bool) -> Judgment:
+    of_kind = [run for run in record.runs if run.kind == topic]
+    runs = [run for run in of_kind if _is_about(claim, run)]
+    if not runs or runs[-1].passed is None:
+        return None, [run.end.entry_id for run in runs[-1:]]
+    run = runs[-1]
+    newest = list({other.program: other for other in of_kind}.values())
+    is_so: bool | None = run.passed is is_good
+    if claim.names and not run.passed:
+        is_so = True if not is_good and all(_has_failed(name, run) for name in claim.names) else None
+    elif claim.count is not None and topic == "tests":
+        is_so = _is_count(claim, run, is_good=is_good) if run.counts and (len(newest) == 1 or claim.target) else None
+    if is_so and is_good:
+        others_failed = any(
+            other.passed is False and not record.is_stale(other) for other in newest if other is not run
+        )
+        is_some = claim.is_all and claim.count is None and run.is_partial
+        is_so = None if record.is_stale(run) or others_failed or is_some else True
+    return is_so, [run.end.entry_id]
 
 
-def _same(before: FileState | None, after: FileState | None) -> bool:
+def _is_count(claim: Statement, run: CheckRun, *, is_good: bool) -> bool | None:
+    """Compare the numbers of a claim with those of a run; None if so many passed where others failed."""
+    failed = run.counts.get("failed", 0)
+    total = run.counts.get("total", run.counts.get("passed", 0) + failed)
+    counts = {total - failed, run.counts.get("passed", total - failed)} if is_good else {failed}
+    if claim.count not in counts or claim.out_of not in (None, total):
+        return False
+    is_part = None if claim.out_of is None and not claim.is_all else claim.out_of not in (None, claim.count)
+    return True if run.passed is is_good else is_part
+
+
+def _is_about(claim: Statement, run: CheckRun) -> bool:
+    """True if a run is of the program that a claim names, and covers the tests and files that it names."""
+    words = [word for word in claim.target.lower().split() if not word.startswith("-")]
+    is_covered = not run.is_partial or all(name in run.end.command + run.end.output for name in claim.names)
+    return is_covered and all(word in run.end.command.lower() for word in words)
+
+
+def _has_failed(name: str, run: CheckRun) -> bool:
+    bare = name.rpartition("::")[2].removesuffix("()")
+    return any(bare in line and _FAILED_LINE.search(line) for line in run.end.output.splitlines())
+
+
+def _all_checks(record: Record, *, is_good: bool) -> Judgment:
+    runs = list({(run.kind, run.program): run for run in record.runs}.values())
+    failed = [run.end.entry_id for run in runs if run.passed is False]
+    is_known = bool(failed) or (runs and all(run.passed is not None and not record.is_stale(run) for run in runs))
+    return bool(failed) is not is_good if is_known else None, failed or [run.end.entry_id for run in runs]
+
+
+def _command(claim: Statement, how: str, record: Record) -> Judgment:
+    wanted = " ".join(claim.target.split())
+    ends = [(end, command) for end in record.ends if wanted in (command := " ".join(end.command.split()))]
+    if not ends:
+        return None, []
+    end, command = ends[-1]
+    is_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(wanted)
+    if end.exit_code is None or (is_hidden and how != "ran"):
+        return None, [end.entry_id]
+    is_so = (end.exit_code == 0) is (how == "passed") and claim.count in (None, end.exit_code)
+    return how == "ran" or is_so, [end.entry_id]
+
+
+def _unchanged(claim: Statement, record: Record) -> Judgment:
+    changes = [each for each in record.changes if each[1] >= record.turn_start and record.is_about(each[0], claim)]
+    is_same = claim.target and changes and _is_same(changes[0][0].before, changes[-1][0].after)
+    is_known = changes or record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
+    return bool(not changes or is_same) if is_known else None, [entry_id for *_, entry_id in changes]
+
+
+def _file(claim: Statement, how: str, record: Record, content_id: Callable[[str], str | None]) -> Judgment:
+    changes = [each for each in record.changes if record.is_about(each[0], claim)]
+    if not changes:  # it is not so if the call failed that should have changed it
+        name, errors = PurePath(claim.target).name, [end for end in record.ends if end.is_error]
+        failed = [end.entry_id for end in errors if name in end.text and end.name in _WRITING_TOOLS]
+        return False if failed else None, failed[-1:]
+    before, (last, _, _) = changes[0][0].before, changes[-1]
+    is_so = {
+        "created": before is None and last.after is not None,
+        "deleted": last.after is None and any(change.before for change, *_ in changes),
+        "changed": last.after is not None and not _is_same(before, last.after),
+    }[how]
+    is_left = content_id(last.path) in (None, last.after.content if last.after else "")
+    return is_so if is_left or not is_so else None, [changes[0][2], changes[-1][2]]
+
+
+def _is_same(before: FileState | None, after: FileState | None) -> bool:
     """True if a file holds what it held; one without an id of its contents may hold anything."""
     return before == after and (before is None or before.is_kept)
-
-
-def _is_path(path: str, claimed: str, cwd: str) -> bool:
-    """True if a claim means this file, which it may call by the end of its path."""
-    wanted = PurePath(claimed.removesuffix("/").removeprefix("./"))
-    if PurePath(path) == PurePath(cwd) / wanted:
-        return True
-    return not wanted.is_absolute() and PurePath(path).parts[-len(wanted.parts) :] == wanted.parts
-
-
-def _fits(claim: Found, run: Run, *, is_good: bool) -> bool | None:
-    """Whether the numbers of a claim are those of a run; None where its output has none."""
-    if claim.count is None:
-        return True
-    if run.counts is None or run.kind != "tests":
-        return None if run.kind == "tests" else True
-    if not is_good:
-        return claim.count == run.counts.failed
-    return claim.count in run.counts.fits and (claim.out_of is None or claim.out_of in run.counts.all)
-
-
-def _outcome_of(name: str, run: Run) -> bool | None:
-    bare = name.rpartition("::")[2].removesuffix("()")
-    lines = [line for line in run.output.splitlines() if bare in line]
-    if any(_FAILED_LINE.search(line) for line in lines):
-        return False
-    return True if any(_PASSED_LINE.search(line) for line in lines) else None

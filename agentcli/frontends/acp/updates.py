@@ -25,8 +25,8 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.snapshot import SessionSnapshot
 from agentcli.agent.todo import todo_items
-from agentcli.conversation.claim import Claim
 from agentcli.conversation.entries import Assistant, Entry, Result, User
+from agentcli.conversation.evidence import Claim
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.acp.tool_calls import begun, call_id, ended, updated
 from agentcli.llm.messages import Block, Image, Text, Thinking, ToolUse

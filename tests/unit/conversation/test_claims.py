@@ -5,9 +5,8 @@ from time import process_time
 
 import pytest
 
-from agentcli.conversation.evidence.claims import found_claims
-from agentcli.conversation.evidence.runs import runs_of
-from agentcli.conversation.evidence.verdicts import checked_claims
+from agentcli.conversation.evidence.claims import find_claims
+from agentcli.conversation.evidence.verdicts import CallEnd, Record, check_claims, find_runs
 from tests.evidence.corpus import CWD, Log, Row, differences, rows, table
 from tests.rows import each_row
 
@@ -17,21 +16,22 @@ LOGS = table("logs")
 OUTPUTS = table("outputs")
 
 
-def test_each_half_of_the_corpus_has_a_hundred_messages() -> None:
-    assert [len(rows(half)) for half in ("tuning", "measuring")] == [100, 100]
+def passed(command: str, exit_code: int, output: str) -> bool | None:
+    return find_runs(CallEnd("bash", "", (0, 0), "x", False, command, exit_code, output))[0].passed
 
 
-def test_the_tuning_half_is_judged_right() -> None:
-    assert [(row.text, found) for row, found in differences("tuning")] == []
-
-
-def test_the_measuring_half_is_mostly_judged_right() -> None:
-    assert len(list(differences("measuring"))) <= 10
+@pytest.mark.parametrize("half", ["tuning", "measuring"])
+def test_at_least_nine_of_ten_messages_are_checked_correctly(half: str) -> None:
+    assert len(rows(half)) == 100
+    wrong = list(differences(half))
+    assert len(wrong) <= 10
+    for row, found in wrong:  # what is missed is better than what is wrong
+        assert [claim for claim in found if claim not in map(tuple, row.claims) and claim[1] != "unverified"] == []
 
 
 @each_row("text, kinds", WORDINGS)
 def test_claims_are_found_however_they_are_worded(text: str, kinds: list[str]) -> None:
-    assert Counter(claim.kind for claim in found_claims(text)) == Counter(kinds)
+    assert Counter(claim.kind for claim in find_claims(text)) == Counter(kinds)
 
 
 @each_row("text, log, wanted", LOGS)
@@ -39,32 +39,30 @@ def test_the_log_decides(text: str, log: list[str], wanted: list[tuple[str, str]
     assert sorted((claim.kind, claim.verdict) for claim in Row(text, log, []).checked()) == sorted(map(tuple, wanted))
 
 
-@each_row("command, output, passed", OUTPUTS)
-def test_a_summary_tells_what_a_pipe_hides(command: str, output: str, passed: bool | None) -> None:
-    assert runs_of(command, 0, output, (0, 0), "x")[0].passed is passed
+@each_row("command, output, outcome", OUTPUTS)
+def test_a_summary_shows_what_a_pipe_hides(command: str, output: str, outcome: bool | None) -> None:
+    assert passed(command, 0, output) is outcome
 
 
-@each_row("command, output, passed", [row for row in OUTPUTS if row[2] is not None])
-def test_an_exit_code_is_not_doubted_where_the_output_agrees(command: str, output: str, passed: bool) -> None:
-    direct = command.partition(" 2>&1 |")[0]
-    assert runs_of(direct, 0 if passed else 1, output, (0, 0), "x")[0].passed is passed
+@each_row("command, output, outcome", [row for row in OUTPUTS if row[2] is not None])
+def test_an_exit_code_is_not_doubted_where_the_output_agrees(command: str, output: str, outcome: bool) -> None:
+    assert passed(command.partition(" 2>&1 |")[0], 0 if outcome else 1, output) is outcome
 
 
 def test_a_claim_names_the_entries_that_speak_for_it() -> None:
     log = Log(["write a.py", "$ pytest -q => 0\n3 passed in 0.1s"])
-    claims = checked_claims("I created `a.py`. All 3 tests pass.", log.entries, cwd=CWD, look=lambda path: None)
+    found = find_claims("I created `a.py`. All 3 tests pass.")
+    claims = list(check_claims(found, Record(log.entries, CWD), lambda path: None))
     kinds = {entry.id: type(entry.body).__name__ for entry in log.entries}
     assert [[kinds[id] for id in claim.entries] for claim in claims] == [["FilesChanged"], ["Result"]]
     assert [claim.text for claim in claims] == ["I created a.py.", "All 3 tests pass."]
 
 
-def test_where_changes_are_not_recorded_their_absence_says_nothing() -> None:
-    log = Log(["$ ./tidy.sh => 0"])
-    for is_recorded, verdict in ((True, "verified"), (False, "unverified")):
-        claims = checked_claims(
-            "I left `a.py` unchanged.", log.entries, cwd=CWD, look=lambda path: None, is_recorded=is_recorded
-        )
-        assert [claim.verdict for claim in claims] == [verdict]
+@pytest.mark.parametrize(("is_complete", "verdict"), [(True, "verified"), (False, "unverified")])
+def test_where_changes_are_not_recorded_their_absence_proves_nothing(is_complete: bool, verdict: str) -> None:
+    record = Record(Log(["$ ./tidy.sh => 0"]).entries, CWD, is_complete=is_complete)
+    claims = check_claims(find_claims("I left `a.py` unchanged."), record, lambda path: None)
+    assert [claim.verdict for claim in claims] == [verdict]
 
 
 @pytest.mark.parametrize(
@@ -74,18 +72,20 @@ def test_where_changes_are_not_recorded_their_absence_says_nothing() -> None:
         "All tests " + "in in for on " * 3_000,
         "created " + "`a.py` and " * 4_000,
         "The tests " + "are now also still both " * 1_800,
+        "`" + "npm run x " * 3_000 + "`",
+        "\n - a" * 8_000,
     ],
     ids=lambda text: str(text)[:12],
 )
 def test_no_message_takes_long_to_read(text: str) -> None:
     began = process_time()
-    found_claims(text)
+    find_claims(text)
     assert process_time() - began < 20
 
 
 @pytest.mark.parametrize("output", ["1 failed " * 20_000, "=" * 200_000, " " * 200_000, "ok 1 a\n" * 25_000])
-@pytest.mark.parametrize("command", ["pytest | tail", "eslint . | tail", "make | tail"])
+@pytest.mark.parametrize("command", ["pytest | tail", "eslint . | tail", "make | tail", "npm x " * 5_000 + "; pytest"])
 def test_no_output_takes_long_to_read(command: str, output: str) -> None:
     began = process_time()
-    runs_of(command, 0, output, (0, 0), "x")
+    passed(command, 0, output)
     assert process_time() - began < 20

@@ -26,7 +26,7 @@ from agentcli.agent.events import (
     TurnFailed,
     TurnStarted,
 )
-from agentcli.conversation.claim import Claim
+from agentcli.conversation.evidence import Claim
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
 from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Arriving, Live, RunningCall, said
