@@ -180,6 +180,7 @@ class Builder:
             nested,
             self._count_texts,
             answer_schema=extras.answer_schema,
+            model_info=self.models.info,
         )
 
     @cached_property

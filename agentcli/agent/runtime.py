@@ -19,7 +19,7 @@ from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Compaction, Entry
 from agentcli.llm.messages import Message
-from agentcli.llm.models import ModelInfo
+from agentcli.llm.models import ModelInfo, bundled_models
 from agentcli.llm.provider import Effort, Provider, ToolSpec
 from agentcli.llm.retry import RetryPolicy
 from agentcli.tools.registry import ToolRegistry
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from agentcli.agent.answer_schema import AnswerSchema
 
 Resolve = Callable[[AgentState], Awaitable[tuple[Provider, ModelInfo]]]
+ModelFinder = Callable[[str], ModelInfo]
 ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
 
 
@@ -86,6 +87,11 @@ async def no_policy(conversation: Conversation, *, model: ModelInfo, prefix: Pre
     return None
 
 
+def bundled_info(name: str) -> ModelInfo:
+    """Return what agentcli itself knows of `provider/model`."""
+    return bundled_models().find(*name.split("/", 1))
+
+
 async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     """Send the messages as they are."""
     return messages
@@ -99,8 +105,8 @@ class Runtime:
     is told how full it is. An answer that breaks off is continued unasked up to `most_breaks` times a turn.
     `context_policy` may compact the conversation before a request, `compactor` when a request was too long or the
     person asks; `context_transform` may change the messages of one request. `nested` finds instruction files of
-    folders that calls go to, `count_texts` counts for /context, `collect` gets each new entry. An
-    answer has to fit the `answer_schema`.
+    folders that calls go to, `count_texts` counts for /context, `collect` gets each new entry,
+    `model_info` returns what is known of a `provider/model`. An answer has to fit the `answer_schema`.
     """
 
     resolve: Resolve
@@ -121,6 +127,7 @@ class Runtime:
     nested: NestedInstructions | None = None
     count_texts: CountTexts = estimated
     collect: Callable[[str, Entry], object] = lambda session_id, entry: None
+    model_info: ModelFinder = bundled_info
     answer_schema: AnswerSchema | None = None
 
     @property

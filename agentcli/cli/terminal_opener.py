@@ -18,7 +18,6 @@ from agentcli.cli.one_shot import extras_from, make_store, session_choice
 from agentcli.cli.output import banner
 from agentcli.cli.own_commands import add_own_commands
 from agentcli.cli.session_opener import ConfiguredOpener
-from agentcli.conversation.cache_ledger import cold_read_usd
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.system_prompt import git_branch
 from agentcli.errors import NoKey, UsageError
@@ -250,7 +249,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return self._builder.models.info(model).window
 
     def cold_read_usd(self, model: str, tokens: int) -> float | None:
-        return cold_read_usd(tokens, self._builder.models.info(model))
+        prices = self._builder.models.info(model).prices
+        return None if prices is None or prices.cache_read is None else tokens * prices.dearest(tokens)[0]
 
     @property
     def project(self) -> str:

@@ -32,27 +32,11 @@ class User(msgspec.Struct, frozen=True, tag_field="kind", tag="user", omit_defau
         return "".join(block.text for block in self.content if isinstance(block, Text))
 
 
-CacheCause = Literal["", "model", "compaction", "tools", "system", "messages", "time to live", "provider"]
-
-
-class CacheUse(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Tokens that the provider's cache held of a prompt, those of them it did not give, the price of that, and why.
-
-    `lost_usd` is None where the price is not known.
-    """
-
-    expected: int
-    lost_tokens: int = 0
-    lost_usd: float | None = 0.0
-    cause: CacheCause = ""
-
-
 class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", omit_defaults=True):
     """One reply. `cost_usd` is None where the model's price is not known.
 
     It took `duration_ms`, after `retries` requests that failed. `usage` of one that broke off may be an estimate, and
-    is one where the server counted nothing (`is_estimated`). `prefix` are hashes of the tools and the system text,
-    `cache` what became of the prompt cache.
+    is one where the server counted nothing (`is_estimated`). `prefix` are hashes of the tools and the system text.
     """
 
     content: tuple[Block, ...]
@@ -64,7 +48,6 @@ class Assistant(msgspec.Struct, frozen=True, tag_field="kind", tag="assistant", 
     duration_ms: int = 0
     retries: int = 0
     prefix: str = ""
-    cache: CacheUse | None = None
     is_estimated: bool = False
 
 

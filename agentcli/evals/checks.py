@@ -40,7 +40,7 @@ def measures(entries: Sequence[Entry], ends: Sequence[Done | TurnFailed], cwd: s
         "turns": len(replies),
         "tools": dict(Counter(result.name for result in results)),
         "tool_errors": dict(Counter(result.name for result in results if result.result.is_error)),
-        "verified": any(run.passed and not record.is_stale(run.at) for run in record.runs),
+        "verified": any(run.passed and not record.is_stale(run) for run in record.runs),
         "claims": dict(Counter(claim.verdict for end in ends if isinstance(end, Done) for claim in end.claims)),
         "compactions": _compactions(entries),
         "prefix": replies[-1].prefix if replies else "",

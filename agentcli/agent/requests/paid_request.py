@@ -28,8 +28,8 @@ class PaidRequest:
 
     `most_prompt_tokens` gives what the prompt may have at most. `on_broken` is told what a try that ended without a
     reply is booked with: what its stream reported, else an estimate; the budgets are charged with the worst case. So
-    are they for a reply whose server counted nothing. `retries`, and of the newest try `sent`, `sent_at` (seconds
-    since 1970), `duration_ms` and `is_estimated`, are read afterwards.
+    are they for a reply whose server counted nothing. `retries`, and of the newest try `sent`,
+    `duration_ms` and `is_estimated`, are read afterwards.
     """
 
     provider: Provider
@@ -40,7 +40,6 @@ class PaidRequest:
     on_broken: Callable[[Usage], None]
     on_retry: OnRetry
     retries: int = 0
-    sent_at: float = 0.0
     duration_ms: float = 0.0
     is_estimated: bool = False
 
@@ -75,7 +74,6 @@ class PaidRequest:
         self._held = self.budgets.reserve(self.most_prompt_tokens, request.max_tokens, self._dearest(request))
         self.sent = structs.replace(request, max_tokens=self._held.max_tokens)
         self._used, self._received, self._has_begun, self._started = Usage(), 0, False, time.monotonic()
-        self.sent_at = time.time()
         if self._held.seconds < math.inf:
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._held.seconds)
         return self.sent

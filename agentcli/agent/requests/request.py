@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from functools import partial
+
+import msgspec
 
 from agentcli.agent.accounting.budgets import MEDIA_MARGIN, most_tokens
 from agentcli.agent.event_hooks import fire
@@ -14,7 +17,6 @@ from agentcli.agent.requests.reply_blocks import ReplyBlocks
 from agentcli.agent.runtime import Prefix
 from agentcli.agent.turn_log import Turn, add, book, compacted, settled
 from agentcli.conversation import entries as log
-from agentcli.conversation.cache_ledger import Asked, cache_use, prefix_hash
 from agentcli.conversation.entries import SHORTENED_SOON, Assistant, Body, CallsStarted, Paid, Retracted, reminder
 from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.llm import provider as llm
@@ -250,6 +252,12 @@ def most_prompt_tokens(turn: Turn, model: str, info: ModelInfo, request: Request
     return most_tokens(request, info)
 
 
+def prefix_hash(request: Request) -> str:
+    """Return a short hash of the tools, and one of the system text."""
+    tools = zlib.crc32(msgspec.json.encode(request.tools))
+    return f"{tools:08x}.{zlib.crc32(request.system.encode(errors='replace')):08x}"
+
+
 def preload(turn: Turn) -> None:
     """Import the sandbox while the model writes its first call."""
     calls = turn.runtime.calls
@@ -273,8 +281,6 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
     turn.has_half_answer = False
     turn.accepted = len(turn.entry_ids)
     turn.dearer_model = ""
-    is_changed = turn.runtime.changes_messages or bool(state.refused.get(state.last_used))
-    asked = Asked(state.last_used, prefix_hash(paid.sent), paid.sent_at, reply.usage, is_changed)
     stored = Assistant(
         reply.message.content,
         provider.name,
@@ -284,8 +290,7 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
         cost,
         round(paid.duration_ms),
         paid.retries,
-        asked.prefix,
-        None if paid.is_estimated else cache_use(state.conversation.path, asked, info),
+        prefix_hash(paid.sent),
         is_estimated=paid.is_estimated,
     )
     bodies: list[Body] = [stored]

@@ -6,9 +6,9 @@ import asyncio
 import os
 import time
 
+from agentcli.agent.commands.cache import TIME_TO_LIVE_S
 from agentcli.agent.session import Session
 from agentcli.agent.snapshot import SessionSnapshot
-from agentcli.conversation.cache_ledger import TIME_TO_LIVE_S
 from agentcli.frontends.terminal.output.status_line import Status
 from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
 

@@ -1,0 +1,69 @@
+"""Losses of the prompt cache, for providers that count what is written and for those that do not."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentcli.agent.commands.cache import CacheLoss, cache_losses
+from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, User, from_record, to_record
+from agentcli.llm.messages import Text, Usage
+from agentcli.llm.models import ModelInfo, Prices
+
+AUTOMATIC = Prices(input=2.0, output=8.0, cache_read=0.2)
+EXPLICIT = Prices(input=2.0, output=8.0, cache_write=2.5, cache_read=0.2)
+
+
+def reply(usage: Usage, *, model: str = "m", prefix: str = "a.b") -> Assistant:
+    return Assistant((Text("Hi."),), "p", model, usage, prefix=prefix)
+
+
+def losses(*bodies: Body, prices: Prices | None = AUTOMATIC, last_after_s: float = 10) -> list[CacheLoss]:
+    """The losses of a branch, beside one that was left."""
+    entries = [Entry(str(n), str(n - 1), 1_000.0, body) for n, body in enumerate(bodies)]
+    entries[-1] = Entry("last", entries[-1].parent_id, 1_000.0 + last_after_s, bodies[-1])
+    entries.insert(-1, Entry("left", "0", 1_000.0, User((Text("left"),))))
+    return list(cache_losses(entries, lambda name: ModelInfo("m", "p", prices=prices)))
+
+
+def test_a_hit_is_no_loss() -> None:
+    before = reply(Usage(10, 5, cache_creation_input_tokens=2_000, cache_read_input_tokens=1_000))
+    now = reply(Usage(10, 5, cache_creation_input_tokens=500, cache_read_input_tokens=3_000))
+    assert losses(before, now, prices=EXPLICIT) == []
+    assert losses(reply(Usage(5_000, 5)), reply(Usage(1_000, 5, cache_read_input_tokens=4_864))) == []  # grows in steps
+
+
+def test_a_loss_has_its_price() -> None:
+    (lost,) = losses(reply(Usage(5_000, 5)), reply(Usage(6_000, 5)))
+    assert (lost.held, lost.lost, lost.usd) == (4_992, 4_992, pytest.approx(4_992 * 1.8e-6))
+    (lost,) = losses(reply(Usage(100, cache_read_input_tokens=4_900)), reply(Usage(5_500)), prices=None)
+    assert (lost.held, lost.usd) == (4_992, None)
+
+
+@pytest.mark.parametrize(
+    ("bodies", "after_s", "cause"),
+    [
+        ([reply(Usage(5_000), model="other"), reply(Usage(5_500))], 10, "model"),
+        ([reply(Usage(5_000)), Compaction("Earlier: …"), reply(Usage(2_000))], 10, "compaction"),
+        ([reply(Usage(5_000), prefix="x.b"), reply(Usage(5_500))], 10, "tools"),
+        ([reply(Usage(5_000), prefix="a.x"), reply(Usage(5_500))], 10, "system"),
+        ([reply(Usage(5_000)), reply(Usage(5_500))], 301, "time to live"),
+        ([reply(Usage(5_000)), User((Text("on"),)), reply(Usage(5_500))], 10, "provider"),
+        ([reply(Usage(5_000), prefix=""), reply(Usage(5_500))], 10, "provider"),  # of a log without hashes
+    ],
+)
+def test_each_loss_has_its_cause(bodies: list[Body], after_s: float, cause: str) -> None:
+    (loss,) = losses(*bodies, last_after_s=after_s)
+    assert (loss.cause, 0 < loss.lost <= loss.reply.usage.prompt_tokens) == (cause, True)
+
+
+def test_servers_without_a_cache_lose_nothing() -> None:
+    for prices in (None, Prices()):
+        assert losses(reply(Usage(5_000)), reply(Usage(5_500)), prices=prices) == []
+
+
+def test_a_log_that_has_losses_in_its_entries_is_still_read() -> None:
+    record = to_record(Entry("a", None, 0.0, reply(Usage(5_000))))
+    record["body"] = record["body"].replace(
+        '"prefix"', '"cache":{"expected":9,"lost_tokens":9,"cause":"messages"},"prefix"'
+    )
+    assert from_record(record).body == reply(Usage(5_000))
