@@ -7,7 +7,7 @@ from agentcli.version import __version__
 TYPE_CHECKING = False  # importing typing takes longer than all that is here, and signals are not heeded before its end
 if TYPE_CHECKING:
     from agentcli.agent import events, ops
-    from agentcli.agent.accounting.metrics import UsageCollector
+    from agentcli.agent.accounting.usage import UsageCollector
     from agentcli.agent.context.transform import create_context_transform
     from agentcli.agent.event_store import EventStore, StreamEvent, StreamState
 
@@ -78,7 +78,7 @@ _HOMES = {
             "ModeChanged Notice OutputDelta ProviderSwitched QueueChanged Retry Steered SubagentEnded SubagentStarted "
             "TextDelta ThinkingDelta ToolFinished ToolStarted TurnEnded TurnFailed TurnStarted UsageReported"
         ),
-        "agentcli.agent.accounting.metrics": "UsageCollector",
+        "agentcli.agent.accounting.usage": "UsageCollector",
         "agentcli.agent.ops": "Approve ClientResult Interrupt Prompt SetEffort SetMode SetModel Steer",
     }.items()
     for name in names.split()

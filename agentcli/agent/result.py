@@ -73,7 +73,7 @@ class ResultBuilder:
         self._started = time.monotonic() if started is None else started
         self._requested: float | None = None
         self._api_s = 0.0
-        self._before = session.state.meter.total, session.state.meter.cost_usd
+        self._before = session.state.meter.total.usage, session.state.meter.total.whole_usd
 
     def heed(self, event: Event) -> None:
         if event.agent_id != "main":
@@ -125,9 +125,9 @@ class ResultBuilder:
 
     def unfinished(self) -> dict[str, Any]:
         """The object of a prompt that is left in the middle."""
-        meter, (usage, cost) = self._session.state.meter, self._before
-        spent = None if meter.cost_usd is None or cost is None else meter.cost_usd - cost
-        before, now = usage_object(usage), usage_object(meter.total)
+        total, (usage, cost) = self._session.state.meter.total, self._before
+        spent = None if total.whole_usd is None or cost is None else total.whole_usd - cost
+        before, now = usage_object(usage), usage_object(total.usage)
         end = Done("", 0, usage, "interrupted", spent)
         return self.build(end) | {"usage": {name: now[name] - before[name] for name in now}}
 

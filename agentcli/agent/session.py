@@ -290,7 +290,7 @@ class Session:
         self, model: str, usage: Usage, cost_usd: float | None, reason: PaidReason = "aside", *, duration_ms: int = 0
     ) -> None:
         """Book a request that is no turn's."""
-        self.state.meter.add(model, usage, cost_usd)
+        self.state.meter.add_request(model, usage, cost_usd)
         self.append(Paid(model, usage, cost_usd, reason, duration_ms=duration_ms))
 
     def subscribe(self) -> AsyncGenerator[Event, None]:

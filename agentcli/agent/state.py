@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from agentcli.agent.accounting.budgets import Budgets, MemoryAccount
-from agentcli.agent.accounting.meter import Meter, amounts_of, spent
+from agentcli.agent.accounting.usage import UsageCollector, amounts_of, spent
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation.conversation import Conversation
@@ -30,7 +30,7 @@ class AgentState:
     mode: Mode = "default"
     conversation: Conversation = field(default_factory=Conversation)
     rules: Rules = field(default_factory=Rules)
-    meter: Meter = field(default_factory=Meter)
+    meter: UsageCollector = field(default_factory=UsageCollector)
     budgets: Budgets = field(default_factory=lambda: Budgets((MemoryAccount("session"),)))
     notes: deque[User] = field(default_factory=deque)
     effort: Effort | None = None
@@ -64,6 +64,6 @@ def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
         state.last_used = f"{reply.body.provider}/{reply.body.model}"
     for entry in conversation.entries:  # also those that were taken back: they were paid for all the same
         if cost := spent(entry.body):
-            state.meter.add(*cost)
+            state.meter.add_request(*cost)
         state.budgets.recall(amounts_of(entry.body))
     return state

@@ -222,7 +222,7 @@ def take_back_refused(turn: Turn) -> str:
 def book(turn: Turn, model: str, info: ModelInfo, usage: Usage) -> float | None:
     """Count a request's tokens; gives its price in USD, None where that is not known."""
     cost = info.cost(usage)
-    turn.state.meter.add(model, usage, cost)
+    turn.state.meter.add_request(model, usage, cost)
     turn.usage = turn.usage + usage
     turn.cost_usd = None if turn.cost_usd is None or cost is None else turn.cost_usd + cost
     return cost
@@ -230,7 +230,7 @@ def book(turn: Turn, model: str, info: ModelInfo, usage: Usage) -> float | None:
 
 def charge_subagent(turn: Turn, model: str, usage: Usage, cost_usd: float | None) -> None:
     """Count a request of a subagent as the turn's; the budgets it was reserved in know of it."""
-    turn.state.meter.add(model, usage, cost_usd)
+    turn.state.meter.add_request(model, usage, cost_usd)
     turn.usage = turn.usage + usage
     turn.cost_usd = None if turn.cost_usd is None or cost_usd is None else turn.cost_usd + cost_usd
     add(turn, Paid(model, usage, cost_usd, "subagent"))

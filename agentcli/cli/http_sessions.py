@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from agentcli.agent.accounting.metrics import UsageCollector
+from agentcli.agent.accounting.usage import UsageCollector
 from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.ops import SetMode

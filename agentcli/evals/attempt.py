@@ -73,7 +73,7 @@ class Attempts:
                 ends, timed_out = await _answer_prompts(session, task, limit_s, is_small=self._is_small(provider))
                 seconds = round(time.monotonic() - began, 3)
                 entries = [*session.snapshot().conversation.entries]
-                meter = session.state.meter
+                total = session.state.meter.total
             end, error, failure = _classify_end(ends[-1] if ends else None)
             outcome = Outcome(
                 task.name,
@@ -82,8 +82,8 @@ class Attempts:
                 error=error,
                 seconds=seconds,
                 failure=failure,
-                cost_usd=meter.cost_usd,
-                usage=meter.total,
+                cost_usd=total.whole_usd,
+                usage=total.usage,
                 **measures(entries, ends, str(config.cwd)),
             )
             if not outcome.failure:

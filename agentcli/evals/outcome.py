@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from agentcli.agent.accounting.metrics import counted
+from agentcli.agent.accounting.usage import counted
 from agentcli.frontends.export.markdown import money
 from agentcli.llm.messages import Usage
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from agentcli.agent.accounting.meter import Meter, spent
+from agentcli.agent.accounting.usage import Tally, UsageCollector
 from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, Commands, Outcome, Picked
 from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Interrupt, Prompt
@@ -99,7 +99,7 @@ class ScreenlessHost(OpenerHost):
             else:
                 text = outcome.text if isinstance(outcome, AsDiff) else outcome
             cost = _cost_of(session.snapshot().conversation.entries[entries_before:])
-            return CommandEnded(typed.name, Done(text, 0, cost.total, cost_usd=cost.cost_usd), prompt=prompt)
+            return CommandEnded(typed.name, Done(text, 0, cost.usage, cost_usd=cost.whole_usd), prompt=prompt)
         except UserError as error:
             return _failed(typed, error)
         except asyncio.CancelledError:
@@ -167,13 +167,13 @@ class ScreenlessHost(OpenerHost):
         self.has_left = True
 
 
-def _cost_of(entries: Sequence[Entry]) -> Meter:
-    """The cost of requests beside the conversation."""
-    meter = Meter()
+def _cost_of(entries: Sequence[Entry]) -> Tally:
+    """Return the cost of requests beside the conversation."""
+    collector = UsageCollector()
     for entry in entries:
-        if isinstance(entry.body, Paid) and (cost := spent(entry.body)):
-            meter.add(*cost)
-    return meter
+        if isinstance(entry.body, Paid):
+            collector.add("", entry)
+    return collector.total
 
 
 def _failed(typed: TypedCommand, error: UserError) -> CommandEnded:

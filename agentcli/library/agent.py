@@ -39,7 +39,7 @@ from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool, Workspace
 
 if TYPE_CHECKING:
-    from agentcli.agent.accounting.metrics import UsageCollector
+    from agentcli.agent.accounting.usage import UsageCollector
     from agentcli.agent.event_store import EventStore
     from agentcli.extensions.mcp.client import MCPClient
     from agentcli.tools.web.searching import SearchProvider

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from agentcli.agent.accounting.budgets import in_words
+from agentcli.agent.accounting.usage import UsageCollector, counted
 from agentcli.agent.commands.cache import CACHE_COMMAND
 from agentcli.agent.commands.command import Command, CommandHost, Outcome
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry, User
 from agentcli.llm.messages import Usage
-
-if TYPE_CHECKING:
-    from agentcli.agent.accounting.metrics import UsageCollector
 
 MOST_TOOLS = 12
 
@@ -25,7 +22,7 @@ async def _usage(host: CommandHost, argument: str) -> Outcome:
         return "Nothing was used yet."
     rows = [_usage_row(model, usage, cost) for model, (usage, cost) in meter.by_model.items()]
     if len(rows) > 1:
-        rows.append(_usage_row("total", meter.total, meter.cost_usd))
+        rows.append(_usage_row("total", meter.total.usage, meter.total.whole_usd))
     others = _lines(session)
     width = max(len(row[0]) for row in (*rows, *others))
     lines = [f"  {name:<{width}}  {text}" for name, text in (*rows, *others)]
@@ -40,23 +37,12 @@ def _usage_row(name: str, usage: Usage, cost: float | None) -> tuple[str, str]:
 
 def _lines(session: Session) -> list[tuple[str, str]]:
     """The newest turn, the conversation, its tools and budgets."""
-    from agentcli.agent.accounting import metrics  # only who asks needs it
-
-    counted: Callable[..., str] = metrics.counted
-
-    def collected(entries: Iterable[Entry]) -> UsageCollector:
-        collector: UsageCollector = metrics.UsageCollector()
-        for entry in entries:
-            collector.add("", entry)
-        return collector
-
     entries = session.state.conversation.entries
     prompts = [n for n, entry in enumerate(entries) if isinstance(entry.body, User) and not entry.body.is_reminder]
-    whole, newest = collected(entries), collected(entries[prompts[-1] :] if prompts else ())
+    whole, newest = _collected(entries), _collected(entries[prompts[-1] :] if prompts else ())
     lines = []
     if newest.total.requests:
-        cost = None if newest.total.unpriced else newest.total.cost_usd
-        name, text = _usage_row("last turn", newest.total.usage, cost)
+        name, text = _usage_row("last turn", newest.total.usage, newest.total.whole_usd)
         lines.append((name, f"{text}, {counted(newest.total.requests, 'request')}, {_seconds(newest)}"))
     (conversation,) = whole.sessions.values()
     counts = [(conversation.turns, "turn"), (conversation.rounds, "round"), (conversation.messages, "message")]
@@ -77,6 +63,13 @@ def _lines(session: Session) -> list[tuple[str, str]]:
             said = f"{in_words(kind, used)} of {in_words(kind, limit)} ({used / limit:.0%})"
             lines.append((f"{account.scope}'s budget", said))
     return lines
+
+
+def _collected(entries: Iterable[Entry]) -> UsageCollector:
+    collector = UsageCollector()
+    for entry in entries:
+        collector.add("", entry)
+    return collector
 
 
 def _seconds(used: UsageCollector) -> str:

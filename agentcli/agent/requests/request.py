@@ -298,7 +298,7 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
         bodies.append(CallsStarted(tuple(use.id for use in reply.message.tool_uses)))
     add(turn, *bodies)
     await settled(turn)
-    turn.emit(UsageReported(reply.usage, cost, state.meter.cost_usd, provider.model, provider.name))
+    turn.emit(UsageReported(reply.usage, cost, state.meter.total.whole_usd, provider.model, provider.name))
     turn.emit(TurnEnded(turn.round, reply.stop_reason, provider.model, provider.name))
     if reply.note:
         turn.emit(Notice(reply.note))
@@ -322,7 +322,7 @@ def store_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, us
     else:
         add(turn, Paid(model, used, cost, "broken", duration_ms=took))
     if used.prompt_tokens:
-        turn.emit(UsageReported(used, cost, turn.state.meter.cost_usd, provider.model, provider.name))
+        turn.emit(UsageReported(used, cost, turn.state.meter.total.whole_usd, provider.model, provider.name))
 
 
 def _bounded(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agentcli.agent.accounting.metrics import Tally, UsageCollector, counted, dearest
+from agentcli.agent.accounting.usage import Tally, UsageCollector, counted, dearest
 from agentcli.cli.output import draws_tables, print_table, tell
 from agentcli.cli.subcommands.shared import AsJson, make_app, print_json, wait_for, with_store
 

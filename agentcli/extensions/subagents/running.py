@@ -183,7 +183,7 @@ class Subagents:
                     case ToolStarted(title=title):
                         run.doing = title
                     case UsageReported():
-                        run.usage, run.cost_usd = child.state.meter.total, child.state.meter.cost_usd
+                        run.usage, run.cost_usd = child.state.meter.total.usage, child.state.meter.total.whole_usd
                         run.turns += 1
                     case _:
                         pass
@@ -275,8 +275,8 @@ async def _closed(child: Session) -> None:
 
 def _ended(run: AgentRun, child: Session) -> SubagentEnded:
     """Note how a subagent ended, and the event that tells it."""
-    meter = child.state.meter
-    run.session, run.end, run.usage, run.cost_usd = None, run.end or "stopped", meter.total, meter.cost_usd
+    total = child.state.meter.total
+    run.session, run.end, run.usage, run.cost_usd = None, run.end or "stopped", total.usage, total.whole_usd
     return SubagentEnded(
         run.id, run.call_id, run.end, run.turns, run.usage, run.cost_usd, _said(child), agent_id=run.id
     )

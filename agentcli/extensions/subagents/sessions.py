@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from agentcli.agent.accounting.budgets import MemoryAccount
-from agentcli.agent.accounting.meter import Meter
+from agentcli.agent.accounting.usage import UsageCollector
 from agentcli.agent.calls.scopes import Call, SessionCalls
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
@@ -36,15 +36,17 @@ NOT_FOR_SUBAGENTS = ("create_subagent", "ask_user")
 _ONLY_READ = frozenset(("none", "read", "web"))
 
 
-class _RollingMeter(Meter):
+class _RollingMeter(UsageCollector):
     """Also books what it adds with the call that made the subagent."""
 
     def __init__(self, charge: Callable[[str, Usage, float | None], None]) -> None:
         super().__init__()
         self._charge = charge
 
-    def add(self, model: str, usage: Usage, cost_usd: float | None) -> None:
-        super().add(model, usage, cost_usd)
+    def add_request(
+        self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
+    ) -> None:
+        super().add_request(model, usage, cost_usd, duration_ms, retries)
         self._charge(model, usage, cost_usd)
 
 

@@ -81,7 +81,8 @@ def _as_json(story: Story, entries: Sequence[Entry]) -> str:
         **{name: getattr(story.info, name) for name in ("cwd", "name", "title", "created", "updated")},
         "model": story.models[-1] if story.models else "",
         **shown(story.info, entries),
-        "usage": {name: getattr(story.cost.total, name) for name in _USAGE} | {"cost_usd": story.cost.cost_usd},
+        "usage": {name: getattr(story.cost.total.usage, name) for name in _USAGE}
+        | {"cost_usd": story.cost.total.whole_usd},
         "version": __version__,
     }
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"

@@ -27,7 +27,7 @@ def as_markdown(story: Story) -> str:
 
 
 def facts(story: Story) -> dict[str, str]:
-    model, cost = ", ".join(story.models) or "none", money(story.cost.cost_usd)
+    model, cost = ", ".join(story.models) or "none", money(story.cost.total.whole_usd)
     return {"Date": when(story.info.created), "Model": model, "Cost": cost, "Session": story.info.id}
 
 

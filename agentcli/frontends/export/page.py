@@ -25,7 +25,7 @@ _NAV = '<nav><button hidden value="open">Unfold all</button><button hidden value
 
 
 def as_page(story: Story) -> str:
-    total = story.cost.total
+    total = story.cost.total.usage
     tokens = f"{total.prompt_tokens:,} in ({total.cache_read_input_tokens:,} cached), {total.output_tokens:,} out"
     shown = facts(story) | {"Tokens": tokens, "Folder": story.info.cwd}
     rows = "".join(f"<dt>{name}</dt><dd>{line(fact)}</dd>" for name, fact in shown.items())

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from agentcli.agent.accounting.meter import Meter, spent
+from agentcli.agent.accounting.usage import UsageCollector
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
@@ -120,7 +120,7 @@ class Story(Struct, frozen=True):
 
     info: SessionInfo
     turns: tuple[tuple[Item, ...], ...]
-    cost: Meter
+    cost: UsageCollector
 
     @property
     def title(self) -> str:
@@ -137,10 +137,9 @@ class Story(Struct, frozen=True):
 
 def story_of(info: SessionInfo, entries: Sequence[Entry]) -> Story:
     conversation = Conversation(entries)
-    cost = Meter()
+    cost = UsageCollector()
     for entry in conversation.entries:  # also what was taken back was paid for
-        if paid := spent(entry.body):
-            cost.add(*paid)
+        cost.add(info.id, entry)
     turns: list[list[Item]] = [[]]
     for is_new, item in _items(conversation.path):
         if is_new:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-from agentcli.agent.accounting.metrics import UsageCollector
+from agentcli.agent.accounting.usage import UsageCollector
 from agentcli.agent.interfaces import Found, SessionInfo
 from agentcli.conversation.entries import Entry
 from agentcli.errors import NoSession, StorageError

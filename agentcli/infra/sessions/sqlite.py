@@ -37,7 +37,7 @@ from agentcli.infra.sqlite_writer import Writer
 from agentcli.settings.paths import folder_text
 
 if TYPE_CHECKING:
-    from agentcli.agent.accounting.metrics import UsageCollector
+    from agentcli.agent.accounting.usage import UsageCollector
 
 PATIENCE_S = 20.0  # with a program that is to give up a session
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import apsw
 
-from agentcli.agent.accounting.metrics import UsageCollector
+from agentcli.agent.accounting.usage import UsageCollector
 from agentcli.infra.sessions.reading import read_entry
 
 _ENTRIES = """

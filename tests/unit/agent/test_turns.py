@@ -371,7 +371,7 @@ async def test_a_cost_that_cannot_be_known_is_none_and_not_zero(tmp_path: Folder
         done = await stage.ask("one")
     assert isinstance(done, Done)
     assert done.cost_usd is None
-    assert stage.session.state.meter.cost_usd is None
+    assert stage.session.state.meter.total.whole_usd is None
 
 
 async def test_what_a_session_costs_is_added_up_by_model(tmp_path: Folder) -> None:
@@ -387,7 +387,7 @@ async def test_what_a_session_costs_is_added_up_by_model(tmp_path: Folder) -> No
         await stage.ask("two")
     meter = stage.session.state.meter
     assert meter.by_model == {"scripted/script": (Usage(5), 0.0), "other/dear": (Usage(0, 1_000_000), 3.0)}
-    assert (meter.total, meter.cost_usd) == (Usage(5, 1_000_000), 3.0)
+    assert (meter.total.usage, meter.total.whole_usd) == (Usage(5, 1_000_000), 3.0)
 
 
 # What providers do wrong.

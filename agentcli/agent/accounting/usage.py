@@ -1,0 +1,216 @@
+"""Adds up what conversations used: tokens, money and time by day, model and user, and what tools did.
+
+All of it can be read from the entries of logs, so that it can be shown for any session, also long after it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct, field
+
+from agentcli.agent.accounting.budgets import Amounts
+from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Paid, Result, User
+from agentcli.llm.messages import Usage
+from agentcli.llm.tokens import estimate_text
+
+_TOKENS = "input_tokens output_tokens cache_creation_input_tokens cache_read_input_tokens reasoning_tokens".split()
+
+
+class Tally(Struct):
+    """Requests and what they took. `cost_usd` leaves out the `unpriced` requests, whose price is not known."""
+
+    requests: int = 0
+    usage: Usage = Usage()
+    cost_usd: float = 0.0
+    unpriced: int = 0
+    duration_ms: int = 0
+    retries: int = 0
+
+    def add(self, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0) -> None:
+        self.requests += 1
+        self.usage = self.usage + usage
+        self.cost_usd += cost_usd or 0.0
+        self.unpriced += cost_usd is None
+        self.duration_ms += duration_ms
+        self.retries += retries
+
+    @property
+    def whole_usd(self) -> float | None:
+        """The cost, or None as soon as one price is unknown: the sum would be a guess."""
+        return None if self.unpriced else self.cost_usd
+
+    def as_dict(self) -> dict[str, Any]:
+        return {name: getattr(self.usage, name) for name in _TOKENS} | {
+            "cost_usd": None if self.requests and self.unpriced == self.requests else self.cost_usd,
+            "requests": self.requests,
+            "unpriced_requests": self.unpriced,
+            "duration_ms": self.duration_ms,
+            "retries": self.retries,
+        }
+
+
+class SessionTally(Tally):
+    """One conversation. `turns` are the person's messages, `rounds` replies; times are seconds since 1970."""
+
+    messages: int = 0
+    turns: int = 0
+    rounds: int = 0
+    compactions: int = 0
+    started: float = 0.0
+    ended: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        names = ("messages", "turns", "rounds", "compactions", "started", "ended")
+        return super().as_dict() | {name: getattr(self, name) for name in names}
+
+
+class ToolTally(Struct):
+    """The calls of one tool. `tokens` are an estimate of what its results added to the conversation."""
+
+    calls: int = 0
+    failed: int = 0
+    duration_ms: float = 0.0
+    tokens: int = 0
+    retries: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    output_levels: Counter[str] = field(default_factory=Counter)
+
+    def add(self, result: Result) -> None:
+        self.calls += 1
+        self.failed += result.result.is_error
+        self.duration_ms += result.duration_ms
+        self.tokens += estimate_text(result.result.text) if result.result.content else 0
+        self.retries += result.retry_count
+        if result.result.is_error:
+            self.errors[result.error_code or result.error_kind or "not run"] += 1
+        if result.output_level:
+            self.output_levels[result.output_level] += 1
+
+    @property
+    def success_rate(self) -> float:
+        return 1 - self.failed / self.calls if self.calls else 1.0
+
+    @property
+    def mean_ms(self) -> float:
+        return self.duration_ms / self.calls if self.calls else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "calls": self.calls,
+            "success_rate": round(self.success_rate, 4),
+            "mean_duration_ms": round(self.mean_ms, 1),
+            "tokens": self.tokens,
+            "retries": self.retries,
+            "errors": dict(self.errors),
+            "output_levels": dict(self.output_levels),
+        }
+
+
+class UsageCollector:
+    """Adds up what all conversations that it is given to used, as far as they were stored since.
+
+        collector = UsageCollector()
+        async with Agent(model, usage=collector) as one, Agent(model, usage=collector) as other:
+            ...
+        print(collector.report()["total"]["cost_usd"])
+
+    Agents in several threads may share one.
+    """
+
+    def __init__(self) -> None:
+        self.total = Tally()
+        self.days: defaultdict[str, Tally] = defaultdict(Tally)
+        self.models: defaultdict[str, Tally] = defaultdict(Tally)
+        self.users: defaultdict[str, Tally] = defaultdict(Tally)
+        self.tools: defaultdict[str, ToolTally] = defaultdict(ToolTally)
+        self.sessions: defaultdict[str, SessionTally] = defaultdict(SessionTally)
+        self._lock = threading.Lock()
+
+    def add(self, session_id: str, entry: Entry, *, user_id: str = "") -> None:
+        """Count an entry of a log."""
+        with self._lock:
+            self._add(self.sessions[session_id], entry, user_id)
+
+    def _add(self, session: SessionTally, entry: Entry, user_id: str) -> None:
+        body = entry.body
+        session.started = session.started or entry.time
+        session.ended = max(session.ended, entry.time)
+        session.messages += isinstance(body, User | Assistant | Result)
+        session.turns += isinstance(body, User) and not body.is_reminder
+        session.rounds += isinstance(body, Assistant)
+        session.compactions += isinstance(body, Compaction)
+        if isinstance(body, Result):
+            self.tools[body.name].add(body)
+        if isinstance(body, Assistant | Paid) and (paid := spent(body)) is not None:
+            retries = body.retries if isinstance(body, Assistant) else 0
+            day = time.strftime("%Y-%m-%d", time.localtime(entry.time))
+            for tally in (self.days[day], self.users[user_id], session):
+                tally.add(*paid[1:], body.duration_ms, retries)
+            self.add_request(*paid, body.duration_ms, retries)
+
+    def add_request(
+        self, model: str, usage: Usage, cost_usd: float | None, duration_ms: int = 0, retries: int = 0
+    ) -> None:
+        """Count a request that is no entry yet, in the total and for its model (`provider/model`)."""
+        for tally in (self.total, self.models[model]):
+            tally.add(usage, cost_usd, duration_ms, retries)
+
+    @property
+    def by_model(self) -> dict[str, tuple[Usage, float | None]]:
+        return {model: (tally.usage, tally.whole_usd) for model, tally in self.models.items()}
+
+    def report(self) -> dict[str, Any]:
+        """As `agentcli usage --json` prints it: days and sessions the oldest first, the others by what they took."""
+        tools = sorted(self.tools.items(), key=lambda item: -item[1].calls)
+        sessions = sorted(self.sessions.items(), key=lambda item: item[1].started)
+        return {
+            "total": self.total.as_dict(),
+            "days": _rows("day", sorted(self.days.items())),
+            "models": _rows("model", dearest(self.models)),
+            "tools": _rows("tool", tools),
+            "users": _rows("user_id", dearest(self.users)),
+            "sessions": _rows("session_id", sessions),
+        }
+
+
+def spent(body: Body) -> tuple[str, Usage, float | None] | None:
+    """Return the model that an entry was paid to, its tokens and its price; None for an entry that cost nothing."""
+    match body:
+        case Assistant(stop_reason="interrupted") if body.usage == Usage():
+            return None  # it broke off before the server had counted anything
+        case Assistant():
+            return f"{body.provider}/{body.model}", body.usage, body.cost_usd
+        case Paid() if body.usage != Usage():
+            return body.model, body.usage, body.cost_usd
+        case _:
+            return None
+
+
+def amounts_of(body: Body) -> Amounts:
+    """Return what an entry takes of budgets; an unknown price takes no money."""
+    match body:
+        case Result():
+            return {"calls": 1.0, "seconds": body.duration_ms / 1000}
+        case Assistant() | Paid():
+            seconds = body.duration_ms / 1000
+            return {"usd": body.cost_usd or 0.0, "tokens": body.usage.context_tokens, "seconds": seconds}
+        case _:
+            return {}
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}"
+
+
+def dearest(tallies: Mapping[str, Tally]) -> list[tuple[str, Tally]]:
+    """Return the dearest first; of those that cost the same the one with the most tokens."""
+    return sorted(tallies.items(), key=lambda item: (-item[1].cost_usd, -item[1].usage.context_tokens, item[0]))
+
+
+def _rows(key: str, tallies: Iterable[tuple[str, Tally | ToolTally]]) -> list[dict[str, Any]]:
+    return [{key: name, **tally.as_dict()} for name, tally in tallies]
