@@ -7,9 +7,8 @@ session and its day, and from a child agent to its parent.
 from __future__ import annotations
 
 import math
-import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import count
 from typing import Literal, Protocol
 
@@ -22,7 +21,7 @@ from agentcli.llm.tokens.estimates import request_size
 Kind = Literal["usd", "tokens", "seconds", "calls"]
 Amounts = dict[Kind, float]  # `seconds` are those of requests and calls, `calls` those of tools
 
-LEAST_TOKENS = 1_024  # a reply that may not even be that long is not asked for
+MIN_REPLY_TOKENS = 1_024  # a reply that may not even be that long is not asked for
 # Tokens of a byte that no provider has counted yet, at most: base64 comes to 0.72 in cl100k_base,
 # characters beyond ASCII to 0.95. Prose has 0.22, but what is reserved is to be enough.
 TOKENS_PER_BYTE, TOKENS_PER_FOREIGN_BYTE = 0.75, 1.0
@@ -135,17 +134,17 @@ class Reservation:
 
 
 class Budgets:
-    """The accounts of one agent, the nearest first. From the share `warn_at` of a limit on, it is said once."""
+    """The accounts of one agent, the nearest first. From the share `warn_at` of a limit on there is one warning."""
 
     def __init__(self, accounts: Sequence[Account] = (), *, warn_at: float = 0.8) -> None:
         self.accounts = tuple(accounts)
         self.warn_at = warn_at
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def within(self, account: Account) -> Budgets:
-        """The budgets of a turn or a child: its own account, and these, to which its charges roll up."""
+        """Return the budgets of a turn or a child: its own account, and these, to which its charges roll up."""
         inner = Budgets((account, *self.accounts), warn_at=self.warn_at)
-        inner._told = self._told
+        inner._reported = self._reported
         return inner
 
     @property
@@ -154,6 +153,20 @@ class Budgets:
 
     def limit(self, scope: str, kind: Kind) -> float | None:
         return next((account.limits.get(kind) for account in self.accounts if account.scope == scope), None)
+
+    def limits(self) -> Iterator[tuple[Account, Kind, float, float]]:
+        """Yield each limit: its account, its kind, its amount, and what of it is spent or held."""
+        for account in self.accounts:
+            spent = account.spent() if account.limits else {}
+            for kind, limit in account.limits.items():
+                yield account, kind, limit, spent.get(kind, 0.0)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with ExitStack() as locks:
+            for account in self.accounts:
+                locks.enter_context(account.locked())
+            yield
 
     def reserve(self, prompt_tokens: Callable[[], int], max_tokens: int, info: ModelInfo) -> Reservation:
         """Hold the worst case of a request, its reply as long as the budgets allow, up to `max_tokens`.
@@ -164,31 +177,32 @@ class Budgets:
         """
         if not self.is_limited:
             return Reservation([(account, account.hold({})) for account in self.accounts], max_tokens, math.inf)
-        worst = _Worst(prompt_tokens(), info)
-        least = min(LEAST_TOKENS, max_tokens)
-        longest, seconds = max_tokens, math.inf
-        with ExitStack() as locks:
-            for account in self.accounts:
-                locks.enter_context(account.locked())
-            for account in self.accounts:
-                spent = account.spent()
-                for kind, limit in account.limits.items():
-                    left = limit - spent.get(kind, 0.0)
-                    longest = min(longest, worst.longest(kind, left))
-                    if longest < least:
-                        raise OverBudget(account, kind, f"the next request could take {worst.told(kind, least)}")
-                    seconds = left if kind == "seconds" and left < seconds else seconds
-            holds = [(account, account.hold(worst.amounts(longest))) for account in self.accounts]
-        return Reservation(holds, longest, seconds)
+        prompt = prompt_tokens()
+        per_prompt, per_reply = info.prices.dearest(prompt) if info.prices else (0.0, 0.0)
+
+        def worst(reply: int) -> Amounts:
+            return {"usd": prompt * per_prompt + reply * per_reply, "tokens": prompt + reply}
+
+        min_tokens, seconds = min(MIN_REPLY_TOKENS, max_tokens), math.inf
+        with self._locked():
+            for account, kind, limit, spent in self.limits():
+                left = limit - spent - worst(0).get(kind, 0.0)
+                if kind == "seconds":
+                    seconds = min(seconds, left)
+                elif kind == "tokens" or (kind == "usd" and per_reply):
+                    rate = per_reply * (1 + 1e-9) if kind == "usd" else 1
+                    max_tokens = min(max_tokens, int(left / rate))
+                if max_tokens < min_tokens or (kind in ("usd", "seconds") and left <= 0):
+                    needed = in_words(kind, worst(min_tokens)[kind]) if kind in ("usd", "tokens") else "any time"
+                    raise OverBudget(account, kind, f"the next request could take {needed}")
+            holds = [(account, account.hold(worst(max_tokens))) for account in self.accounts]
+        return Reservation(holds, max_tokens, seconds)
 
     def begin_calls(self, calls: int) -> None:
         """Charge calls that are about to run. Raises `OverBudget`, and charges none, where not all of them may."""
-        with ExitStack() as locks:
-            for account in self.accounts:
-                locks.enter_context(account.locked())
-            for account in self.accounts:
-                limit = account.limits.get("calls", math.inf)
-                if account.spent().get("calls", 0.0) + calls > limit:
+        with self._locked():
+            for account, kind, limit, spent in self.limits():
+                if kind == "calls" and spent + calls > limit:
                     raise OverBudget(account, "calls", f"{calls} more asked for")
             self.charge({"calls": calls})
 
@@ -197,73 +211,40 @@ class Budgets:
             account.settle(account.hold({}), amounts)
 
     def check(self) -> None:
-        """Raises `OverBudget` where money, tokens or time are used up."""
-        for account in self.accounts:
-            spent = account.spent() if account.limits else {}
-            for kind, limit in account.limits.items():
-                if kind != "calls" and spent.get(kind, 0.0) >= limit:
-                    raise OverBudget(account, kind, "the next request would come on top")
+        """Raise `OverBudget` where money, tokens or time are used up."""
+        for account, kind, limit, spent in self.limits():
+            if kind != "calls" and spent >= limit:
+                raise OverBudget(account, kind, "the next request would come on top")
 
     def recall(self, amounts: Amounts) -> None:
-        """Charge the session alone for what its log tells: the day's ledger knows it."""
-        for account in self.accounts:
-            if account.scope == "session":
-                account.settle(account.hold({}), amounts)
+        """Charge the session alone for what its log has: the day's ledger knows it."""
+        Budgets([account for account in self.accounts if account.scope == "session"]).charge(amounts)
 
     def share_of_money(self) -> float:
-        """How much of a budget in money is used, of that which is nearest its end."""
-        limits = ((account.spent(), account.limits["usd"]) for account in self.accounts if "usd" in account.limits)
-        return max((spent.get("usd", 0.0) / limit for spent, limit in limits), default=0.0)
+        """Return the used share of the budget in money that is nearest its end."""
+        return max((spent / limit for _, kind, limit, spent in self.limits() if kind == "usd"), default=0.0)
 
     def is_first(self, what: str) -> bool:
         """True when this is asked for the first time."""
-        if what in self._told:
-            return False
-        self._told.add(what)
-        return True
+        is_first = what not in self._reported
+        self._reported.add(what)
+        return is_first
 
     def warnings(self, info: ModelInfo | None = None) -> list[str]:
-        """What the person should know now and was not told: a budget nearly used up, one that cannot be held."""
-        said = []
-        for account in self.accounts:
-            spent = account.spent() if account.limits else {}
-            for kind, limit in account.limits.items():
-                if kind not in account.told and spent.get(kind, 0.0) >= self.warn_at * limit:
-                    account.told.add(kind)
-                    used = f"{in_words(kind, spent[kind])} of {in_words(kind, limit)}"
-                    said.append(f"The {account.scope}'s budget is {spent[kind] / limit:.0%} used: {used}.")
-        has_money = any("usd" in account.limits for account in self.accounts)
+        """Return the new warnings: a budget that is nearly used up, or one that cannot be held."""
+        warnings, has_money = [], False
+        for account, kind, limit, spent in self.limits():
+            has_money |= kind == "usd"
+            if kind not in account.told and spent >= self.warn_at * limit:
+                account.told.add(kind)
+                used = f"{in_words(kind, spent)} of {in_words(kind, limit)}"
+                warnings.append(f"The {account.scope}'s budget is {spent / limit:.0%} used: {used}.")
         if info is not None and info.prices is None and has_money and self.is_first(info.id):
-            said.append(
+            warnings.append(
                 f"The price of {info.id} is not known: no budget in money holds for it. Set its prices in "
                 f'[models.{info.provider}."{info.id}"], or a budget in tokens (budgets.session_tokens).'
             )
-        return said
-
-
-class _Worst:
-    """The most a request can cost: its prompt written to the cache, its reply as long as it may be."""
-
-    def __init__(self, prompt: int, info: ModelInfo) -> None:
-        self._prompt = prompt
-        self._per_prompt, self._per_reply = info.prices.dearest(prompt) if info.prices else (0.0, 0.0)
-
-    def amounts(self, reply: int) -> Amounts:
-        return {"usd": self._prompt * self._per_prompt + reply * self._per_reply, "tokens": self._prompt + reply}
-
-    def longest(self, kind: Kind, left: float) -> int:
-        """Tokens a reply may have where so much is left."""
-        if kind == "calls":
-            return sys.maxsize
-        if kind == "tokens":
-            return int(left) - self._prompt
-        rest = left - self._prompt * self._per_prompt if kind == "usd" else left
-        if rest <= 0:
-            return 0
-        return int(rest / self._per_reply * (1 - 1e-9)) if kind == "usd" and self._per_reply else sys.maxsize
-
-    def told(self, kind: Kind, reply: int) -> str:
-        return in_words(kind, self.amounts(reply)[kind]) if kind in ("usd", "tokens") else "any time"
+        return warnings
 
 
 def most_tokens(request: Request, info: ModelInfo) -> int:

@@ -56,12 +56,9 @@ def _lines(session: Session) -> list[tuple[str, str]]:
         errors = "".join(f", {kind} {count}" for kind, count in tool.errors.most_common(2))
         said = f"{counted(tool.calls, 'call')}, {tool.success_rate:.0%} ok, {tool.mean_ms:,.0f} ms on average"
         lines.append((name, f"{said}, about {tool.tokens:,} tokens{errors}"))
-    for account in session.state.budgets.accounts:
-        spent = account.spent() if account.limits else {}
-        for kind, limit in account.limits.items():
-            used = spent.get(kind, 0.0)
-            said = f"{in_words(kind, used)} of {in_words(kind, limit)} ({used / limit:.0%})"
-            lines.append((f"{account.scope}'s budget", said))
+    for account, kind, limit, spent in session.state.budgets.limits():
+        said = f"{in_words(kind, spent)} of {in_words(kind, limit)} ({spent / limit:.0%})"
+        lines.append((f"{account.scope}'s budget", said))
     return lines
 
 
