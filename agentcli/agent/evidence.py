@@ -44,8 +44,9 @@ def _check_claims(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ..
     from agentcli.conversation.evidence.verdicts import Record, check_claims
 
     services = turn.runtime.calls.services
-    record = Record(path, str(services.workspace.real_cwd), is_complete=services.checkpoints is not None)
-    return tuple(check_claims(find_claims(answer), record, partial(_content_id, services.workspace.sandbox)))
+    cwd, content_id = str(services.workspace.real_cwd), partial(_content_id, services.workspace.sandbox)
+    record = Record(path, cwd, content_id, is_complete=services.checkpoints is not None)
+    return tuple(check_claims(find_claims(answer), record))
 
 
 def _content_id(files: Files, stored: str) -> str | None:

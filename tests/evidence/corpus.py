@@ -31,8 +31,8 @@ class Row(Struct):
 
     def checked(self) -> list[Claim]:
         log = Log(self.log)
-        record = Record(log.entries, CWD)
-        return list(check_claims(find_claims(self.text), record, lambda path: log.now(path, self.disk)))
+        record = Record(log.entries, CWD, lambda path: log.now(path, self.disk))
+        return list(check_claims(find_claims(self.text), record))
 
 
 def rows(half: str) -> list[Row]:

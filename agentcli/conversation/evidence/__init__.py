@@ -40,3 +40,12 @@ class Statement(Struct, frozen=True):
     out_of: int | None = None
     names: tuple[str, ...] = ()
     is_all: bool = False
+
+    @property
+    def topic(self) -> str:
+        return self.kind.partition("_")[0]
+
+    @property
+    def is_good(self) -> bool:
+        """True if it says that a check or a command passed."""
+        return self.kind.endswith(("pass", "passes", "passed", "clean"))

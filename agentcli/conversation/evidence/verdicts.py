@@ -21,6 +21,7 @@ from agentcli.safety.commands.reader.syntax import Command
 
 CallPlace = tuple[int, int]  # of a call in the log: its reply, and its place among that reply's calls
 _MAX_OUTPUT_CHARS, _MAX_LINE_CHARS, _MAX_COMMAND_CHARS = 100_000, 200, 2_000  # summaries stand at an output's end
+ContentId = Callable[[str], str | None]
 Judgment = tuple[bool | None, Sequence[str]]  # whether a claim is so, and the entries that say it
 _VERDICTS: dict[bool | None, ClaimVerdict] = {True: "verified", False: "refuted", None: "unverified"}
 _FAILED_LINE = re.compile(r"FAIL|✗|✕|×|❌|not ok|Error|panicked", re.IGNORECASE)
@@ -67,11 +68,14 @@ class CheckRun(Struct, frozen=True):
 class Record:
     """The calls and the changes of files in a conversation's log, oldest first.
 
-    If it is not `is_complete`, changes of files were not recorded: their absence proves nothing.
+    `content_id` returns the id of what a file holds now: empty if it is gone, None where that is unknown. If it is not
+    `is_complete`, changes of files were not recorded: their absence proves nothing.
     """
 
-    def __init__(self, path: Iterable[Entry], cwd: str, *, is_complete: bool = True) -> None:
-        self.cwd, self.is_complete = cwd, is_complete
+    def __init__(
+        self, path: Iterable[Entry], cwd: str, content_id: ContentId = lambda path: None, *, is_complete: bool = True
+    ) -> None:
+        self.cwd, self.content_id, self.is_complete = cwd, content_id, is_complete
         self.changes: list[tuple[FileChange, CallPlace, str]] = []  # with the call, and the entry that has it
         self.ends: list[CallEnd] = []
         self.turn_start: CallPlace = (0, 0)
@@ -220,59 +224,41 @@ def _outcome(
     return None if code and is_good else code == 0  # it may have failed for another reason, such as coverage
 
 
-def check_claims(
-    claims: Sequence[Statement], record: Record, content_id: Callable[[str], str | None]
-) -> Iterator[Claim]:
-    """Yield the claims, each with a verdict.
-
-    `content_id` returns the id of what a file holds now: empty if it is gone, None where that is unknown.
-    """
+def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]:
+    """Yield the claims, each with a verdict."""
+    judges = {"file": _file, "command": _command, "checks": _all_checks}
     for claim in claims:
-        topic, _, how = claim.kind.partition("_")
-        is_good = how in ("pass", "passes", "clean")
-        if how == "unchanged":
-            is_so, entries = _unchanged(claim, record)
-        elif topic == "file":
-            is_so, entries = _file(claim, how, record, content_id)
-        elif topic == "command":
-            is_so, entries = _command(claim, how, record)
-        elif topic == "checks":
-            is_so, entries = _all_checks(record, is_good=is_good)
-        else:
-            is_so, entries = _check(claim, topic, record, is_good=is_good)
+        is_so, entries = judges.get(claim.topic, _check)(claim, record)
         yield Claim(claim.text, claim.kind, _VERDICTS[is_so], tuple(dict.fromkeys(entries)))
 
 
-def _check(claim: Statement, topic: str, record: Record, *, is_good: bool) -> Judgment:
-    of_kind = [run for run in record.runs if run.kind == topic]
+def _check(claim: Statement, record: Record) -> Judgment:
+    of_kind = [run for run in record.runs if run.kind == claim.topic]
     runs = [run for run in of_kind if _is_about(claim, run)]
     if not runs or runs[-1].passed is None:
         return None, [run.end.entry_id for run in runs[-1:]]
-    run = runs[-1]
-    newest = list({other.program: other for other in of_kind}.values())
-    is_so: bool | None = run.passed is is_good
+    run, newest = runs[-1], {run.program: run for run in of_kind}.values()
+    is_so: bool | None = run.passed is claim.is_good
     if claim.names and not run.passed:
-        is_so = True if not is_good and all(_has_failed(name, run) for name in claim.names) else None
-    elif claim.count is not None and topic == "tests":
-        is_so = _is_count(claim, run, is_good=is_good) if run.counts and (len(newest) == 1 or claim.target) else None
-    if is_so and is_good:
-        others_failed = any(
-            other.passed is False and not record.is_stale(other) for other in newest if other is not run
-        )
+        is_so = True if not claim.is_good and all(_has_failed(name, run) for name in claim.names) else None
+    elif claim.count is not None and claim.topic == "tests":
+        is_so = _is_count(claim, run) if run.counts and (len(newest) == 1 or claim.target) else None
+    if is_so and claim.is_good:
         is_some = claim.is_all and claim.count is None and run.is_partial
-        is_so = None if record.is_stale(run) or others_failed or is_some else True
+        failed = [other for other in newest if other.passed is False and other is not run]
+        is_so = None if is_some or record.is_stale(run) or not all(map(record.is_stale, failed)) else True
     return is_so, [run.end.entry_id]
 
 
-def _is_count(claim: Statement, run: CheckRun, *, is_good: bool) -> bool | None:
+def _is_count(claim: Statement, run: CheckRun) -> bool | None:
     """Compare the numbers of a claim with those of a run; None if so many passed where others failed."""
     failed = run.counts.get("failed", 0)
     total = run.counts.get("total", run.counts.get("passed", 0) + failed)
-    counts = {total - failed, run.counts.get("passed", total - failed)} if is_good else {failed}
+    counts = {total - failed, run.counts.get("passed", total - failed)} if claim.is_good else {failed}
     if claim.count not in counts or claim.out_of not in (None, total):
         return False
     is_part = None if claim.out_of is None and not claim.is_all else claim.out_of not in (None, claim.count)
-    return True if run.passed is is_good else is_part
+    return True if run.passed is claim.is_good else is_part
 
 
 def _is_about(claim: Statement, run: CheckRun) -> bool:
@@ -287,46 +273,44 @@ def _has_failed(name: str, run: CheckRun) -> bool:
     return any(bare in line and _FAILED_LINE.search(line) for line in run.end.output.splitlines())
 
 
-def _all_checks(record: Record, *, is_good: bool) -> Judgment:
+def _all_checks(claim: Statement, record: Record) -> Judgment:
     runs = list({(run.kind, run.program): run for run in record.runs}.values())
     failed = [run.end.entry_id for run in runs if run.passed is False]
     is_known = bool(failed) or (runs and all(run.passed is not None and not record.is_stale(run) for run in runs))
-    return bool(failed) is not is_good if is_known else None, failed or [run.end.entry_id for run in runs]
+    return bool(failed) is not claim.is_good if is_known else None, failed or [run.end.entry_id for run in runs]
 
 
-def _command(claim: Statement, how: str, record: Record) -> Judgment:
+def _command(claim: Statement, record: Record) -> Judgment:
     wanted = " ".join(claim.target.split())
     ends = [(end, command) for end in record.ends if wanted in (command := " ".join(end.command.split()))]
     if not ends:
         return None, []
-    end, command = ends[-1]
+    (end, command), has_only_run = ends[-1], claim.kind == "command_ran"
     is_hidden = re.search(r"[|;&]", command.replace("&& ", "")) or not command.endswith(wanted)
-    if end.exit_code is None or (is_hidden and how != "ran"):
+    if end.exit_code is None or (is_hidden and not has_only_run):
         return None, [end.entry_id]
-    is_so = (end.exit_code == 0) is (how == "passed") and claim.count in (None, end.exit_code)
-    return how == "ran" or is_so, [end.entry_id]
+    is_so = (end.exit_code == 0) is claim.is_good and claim.count in (None, end.exit_code)
+    return has_only_run or is_so, [end.entry_id]
 
 
-def _unchanged(claim: Statement, record: Record) -> Judgment:
-    changes = [each for each in record.changes if each[1] >= record.turn_start and record.is_about(each[0], claim)]
-    is_same = claim.target and changes and _is_same(changes[0][0].before, changes[-1][0].after)
-    is_known = changes or record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
-    return bool(not changes or is_same) if is_known else None, [entry_id for *_, entry_id in changes]
-
-
-def _file(claim: Statement, how: str, record: Record, content_id: Callable[[str], str | None]) -> Judgment:
+def _file(claim: Statement, record: Record) -> Judgment:
     changes = [each for each in record.changes if record.is_about(each[0], claim)]
+    if claim.kind == "file_unchanged":
+        changes = [each for each in changes if each[1] >= record.turn_start]
+        is_same = claim.target and changes and _is_same(changes[0][0].before, changes[-1][0].after)
+        is_known = changes or record.is_complete or not any(end.at >= record.turn_start for end in record.ends)
+        return bool(not changes or is_same) if is_known else None, [entry_id for *_, entry_id in changes]
     if not changes:  # it is not so if the call failed that should have changed it
         name, errors = PurePath(claim.target).name, [end for end in record.ends if end.is_error]
         failed = [end.entry_id for end in errors if name in end.text and end.name in _WRITING_TOOLS]
         return False if failed else None, failed[-1:]
     before, (last, _, _) = changes[0][0].before, changes[-1]
     is_so = {
-        "created": before is None and last.after is not None,
-        "deleted": last.after is None and any(change.before for change, *_ in changes),
-        "changed": last.after is not None and not _is_same(before, last.after),
-    }[how]
-    is_left = content_id(last.path) in (None, last.after.content if last.after else "")
+        "file_created": before is None and last.after is not None,
+        "file_deleted": last.after is None and any(change.before for change, *_ in changes),
+        "file_changed": last.after is not None and not _is_same(before, last.after),
+    }[claim.kind]
+    is_left = record.content_id(last.path) in (None, last.after.content if last.after else "")
     return is_so if is_left or not is_so else None, [changes[0][2], changes[-1][2]]
 
 

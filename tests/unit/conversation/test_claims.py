@@ -52,7 +52,7 @@ def test_an_exit_code_is_not_doubted_where_the_output_agrees(command: str, outpu
 def test_a_claim_names_the_entries_that_speak_for_it() -> None:
     log = Log(["write a.py", "$ pytest -q => 0\n3 passed in 0.1s"])
     found = find_claims("I created `a.py`. All 3 tests pass.")
-    claims = list(check_claims(found, Record(log.entries, CWD), lambda path: None))
+    claims = list(check_claims(found, Record(log.entries, CWD)))
     kinds = {entry.id: type(entry.body).__name__ for entry in log.entries}
     assert [[kinds[id] for id in claim.entries] for claim in claims] == [["FilesChanged"], ["Result"]]
     assert [claim.text for claim in claims] == ["I created a.py.", "All 3 tests pass."]
@@ -61,7 +61,7 @@ def test_a_claim_names_the_entries_that_speak_for_it() -> None:
 @pytest.mark.parametrize(("is_complete", "verdict"), [(True, "verified"), (False, "unverified")])
 def test_where_changes_are_not_recorded_their_absence_proves_nothing(is_complete: bool, verdict: str) -> None:
     record = Record(Log(["$ ./tidy.sh => 0"]).entries, CWD, is_complete=is_complete)
-    claims = check_claims(find_claims("I left `a.py` unchanged."), record, lambda path: None)
+    claims = check_claims(find_claims("I left `a.py` unchanged."), record)
     assert [claim.verdict for claim in claims] == [verdict]
 
 
