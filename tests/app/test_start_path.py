@@ -14,9 +14,8 @@ from tests.conformance.servers import anthropic_server
 # Packages of ours on the way to an answer without calls. One that joins them costs every start some milliseconds.
 NEEDED = {
     "agent", "agent.accounting", "agent.calls", "agent.commands", "agent.context", "agent.permissions",
-    "agent.requests", "cli", "cli.subcommands", "conversation", "conversation.evidence", "extensions", "extensions.hooks",
-    "extensions.skills",
-    "extensions.subagents", "frontends", "infra", "infra.sessions", "llm", "llm.providers", "llm.tokens", "llm.wire",
+    "agent.requests", "cli", "cli.subcommands", "conversation", "conversation.evidence", "extensions",
+    "extensions.hooks", "extensions.skills", "extensions.subagents", "frontends", "infra", "infra.sessions", "llm", "llm.providers", "llm.tokens", "llm.wire",
     "models", "safety", "safety.addresses", "safety.commands", "safety.paths", "settings", "setup",
     "tools", "tools.builtin", "tools.text", "tools.web",
 }  # fmt: skip
