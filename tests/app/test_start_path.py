@@ -15,7 +15,8 @@ from tests.conformance.servers import anthropic_server
 NEEDED = {
     "agent", "agent.accounting", "agent.calls", "agent.commands", "agent.context", "agent.permissions",
     "agent.requests", "cli", "cli.subcommands", "conversation", "conversation.evidence", "extensions",
-    "extensions.hooks", "extensions.skills", "extensions.subagents", "frontends", "infra", "infra.sessions", "llm", "llm.providers", "llm.tokens", "llm.wire",
+    "extensions.hooks", "extensions.skills", "extensions.subagents", "frontends", "infra", "infra.sessions",
+    "llm", "llm.providers", "llm.tokens", "llm.wire",
     "models", "safety", "safety.addresses", "safety.commands", "safety.paths", "settings", "setup",
     "tools", "tools.builtin", "tools.text", "tools.web",
 }  # fmt: skip
