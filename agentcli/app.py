@@ -31,7 +31,7 @@ from agentcli.errors import StorageError, ToolError
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.extensions.skills.config import Skills
-from agentcli.extensions.subagents.config import Agents
+from agentcli.extensions.subagents.definitions import Agents
 from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.lazy_sandbox import LazySandbox

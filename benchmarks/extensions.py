@@ -14,7 +14,7 @@ from pathlib import Path
 from loopback import cpu_of, environment, loopback, median, workspace
 
 from agentcli import Agent
-from agentcli.extensions.skills.catalog import Place, find_skills, listing
+from agentcli.extensions.skills.find import Place, find_skills, listing
 
 
 def skill(folder: Path, number: int) -> None:

@@ -82,15 +82,15 @@ class Opening:
             return (), ""
         whole = tuple(tool.spec() for tool in tools)
         share = self._config.settings.mcp.share
-        from agentcli.extensions.mcp import stubs
+        from agentcli.extensions.mcp.tools import NOTE, fitted
 
-        shown: tuple[ToolSpec, ...] = stubs.fitted(whole, int(min(window, _USUAL_WINDOW) * share))
+        shown = fitted(whole, int(min(window, _USUAL_WINDOW) * share))
         if left_out := [spec.name for spec in whole[len(shown) :]]:
             self._tell(
                 f"{len(left_out)} tools of MCP servers are not shown to the model, as all take more than "
                 f"{share:.0%} of its window (mcp.share): {', '.join(left_out[:5])} …"
             )
-        return shown, stubs.NOTE if shown != whole else ""
+        return shown, NOTE if shown != whole else ""
 
     def for_agent(self, prompt: str) -> Opening:
         """That of a subagent, which is told what it is for."""

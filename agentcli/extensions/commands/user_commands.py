@@ -1,25 +1,93 @@
-"""Slash commands people write themselves: a Markdown file is a prompt with a name.
-
-What its text stands for is made by templates.py; files named with `@` are attached as in every prompt.
-"""
+"""Slash commands people write themselves: a Markdown file is a prompt with a name."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from agentcli.agent.calls.scopes import SessionCalls
 from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
+from agentcli.agent.permissions.exposure import decide_with_exposure
+from agentcli.agent.permissions.judge import judge
 from agentcli.agent.permissions.rule_checks import check_rule
-from agentcli.agent.permissions.rules import Rule, parse_rule
-from agentcli.errors import UsageError
-from agentcli.extensions.commands.templates import ARGUMENT, Template, expanded
-from agentcli.extensions.skills.skill import tool_rules
+from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
+from agentcli.agent.state import AgentState
+from agentcli.errors import ToolError, UsageError, UserError
+from agentcli.extensions.skills.skill import split_frontmatter, tool_rules
 from agentcli.settings.files import read_small_file
 from agentcli.settings.paths import markdown_files
 from agentcli.tools.builtin.toolset import builtin_tools
+from agentcli.tools.tool import ToolContext
+
+_COMMAND = re.compile(r"!`([^`\n]+)`")
+ARGUMENT = re.compile(r"\$(ARGUMENTS\b|[1-9](?!\d))")
+_ALL_ARGUMENTS = re.compile(r"\$(ARGUMENTS\b)")
+
+
+@dataclass(frozen=True)
+class Template:
+    """`allowed` are the rules under which its own shell commands run unasked.
+
+    `takes_words`: `$1` stands for an argument. `adds_argument`: what nothing in the text stands for follows it.
+    """
+
+    name: str
+    body: str
+    allowed: tuple[Rule, ...]
+    file: Path
+    takes_words: bool = True
+    adds_argument: bool = True
+
+
+async def expanded(template: Template, argument: str, state: AgentState, calls: SessionCalls) -> str:
+    """The text a template stands for. Raises `UserError` for a shell command that may not run, or that fails."""
+    places = ARGUMENT if template.takes_words else _ALL_ARGUMENTS
+    text, position = "", 0
+    for found in _COMMAND.finditer(template.body):
+        text += _filled(template.body[position : found.start()], argument, places)
+        text += await _output(_filled(found[1], argument, places), template, state, calls)
+        position = found.end()
+    text += _filled(template.body[position:], argument, places)
+    is_complete = not argument or not template.adds_argument or places.search(template.body)
+    return text if is_complete else f"{text}\n\n{argument}"
+
+
+def _filled(text: str, argument: str, places: re.Pattern[str]) -> str:
+    try:
+        words = shlex.split(argument)
+    except ValueError:  # a quote that does not end
+        words = argument.split()
+
+    def fill(found: re.Match[str]) -> str:
+        if found[1] == "ARGUMENTS":
+            return argument
+        return words[int(found[1]) - 1] if int(found[1]) <= len(words) else ""
+
+    return places.sub(fill, text)
+
+
+async def _output(shell: str, template: Template, state: AgentState, calls: SessionCalls) -> str:
+    try:
+        tool = calls.tools.get("bash")
+        arguments = tool.parse({"command": shell})
+        rules = Rules([*state.rules.allow, *template.allowed], state.rules.deny, state.rules.ask)
+        verdict = decide_with_exposure(judge(tool, arguments, calls.workspace), state.mode, rules)
+        if verdict.decision != "allow":
+            raise UserError(
+                f"/{template.name} wants to run `{shell}`, which may not run unasked: {verdict.reason}. "
+                f"Add bash({shell}) to allowed-tools in {template.file}, or /permissions allow bash({shell})."
+            )
+        context = ToolContext(calls.workspace, template.name, only_reads=verdict.only_reads)
+        output = await tool.output(arguments, context)
+    except ToolError as error:
+        told = await calls.services.masked(str(error))
+        raise UserError(f"/{template.name} could not run `{shell}`: {told}") from error
+    return await calls.services.masked(str(output.content))
+
 
 _NAME = re.compile(r"[\w.-]+")
 
@@ -75,9 +143,7 @@ def read_command(file: Path, folder: Path) -> UserCommand:
     parts = file.relative_to(folder).with_suffix("").parts
     if not all(_NAME.fullmatch(part) for part in parts):
         raise ValueError("its name has characters that a command's cannot have")
-    from agentcli.extensions.skills.frontmatter import split_frontmatter as split
-
-    keys, body = split(read_small_file(file).decode("utf-8-sig").replace("\r\n", "\n"))
+    keys, body = split_frontmatter(read_small_file(file).decode("utf-8-sig").replace("\r\n", "\n"))
     if not body.strip():
         raise ValueError("it says nothing")
     first = next(line.strip() for line in body.splitlines() if line.strip())

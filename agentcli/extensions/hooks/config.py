@@ -17,7 +17,7 @@ from agentcli.settings.paths import project_root
 from agentcli.settings.trust import HOOKS_FILE
 
 if TYPE_CHECKING:
-    from agentcli.extensions.hooks.running import CommandHooks
+    from agentcli.extensions.hooks.run import CommandHooks
     from agentcli.extensions.hooks.specs import HookSpec
 
 
@@ -62,10 +62,10 @@ class Hooks:
         """Those of a session; None where there are none."""
         if not self.specs:
             return None
-        from agentcli.extensions.hooks import running as module
+        from agentcli.extensions.hooks.run import CommandHooks
 
         cwd = self._config.cwd
-        made: CommandHooks = module.CommandHooks(
+        return CommandHooks(
             self.specs,
             self.runner(session_id),
             self._programs.pins,
@@ -73,7 +73,6 @@ class Hooks:
             cwd=cwd,
             mode=mode,
         )
-        return made
 
     def runner(self, session_id: str) -> Any:
         """What runs one command: with the environment of commands, without credentials."""
@@ -82,7 +81,7 @@ class Hooks:
         environment = command_environment(self._config.environment, session_id)
         root = str(project_root(self._config.cwd))
         environment |= {"AGENTCLI_PROJECT_DIR": root, "CLAUDE_PROJECT_DIR": root}
-        from agentcli.extensions.hooks.process import run_hook
+        from agentcli.extensions.hooks.run import run_hook
 
         run = partial(run_hook, cwd=self._config.cwd)
         return lambda command, given, timeout_s: run(command, given, environment=environment, timeout_s=timeout_s)

@@ -1,9 +1,10 @@
-"""Reads which MCP servers are configured, and how each is started; the SDK is loaded when one is connected."""
+"""Reads which MCP servers are configured, how each is started, and what each is held to."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -12,10 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from agentcli.errors import ConfigError, ToolError
-from agentcli.extensions.mcp.client import STARTUP_TIMEOUT_S, Scope, ServerSpec
+from agentcli.agent.program_trust import ProgramTrust
+from agentcli.errors import ConfigError, StorageError, ToolError
+from agentcli.extensions.mcp.client import STARTUP_TIMEOUT_S, Offer, Scope, ServerSpec
+from agentcli.extensions.mcp.tools import plain
 from agentcli.extensions.programs import WorkspacePrograms
-from agentcli.settings.files import read_small_file
+from agentcli.settings.files import make_private_folder, read_small_file, replace_file
 from agentcli.settings.load import Config
 from agentcli.settings.paths import project_root
 from agentcli.settings.trust import MCP_FILE, is_brought_file
@@ -292,7 +295,7 @@ def server_pins(config: Config, programs: WorkspacePrograms, specs: Iterable[Ser
     """What servers are held to: what they offered when they were approved, and the programs that they are."""
     for spec in specs:
         programs.add_server(spec)
-    from agentcli.extensions.mcp.pins import FilePins
+    from agentcli.extensions.mcp.config import FilePins
 
     return FilePins(config.paths.state / "mcp", project_root(config.cwd), programs.pins)
 
@@ -315,3 +318,45 @@ def make_servers(
     made: Servers = Servers(specs, Connecting(config), pins, clients=clients, only=only)
     made.tell = tell
     return made
+
+
+class FilePins:
+    """Implements `Pins`. A project's server is pinned for that project, others for all folders.
+
+    `programs` has the files of the workspace that servers are started from.
+    """
+
+    def __init__(self, folder: Path, project: Path, programs: ProgramTrust) -> None:
+        self._programs = programs
+        self._folder = folder
+        self._project = project
+
+    def load(self, spec: ServerSpec) -> Offer | None:
+        """None where none is kept. Of a file that cannot be read nothing counts as approved."""
+        try:
+            return msgspec.json.decode(self._file(spec).read_bytes(), type=Offer)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError):
+            return Offer()
+
+    def save(self, spec: ServerSpec, offer: Offer) -> None:
+        file = self._file(spec)
+        try:
+            for folder in (self._folder.parent, self._folder):
+                make_private_folder(folder)
+            replace_file(file, msgspec.json.encode(offer))
+        except OSError as error:
+            raise StorageError(f"What the MCP server {spec.name} offers could not be kept: {error}.") from error
+
+    def changed_programs(self, spec: ServerSpec) -> Sequence[Path]:
+        return self._programs.changed(spec.start_command) if spec.start_command else ()
+
+    def accept_programs(self, spec: ServerSpec) -> None:
+        if spec.start_command:
+            self._programs.accept(spec.start_command)
+
+    def _file(self, spec: ServerSpec) -> Path:
+        where = str(self._project) if spec.scope in ("project", "local") else ""
+        digest = hashlib.sha256(f"{spec.fingerprint} {where}".encode()).hexdigest()
+        return self._folder / f"{plain(spec.name)[:40]}-{digest[:16]}.json"

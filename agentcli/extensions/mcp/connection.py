@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import logging
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -28,13 +30,11 @@ from pydantic import ValidationError
 
 from agentcli.errors import ToolError
 from agentcli.extensions.mcp.client import Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec
-from agentcli.extensions.mcp.content import parts_of, resource_part
 from agentcli.extensions.mcp.elicitation import elicited
-from agentcli.extensions.mcp.messages import MessageReader, fault_of
-from agentcli.extensions.mcp.results import repair_result
+from agentcli.extensions.mcp.messages import MessageReader, fault_of, repair_result
 from agentcli.extensions.mcp.server import Heed, NeedsLogin
 from agentcli.extensions.mcp.stdio import Launch, stdio_transport
-from agentcli.llm.messages import Text
+from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.tool import Ask
 from agentcli.version import __version__
 
@@ -328,3 +328,46 @@ streamable_http.jsonrpc_message_adapter = MessageReader()  # type: ignore[attr-d
 types.jsonrpc_message_adapter = MessageReader()  # type: ignore[assignment]
 warnings.filterwarnings("ignore", category=MCPDeprecationWarning)
 logging.getLogger("mcp").addHandler(logging.NullHandler())  # its tracebacks are for a log, not for a terminal
+
+
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # what all providers take
+
+
+def parts_of(blocks: Iterable[types.ContentBlock]) -> Parts:
+    """Text, images and PDFs as they are; a line about anything else."""
+    return tuple(_part(block) for block in blocks)
+
+
+def _part(block: types.ContentBlock) -> Text | Image | Document:
+    match block:
+        case types.TextContent():
+            return Text(block.text)
+        case types.ImageContent():
+            return _media(block.data, block.mime_type, "an image")
+        case types.AudioContent():
+            return Text(f"[audio, {block.mime_type}, which cannot be shown]")
+        case types.ResourceLink():
+            about = " · ".join(part for part in (block.title or block.name, block.description, block.mime_type) if part)
+            return Text(f"[resource {block.uri}: {about}]")
+        case types.EmbeddedResource():
+            return resource_part(block.resource)
+
+
+def resource_part(contents: types.TextResourceContents | types.BlobResourceContents) -> Text | Image | Document:
+    match contents:
+        case types.TextResourceContents():
+            return Text(contents.text)
+        case types.BlobResourceContents():
+            return _media(contents.blob, contents.mime_type or "", str(contents.uri))
+
+
+def _media(data: str, mime_type: str, what: str) -> Text | Image | Document:
+    try:
+        base64.b64decode(data, validate=True)
+    except binascii.Error:
+        return Text(f"[{what} that is no base64]")
+    if mime_type in _IMAGES:
+        return Image(Base64Source(mime_type, data))
+    if mime_type == "application/pdf":
+        return Document(Base64Source(mime_type, data))
+    return Text(f"[{what}, {mime_type or 'of an unknown type'}, which cannot be shown]")

@@ -16,7 +16,7 @@ import msgspec
 from agentcli.agent.program_trust import REFUSE, RUN, changed_sentence
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
 from agentcli.extensions.mcp.client import MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec
-from agentcli.extensions.mcp.names import tool_name
+from agentcli.extensions.mcp.tools import tool_name
 from agentcli.llm.messages import Text
 from agentcli.tools.tool import Ask, FileLedger, ToolContext
 

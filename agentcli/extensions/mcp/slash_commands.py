@@ -11,9 +11,9 @@ from agentcli.conversation.mentions import foreign_text
 from agentcli.conversation.titles import shortened
 from agentcli.errors import ToolError, UsageError
 from agentcli.extensions.mcp.client import RemotePrompt
-from agentcli.extensions.mcp.names import tool_name
 from agentcli.extensions.mcp.server import Server
 from agentcli.extensions.mcp.servers import Servers
+from agentcli.extensions.mcp.tools import tool_name
 
 GROUP = "MCP"
 NONE = "No MCP server is configured here: agentcli mcp add NAME -- COMMAND adds one."

@@ -1,9 +1,12 @@
-"""Makes a `Tool` of each tool of an MCP server."""
+"""Makes tools of those of MCP servers: named as providers accept it, and small where the prompt has no room for all."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+import hashlib
+import re
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import msgspec
@@ -11,11 +14,44 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError
 from agentcli.extensions.mcp.client import RemoteResult, RemoteTool
-from agentcli.extensions.mcp.names import tool_names
 from agentcli.extensions.mcp.provider_schema import provider_schema
 from agentcli.llm.messages import Document, Image, Text
+from agentcli.llm.provider import ToolSpec
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+
+LONGEST = 64  # characters; Anthropic's and OpenAI's limit for the name of a tool
+_DIGEST = 8  # characters that tell shortened names apart
+
+
+def tool_names(server: str, tools: Iterable[str], taken: set[str]) -> dict[str, str]:
+    """The model's name for each tool of a server; those that are `taken` already are told apart by a hash.
+
+    `taken` is added to.
+    """
+    named: dict[str, str] = {}
+    for tool in tools:
+        name = tool_name(server, tool)
+        if len(name) > LONGEST or name in taken:
+            digest = hashlib.sha256(f"{server}\0{tool}".encode()).hexdigest()[:_DIGEST]
+            name = f"{name[: LONGEST - _DIGEST - 1]}_{digest}"
+        taken.add(name)
+        named[tool] = name
+    return named
+
+
+def tool_name(server: str, tool: str) -> str:
+    """The name of a tool, or a prompt, as long as it is short enough.
+
+    A server's own `__` becomes `_`, so that a rule about the server `git` is about no other one.
+    """
+    return f"mcp__{re.sub('__+', '_', plain(server))}__{plain(tool)}"
+
+
+def plain(name: str) -> str:
+    """A name with `_` in place of each character that providers refuse."""
+    return re.sub(r"[^A-Za-z0-9_-]", "_", name)
+
 
 # Calls a tool of a server by the server's name for it.
 CallRemote = Callable[[RemoteTool, dict[str, Any], ToolContext], Awaitable[RemoteResult]]
@@ -71,3 +107,32 @@ def output_of(result: RemoteResult) -> ToolOutput:
         is_error=result.is_error,
         error_kind="execution_error" if result.is_error else None,
     )
+
+
+BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
+STUB_WORDS = (12, 8, 5, 0)  # of a description, the most that fits
+NOTE = "Tools named mcp__… are described in a few words: call one with {} to be told its arguments."
+
+
+def fitted(specs: Sequence[ToolSpec], most_tokens: int) -> tuple[ToolSpec, ...]:
+    """The tools in as much detail as fits: all of them whole, else a stub each, else only the first stubs that fit."""
+    if _tokens(specs) <= most_tokens:
+        return tuple(specs)
+    room = most_tokens - _tokens((ToolSpec("", NOTE, {}),))
+    for words in STUB_WORDS:
+        stubs = [stub(spec, words) for spec in specs]
+        if _tokens(stubs) <= room:
+            return tuple(stubs)
+    taken = accumulate(_tokens((one,)) for one in stubs)
+    return tuple(one for one, tokens in zip(stubs, taken, strict=True) if tokens <= room)
+
+
+def stub(spec: ToolSpec, words: int) -> ToolSpec:
+    """A tool's name and the first words of its description; any arguments are accepted."""
+    said = spec.description.split()
+    short = " ".join(said[:words]) + (" …" if 0 < words < len(said) else "")
+    return ToolSpec(spec.name, short, {"type": "object"})
+
+
+def _tokens(specs: Sequence[ToolSpec]) -> float:
+    return sum(len(msgspec.json.encode(spec)) for spec in specs) / BYTES_PER_TOKEN

@@ -10,7 +10,7 @@ from typing import Literal
 from msgspec import Struct
 
 from agentcli.errors import UsageError, did_you_mean
-from agentcli.extensions.skills.catalog import Catalog
+from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.skill import Skill
 from agentcli.llm.messages import Message, Text
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcli.errors import UsageError
-from agentcli.extensions.skills.catalog import Catalog, Place, find_skills, listing
+from agentcli.extensions.skills.find import Catalog, Place, find_skills, listing
 from agentcli.extensions.skills.skill import Skill
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config

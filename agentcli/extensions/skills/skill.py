@@ -30,6 +30,8 @@ _KNOWN = _SPECIFIED | frozenset(
 _SPECIFIED_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME = re.compile(r"\w[\w.-]*")
 _TOOL = re.compile(r"[A-Za-z_][\w*-]*(?:\([^)]*\))?")
+# `description: Use it so: first …` is no YAML either. Lines that go on below are left alone.
+_PLAIN_VALUE = r"(?m)^([\w-]+):[ \t]+([^\s\"'|>\[{&*!%@`#].*?)[ \t]*\r?$(?!\n[ \t]+\S)"
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
@@ -76,8 +78,9 @@ class Skill(SkillRecord, frozen=True):
         return path
 
 
-def read_skill(folder: Path, source: Source) -> Skill:
+def read_skill(folder: Path | str, source: Source) -> Skill:
     """The skill of a folder. Raises `OSError` or `ValueError` for one that cannot be used."""
+    folder = Path(folder)
     data = read_small_file(folder / FILE)
     keys, body = _split(data)
     warnings = [*problems_in(keys, folder.name)]
@@ -146,9 +149,43 @@ def tool_rules(value: Any) -> Sequence[str]:
     return [str(one) for one in value] if isinstance(value, list) else _TOOL.findall(str(value or ""))
 
 
-def _split(data: bytes) -> tuple[dict[str, Any], str]:
-    from agentcli.extensions.skills.frontmatter import split_frontmatter
+def split_frontmatter(text: str) -> tuple[dict[str, Any], str]:
+    """The keys and the body; no keys where a file does not begin with `---`. Raises `ValueError`."""
+    found = re.match(r"(?sm)\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", text)
+    if found is None:
+        return {}, text
+    # People write `argument-hint: [since] [until]`, which is no YAML, or another YAML: its value is text as it stands.
+    source = re.sub(r"(?m)^(argument-hint):[ \t]+([^\s\"'|>].*?)[ \t]*\r?$", _quoted, found[1])
+    try:
+        keys = _loaded(source)
+    except ValueError as error:
+        try:
+            keys = _loaded(re.sub(_PLAIN_VALUE, _quoted, source))
+        except ValueError:
+            raise error from error.__cause__
+    if keys is None:
+        keys = {}
+    if isinstance(keys, dict):
+        return {str(key): value for key, value in keys.items()}, text[found.end() :]
+    raise ValueError("its frontmatter is no list of keys and values")
 
+
+def _loaded(source: str) -> Any:
+    import yaml  # 10 ms
+
+    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return yaml.load(source, loader)  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, RecursionError, ValueError) as error:  # ValueError: a date that is none
+        raise ValueError(" ".join(str(error).split())) from error
+
+
+def _quoted(found: re.Match[str]) -> str:
+    value = found[2].replace("'", "''")
+    return f"{found[1]}: '{value}'"
+
+
+def _split(data: bytes) -> tuple[dict[str, Any], str]:
     keys, body = split_frontmatter(data.decode("utf-8-sig").replace("\r\n", "\n"))
     return keys, body
 

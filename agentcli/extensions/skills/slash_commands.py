@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from agentcli.agent.commands.command import SKILLS, AsPrompt, Command, CommandHost, Commands, Outcome
 from agentcli.errors import UserError
-from agentcli.extensions.skills.catalog import Catalog
+from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.session import SessionSkills, skills_of
 from agentcli.extensions.skills.skill import Skill
 

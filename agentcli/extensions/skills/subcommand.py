@@ -12,8 +12,8 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.conversation.skill_record import FILE
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.activation import SkillRegistry
-from agentcli.extensions.skills.catalog import Catalog, find_skills
 from agentcli.extensions.skills.config import places
+from agentcli.extensions.skills.find import Catalog, find_skills
 from agentcli.extensions.skills.skill import (
     LONGEST_DESCRIPTION,
     LONGEST_NAME,

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
+from agentcli.agent.interfaces import SessionStore
 from agentcli.agent.permissions.rules import ALIASES
-from agentcli.extensions.skills.read_once import read_once, stamp_of
-from agentcli.extensions.skills.skill import tool_rules
+from agentcli.extensions.skills.find import read_once, stamp_of
+from agentcli.extensions.skills.skill import split_frontmatter, tool_rules
+from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.files import read_small_file
-from agentcli.settings.paths import markdown_files
+from agentcli.settings.load import Config
+from agentcli.settings.paths import home_of, markdown_files
+from agentcli.settings.trust import agent_places
 
 BUILT_IN = Path(__file__).with_name("builtin")
 DEFAULT = "general"
@@ -78,9 +83,7 @@ def find_definitions(places: Sequence[tuple[Path, str]], cache: Path | None) -> 
 def _read(name: str, source: str) -> AgentDefinition:
     """Raises `OSError`, `ValueError`."""
     file = Path(name)
-    from agentcli.extensions.skills.frontmatter import split_frontmatter as split
-
-    keys, body = split(read_small_file(file).decode("utf-8-sig").replace("\r\n", "\n"))
+    keys, body = split_frontmatter(read_small_file(file).decode("utf-8-sig").replace("\r\n", "\n"))
     if not body.strip():
         raise ValueError("it has no prompt")
     model = str(keys.get("model") or "")
@@ -101,3 +104,50 @@ def _tools(value: Any) -> tuple[str, ...] | None:
         return None
     names = (rule.partition("(")[0].strip() for rule in tool_rules(value))
     return tuple(ALIASES.get(name, name) for name in names)
+
+
+AGENTS_FILE = "agents.db"  # in the state folder
+
+
+class Agents:
+    """The kinds of subagents that settings and trust let a session have, and where their conversations are kept.
+
+    They are looked for when they are asked for; a lasting store is a file beside that of people's conversations.
+    """
+
+    def __init__(self, config: Config, *, is_bare: bool, is_lasting: bool, tell: Callable[[str], None]) -> None:
+        self._config = config
+        self._is_bare = is_bare
+        self._is_lasting = is_lasting
+        self._tell = tell
+
+    @cached_property
+    def places(self) -> list[tuple[Path, str]]:
+        """The folders that are there, that which counts most first."""
+        if self._is_bare:
+            return []
+        config = self._config
+        found = [(place, "project") for place in agent_places(config.cwd)] if config.uses_project else []
+        users = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
+        return found + [(folder, "user") for folder in users if folder.is_dir()]
+
+    @cached_property
+    def definitions(self) -> Definitions:
+        definitions = find_definitions(self.places, self._config.paths.cache / "agents")
+        for one in definitions.left_out:
+            self._tell(f"{one.file} defines no agent: {one.why}.")
+        return definitions
+
+    @cached_property
+    def store(self) -> SessionStore:
+        if not self._is_lasting:
+            return MemorySessions()
+        return SqliteSessions(self._config.paths.state / AGENTS_FILE, on_notice=self._tell)
+
+    async def aclose(self) -> None:
+        if "store" in vars(self):
+            await self.store.close()
+
+    def listing(self) -> str:
+        """What the model is told of those that are not built in."""
+        return self.definitions.listing() if self.places else ""

@@ -21,8 +21,7 @@ from agentcli.agent.state import AgentState, rebuilt
 from agentcli.conversation.entries import User
 from agentcli.errors import ToolError, UsageError
 from agentcli.extensions.skills.config import Skills, model_named
-from agentcli.extensions.subagents.config import Agents
-from agentcli.extensions.subagents.definitions import AgentDefinition
+from agentcli.extensions.subagents.definitions import AgentDefinition, Agents
 from agentcli.extensions.subagents.running import AgentRun, Subagents
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo

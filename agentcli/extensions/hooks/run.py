@@ -1,10 +1,10 @@
-"""Fires events at the hooks that are for them, all at once, and makes one answer of theirs."""
+"""Fires events at the hooks of a session, and makes one answer of theirs."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,17 @@ from agentcli.agent.events import Emit, HookRan, Notice
 from agentcli.agent.hooks import Decision, EventName, HookAnswer, Said
 from agentcli.agent.program_trust import REFUSE, RUN, ProgramTrust, changed_sentence
 from agentcli.errors import ConfigError
-from agentcli.extensions.hooks.answers import Ended, combined, read_answer
-from agentcli.extensions.hooks.field_shape import field_input, field_name, own_input
-from agentcli.extensions.hooks.specs import HookSpec
+from agentcli.extensions.hooks.specs import (
+    Ended,
+    HookSpec,
+    combined,
+    field_input,
+    field_name,
+    own_input,
+    read_answer,
+)
 from agentcli.llm.messages import ToolResult, ToolUse
+from agentcli.settings.short_program import run_short_program
 from agentcli.tools.tool import Ask
 
 RunCommand = Callable[[str, bytes, float], Awaitable[Ended]]  # command, stdin, seconds
@@ -159,3 +166,26 @@ class CommandHooks:
 
 def _use(record: CallRecord, input: dict[str, Any]) -> ToolUse:
     return ToolUse(record.id, record.tool, input)
+
+
+_MAX_OUTPUT_BYTES = 1_000_000  # of each stream
+
+
+async def run_hook(command: str, input: bytes, *, cwd: Path, environment: Mapping[str, str], timeout_s: float) -> Ended:
+    """Run a command with `input`; all that is left of its group is killed in any case."""
+    began = time.monotonic()
+    try:
+        end = await run_short_program(
+            ("/bin/sh", "-c", command),
+            timeout_s=timeout_s,
+            max_bytes=_MAX_OUTPUT_BYTES,
+            environment=environment,
+            cwd=cwd,
+            stdin=input,
+            ends_children=True,
+        )
+    except OSError as error:
+        return Ended(None, failure=f"it could not be started ({error.strerror or error})")
+    failure = f"it took longer than {timeout_s:g} s" if end.exit_code is None else ""
+    out, err = (stream.decode(errors="replace") for stream in (end.stdout, end.stderr))
+    return Ended(end.exit_code, out, err, failure, time.monotonic() - began)
