@@ -11,21 +11,21 @@ from agentcli.errors import UserError
 if TYPE_CHECKING:
     from agentcli.agent.calls.scopes import Call, SessionCalls
     from agentcli.agent.events import ApprovalRequested
-    from agentcli.agent.hooks import EventName
+    from agentcli.agent.hooks import EventAnswer, EventName
     from agentcli.agent.turn_log import Turn
 
 MOST_STOPS = 5  # times that hooks let one turn go on
 
 
-async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> Any:
-    """What the hooks of an event say (`Said`); None where there are none."""
+async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> EventAnswer | None:
+    """The answer of the hooks of an event; None where there are none."""
     events = calls.services.events
     if events is None or not events.has(event):
         return None
     return await events.fire(event, agent_id=calls.agent_id, **fields)
 
 
-async def fire_about(call: Call, event: EventName, **fields: Any) -> Any:
+async def fire_about(call: Call, event: EventName, **fields: Any) -> EventAnswer | None:
     """The same for an event about a call."""
     calls = call.turn.session
     events = calls.services.events
@@ -46,14 +46,14 @@ async def heed_prompt(turn: Turn) -> None:
     event: EventName = "UserPromptSubmit" if from_person else "SubagentStart"
     entries = [entry.body for entry in turn.state.conversation.path if entry.id in turn.prompt_ids]
     prompt = "\n".join(body.text for body in entries if isinstance(body, User))
-    said = await fire(turn.runtime.calls, event, prompt=prompt) if turn.prompt_ids else None
-    if said is None:
+    answer = await fire(turn.runtime.calls, event, prompt=prompt) if turn.prompt_ids else None
+    if answer is None:
         return
-    if said.context:
-        turn.state.notes.append(reminder(said.context))
-    if (said.blocks or said.stops) and from_person:
+    if answer.context:
+        turn.state.notes.append(reminder(answer.context))
+    if (answer.blocks or answer.stops) and from_person:
         turn.is_refused_by_hook = True
-        raise UserError(f"A hook refused the message: {said.reason or 'it gave no reason'} It was taken back.")
+        raise UserError(f"A hook refused the message: {answer.reason or 'it gave no reason'} It was taken back.")
 
 
 async def heed_stop(turn: Turn) -> bool:
@@ -61,19 +61,19 @@ async def heed_stop(turn: Turn) -> bool:
     event: EventName = "Stop" if turn.runtime.calls.made_by is None else "SubagentStop"
     if turn.stops >= MOST_STOPS:
         return False
-    said = await fire(turn.runtime.calls, event, stop_hook_active=turn.stops > 0)
-    if said is None or said.stops or not said.blocks:
+    answer = await fire(turn.runtime.calls, event, stop_hook_active=turn.stops > 0)
+    if answer is None or answer.stops or not answer.blocks:
         return False
     turn.stops += 1
-    turn.state.notes.append(reminder(f"A hook does not let you end yet: {said.reason}"))
+    turn.state.notes.append(reminder(f"A hook does not let you end yet: {answer.reason}"))
     return True
 
 
 async def asked_hooks(call: Call, request: ApprovalRequested) -> Verdict | None:
     """What hooks decide in the person's place; None where the person is to be asked."""
     calls = call.turn.session
-    said = await fire_about(call, "PermissionRequest")
-    if said is not None and said.decision in ("allow", "deny"):
-        return Verdict(said.decision, said.reason or "a hook decided it")
+    answer = await fire_about(call, "PermissionRequest")
+    if answer is not None and answer.decision in ("allow", "deny"):
+        return Verdict(answer.decision, answer.reason or "a hook decided it")
     await fire(calls, "Notification", message=request.title, notification_type="permission_prompt")
     return None

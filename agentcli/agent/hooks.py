@@ -49,18 +49,10 @@ class HookAnswer(Struct, frozen=True):
     stops: bool = False
 
 
-class Said(Struct, frozen=True):
-    """What hooks say to an event. `stops` ends the turn, `input` replaces a call's arguments.
+class EventAnswer(HookAnswer, frozen=True):
+    """The answer of hooks to an event. `notices` are for the person, `problem` says what went wrong with a hook."""
 
-    `context` is for the model, `notices` are for the person, `problem` says what went wrong with a hook.
-    """
-
-    decision: Decision = ""
-    reason: str = ""
-    input: dict[str, Any] | None = None
-    context: str = ""
     notices: tuple[str, ...] = ()
-    stops: bool = False
     problem: str = ""
 
     @property
@@ -73,13 +65,13 @@ class EventHooks(Protocol):
 
     def has(self, event: EventName) -> bool: ...
 
-    async def fire(self, event: EventName, *, agent_id: str = "main", **fields: Any) -> Said:
+    async def fire(self, event: EventName, *, agent_id: str = "main", **fields: Any) -> EventAnswer:
         """The answer to an event, such as `Stop`; the fields are what is told of it. Never raises."""
         ...
 
     async def fire_about(
         self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
-    ) -> Said:
+    ) -> EventAnswer:
         """The same for an event about a call, with the arguments that it has now."""
         ...
 

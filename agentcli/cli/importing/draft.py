@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from agentcli.extensions.hooks.specs import TIME_LIMIT_S, read_hooks
+from agentcli.extensions.hooks.specs import TIMEOUT_S, read_hooks
 from agentcli.infra.sandbox.processes.environment import credentials_in
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.check import find_error
@@ -68,7 +68,7 @@ class Draft:
         for spec in read_hooks(table, str(self.source), problems):
             hook: dict[str, Any] = {"type": "command", "command": spec.command}
             hook |= {"if": spec.condition} if spec.condition else {}
-            hook |= {"timeout": spec.timeout_s} if spec.timeout_s != TIME_LIMIT_S else {}
+            hook |= {"timeout": spec.timeout_s} if spec.timeout_s != TIMEOUT_S else {}
             group = {"matcher": spec.matcher} if spec.matcher else {}
             self.take(f"{what}.{spec.event}: {spec.command}", [group | {"hooks": [hook]}], "hooks", spec.event)
         self.left_out += map(mask, problems)

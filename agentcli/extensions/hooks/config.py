@@ -1,10 +1,9 @@
-"""Finds the hooks that settings and trust let a session have; nothing of them is loaded where there are none."""
+"""Finds the hooks that settings and trust let a session have; what runs them is loaded where there are some."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,7 +16,7 @@ from agentcli.settings.paths import project_root
 from agentcli.settings.trust import HOOKS_FILE
 
 if TYPE_CHECKING:
-    from agentcli.extensions.hooks.run import CommandHooks
+    from agentcli.extensions.hooks.run import CommandHooks, RunCommand
     from agentcli.extensions.hooks.specs import HookSpec
 
 
@@ -42,16 +41,21 @@ class Hooks:
 
     @cached_property
     def specs(self) -> list[HookSpec]:
-        """Those of the person first, then those of the project."""
-        tables = [(layer.values["hooks"], layer.source) for layer in self._config.layers if "hooks" in layer.values]
-        if self._config.uses_project and (table := self._of_project()) is not None:
-            tables.append((table, str(self._project_file)))
+        """Those of the person first, then those of the project. Raises `ConfigError` for a file that cannot be read."""
+        config = self._config
+        tables = [(layer.values["hooks"], layer.source) for layer in config.layers if "hooks" in layer.values]
+        if config.uses_project and is_file(file := project_root(config.cwd) / HOOKS_FILE):
+            try:
+                held = msgspec.json.decode(read_small_file(file), type=dict[str, Any])
+            except (OSError, msgspec.MsgspecError) as error:
+                raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
+            tables.append((held.get("hooks", {}), str(file)))
         if self._is_bare or not tables:
             return []
-        from agentcli.extensions.hooks.specs import read_hooks as read
+        from agentcli.extensions.hooks.specs import read_hooks
 
         problems: list[str] = []
-        specs = [spec for table, source in tables for spec in read(table, source, problems)]
+        specs = [spec for table, source in tables for spec in read_hooks(table, source, problems)]
         for problem in problems:
             self._tell(problem)
         for spec in specs:
@@ -64,38 +68,21 @@ class Hooks:
             return None
         from agentcli.extensions.hooks.run import CommandHooks
 
-        cwd = self._config.cwd
         return CommandHooks(
-            self.specs,
-            self.runner(session_id),
-            self._programs.pins,
+            specs=self.specs,
+            run=self.runner(session_id),
+            programs=self._programs.pins,
             session_id=session_id,
-            cwd=cwd,
+            cwd=self._config.cwd,
             mode=mode,
         )
 
-    def runner(self, session_id: str) -> Any:
+    def runner(self, session_id: str) -> RunCommand:
         """What runs one command: with the environment of commands, without credentials."""
+        from agentcli.extensions.hooks.run import run_hook
         from agentcli.infra.sandbox.processes.environment import command_environment
 
         environment = command_environment(self._config.environment, session_id)
         root = str(project_root(self._config.cwd))
         environment |= {"AGENTCLI_PROJECT_DIR": root, "CLAUDE_PROJECT_DIR": root}
-        from agentcli.extensions.hooks.run import run_hook
-
-        run = partial(run_hook, cwd=self._config.cwd)
-        return lambda command, given, timeout_s: run(command, given, environment=environment, timeout_s=timeout_s)
-
-    @property
-    def _project_file(self) -> Path:
-        return project_root(self._config.cwd) / HOOKS_FILE
-
-    def _of_project(self) -> Any:
-        """The table of the project's own file. Raises `ConfigError` for one that cannot be read."""
-        file = self._project_file
-        if not is_file(file):
-            return None
-        try:
-            return msgspec.json.decode(read_small_file(file), type=dict[str, Any]).get("hooks", {})
-        except (OSError, msgspec.MsgspecError) as error:
-            raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
+        return partial(run_hook, cwd=self._config.cwd, environment=environment)

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from agentcli.agent.events import Event, HookRan
-from agentcli.agent.hooks import Said
+from agentcli.agent.hooks import EventAnswer
 from agentcli.agent.permissions.rules import ALIASES
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
@@ -26,18 +26,10 @@ _ABOUT_CALLS = ("PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRe
 @app.command("list")
 def list_hooks(json: AsJson = False) -> None:
     """List the hooks that count here: yours, then those of the project where it is trusted."""
-    hooks = _hooks()
+    keys = ("event", "matcher", "command", "timeout", "onError", "if", "source")
     rows = [
-        {
-            "event": spec.event,
-            "matcher": spec.matcher or "*",
-            "command": spec.command,
-            "timeout": spec.timeout_s,
-            "onError": spec.on_error,
-            "if": spec.condition,
-            "source": spec.source,
-        }
-        for spec in hooks.specs
+        dict(zip(keys, (event, matcher or "*", command, *others), strict=True))
+        for event, command, matcher, *others in map(msgspec.structs.astuple, _hooks().specs)
     ]
     if json:
         print_json(rows)
@@ -65,7 +57,7 @@ def try_hooks(
     found = _hooks()
     hooks = found.of_session("test", lambda: "default")
     ran: list[HookRan] = []
-    said = asyncio.run(_fire(hooks, event, ALIASES.get(tool, tool), given, ran)) if hooks else Said()
+    said = asyncio.run(_fire(hooks, event, ALIASES.get(tool, tool), given, ran)) if hooks else EventAnswer()
     if json:
         print_json({"ran": [msgspec.to_builtins(one) for one in ran], "answer": msgspec.to_builtins(said)})
         return
@@ -84,7 +76,7 @@ def _hooks() -> Hooks:
     return Hooks(configuration(), is_bare=False, tell=warn)
 
 
-async def _fire(hooks: CommandHooks, event: str, tool: str, given: dict[str, Any], ran: list[HookRan]) -> Said:
+async def _fire(hooks: CommandHooks, event: str, tool: str, given: dict[str, Any], ran: list[HookRan]) -> EventAnswer:
     def publish(one: Event) -> None:
         if isinstance(one, HookRan):
             ran.append(one)
