@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,20 +92,15 @@ class Skills:
     ) -> SessionSkills:
         """What activates them in one session; `outer` is the one of the agent that made its agent."""
         from agentcli.extensions.skills.activation import SkillRegistry
-
-        registry = SkillRegistry(self.catalog)
-
-        def known_model(name: str, now: str) -> str:
-            return model_named(name, now, models)
-
         from agentcli.extensions.skills.session import SessionSkills
 
+        registry, known_model = SkillRegistry(self.catalog), partial(model_named, models=models)
         return SessionSkills(registry, state, workspace, store, is_busy, known_model, tell, outer)
 
 
 def _told(catalog: Catalog) -> list[str]:
     """Those that are left out, and what is odd about those that were not there before."""
-    told = [f"The skill in {one.folder} is left out: {one.why}." for one in catalog.left_out]
+    told = [f"The skill in {one.path} is left out: {one.why}." for one in catalog.left_out]
     told += [f"The skill {skill.name}: {warning}." for skill in catalog.fresh for warning in skill.warnings]
     more = len(told) - _MOST_TOLD
     return [*told[:_MOST_TOLD], f"{more} more about skills: agentcli skills list"] if more > 0 else told

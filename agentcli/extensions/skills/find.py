@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -20,15 +21,39 @@ from agentcli.settings.files import make_private_folder, replace_file
 T = TypeVar("T")
 Stamp = tuple[int, ...]
 
-_FORM = "2"  # changes with what is kept
+MAX_FOLDERS = 2_000  # of one place
+_MAX_DEPTH = 4
+_CACHE_FORM = "2"  # changes with what is kept
+_BYTES_PER_TOKEN = 3  # of prose; few tokenizers make more of it
+_MAX_DESCRIPTION = 1_024  # characters that a model is told
+_PASSED_OVER = frozenset((".git", "node_modules", "__pycache__"))
+_HEAD = """\
+# Skills
+When a task fits one of these, call `skill` with its name first: it gives instructions for such tasks.
+"""
 
 
-class Read(Struct, Generic[T], frozen=True, array_like=True):
-    """What a file was when it had this stamp; without a value `problem` says why it cannot be used."""
+class LeftOut(NamedTuple):
+    """A file, or a skill's folder, that cannot be used, and why."""
+
+    path: str
+    why: str
+
+
+class CachedRead(Struct, Generic[T], frozen=True, array_like=True):
+    """The content of a file when it had this stamp; without a value `problem` says why it cannot be used."""
 
     stamp: Stamp
     value: T | None
     problem: str = ""
+
+
+class Reading(NamedTuple, Generic[T]):
+    """The values of files by their paths, those without one, and the paths that were read now, not from the cache."""
+
+    values: dict[str, T]
+    left_out: list[LeftOut]
+    fresh: set[str]
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
@@ -38,55 +63,40 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 def read_once(
     files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], cache: Path | None, place: Path
-) -> tuple[dict[str, Read[T]], set[str]]:
-    """What is in files, by their paths, and those that were read now, not taken from `cache`.
+) -> Reading[T]:
+    """Read files, or take from `cache` what was read of them, so that a start reads one file in place of a thousand.
 
-    `read` raises `OSError` or `ValueError` for a file that cannot be used. `place` names what is kept.
+    `read` raises `OSError` or `ValueError` for a file that cannot be used. `place` names the file in the cache.
     """
     kept_in = cache / f"{sha256(os.fsencode(place)).hexdigest()[:16]}.json" if cache and files else None
-    known = _known(kept_in, kind)
-    now = {path: known[path] for path, stamp in files.items() if path in known and known[path].stamp == stamp}
-    fresh = files.keys() - now.keys()
-    if fresh:
-        now |= {path: _read(path, files[path], read) for path in fresh}
-        now = {path: now[path] for path in files}
+    known = _cached(kept_in, kind)
+    now: dict[str, CachedRead[T]] = {}
+    fresh: set[str] = set()
+    for path, stamp in files.items():
+        if path in known and known[path].stamp == stamp:
+            now[path] = known[path]
+            continue
+        fresh.add(path)
+        try:
+            now[path] = CachedRead(stamp, read(path))
+        except OSError as error:
+            now[path] = CachedRead(stamp, None, error.strerror or str(error))
+        except ValueError as error:
+            now[path] = CachedRead(stamp, None, str(error))
     if kept_in is not None and (fresh or len(now) != len(known)):
-        _keep(kept_in, now.items())
-    return now, set(fresh)
+        with suppress(OSError, UnicodeEncodeError):  # the next start reads them again
+            make_private_folder(kept_in.parent)
+            replace_file(kept_in, msgspec.json.encode((_CACHE_FORM, now)), syncs=False)
+    values = {path: one.value for path, one in now.items() if one.value is not None}
+    return Reading(values, [LeftOut(path, one.problem) for path, one in now.items() if one.value is None], fresh)
 
 
-def _read(path: str, stamp: Stamp, read: Callable[[str], T]) -> Read[T]:
-    try:
-        return Read(stamp, read(path))
-    except OSError as error:
-        return Read(stamp, None, error.strerror or str(error))
-    except ValueError as error:
-        return Read(stamp, None, str(error))
-
-
-def _known(file: Path | None, kind: type[T]) -> dict[str, Read[T]]:
+def _cached(file: Path | None, kind: type[T]) -> dict[str, CachedRead[T]]:
     with suppress(OSError, msgspec.MsgspecError):
         if file is not None:
-            form, kept = msgspec.json.decode(file.read_bytes(), type=tuple[str, dict[str, Read[kind]]])  # type: ignore[valid-type]
-            return kept if form == _FORM else {}
+            form, kept = msgspec.json.decode(file.read_bytes(), type=tuple[str, dict[str, CachedRead[kind]]])  # type: ignore[valid-type]
+            return kept if form == _CACHE_FORM else {}
     return {}
-
-
-def _keep(file: Path, read: Iterable[tuple[str, Read[T]]]) -> None:
-    with suppress(OSError, UnicodeEncodeError):  # the next start reads them again
-        make_private_folder(file.parent)
-        replace_file(file, msgspec.json.encode((_FORM, dict(read))), syncs=False)
-
-
-MOST_FOLDERS = 2_000  # of one place
-_DEEPEST = 4
-_BYTES_PER_TOKEN = 3  # of prose; few tokenizers make more of it
-_LONGEST_TOLD = 1_024  # characters of a description
-_PASSED_OVER = frozenset((".git", "node_modules", "__pycache__"))
-_HEAD = """\
-# Skills
-When a task fits one of these, call `skill` with its name first: it gives instructions for such tasks.
-"""
 
 
 class Place(Struct, frozen=True):
@@ -95,13 +105,6 @@ class Place(Struct, frozen=True):
     folder: Path
     source: Source
     root: Path | None = None
-
-
-class LeftOut(Struct, frozen=True):
-    """A skill that cannot be used, and why."""
-
-    folder: str
-    why: str
 
 
 class Catalog:
@@ -137,21 +140,16 @@ class Catalog:
 
 
 def find_skills(places: Sequence[Place], cache: Path | None) -> Catalog:
-    """The skills of all places, the first counting most. What cannot be read is left out, and so told."""
+    """The skills of all places, the first counting most. Those that cannot be read are left out, with the reason."""
     skills: list[Skill] = []
     left_out: list[LeftOut] = []
     fresh: list[Skill] = []
     for place in places:
-        files = dict(_files_in(place))
-        if not files:
-            continue
-        read, new = read_once(files, Skill, partial(read_skill, source=place.source), cache, place.folder)
-        for folder, one in read.items():
-            if one.value is None:
-                left_out.append(LeftOut(folder, one.problem))
-                continue
-            skills.append(one.value)
-            fresh += [one.value] if folder in new else []
+        read = partial(read_skill, source=place.source)
+        found = read_once(dict(_files_in(place)), Skill, read, cache, place.folder)
+        skills += found.values.values()
+        left_out += found.left_out
+        fresh += [skill for folder, skill in found.values.items() if folder in found.fresh]
     return Catalog(skills, left_out, fresh)
 
 
@@ -163,12 +161,7 @@ def listing(skills: Sequence[Skill], most_tokens: int) -> str:
     if not skills:
         return ""
     most = most_tokens * _BYTES_PER_TOKEN - len(_HEAD)
-    shortest, longest = 0, _LONGEST_TOLD
-    if _size(skills, longest) > most:
-        while longest - shortest > 1:
-            middle = (shortest + longest) // 2
-            shortest, longest = (middle, longest) if _size(skills, middle) <= most else (shortest, middle)
-        longest = shortest
+    longest = max(bisect(range(_MAX_DESCRIPTION + 1), most, key=lambda length: _size(skills, length)) - 1, 0)
     lines: list[str] = []
     for told, skill in enumerate(skills):
         line = _line(skill, longest)
@@ -194,7 +187,7 @@ def _files_in(place: Place) -> Iterator[tuple[str, Stamp]]:
     root = os.path.realpath(place.root) if place.root is not None else None
     waiting = [(str(place.folder), 0)]
     looked_at = 0
-    while waiting and looked_at < MOST_FOLDERS:
+    while waiting and looked_at < MAX_FOLDERS:
         folder, depth = waiting.pop()
         looked_at += 1
         if root is not None and not f"{os.path.realpath(folder)}/".startswith(f"{root}/"):
@@ -205,7 +198,7 @@ def _files_in(place: Place) -> Iterator[tuple[str, Stamp]]:
                 if root is None or f"{os.path.realpath(f'{folder}/{FILE}')}/".startswith(f"{root}/"):
                     yield folder, stamp_of(status)
                 continue
-        if depth < _DEEPEST:
+        if depth < _MAX_DEPTH:
             with suppress(OSError), os.scandir(folder) as entries:
                 inside = [entry.path for entry in entries if entry.name not in _PASSED_OVER and entry.is_dir()]
                 waiting += [(path, depth + 1) for path in sorted(inside, reverse=True)]

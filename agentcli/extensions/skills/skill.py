@@ -5,6 +5,7 @@ The format is that of agentskills.io, with the keys that tools of the field have
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
@@ -62,12 +63,11 @@ class Skill(SkillRecord, frozen=True):
     def resources(self) -> list[str]:
         """Its other files (level 3), by their paths from its folder on; those of hidden folders are left out."""
         found: list[str] = []
-        for path in sorted(_files_below(Path(self.folder))):
-            if path != FILE:
-                found.append(path)
-            if len(found) == MOST_RESOURCES:
-                break
-        return found
+        for folder, folders, names in os.walk(self.folder):
+            folders[:] = filter(_is_shown, folders)
+            paths = (Path(folder, name) for name in filter(_is_shown, names))
+            found += [str(path.relative_to(self.folder)) for path in paths if path.is_file()]
+        return [path for path in sorted(found) if path != FILE][:MOST_RESOURCES]
 
     def resource(self, name: str) -> Path:
         """The real path of a resource. Raises `OSError`, `ValueError` for one outside of the skill's folder."""
@@ -205,17 +205,5 @@ def _is_on(keys: dict[str, Any], key: str, *, otherwise: bool) -> bool:
     return value if isinstance(value, bool) else str(value).strip().lower() in ("true", "yes", "on", "1")
 
 
-def _files_below(folder: Path) -> Iterator[str]:
-    waiting = [folder]
-    while waiting:
-        try:
-            inside = sorted(waiting.pop().iterdir())
-        except OSError:
-            continue
-        for path in inside:
-            if path.name.startswith(".") or path.name in ("node_modules", "__pycache__"):
-                continue
-            if path.is_dir() and not path.is_symlink():
-                waiting.append(path)
-            elif path.is_file():
-                yield str(path.relative_to(folder))
+def _is_shown(name: str) -> bool:
+    return not name.startswith(".") and name not in ("node_modules", "__pycache__")

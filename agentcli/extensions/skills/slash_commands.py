@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from agentcli.agent.commands.command import SKILLS, AsPrompt, Command, CommandHost, Commands, Outcome
+from agentcli.conversation.titles import shortened
 from agentcli.errors import UserError
 from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.session import SessionSkills, skills_of
@@ -24,7 +25,15 @@ def add_skill_commands(commands: Commands, catalog: Catalog) -> None:
         name = f"{skill.source}:{skill.name}" if skill.name in taken else skill.name
         if skill.for_person and name not in taken:
             taken.add(name)
-            commands.add(Command(name, _short(skill), _runner(name), skill.argument_hint or "[TEXT]", group=SKILLS))
+            commands.add(
+                Command(
+                    name,
+                    _short(skill),
+                    _runner(name),
+                    skill.argument_hint or "[TEXT]",
+                    group=SKILLS,
+                )
+            )
 
 
 _FORMS = ("", "NAME", "off NAME", "off")
@@ -63,7 +72,7 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
     picked = await host.choose("Skills: choose one to switch it on or off", rows)
     if picked is None:
         width = max(len(name) for name, _ in rows)
-        left_out = [f"Left out: {one.folder}: {one.why}" for one in skills.registry.catalog.left_out]
+        left_out = [f"Left out: {one.path}: {one.why}" for one in skills.registry.catalog.left_out]
         listed = [f"  /{name:<{width}}  {detail}" for name, detail in rows]
         return "\n".join([*listed, *left_out, "/NAME begins with one, /skills off NAME ends it."])
     name = shown[picked].name
@@ -89,5 +98,4 @@ def _mark(skills: SessionSkills, skill: Skill) -> str:
 
 
 def _short(skill: Skill) -> str:
-    text = skill.description
-    return text if len(text) <= _LONGEST_HELP else f"{text[: _LONGEST_HELP - 1].rstrip()}…"
+    return shortened(skill.description, _LONGEST_HELP)

@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import to_builtins
+from msgspec.json import encode
 
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.conversation.skill_record import FILE
+from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.config import places
@@ -26,7 +29,7 @@ from agentcli.extensions.skills.skill import (
 from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder, project_root
 
-MOST_LINES = 500  # of the instructions: what the specification advises
+MAX_LINES = 500  # of the instructions: what the specification advises
 _TEMPLATE = """\
 ---
 name: {name}
@@ -37,6 +40,7 @@ description: {description}
 
 1. …
 """
+_MAX_SHOWN = 80  # characters of a description
 _DESCRIPTION = "Does …. Use when the user asks for …"
 
 app = make_app("List, show, check and begin skills: folders with a SKILL.md.")
@@ -51,14 +55,7 @@ def list_skills(json: AsJson = False) -> None:
     rows = [_row(skill, catalog, is_active=_is_active(config, skill, usable)) for skill in catalog]
     rows += [_row(skill, catalog, is_active=False) for skill in catalog.shadowed]
     rows += [
-        {
-            "name": Path(one.folder).name,
-            "description": "",
-            "path": f"{one.folder}/{FILE}",
-            "source": "",
-            "active": False,
-            "warnings": [f"left out: {one.why}"],
-        }
+        _shown(Path(one.path).name, "", f"{one.path}/{FILE}", "", is_active=False, warnings=[f"left out: {one.why}"])
         for one in catalog.left_out
     ]
     if json:
@@ -67,7 +64,7 @@ def list_skills(json: AsJson = False) -> None:
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         mark = "●" if row["active"] else "○"
-        tell(f"{mark} {row['name']:<{width}}  {row['source']:<8} {_cut(row['description'])}")
+        tell(f"{mark} {row['name']:<{width}}  {row['source']:<8} {shortened(row['description'], _MAX_SHOWN)}")
         for warning in row["warnings"]:
             tell(f"  {'':<{width}}  {warning}")
     if any(not row["active"] for row in rows):
@@ -79,10 +76,13 @@ def show(name: Annotated[str, typer.Argument(help="A skill's name.")], json: AsJ
     """Show a skill as the model gets it: what it is, its instructions, its files."""
     catalog = _every(configuration())
     skill = SkillRegistry(catalog).get(name)
-    keys, body = _readable(Path(skill.folder))
+    try:
+        keys, body = keys_of(Path(skill.folder))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{skill.file} could not be read: {error}.") from error
     row = _row(skill, catalog, is_active=True)
     if json:
-        print_json({**row, "keys": {k: _plain(v) for k, v in keys.items()}, "instructions": body.strip()})
+        print_json({**row, "keys": to_builtins(keys, str_keys=True, enc_hook=str), "instructions": body.strip()})
         return
     tell(f"{skill.name} ({skill.source}): {skill.description}\n{row['path']}")
     for warning in skill.warnings:
@@ -103,15 +103,12 @@ def validate(
     """
     given = [Path(folder).absolute() for folder in folders or ()]
     chosen = given or [Path(skill.folder) for skill in _every(configuration()) if skill.source != "bundled"]
-    found = {str(folder): _problems(folder.parent if folder.name == FILE else folder) for folder in chosen}
+    checked = [(str(folder), *_check(folder.parent if folder.name == FILE else folder)) for folder in chosen]
     if json:
-        print_json([{"path": path, "problems": problems} for path, problems in found.items()])
-    else:
-        for path, problems in found.items():
-            tell(f"{'✗' if problems else '✓'} {path}")
-            for problem in (*problems, *_notes(Path(path))):
-                tell(f"  {problem}")
-    if any(found.values()):
+        print_json([{"path": path, "problems": problems} for path, problems, _ in checked])
+    for path, problems, notes in checked if not json else ():
+        tell("\n  ".join((f"{'✗' if problems else '✓'} {path}", *problems, *notes)))
+    if any(problems for _, problems, _ in checked):
         raise typer.Exit(1)
 
 
@@ -131,7 +128,8 @@ def new(
         raise UsageError(f"{folder} is there already.")
     try:
         folder.mkdir(parents=True)
-        text = _TEMPLATE.format(name=name, description=_as_yaml(description), title=name.replace("-", " ").capitalize())
+        quoted = encode(description).decode()  # JSON is YAML, whatever is in the text
+        text = _TEMPLATE.format(name=name, description=quoted, title=name.replace("-", " ").capitalize())
         (folder / FILE).write_text(text, "utf-8")
     except OSError as error:
         raise UsageError(f"{folder} could not be made: {error.strerror}.") from error
@@ -158,58 +156,25 @@ def _row(skill: Skill, catalog: Catalog, *, is_active: bool) -> dict[str, Any]:
     warnings = list(skill.warnings)
     if hidden is not None and hidden.folder != skill.folder:
         warnings.append(f"{hidden.folder} stands before it; /{skill.source}:{skill.name} begins with this one")
-    return {
-        "name": skill.name,
-        "description": skill.description,
-        "path": str(skill.file),
-        "source": skill.source,
-        "active": is_active,
-        "warnings": warnings,
-    }
+    path = str(skill.file)
+    return _shown(skill.name, skill.description, path, skill.source, is_active=is_active, warnings=warnings)
 
 
-def _problems(folder: Path) -> list[str]:
+def _shown(
+    name: str, description: str, path: str, source: str, *, is_active: bool, warnings: list[str]
+) -> dict[str, Any]:
+    about = {"name": name, "description": description, "path": path, "source": source}
+    return {**about, "active": is_active, "warnings": warnings}
+
+
+def _check(folder: Path) -> tuple[list[str], list[str]]:
+    """The faults of a skill, and what is no fault but may not work elsewhere."""
     try:
-        _, body = keys_of(folder)
-        skill = read_skill(folder, "user")
+        keys, body = keys_of(folder)
+        problems = list(read_skill(folder, "user").warnings)
     except (OSError, ValueError) as error:
-        return [getattr(error, "strerror", None) or str(error)]
-    found = list(skill.warnings)
-    if (lines := len(body.splitlines())) > MOST_LINES:
-        found.append(f"its instructions have {lines} lines: of more than {MOST_LINES} move parts to references/")
-    return found
-
-
-def _notes(folder: Path) -> list[str]:
-    """What is no fault, but may not work elsewhere."""
-    try:
-        added = added_keys(keys_of(folder)[0])
-    except (OSError, ValueError):
-        return []
-    return [f"(not in the specification, so other tools may refuse it: {', '.join(added)})"] if added else []
-
-
-def _readable(folder: Path) -> tuple[dict[str, Any], str]:
-    try:
-        return keys_of(folder)
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{folder / FILE} could not be read: {error}.") from error
-
-
-def _plain(value: Any) -> Any:
-    """A value of YAML as JSON can have it: dates as text."""
-    if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
-    if isinstance(value, list):
-        return [_plain(one) for one in value]
-    return value if isinstance(value, str | int | float | bool | None) else str(value)
-
-
-def _as_yaml(text: str) -> str:
-    """Text as a YAML value on one line."""
-    quoted = text.replace("'", "''")
-    return f"'{quoted}'" if any(mark in text for mark in ":#'\"[]{}&*!|>%@`\\") else text
-
-
-def _cut(text: str, longest: int = 80) -> str:
-    return text if len(text) <= longest else f"{text[: longest - 1].rstrip()}…"
+        return [getattr(error, "strerror", None) or str(error)], []
+    if (lines := len(body.splitlines())) > MAX_LINES:
+        problems.append(f"its instructions have {lines} lines: of more than {MAX_LINES} move parts to references/")
+    added = ", ".join(added_keys(keys))
+    return problems, [f"(not in the specification, so other tools may refuse it: {added})"] if added else []

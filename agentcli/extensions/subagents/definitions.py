@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from agentcli.agent.interfaces import SessionStore
 from agentcli.agent.permissions.rules import ALIASES
-from agentcli.extensions.skills.find import read_once, stamp_of
+from agentcli.extensions.skills.find import LeftOut, read_once, stamp_of
 from agentcli.extensions.skills.skill import split_frontmatter, tool_rules
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -40,13 +40,6 @@ class AgentDefinition(Struct, frozen=True, omit_defaults=True):
     model: str = ""
 
 
-class LeftOut(Struct, frozen=True):
-    """A file that defines no agent, and why."""
-
-    file: str
-    why: str
-
-
 class Definitions:
     """The kinds of subagents, by name: the first of a name counts."""
 
@@ -71,12 +64,9 @@ def find_definitions(places: Sequence[tuple[Path, str]], cache: Path | None) -> 
         for file in markdown_files(folder):
             with suppress(OSError):
                 stamps[os.fspath(file)] = stamp_of(file.stat())
-        read, _ = read_once(stamps, AgentDefinition, partial(_read, source=source), cache, folder)
-        for file_name, one in read.items():
-            if one.value is not None:
-                found.append(one.value)
-            else:
-                left_out.append(LeftOut(file_name, one.problem))
+        reading = read_once(stamps, AgentDefinition, partial(_read, source=source), cache, folder)
+        found += reading.values.values()
+        left_out += reading.left_out
     return Definitions(found, left_out)
 
 
@@ -135,7 +125,7 @@ class Agents:
     def definitions(self) -> Definitions:
         definitions = find_definitions(self.places, self._config.paths.cache / "agents")
         for one in definitions.left_out:
-            self._tell(f"{one.file} defines no agent: {one.why}.")
+            self._tell(f"{one.path} defines no agent: {one.why}.")
         return definitions
 
     @cached_property
