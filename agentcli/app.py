@@ -93,7 +93,7 @@ class Builder:
         self.skills = Skills(config, is_bare=extras.bare, tell=on_notice, added=extras.skill_folders)
         self.programs = WorkspacePrograms(config)
         self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice, programs=self.programs)
-        self.agents = Agents(config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
+        self.agents = Agents(config=config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
         self.opening = Opening(
             config,
@@ -217,15 +217,7 @@ class Builder:
     def _offer(self, session: Session, entries: Sequence[Entry]) -> None:
         """Let the session have skills and subagents, each made when one is used, or was active before."""
         calls = session.runtime.calls
-        calls.make_skills = partial(
-            self.skills.session_skills,
-            session.state,
-            calls.workspace,
-            models=self.models,
-            store=session.append,
-            is_busy=lambda: session.is_busy,
-            tell=lambda text: session.publish(Notice(text)),
-        )
+        self.skills.attach(session, self.models)
         if "create_subagent" in calls.tools:
             calls.make_agents = partial(self._subagents, session)
         if any(isinstance(entry.body, SkillActivated) for entry in entries):
@@ -250,8 +242,7 @@ class Builder:
         from agentcli.extensions.subagents.sessions import ChildSessions
 
         children = ChildSessions(
-            self.config,
-            session,
+            parent=session,
             agents=self.agents,
             models=self.models,
             prefix_for=lambda prompt: self.opening.for_agent(prompt).prefix,
@@ -260,8 +251,7 @@ class Builder:
             watch=self._watch,
             notes=self._notes,
         )
-        made: Subagents = children.subagents()
-        return made
+        return children.subagents()
 
     def _checkpoints(self, session_id: str, workspace: Workspace, files: ClientFiles | None) -> Checkpoints | None:
         roots = partial(getattr, workspace.sandbox, "roots")

@@ -14,12 +14,10 @@ from agentcli.models.choice import Models
 from agentcli.settings.load import Config
 from agentcli.settings.paths import home_of, project_root
 from agentcli.settings.trust import SKILL_FOLDERS, project_places
-from agentcli.tools.tool import Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.calls.scopes import SkillsInUse
-    from agentcli.agent.state import AgentState
-    from agentcli.extensions.skills.session import SessionSkills
+    from agentcli.agent.session import Session
 
 _MOST_TOLD = 3
 
@@ -79,23 +77,16 @@ class Skills:
         """What the model is told of them at the beginning of each request."""
         return listing(self.offered, int(window * self._config.settings.skills.share)) if self.offered else ""
 
-    def session_skills(
-        self,
-        state: AgentState,
-        workspace: Workspace,
-        *,
-        models: Models,
-        store: Callable[..., object],
-        is_busy: Callable[[], bool],
-        tell: Callable[[str], None],
-        outer: SkillsInUse | None = None,
-    ) -> SessionSkills:
-        """What activates them in one session; `outer` is the one of the agent that made its agent."""
-        from agentcli.extensions.skills.activation import SkillRegistry
-        from agentcli.extensions.skills.session import SessionSkills
+    def attach(self, session: Session, models: Models, *, outer: SkillsInUse | None = None) -> None:
+        """Let a session use skills, when it asks for them first; `outer` are those of the agent that made its agent."""
 
-        registry, known_model = SkillRegistry(self.catalog), partial(model_named, models=models)
-        return SessionSkills(registry, state, workspace, store, is_busy, known_model, tell, outer)
+        def make() -> SkillsInUse:
+            from agentcli.extensions.skills.activation import SkillRegistry
+            from agentcli.extensions.skills.session import SessionSkills
+
+            return SessionSkills(SkillRegistry(self.catalog), session, partial(model_named, models=models), outer)
+
+        session.runtime.calls.make_skills = make
 
 
 def _told(catalog: Catalog) -> list[str]:

@@ -11,8 +11,10 @@ from typing import Any, Literal
 from msgspec import structs
 
 from agentcli.agent.calls.scopes import Call, SessionCalls, SkillsInUse
+from agentcli.agent.events import Notice
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.rules import ALIASES, Rule, parse_rule
+from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState
 from agentcli.conversation.active_skills import active_on, note_of
 from agentcli.conversation.conversation import Conversation
@@ -23,7 +25,7 @@ from agentcli.extensions.skills.activation import Activation, By, SkillRegistry,
 from agentcli.extensions.skills.skill import Skill
 from agentcli.settings.files import read_small_file
 from agentcli.tools.builtin.arguments import SkillCall
-from agentcli.tools.tool import ToolOutput, Workspace
+from agentcli.tools.tool import ToolOutput
 
 _ALWAYS_CALLED = ("skill",)  # so that the model can end what narrows its tools
 
@@ -45,39 +47,39 @@ class _Override:
 class SessionSkills:
     """What `registry` has active is what the log's path tells, and the state has what that changes.
 
-    `store` appends entries, `is_busy` tells if a turn runs. `known_model` gives `provider/model` for what a skill calls
-    a model, and raises `UserError` for one that cannot be used here. `tell` is for the person. The tools that skills of
-    the agent `outer` leave are all that this one has.
+    `known_model` gives `provider/model` for what a skill calls a model while another one is used, and raises
+    `UserError` for one that cannot be used here. The tools that skills of the agent `outer` leave are all that this
+    one has.
     """
 
     registry: SkillRegistry
-    state: AgentState
-    workspace: Workspace
-    store: Store
-    is_busy: Callable[[], bool]
+    session: Session
     known_model: Callable[[str, str], str]
-    tell: Callable[[str], None]
     outer: SkillsInUse | None = None
     _granted: dict[str, list[Rule]] = field(default_factory=dict)
     _is_fresh: set[str] = field(default_factory=set)
     _overrides: list[_Override] = field(default_factory=list)
 
-    async def activate(self, name: str, *, request: str = "", by: By = "person", session: Any) -> Activation:
-        """Activate a skill; its instructions reach the model with the next request. Raises `UserError`.
+    @property
+    def state(self) -> AgentState:
+        return self.session.state
 
-        `session` are the session's calls, with which commands in its text are run.
-        """
+    def tell(self, text: str) -> None:
+        self.session.publish(Notice(text))
+
+    async def activate(self, name: str, *, request: str = "", by: By = "person") -> Activation:
+        """Activate a skill; its instructions reach the model with the next request. Raises `UserError`."""
         skill = self.registry.check(name, by=by)
-        text = await self._text(skill, request, session)
+        text = await self._text(skill, request)
         activation = self.registry.activate(name, request=request, by=by, instructions=text)
         note = reminder(activation.instructions)
         try:
-            if self.is_busy():
-                self.store(SkillActivated(activation.id, skill.record, by))
+            if self.session.is_busy:
+                self.session.append(SkillActivated(activation.id, skill.record, by))
                 self.state.notes.append(note)
             else:
                 self._is_fresh.add(activation.id)
-                self.store(SkillActivated(activation.id, skill.record, by), note)
+                self.session.append(SkillActivated(activation.id, skill.record, by), note)
         except BaseException:
             self.registry.active.remove(activation)
             raise
@@ -85,7 +87,7 @@ class SessionSkills:
         self._apply(activation)
         return activation
 
-    async def _text(self, skill: Skill, request: str, session: Any) -> str:
+    async def _text(self, skill: Skill, request: str) -> str:
         try:
             body = skill.instructions()
         except (OSError, ValueError) as error:
@@ -95,17 +97,29 @@ class SessionSkills:
         template = Template(
             skill.name, body, tuple(self._rules(skill)), skill.file, takes_words=skill.takes_words, adds_argument=False
         )
-        return await expanded(template, request, self.state, session)
+        return await expanded(template, request, self.state, self.session.runtime.calls)
 
     async def answer(self, call: Call, given: SkillCall) -> ToolOutput:
-        """Run a call of `skill`. Raises `ToolError`."""
-        return await run_skill_call(self, call, given)
+        """Run a call of `skill`: find, activate or end one, or read its files. Raises `ToolError`."""
+        try:
+            if given.end:
+                ended = self.end(given.name, by="model")
+                return ToolOutput(f"The skill {ended.skill.name} has ended.", summary=f"{ended.skill.name} ended")
+            if given.level == 1:
+                return _found(self.registry, given.name)
+            if given.resource or given.level == 3:
+                return await asyncio.to_thread(_resource, self.registry, given)
+            activation = await self.activate(given.name, by="model")
+        except UserError as error:
+            raise ToolError(str(error), kind="validation_error") from error
+        name = activation.skill.name
+        return ToolOutput(f"The skill {name} is active; its instructions follow.", summary=f"{name} is active")
 
     def end(self, name: str = "", *, by: By = "person", store: Store | None = None) -> Activation:
         """End a skill, or the innermost one of the model's. Raises `UsageError`."""
         ended = self.registry.deactivate(name, by=by)
         self._undo(ended)
-        (store or self.store)(SkillEnded(ended.id))
+        (store or self.session.append)(SkillEnded(ended.id))
         self.state.notes.append(reminder(f"The skill {ended.skill.name} has ended: its instructions hold no longer."))
         return ended
 
@@ -127,7 +141,7 @@ class SessionSkills:
         live = {one.id for one in self.registry.active}
         for entry in (one for one in told if one.id not in live):
             if entry.by == "model" and not is_resumed:
-                self.store(SkillEnded(entry.id))
+                self.session.append(SkillEnded(entry.id))
             else:
                 self._resume(entry, conversation)
 
@@ -139,7 +153,7 @@ class SessionSkills:
             try:
                 made = SkillRegistry([skill]).activate(entry.skill.name)
             except UsageError as error:
-                self.store(SkillEnded(entry.id))
+                self.session.append(SkillEnded(entry.id))
                 self.tell(str(error))
                 return
             self.state.notes.append(reminder(made.instructions))
@@ -186,7 +200,7 @@ class SessionSkills:
         if skill.effort:
             self._override(activation.id, "effort", skill.effort)
         for path in self._files(skill):
-            self.workspace.sandbox.grant(path, "read")
+            self.session.runtime.calls.workspace.sandbox.grant(path, "read")
 
     def _override(self, id: str, key: Literal["model", "effort"], value: Any) -> None:
         self._overrides.append(_Override(id, key, value, getattr(self.state, key)))
@@ -204,7 +218,7 @@ class SessionSkills:
             elif getattr(self.state, override.key) == override.value:
                 setattr(self.state, override.key, override.before)
         for path in self._files(activation.skill):
-            self.workspace.sandbox.revoke(path, "read")
+            self.session.runtime.calls.workspace.sandbox.revoke(path, "read")
 
     def _files(self, skill: Skill) -> list[Path]:
         folder = Path(skill.folder).resolve()
@@ -221,26 +235,9 @@ def skills_of(calls: SessionCalls) -> SessionSkills:
 _MOST_FOUND = 50
 
 
-async def run_skill_call(skills: SessionSkills, call: Call, given: SkillCall) -> ToolOutput:
-    """Raises `ToolError`."""
-    try:
-        if given.end:
-            ended = skills.end(given.name, by="model")
-            return ToolOutput(f"The skill {ended.skill.name} has ended.", summary=f"{ended.skill.name} ended")
-        if given.level == 1:
-            return _found(skills, given.name)
-        if given.resource or given.level == 3:
-            return await asyncio.to_thread(_resource, skills, given)
-        activation = await skills.activate(given.name, by="model", session=call.turn.session)
-    except UserError as error:
-        raise ToolError(str(error), kind="validation_error") from error
-    name = activation.skill.name
-    return ToolOutput(f"The skill {name} is active; its instructions follow.", summary=f"{name} is active")
-
-
-def _found(skills: SessionSkills, word: str) -> ToolOutput:
+def _found(registry: SkillRegistry, word: str) -> ToolOutput:
     """Level 1: the skills whose name or description has a word."""
-    offered = [skill for skill in skills.registry.catalog if skill.for_model]
+    offered = [skill for skill in registry.catalog if skill.for_model]
     found = [skill for skill in offered if word.lower() in f"{skill.name} {skill.description}".lower()]
     lines = [f"- {skill.name}: {skill.description}" for skill in found[:_MOST_FOUND]]
     if len(found) > _MOST_FOUND:
@@ -248,10 +245,10 @@ def _found(skills: SessionSkills, word: str) -> ToolOutput:
     return ToolOutput("\n".join(lines) or f"No skill has {word!r} in its name or description.", summary=f"{len(found)}")
 
 
-def _resource(skills: SessionSkills, given: SkillCall) -> ToolOutput:
+def _resource(registry: SkillRegistry, given: SkillCall) -> ToolOutput:
     """Level 3: a file of a skill's folder, or without a name the list of them. Raises `ToolError`."""
-    skill = skills.registry.get(given.name or next((one.skill.name for one in reversed(skills.registry.active)), ""))
-    if not skill.for_model and not skills.registry.is_active(skill.name):
+    skill = registry.get(given.name or next((one.skill.name for one in reversed(registry.active)), ""))
+    if not skill.for_model and not registry.is_active(skill.name):
         raise ToolError(f"Only the user activates the skill {skill.name}.", kind="permission_denied")
     if not given.resource:
         return ToolOutput("\n".join(skill.resources()) or "The skill has no other files.")

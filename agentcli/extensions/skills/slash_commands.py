@@ -49,12 +49,11 @@ def _runner(name: str) -> Callable[[CommandHost, str], Awaitable[Outcome]]:
 
 async def _activate(host: CommandHost, name: str, argument: str = "") -> None:
     """Activate it; once more where the person had done so before, for its text may stand for the argument."""
-    calls = host.session.runtime.calls
-    skills = skills_of(calls)
+    skills = skills_of(host.session.runtime.calls)
     skill = skills.registry.get(name)
     if any(one.skill.name == skill.name and one.by == "person" for one in skills.registry.active):
         skills.end(skill.name)
-    await skills.activate(name, request=argument, session=calls)
+    await skills.activate(name, request=argument)
 
 
 async def _skills(host: CommandHost, argument: str) -> Outcome:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -24,7 +25,8 @@ from agentcli.settings.trust import agent_places
 
 BUILT_IN = Path(__file__).with_name("builtin")
 DEFAULT = "general"
-_LONGEST_TOLD = 200  # characters of a description
+AGENTS_FILE = "agents.db"  # in the state folder
+_MAX_DESCRIPTION = 200  # characters of a description
 _HEAD = "# Agents\nBesides explore, review and general, create_subagent knows:\n"
 
 
@@ -40,34 +42,26 @@ class AgentDefinition(Struct, frozen=True, omit_defaults=True):
     model: str = ""
 
 
-class Definitions:
-    """The kinds of subagents, by name: the first of a name counts."""
+class Definitions(NamedTuple):
+    """The kinds of subagents by name, and the files that define none."""
 
-    def __init__(self, found: Sequence[AgentDefinition], left_out: Sequence[LeftOut] = ()) -> None:
-        self.by_name: dict[str, AgentDefinition] = {}
-        for one in found:
-            self.by_name.setdefault(one.name, one)
-        self.left_out = tuple(left_out)
-
-    def listing(self) -> str:
-        """The text that tells a model of those that are not built in; empty where there is none."""
-        own = [one for one in self.by_name.values() if one.source != "built in"]
-        return _HEAD + "\n".join(f"- {one.name}: {one.description[:_LONGEST_TOLD]}" for one in own) if own else ""
+    by_name: dict[str, AgentDefinition]
+    left_out: list[LeftOut]
 
 
 def find_definitions(places: Sequence[tuple[Path, str]], cache: Path | None) -> Definitions:
-    """Those of all places, each with its source; the first counts most."""
-    found: list[AgentDefinition] = []
-    left_out: list[LeftOut] = []
+    """Those of all places, each with its source; the first of a name counts."""
+    found = Definitions({}, [])
     for folder, source in (*places, (BUILT_IN, "built in")):
         stamps = {}
         for file in markdown_files(folder):
             with suppress(OSError):
                 stamps[os.fspath(file)] = stamp_of(file.stat())
         reading = read_once(stamps, AgentDefinition, partial(_read, source=source), cache, folder)
-        found += reading.values.values()
-        left_out += reading.left_out
-    return Definitions(found, left_out)
+        for one in reading.values.values():
+            found.by_name.setdefault(one.name, one)
+        found.left_out.extend(reading.left_out)
+    return found
 
 
 def _read(name: str, source: str) -> AgentDefinition:
@@ -96,48 +90,47 @@ def _tools(value: Any) -> tuple[str, ...] | None:
     return tuple(ALIASES.get(name, name) for name in names)
 
 
-AGENTS_FILE = "agents.db"  # in the state folder
-
-
+@dataclass(kw_only=True)
 class Agents:
     """The kinds of subagents that settings and trust let a session have, and where their conversations are kept.
 
     They are looked for when they are asked for; a lasting store is a file beside that of people's conversations.
     """
 
-    def __init__(self, config: Config, *, is_bare: bool, is_lasting: bool, tell: Callable[[str], None]) -> None:
-        self._config = config
-        self._is_bare = is_bare
-        self._is_lasting = is_lasting
-        self._tell = tell
+    config: Config
+    is_bare: bool
+    is_lasting: bool
+    tell: Callable[[str], None]
 
     @cached_property
     def places(self) -> list[tuple[Path, str]]:
         """The folders that are there, that which counts most first."""
-        if self._is_bare:
+        if self.is_bare:
             return []
-        config = self._config
+        config = self.config
         found = [(place, "project") for place in agent_places(config.cwd)] if config.uses_project else []
         users = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
         return found + [(folder, "user") for folder in users if folder.is_dir()]
 
     @cached_property
     def definitions(self) -> Definitions:
-        definitions = find_definitions(self.places, self._config.paths.cache / "agents")
+        definitions = find_definitions(self.places, self.config.paths.cache / "agents")
         for one in definitions.left_out:
-            self._tell(f"{one.path} defines no agent: {one.why}.")
+            self.tell(f"{one.path} defines no agent: {one.why}.")
         return definitions
 
     @cached_property
     def store(self) -> SessionStore:
-        if not self._is_lasting:
+        if not self.is_lasting:
             return MemorySessions()
-        return SqliteSessions(self._config.paths.state / AGENTS_FILE, on_notice=self._tell)
+        return SqliteSessions(self.config.paths.state / AGENTS_FILE, on_notice=self.tell)
 
     async def aclose(self) -> None:
         if "store" in vars(self):
             await self.store.close()
 
     def listing(self) -> str:
-        """What the model is told of those that are not built in."""
-        return self.definitions.listing() if self.places else ""
+        """The text that tells a model of those that are not built in; empty where there is none."""
+        kinds = self.definitions.by_name.values() if self.places else ()
+        own = [f"- {one.name}: {one.description[:_MAX_DESCRIPTION]}" for one in kinds if one.source != "built in"]
+        return _HEAD + "\n".join(own) if own else ""

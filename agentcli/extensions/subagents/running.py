@@ -23,20 +23,20 @@ from agentcli.agent.events import (
     TurnFailed,
     UsageReported,
 )
-from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
 from agentcli.agent.permissions.approvals import NOBODY_LEFT
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import ToolError, UsageError, UserError, did_you_mean
-from agentcli.extensions.subagents.definitions import DEFAULT, AgentDefinition, Definitions
+from agentcli.extensions.subagents.definitions import DEFAULT, AgentDefinition, Agents
 from agentcli.llm.messages import Text, Usage
 from agentcli.tools.builtin.arguments import CreateSubagent
 from agentcli.tools.tool import ToolOutput
 
-MOST_RUNNING = 4  # at a time; the others wait
-_MOST_EARLIER = 20
+MAX_RUNNING = 4  # at a time; the others wait
+_MAX_EARLIER = 20
 
 
 @dataclass
@@ -69,29 +69,17 @@ MakeSession = Callable[[Call, AgentRun, AgentDefinition, CreateSubagent], Awaita
 
 
 class Subagents:
-    """The subagents of the session `parent`. Those in the background add to `reports`; `has_report` is told of each.
+    """The subagents of the session `parent`. Those in the background add to `reports`, which start its next turn."""
 
-    `store` keeps their conversations, as the user's that `parent` is.
-    """
-
-    def __init__(
-        self,
-        definitions: Definitions,
-        make: MakeSession,
-        has_report: Callable[[], None],
-        *,
-        store: SessionStore,
-        parent: str,
-    ) -> None:
-        self.definitions = definitions
+    def __init__(self, agents: Agents, parent: Session, make: MakeSession) -> None:
+        self.definitions = agents.definitions
         self.runs: list[AgentRun] = []
-        self._make = make
-        self._has_report = has_report
-        self._store = store
-        self._parent = parent
-        self._places = asyncio.Semaphore(MOST_RUNNING)
-        self._background: dict[str, asyncio.Task[None]] = {}
         self.reports: list[str] = []
+        self._store = agents.store
+        self._parent = parent
+        self._make = make
+        self._places = asyncio.Semaphore(MAX_RUNNING)
+        self._background: dict[str, asyncio.Task[None]] = {}
 
     @property
     def sessions(self) -> list[Session]:
@@ -130,7 +118,7 @@ class Subagents:
         except ToolError as error:
             output = str(error)
         self.reports.append(f"<system-reminder>The subagent {run.id} reports:\n{output}</system-reminder>")
-        self._has_report()
+        self._parent.heed_reports()
 
     async def _answered(
         self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent
@@ -220,7 +208,7 @@ class Subagents:
 
     async def earlier(self) -> Sequence[SessionInfo]:
         """Those of this session that are stored, the newest first."""
-        return await self._store.list(user_id=self._parent, limit=_MOST_EARLIER)
+        return await self._store.list(user_id=self._parent.id, limit=_MAX_EARLIER)
 
     async def transcript(self, id: str) -> Sequence[Entry]:
         """What one said and did, by its id or its session's. Raises `UserError`."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agentcli.agent.accounting.budgets import MemoryAccount
@@ -26,13 +25,12 @@ from agentcli.extensions.subagents.running import AgentRun, Subagents
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import Models
-from agentcli.settings.load import Config
 from agentcli.tools.builtin.arguments import CreateSubagent
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import FileLedger, Workspace
 
 NOT_FOR_SUBAGENTS = ("create_subagent", "ask_user")
-_ONLY_READ = frozenset(("none", "read", "web"))
+_IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))
 
 
 class _RollingMeter(UsageCollector):
@@ -49,6 +47,7 @@ class _RollingMeter(UsageCollector):
         self._charge(model, usage, cost_usd)
 
 
+@dataclass(frozen=True, kw_only=True)
 class ChildSessions:
     """Makes the sessions of the subagents of one parent.
 
@@ -56,44 +55,24 @@ class ChildSessions:
     within its window, of its state and workspace.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        parent: Session,
-        *,
-        agents: Agents,
-        models: Models,
-        prefix_for: Callable[[str], Callable[[ModelInfo, ToolRegistry], Prefix]],
-        nested: Callable[[], NestedInstructions | None],
-        skills: Skills,
-        watch: Callable[[AgentState, Workspace, Any], ContextWatch],
-        notes: Callable[[Workspace, ModelInfo], list[User]],
-    ) -> None:
-        self._config = config
-        self._parent = parent
-        self._agents = agents
-        self._models = models
-        self._prefix_for = prefix_for
-        self._nested = nested
-        self._skills = skills
-        self._watch = watch
-        self._notes = notes
+    parent: Session
+    agents: Agents
+    models: Models
+    prefix_for: Callable[[str], Callable[[ModelInfo, ToolRegistry], Prefix]]
+    nested: Callable[[], NestedInstructions | None]
+    skills: Skills
+    watch: Callable[[AgentState, Workspace, Any], ContextWatch]
+    notes: Callable[[Workspace, ModelInfo], list[User]]
 
     def subagents(self) -> Subagents:
-        return Subagents(
-            self._agents.definitions,
-            self.make,
-            self._parent.heed_reports,
-            store=self._agents.store,
-            parent=self._parent.id,
-        )
+        return Subagents(self.agents, self.parent, self.make)
 
     async def make(self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent) -> Session:
         """The session of a subagent, ready for its task. Raises `UserError`, `ToolError`."""
-        runtime, parent = self._parent.runtime, self._parent.state
+        runtime, parent = self.parent.runtime, self.parent.state
         tools = self._tools(runtime.calls.tools, definition, given)
-        if parent.mode == "plan" and any(tool.effect not in (*_ONLY_READ, "command") for tool in tools):
-            tools = tools.clone(exclude=[tool.name for tool in tools if tool.effect not in (*_ONLY_READ, "command")])
+        if parent.mode == "plan" and (changing := [tool.name for tool in tools if tool.effect not in _IN_PLAN_MODE]):
+            tools = tools.clone(exclude=changing)
         log, entries = await self._log(given, run)
         workspace = replace(runtime.calls.workspace, files=FileLedger(), shell_cwd=None, past=None)
         limits: dict[str, float] = {"usd": given.max_budget_usd} if given.max_budget_usd else {}
@@ -106,12 +85,12 @@ class ChildSessions:
         )
         state = rebuilt(state, entries)
         state.meter = _RollingMeter(call.turn.charge)
-        info = self._models.info(state.model)
+        info = self.models.info(state.model)
         if not entries:
-            state.notes.extend(self._notes(workspace, info))
+            state.notes.extend(self.notes(workspace, info))
         state.notes.extend(mode_notes("default", state.mode))
-        nested = self._nested()
-        watch = self._watch(state, workspace, nested)
+        nested = self.nested()
+        watch = self.watch(state, workspace, nested)
         calls = SessionCalls(
             replace(runtime.calls.services, workspace=workspace),
             tools,
@@ -121,16 +100,7 @@ class ChildSessions:
         )
         session = Session(state, self._runtime(runtime, calls, log, definition, given, watch, nested))
         watch.paid = session.paid
-        calls.make_skills = partial(
-            self._skills.session_skills,
-            state,
-            workspace,
-            models=self._models,
-            store=session.append,
-            is_busy=lambda: session.is_busy,
-            tell=lambda text: session.publish(Notice(text)),
-            outer=runtime.calls.skills,
-        )
+        self.skills.attach(session, self.models, outer=runtime.calls.skills)
         if runtime.calls.skills is not None:  # what narrows the parent's tools holds here, too
             calls.open_skills()
         return session
@@ -139,14 +109,14 @@ class ChildSessions:
         self, parent: Runtime, calls: SessionCalls, log: Any, definition: AgentDefinition, given: CreateSubagent,
         watch: ContextWatch, nested: Any,
     ) -> Runtime:  # fmt: skip
-        settings = self._config.settings.agents
+        settings = self.agents.config.settings.agents
         most = min(given.max_turns or settings.max_turns, settings.max_turns)
         limits = Limits(most, parent.limits.max_tokens)
         return replace(
             parent,
             calls=calls,
             log=log,
-            prefix_for=self._prefix_for(definition.prompt),
+            prefix_for=self.prefix_for(definition.prompt),
             limits=limits,
             most_breaks=1,
             context_policy=watch,
@@ -158,25 +128,25 @@ class ChildSessions:
 
     async def _log(self, given: CreateSubagent, run: AgentRun) -> tuple[Any, list[Any]]:
         if given.resume:
-            info, _ = await self._agents.store.load(given.resume)
-            if info.user_id != self._parent.id:
+            info, _ = await self.agents.store.load(given.resume)
+            if info.user_id != self.parent.id:
                 raise UsageError(f"{given.resume} is no subagent of this session.")
-            return await self._agents.store.open(info.id)
+            return await self.agents.store.open(info.id)
         name = f"{run.id}: {' '.join(given.task.split())[:60]}"
-        return await self._agents.store.create(cwd=self._config.cwd, name=name, user_id=self._parent.id), []
+        return await self.agents.store.create(cwd=self.agents.config.cwd, name=name, user_id=self.parent.id), []
 
     def _model(self, definition: AgentDefinition, given: CreateSubagent, now: str) -> str:
-        wanted = given.model or self._config.settings.agents.models.get(definition.name) or definition.model
+        wanted = given.model or self.agents.config.settings.agents.models.get(definition.name) or definition.model
         if not wanted:
             return now
         try:
             if wanted.startswith("scripted/") and not now.startswith("scripted/"):
                 raise UsageError("a script answers only where one was chosen for the session.")
-            return model_named(wanted, now, self._models)
+            return model_named(wanted, now, self.models)
         except UsageError as error:
             if given.model:
                 raise
-            self._parent.publish(Notice(f"The agent {definition.name} asks for {wanted}: {error} Going on with {now}."))
+            self.parent.publish(Notice(f"The agent {definition.name} asks for {wanted}: {error} Going on with {now}."))
             return now
 
     def _tools(self, tools: ToolRegistry, definition: AgentDefinition, given: CreateSubagent) -> ToolRegistry:
