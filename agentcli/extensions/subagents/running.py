@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from agentcli.agent.accounting.budgets import in_words
-from agentcli.agent.calls.scopes import Call, Decide, SessionCalls
+from agentcli.agent.calls.scopes import Ask, Call, Decide, SessionCalls
 from agentcli.agent.events import (
     ApprovalRequested,
     ApprovalSettled,
     Done,
-    Emit,
     SubagentEnd,
     SubagentEnded,
     SubagentStarted,
@@ -44,17 +43,16 @@ class AgentRun:
     """A subagent of this session, also one that has ended. `doing` is what it does now, in a line."""
 
     id: str
-    call_id: str
-    agent: str
-    task: str
+    definition: AgentDefinition
+    given: CreateSubagent
+    call: Call = field(repr=False)
+    session: Session | None = field(default=None, repr=False)
     session_id: str = ""
-    model: str = ""
     end: SubagentEnd | None = None
     doing: str = ""
     turns: int = 0
     usage: Usage = Usage()
     cost_usd: float | None = 0.0
-    session: Session | None = field(default=None, repr=False)
 
     @property
     def spent(self) -> str:
@@ -64,8 +62,7 @@ class AgentRun:
         return f"{rounds} · {self.usage.context_tokens:,} tokens{cost}"
 
 
-# Makes the session of a subagent: for which call, under which name, of which kind, asked what.
-MakeSession = Callable[[Call, AgentRun, AgentDefinition, CreateSubagent], Awaitable[Session]]
+MakeSession = Callable[[AgentRun], Awaitable[Session]]
 
 
 class Subagents:
@@ -80,11 +77,6 @@ class Subagents:
         self._make = make
         self._places = asyncio.Semaphore(MAX_RUNNING)
         self._background: dict[str, asyncio.Task[None]] = {}
-
-    @property
-    def sessions(self) -> list[Session]:
-        """Those that run now."""
-        return [run.session for run in self.runs if run.session is not None]
 
     def definition(self, name: str) -> AgentDefinition:
         """Raises `UsageError` that names those there are."""
@@ -101,68 +93,59 @@ class Subagents:
             definition = self.definition(given.agent)
         except UsageError as error:
             raise ToolError(str(error), kind="not_found") from error
-        run = AgentRun(f"{definition.name}-{len(self.runs) + 1}", call.use.id, definition.name, given.task)
+        run = AgentRun(f"{definition.name}-{len(self.runs) + 1}", definition, given, call)
         self.runs.append(run)
         if not given.background:
-            return await self._answered(call, run, definition, given)
-        task = asyncio.create_task(self._in_background(call, run, definition, given))
+            return await self._answer_of(run)
+        task = asyncio.create_task(self._report(run))
         self._background[run.id] = task
         task.add_done_callback(lambda done: self._background.pop(run.id, None))
         return ToolOutput(f"{run.id} works in the background; its report comes by itself.", summary=run.id)
 
-    async def _in_background(
-        self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent
-    ) -> None:
+    async def _report(self, run: AgentRun) -> None:
         try:
-            output = str((await self._answered(call, run, definition, given)).content)
+            output = str((await self._answer_of(run)).content)
         except ToolError as error:
             output = str(error)
         self.reports.append(f"<system-reminder>The subagent {run.id} reports:\n{output}</system-reminder>")
         self._parent.heed_reports()
 
-    async def _answered(
-        self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent
-    ) -> ToolOutput:
-        async with self._place_for(run):
-            run.session = child = await self._made(call, run, definition, given)
-            run.session_id, run.model = child.id, child.state.model
-            calls = child.runtime.calls
-            calls.ask = self._asks(call, run) if call.turn.session.ask is not None else None
-            emit = call.turn.emit
-            emit(SubagentStarted(run.id, call.use.id, run.agent, given.task, child.id, run.model, agent_id=run.id))
-            try:
-                end = await self._heard(child, given.task, run, emit)
-            finally:
-                try:
-                    await _closed(child)
-                finally:
-                    emit(_ended(run, child))
-        call.turn.denials.extend(end.denials)
-        return _output(run, end, _said(child))
-
-    @asynccontextmanager
-    async def _place_for(self, run: AgentRun) -> AsyncIterator[None]:
-        """Wait for one of the places; one that has not answered in the end was stopped, or never began."""
+    async def _answer_of(self, run: AgentRun) -> ToolOutput:
+        """Run a subagent once one of the places is free. Raises `ToolError`."""
+        turn = run.call.turn
         try:
             async with self._places:
-                yield
+                run.session = child = await self._session_of(run)
+                run.session_id = child.id
+                child.runtime.calls.ask = self._asks(run) if turn.session.ask is not None else None
+                about = (run.definition.name, run.given.task, child.id, child.state.model)
+                turn.emit(SubagentStarted(run.id, run.call.use.id, *about, agent_id=run.id))
+                try:
+                    end = await self._heard(run, child)
+                finally:
+                    try:
+                        await _closed(child)
+                    finally:
+                        turn.emit(_ended(run, child))
         finally:
-            run.end = run.end or "stopped"
+            run.end = run.end or "stopped"  # perhaps before it began
+        turn.denials.extend(end.denials)
+        return _output(run, end, _said(child))
 
-    async def _made(self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent) -> Session:
+    async def _session_of(self, run: AgentRun) -> Session:
         """Raises `ToolError`."""
         try:
-            return await self._make(call, run, definition, given)
+            return await self._make(run)
         except (UserError, ToolError) as error:
             run.end = "failed"
             if isinstance(error, ToolError):
                 raise
             raise ToolError(str(error), kind="validation_error") from error
 
-    async def _heard(self, child: Session, task: str, run: AgentRun, emit: Emit) -> Done | TurnFailed:
+    async def _heard(self, run: AgentRun, child: Session) -> Done | TurnFailed:
         """Ask the subagent and pass its events on until its turn ends."""
         async with aclosing(child.subscribe()) as events:
-            child.submit(Prompt((Text(task),)))
+            child.submit(Prompt((Text(run.given.task),)))
             async for event in events:
                 match event:
                     case Done() | TurnFailed():
@@ -175,22 +158,20 @@ class Subagents:
                         run.turns += 1
                     case _:
                         pass
-                emit(event)
+                run.call.turn.emit(event)
         raise AssertionError("a subscription does not end by itself")
 
-    def _asks(
-        self, call: Call, run: AgentRun
-    ) -> Callable[[ApprovalRequested, Decide | None], Awaitable[Approve | Verdict]]:
+    def _asks(self, run: AgentRun) -> Ask:
         """Let the parent's person answer a question of the subagent, under an id of its own."""
 
         async def ask(request: ApprovalRequested, decide: Decide | None) -> Approve | Verdict:
-            if (outer := call.turn.session.ask) is None:
+            if (outer := run.call.turn.session.ask) is None:
                 return Approve(request.id, False, comment=NOBODY_LEFT)
             asked = replace(request, id=f"{run.id}/{request.id}", title=f"{run.id}: {request.title}", agent_id=run.id)
             try:
                 answer = await outer(asked, decide)
             except asyncio.CancelledError:  # it is stopped while it waits
-                call.turn.emit(ApprovalSettled(asked.id, agent_id=run.id))
+                run.call.turn.emit(ApprovalSettled(asked.id, agent_id=run.id))
                 raise
             if isinstance(answer, Approve) and answer.stops and not answer.allowed and run.session is not None:
                 run.session.submit(Interrupt())  # the person stops all of it
@@ -200,11 +181,10 @@ class Subagents:
 
     def stop(self, id: str) -> None:
         """End one that runs; its parent gets what it has. Raises `UsageError`."""
-        run = next((run for run in self.runs if run.id == id and run.session is not None), None)
-        if run is None or run.session is None:
-            running = [run.id for run in self.runs if run.session is not None]
+        running = {run.id: run.session for run in self.runs if run.session is not None}
+        if id not in running:
             raise UsageError(f"No subagent {id!r} runs{did_you_mean(id, running)}.")
-        run.session.submit(Interrupt())
+        running[id].submit(Interrupt())
 
     async def earlier(self) -> Sequence[SessionInfo]:
         """Those of this session that are stored, the newest first."""
@@ -220,8 +200,9 @@ class Subagents:
 
     def submit(self, op: Op) -> None:
         """Ask all that run now for something."""
-        for session in self.sessions:
-            session.submit(op)
+        for run in self.runs:
+            if run.session is not None:
+                run.session.submit(op)
 
     def take_reports(self) -> list[str]:
         reports, self.reports = self.reports, []
@@ -266,7 +247,7 @@ def _ended(run: AgentRun, child: Session) -> SubagentEnded:
     total = child.state.meter.total
     run.session, run.end, run.usage, run.cost_usd = None, run.end or "stopped", total.usage, total.whole_usd
     return SubagentEnded(
-        run.id, run.call_id, run.end, run.turns, run.usage, run.cost_usd, _said(child), agent_id=run.id
+        run.id, run.call.use.id, run.end, run.turns, run.usage, run.cost_usd, _said(child), agent_id=run.id
     )
 
 
@@ -310,6 +291,6 @@ def _output(run: AgentRun, end: Done | TurnFailed, said: str) -> ToolOutput:
     why = _WHY.get(run.end or "", "").format(error=error, reason=reason)
     told = f"{run.id}: {run.spent} · session {run.session_id}"
     content = "\n\n".join(part for part in (why, said or (why and "It had said nothing yet."), f"[{told}]") if part)
-    structured = {"agent": run.agent, "session_id": run.session_id, "end": run.end, "cost_usd": run.cost_usd}
+    structured = {"agent": run.definition.name, "session_id": run.session_id, "end": run.end, "cost_usd": run.cost_usd}
     summary = f"{run.end} · {run.spent}"
     return ToolOutput(content, structured, summary, is_error=run.end == "failed")

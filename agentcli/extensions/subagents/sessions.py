@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from agentcli.agent.accounting.budgets import MemoryAccount
 from agentcli.agent.accounting.usage import UsageCollector
-from agentcli.agent.calls.scopes import Call, SessionCalls
+from agentcli.agent.calls.scopes import SessionCalls
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice
+from agentcli.agent.interfaces import SessionLog
 from agentcli.agent.permissions.modes import mode_notes
 from agentcli.agent.permissions.rules import ALIASES, Rule
 from agentcli.agent.runtime import Limits, Prefix, Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
-from agentcli.conversation.entries import User
+from agentcli.conversation.entries import Entry, User
 from agentcli.errors import ToolError, UsageError
 from agentcli.extensions.skills.config import Skills, model_named
-from agentcli.extensions.subagents.definitions import AgentDefinition, Agents
+from agentcli.extensions.subagents.definitions import Agents
 from agentcli.extensions.subagents.running import AgentRun, Subagents
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import Models
-from agentcli.tools.builtin.arguments import CreateSubagent
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import FileLedger, Workspace
 
@@ -67,17 +67,17 @@ class ChildSessions:
     def subagents(self) -> Subagents:
         return Subagents(self.agents, self.parent, self.make)
 
-    async def make(self, call: Call, run: AgentRun, definition: AgentDefinition, given: CreateSubagent) -> Session:
+    async def make(self, run: AgentRun) -> Session:
         """The session of a subagent, ready for its task. Raises `UserError`, `ToolError`."""
-        runtime, parent = self.parent.runtime, self.parent.state
-        tools = self._tools(runtime.calls.tools, definition, given)
+        runtime, parent, call, given = self.parent.runtime, self.parent.state, run.call, run.given
+        tools = self._tools(runtime.calls.tools, run)
         if parent.mode == "plan" and (changing := [tool.name for tool in tools if tool.effect not in _IN_PLAN_MODE]):
             tools = tools.clone(exclude=changing)
-        log, entries = await self._log(given, run)
+        log, entries = await self._log(run)
         workspace = replace(runtime.calls.workspace, files=FileLedger(), shell_cwd=None, past=None)
         limits: dict[str, float] = {"usd": given.max_budget_usd} if given.max_budget_usd else {}
         state = AgentState(
-            self._model(definition, given, parent.model),
+            self._model(run, parent.model),
             parent.mode,
             rules=parent.rules,
             budgets=call.turn.budgets.within(MemoryAccount("subagent", limits)),  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ class ChildSessions:
             client=runtime.calls.client,
             made_by=call,
         )
-        session = Session(state, self._runtime(runtime, calls, log, definition, given, watch, nested))
+        session = Session(state, self._runtime(run, calls, log, watch, nested))
         watch.paid = session.paid
         self.skills.attach(session, self.models, outer=runtime.calls.skills)
         if runtime.calls.skills is not None:  # what narrows the parent's tools holds here, too
@@ -106,18 +106,15 @@ class ChildSessions:
         return session
 
     def _runtime(
-        self, parent: Runtime, calls: SessionCalls, log: Any, definition: AgentDefinition, given: CreateSubagent,
-        watch: ContextWatch, nested: Any,
-    ) -> Runtime:  # fmt: skip
-        settings = self.agents.config.settings.agents
-        most = min(given.max_turns or settings.max_turns, settings.max_turns)
-        limits = Limits(most, parent.limits.max_tokens)
+        self, run: AgentRun, calls: SessionCalls, log: SessionLog, watch: ContextWatch, nested: Any
+    ) -> Runtime:
+        parent, max_turns = self.parent.runtime, self.agents.config.settings.agents.max_turns
         return replace(
             parent,
             calls=calls,
             log=log,
-            prefix_for=self.prefix_for(definition.prompt),
-            limits=limits,
+            prefix_for=self.prefix_for(run.definition.prompt),
+            limits=Limits(min(run.given.max_turns or max_turns, max_turns), parent.limits.max_tokens),
             most_breaks=1,
             context_policy=watch,
             compactor=watch,
@@ -126,16 +123,18 @@ class ChildSessions:
             answer_schema=None,
         )
 
-    async def _log(self, given: CreateSubagent, run: AgentRun) -> tuple[Any, list[Any]]:
-        if given.resume:
-            info, _ = await self.agents.store.load(given.resume)
-            if info.user_id != self.parent.id:
-                raise UsageError(f"{given.resume} is no subagent of this session.")
-            return await self.agents.store.open(info.id)
-        name = f"{run.id}: {' '.join(given.task.split())[:60]}"
-        return await self.agents.store.create(cwd=self.agents.config.cwd, name=name, user_id=self.parent.id), []
+    async def _log(self, run: AgentRun) -> tuple[SessionLog, Sequence[Entry]]:
+        store, parent_id = self.agents.store, self.parent.id
+        if resumed := run.given.resume:
+            info, _ = await store.load(resumed)
+            if info.user_id != parent_id:
+                raise UsageError(f"{resumed} is no subagent of this session.")
+            return await store.open(info.id)
+        name = f"{run.id}: {' '.join(run.given.task.split())[:60]}"
+        return await store.create(cwd=self.agents.config.cwd, name=name, user_id=parent_id), []
 
-    def _model(self, definition: AgentDefinition, given: CreateSubagent, now: str) -> str:
+    def _model(self, run: AgentRun, now: str) -> str:
+        definition, given = run.definition, run.given
         wanted = given.model or self.agents.config.settings.agents.models.get(definition.name) or definition.model
         if not wanted:
             return now
@@ -149,8 +148,9 @@ class ChildSessions:
             self.parent.publish(Notice(f"The agent {definition.name} asks for {wanted}: {error} Going on with {now}."))
             return now
 
-    def _tools(self, tools: ToolRegistry, definition: AgentDefinition, given: CreateSubagent) -> ToolRegistry:
+    def _tools(self, tools: ToolRegistry, run: AgentRun) -> ToolRegistry:
         """The parent's tools as far as the definition and the call leave them. Raises `ToolError`."""
+        definition, given = run.definition, run.given
         left = tools.clone(exclude=NOT_FOR_SUBAGENTS)
         if definition.tools is not None:
             wished = [Rule(name) for name in definition.tools]

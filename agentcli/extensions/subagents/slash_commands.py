@@ -73,7 +73,7 @@ async def _listed(agents: Subagents) -> str:
 
 
 def _row(run: AgentRun) -> str:
-    task = shortened(" ".join(run.task.split()), _LONGEST_TASK)
+    task = shortened(" ".join(run.given.task.split()), _LONGEST_TASK)
     doing = f"\n    {shortened(run.doing, _LONGEST_TASK)}" if run.end is None and run.doing else ""
     return f"  {_MARKS[run.end]} {run.id} · {run.spent} · {run.session_id[:13]}\n    {task}{doing}"
 
