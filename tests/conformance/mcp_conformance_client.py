@@ -19,7 +19,7 @@ import httpx2
 
 from agentcli.errors import ToolError
 from agentcli.extensions.mcp.client import RemoteTool, ServerSpec
-from agentcli.extensions.mcp.connection import SdkClient, connect_http
+from agentcli.extensions.mcp.connection import ServerConnection, connect_http
 from agentcli.extensions.mcp.oauth import KeptLogins, login_auth
 from agentcli.settings.keys import KeptKeys
 
@@ -78,7 +78,7 @@ def oauth_of(given: dict[str, Any]) -> dict[str, Any]:
     )
 
 
-async def use(client: SdkClient, given: dict[str, Any]) -> None:
+async def use(client: ServerConnection, given: dict[str, Any]) -> None:
     """Make the calls that the scenario names, or one of each tool; one that wants a schema is given another's."""
     tools = (await client.offer()).tools
     named = [(call["name"], call.get("arguments", {})) for call in given.get("toolCalls", ())]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
@@ -13,19 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
-from agentcli.agent.program_trust import ProgramTrust
-from agentcli.errors import ConfigError, StorageError, ToolError
-from agentcli.extensions.mcp.client import STARTUP_TIMEOUT_S, Offer, Scope, ServerSpec
-from agentcli.extensions.mcp.tools import plain
+from agentcli.errors import ConfigError, ToolError
+from agentcli.extensions.mcp.client import STARTUP_TIMEOUT_S, Scope, ServerSpec
 from agentcli.extensions.programs import WorkspacePrograms
-from agentcli.settings.files import make_private_folder, read_small_file, replace_file
+from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
 from agentcli.settings.paths import project_root
 from agentcli.settings.trust import MCP_FILE, is_brought_file
 
 if TYPE_CHECKING:
     from agentcli.extensions.mcp.client import MCPClient
-    from agentcli.extensions.mcp.server import Heed, Pins
+    from agentcli.extensions.mcp.server import Pins, ServerEvents
     from agentcli.extensions.mcp.servers import Servers
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -231,11 +228,11 @@ class Connecting:
     def __init__(self, config: Config) -> None:
         self._config = config
 
-    async def __call__(self, spec: ServerSpec, heed: Heed) -> MCPClient:
+    async def __call__(self, spec: ServerSpec, events: ServerEvents) -> MCPClient:
         root = project_root(self._config.cwd)
         sdk = await asyncio.to_thread(load_sdk)
         if spec.type == "stdio":
-            made: MCPClient = await sdk.connect_stdio(spec, self._launch(spec, root), heed, self._config.cwd)
+            made: MCPClient = await sdk.connect_stdio(spec, self._launch(spec, root), events, self._config.cwd)
             return made
         url, headers = self.address(spec)
         from agentcli.extensions.mcp import oauth
@@ -243,7 +240,7 @@ class Connecting:
         logins = oauth.KeptLogins(self._config.kept_keys)
         login = await asyncio.to_thread(logins.load, url)
         auth = None if "authorization" in map(str.lower, headers) else oauth.kept_auth(logins, url, login)
-        reached: MCPClient = await sdk.connect_http(spec, url, headers, heed, self._config.cwd, auth=auth)
+        reached: MCPClient = await sdk.connect_http(spec, url, headers, events, self._config.cwd, auth=auth)
         return reached
 
     def address(self, spec: ServerSpec) -> tuple[str, dict[str, str]]:
@@ -295,9 +292,9 @@ def server_pins(config: Config, programs: WorkspacePrograms, specs: Iterable[Ser
     """What servers are held to: what they offered when they were approved, and the programs that they are."""
     for spec in specs:
         programs.add_server(spec)
-    from agentcli.extensions.mcp.config import FilePins
+    from agentcli.extensions.mcp.server import Pins
 
-    return FilePins(config.paths.state / "mcp", project_root(config.cwd), programs.pins)
+    return Pins(config.paths.state / "mcp", project_root(config.cwd), programs.pins)
 
 
 def make_servers(
@@ -318,45 +315,3 @@ def make_servers(
     made: Servers = Servers(specs, Connecting(config), pins, clients=clients, only=only)
     made.tell = tell
     return made
-
-
-class FilePins:
-    """Implements `Pins`. A project's server is pinned for that project, others for all folders.
-
-    `programs` has the files of the workspace that servers are started from.
-    """
-
-    def __init__(self, folder: Path, project: Path, programs: ProgramTrust) -> None:
-        self._programs = programs
-        self._folder = folder
-        self._project = project
-
-    def load(self, spec: ServerSpec) -> Offer | None:
-        """None where none is kept. Of a file that cannot be read nothing counts as approved."""
-        try:
-            return msgspec.json.decode(self._file(spec).read_bytes(), type=Offer)
-        except FileNotFoundError:
-            return None
-        except (OSError, msgspec.MsgspecError):
-            return Offer()
-
-    def save(self, spec: ServerSpec, offer: Offer) -> None:
-        file = self._file(spec)
-        try:
-            for folder in (self._folder.parent, self._folder):
-                make_private_folder(folder)
-            replace_file(file, msgspec.json.encode(offer))
-        except OSError as error:
-            raise StorageError(f"What the MCP server {spec.name} offers could not be kept: {error}.") from error
-
-    def changed_programs(self, spec: ServerSpec) -> Sequence[Path]:
-        return self._programs.changed(spec.start_command) if spec.start_command else ()
-
-    def accept_programs(self, spec: ServerSpec) -> None:
-        if spec.start_command:
-            self._programs.accept(spec.start_command)
-
-    def _file(self, spec: ServerSpec) -> Path:
-        where = str(self._project) if spec.scope in ("project", "local") else ""
-        digest = hashlib.sha256(f"{spec.fingerprint} {where}".encode()).hexdigest()
-        return self._folder / f"{plain(spec.name)[:40]}-{digest[:16]}.json"

@@ -32,7 +32,7 @@ from agentcli.errors import ToolError
 from agentcli.extensions.mcp.client import Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec
 from agentcli.extensions.mcp.elicitation import elicited
 from agentcli.extensions.mcp.messages import MessageReader, fault_of, repair_result
-from agentcli.extensions.mcp.server import Heed, NeedsLogin
+from agentcli.extensions.mcp.server import NeedsLogin, ServerEvents
 from agentcli.extensions.mcp.stdio import Launch, stdio_transport
 from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.tool import Ask
@@ -47,12 +47,12 @@ log = logging.getLogger(__name__)
 Listed = TypeVar("Listed")
 
 
-class SdkClient:
+class ServerConnection:
     """Implements `MCPClient` and `OffersPrompts`. The SDK's client lives in a task of its own, as it has to."""
 
-    def __init__(self, spec: ServerSpec, heed: Heed) -> None:
+    def __init__(self, spec: ServerSpec, events: ServerEvents) -> None:
         self._spec = spec
-        self._heed = heed
+        self._events = events
         self._client: Client | None = None
         self._asking: list[Ask | None] = []
         self._leave = asyncio.Event()
@@ -118,12 +118,12 @@ class SdkClient:
         dispatcher.send_raw_request = send_and_repair  # type: ignore[method-assign]
 
     def _report(self, problem: str) -> None:
-        self._heed.report(f"The MCP server {self.name}: {problem}.")
+        self._events.report(f"The MCP server {self.name}: {problem}.")
 
     def lost(self, why: str) -> None:
         """The transport has ended."""
         self._leave.set()
-        self._heed.lost(f"The MCP server {self.name} is gone. {why}")
+        self._events.lost(f"The MCP server {self.name} is gone. {why}")
 
     async def _listen(self, client: Client) -> None:
         """Have a server of the newer era tell of changes; one of the older does so unasked."""
@@ -132,11 +132,11 @@ class SdkClient:
         with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
             async with client.listen(tools_list_changed=True, prompts_list_changed=True) as events:
                 async for _ in events:
-                    self._heed.offer_changed()
+                    self._events.offer_changed()
 
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification | types.PromptListChangedNotification):
-            self._heed.offer_changed()
+            self._events.offer_changed()
         elif isinstance(message, Exception):
             log.warning("MCP server %s: %s", self.name, message)
 
@@ -284,18 +284,18 @@ def _first(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else RuntimeError(str(error))
 
 
-async def connect_stdio(spec: ServerSpec, launch: Launch, heed: Heed, root: Path) -> SdkClient:
+async def connect_stdio(spec: ServerSpec, launch: Launch, events: ServerEvents, root: Path) -> ServerConnection:
     """Raises `ToolError`."""
-    client = SdkClient(spec, heed)
+    client = ServerConnection(spec, events)
     await client.open(stdio_transport(launch, on_end=client.lost), root)
     return client
 
 
 async def connect_http(
-    spec: ServerSpec, url: str, headers: dict[str, str], heed: Heed, root: Path, *, auth: httpx2.Auth | None
-) -> SdkClient:
+    spec: ServerSpec, url: str, headers: dict[str, str], events: ServerEvents, root: Path, *, auth: httpx2.Auth | None
+) -> ServerConnection:
     """Raises `ToolError`, and `NeedsLogin`."""
-    client = SdkClient(spec, heed)
+    client = ServerConnection(spec, events)
     made = partial(httpx2.AsyncClient, headers=headers, auth=auth)
     await client.open(_http_transport(spec, url, made), root)
     return client

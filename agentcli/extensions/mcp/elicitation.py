@@ -11,8 +11,8 @@ from agentcli.tools.tool import Ask
 
 Value = str | int | float | bool | list[str] | None
 
-_DONE, _DECLINE, _SKIP = "I have done it", "No", "Leave it out"
-_MOST_TRIES = 3  # for an answer that does not fit
+_YES, _DONE, _DECLINE, _SKIP = "Yes", "I have done it", "No", "Leave it out"
+_MAX_TRIES = 3  # for an answer that does not fit
 
 
 class _NotAnsweredError(Exception):
@@ -24,31 +24,28 @@ async def elicited(params: types.ElicitRequestParams, ask: Ask | None) -> types.
     if ask is None:
         return types.ElicitResult(action="decline")
     if isinstance(params, types.ElicitRequestURLParams):
-        return await _address(params, ask)
+        # The whole address is shown, and nothing opens it but the person.
+        question = f"{params.message} Open this address in your browser: {params.url}"
+        return _result(await ask(question, (_DONE, _DECLINE)), _DONE)
+    fields: dict[str, Any] = params.requested_schema.get("properties", {})
+    if not fields:
+        return _result(await ask(params.message, (_YES, _DECLINE)), _YES, {})
+    required = params.requested_schema.get("required", ())
+    content: dict[str, Value] = {}
     try:
-        schema: dict[str, Any] = params.requested_schema
-        required = schema.get("required", ())
-        content: dict[str, Value] = {}
-        for name, field in schema.get("properties", {}).items():
+        for name, field in fields.items():
             value = await _field(params.message, name, field, ask, is_required=name in required)
             if value is not None:
                 content[name] = value
     except _NotAnsweredError:
         return types.ElicitResult(action="cancel")
-    if not schema.get("properties"):
-        answer = await ask(params.message, ("Yes", _DECLINE))
-        return types.ElicitResult(
-            action="accept" if answer == "Yes" else "decline", content={} if answer == "Yes" else None
-        )
     return types.ElicitResult(action="accept", content=content)
 
 
-async def _address(params: types.ElicitRequestURLParams, ask: Ask) -> types.ElicitResult:
-    """The whole address is shown, and nothing opens it but the person."""
-    answer = await ask(f"{params.message} Open this address in your browser: {params.url}", (_DONE, _DECLINE))
-    if answer is None:
-        return types.ElicitResult(action="cancel")
-    return types.ElicitResult(action="accept" if answer == _DONE else "decline")
+def _result(answer: str | None, accepting: str, content: dict[str, Value] | None = None) -> types.ElicitResult:
+    if answer == accepting:
+        return types.ElicitResult(action="accept", content=content)
+    return types.ElicitResult(action="cancel" if answer is None else "decline")
 
 
 async def _field(message: str, name: str, field: Mapping[str, Any], ask: Ask, *, is_required: bool) -> Value:
@@ -58,7 +55,7 @@ async def _field(message: str, name: str, field: Mapping[str, Any], ask: Ask, *,
     shown = " · ".join(str(part) for part in (message, field.get("title") or name, field.get("description")) if part)
     options = [*values, *([] if is_required and default is None else [_as_default(default)])]
     problem = ""
-    for _ in range(_MOST_TRIES):
+    for _ in range(_MAX_TRIES):
         answer = await ask(f"{shown}{problem}", options)
         if answer is None:
             raise _NotAnsweredError
@@ -79,7 +76,7 @@ def _values(field: Mapping[str, Any]) -> dict[str, Value]:
     """The values of a closed list by their labels."""
     source = field.get("items", field) if field.get("type") == "array" else field
     if field.get("type") == "boolean":
-        return {"Yes": True, "No": False}
+        return {_YES: True, _DECLINE: False}
     if choices := source.get("oneOf") or source.get("anyOf"):
         return {choice.get("title") or str(choice["const"]): choice["const"] for choice in choices if "const" in choice}
     names = source.get("enumNames") or source.get("enum", ())
@@ -96,25 +93,10 @@ def _read(answer: str, field: Mapping[str, Any], values: Mapping[str, Value]) ->
             if answer not in values:
                 raise ValueError(f"it is one of {', '.join(values)}")
             return values[answer]
-        case "integer":
-            return _within(int(_number(answer)), field)
-        case "number":
-            return _within(_number(answer), field)
+        case "integer" | "number" as kind:
+            try:
+                return int(answer) if kind == "integer" else float(answer)
+            except ValueError:
+                raise ValueError(f"it is {'a whole number' if kind == 'integer' else 'a number'}") from None
         case _:
-            if not field.get("minLength", 0) <= len(answer) <= field.get("maxLength", len(answer)):
-                raise ValueError("it is too short or too long")
             return answer
-
-
-def _number(answer: str) -> float:
-    try:
-        return float(answer)
-    except ValueError:
-        raise ValueError("it is a number") from None
-
-
-def _within(value: float, field: Mapping[str, Any]) -> int | float:
-    low, high = field.get("minimum"), field.get("maximum")
-    if (low is not None and value < low) or (high is not None and value > high):
-        raise ValueError(f"it is from {low} to {high}")
-    return value

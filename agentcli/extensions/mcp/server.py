@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
 import msgspec
+from msgspec.structs import replace
 
-from agentcli.agent.program_trust import REFUSE, RUN, changed_sentence
+from agentcli.agent.program_trust import REFUSE, RUN, ProgramTrust, changed_sentence
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
 from agentcli.extensions.mcp.client import MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec
-from agentcli.extensions.mcp.tools import tool_name
+from agentcli.extensions.mcp.tools import plain, tool_name
 from agentcli.llm.messages import Text
+from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.tool import Ask, FileLedger, ToolContext
 
-MOST_RESTARTS = 3
+MAX_RESTARTS = 3
 RESTARTS_WITHIN_S = 600.0
 LAST_LOOK_S = 1.0
-MOST_INSTRUCTIONS = 2_000  # characters of what a server tells the model about itself
+MAX_INSTRUCTIONS = 2_000  # characters of what a server tells the model about itself
 
 Status = Literal["idle", "connecting", "connected", "failed", "needs-auth", "changed"]
 
@@ -34,15 +37,7 @@ class NeedsLogin(ToolError):
     """The server wants the person to log in first."""
 
 
-class Connect(Protocol):
-    """Connects to a server."""
-
-    async def __call__(self, spec: ServerSpec, heed: Heed) -> MCPClient:
-        """Raises `ToolError`, and `NeedsLogin`."""
-        ...
-
-
-class Heed(Protocol):
+class ServerEvents(Protocol):
     """Hears of a connection from the side of the server."""
 
     def lost(self, why: str) -> None:
@@ -58,41 +53,66 @@ class Heed(Protocol):
         ...
 
 
-class Pins(Protocol):
-    """Keeps what servers offered when they were last approved."""
+# Connects to a server. Raises `ToolError`, and `NeedsLogin`.
+Connect = Callable[[ServerSpec, ServerEvents], Awaitable[MCPClient]]
 
-    def load(self, spec: ServerSpec) -> Offer | None: ...
+
+class Pins:
+    """Keeps what servers offered when they were last approved, a file each in the state folder.
+
+    A project's server is pinned for that project, others for all folders. `programs` has the files of the workspace
+    that servers are started from.
+    """
+
+    def __init__(self, folder: Path, project: Path, programs: ProgramTrust) -> None:
+        self.programs = programs
+        self._folder = folder
+        self._project = project
+
+    def load(self, spec: ServerSpec) -> Offer | None:
+        """None where none is kept. Of a file that cannot be read nothing counts as approved."""
+        try:
+            return msgspec.json.decode(self._file(spec).read_bytes(), type=Offer)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError):
+            return Offer()
 
     def save(self, spec: ServerSpec, offer: Offer) -> None:
         """Raises `StorageError`."""
-        ...
+        try:
+            for folder in (self._folder.parent, self._folder):
+                make_private_folder(folder)
+            replace_file(self._file(spec), msgspec.json.encode(offer))
+        except OSError as error:
+            raise StorageError(f"What the MCP server {spec.name} offers could not be kept: {error}.") from error
 
-    def changed_programs(self, spec: ServerSpec) -> Sequence[Path]:
-        """The files of the workspace that start a server and are not as they were when it was trusted."""
-        ...
-
-    def accept_programs(self, spec: ServerSpec) -> None:
-        """Trust them as they were seen last. Raises `ConfigError`."""
-        ...
+    def _file(self, spec: ServerSpec) -> Path:
+        where = str(self._project) if spec.is_of_project else ""
+        digest = hashlib.sha256(f"{spec.fingerprint} {where}".encode()).hexdigest()
+        return self._folder / f"{plain(spec.name)[:40]}-{digest[:16]}.json"
 
 
 class Server:
     """One server. `pinned` is what models are shown of it; `now` is what it said last, None before it has.
 
-    `tell` gets sentences for the person, `updated` is called when `pinned` becomes another.
+    Without `pins` nothing is kept. `tell` gets sentences for the person, `updated` is called when `pinned` becomes
+    another.
     """
 
     def __init__(
         self,
         spec: ServerSpec,
         connect: Connect,
-        pins: Pins,
+        pins: Pins | None,
         *,
         tell: Callable[[str], None],
         updated: Callable[[], None],
     ) -> None:
         self.spec = spec
-        self.pinned = pins.load(spec)
+        self.name = spec.name
+        self.prefix = tool_name(spec.name, "")  # of the names of its tools
+        self.pinned = pins.load(spec) if pins else None
         self.now: Offer | None = None
         self.problem = ""
         self._connect = connect
@@ -102,19 +122,11 @@ class Server:
         self._client: MCPClient | None = None
         self._connecting: asyncio.Task[MCPClient] | None = None
         self._looking: asyncio.Task[None] | None = None
-        self._starts: deque[float] = deque(maxlen=MOST_RESTARTS + 1)
+        self._starts: deque[float] = deque(maxlen=MAX_RESTARTS + 1)
         self._needs_login = False
+        self._asking = asyncio.Lock()
         self._reported: set[str] = set()
         self._introduced_to: WeakSet[FileLedger] = WeakSet()  # each conversation has one of its own
-
-    @property
-    def name(self) -> str:
-        return self.spec.name
-
-    @property
-    def prefix(self) -> str:
-        """How the names of its tools begin."""
-        return tool_name(self.name, "")
 
     @property
     def status(self) -> Status:
@@ -128,7 +140,7 @@ class Server:
 
     @property
     def is_changed(self) -> bool:
-        """True if a project's server offers something else than what was approved."""
+        """True if a project's server offers something else than what was approved; others are approved unasked."""
         return self.now is not None and self.pinned is not None and self.now.fingerprint != self.pinned.fingerprint
 
     async def client(self) -> MCPClient:
@@ -149,7 +161,7 @@ class Server:
 
     def _check_restarts(self) -> None:
         now = time.monotonic()
-        if len(self._starts) > MOST_RESTARTS and now - self._starts[0] < RESTARTS_WITHIN_S:
+        if len(self._starts) > MAX_RESTARTS and now - self._starts[0] < RESTARTS_WITHIN_S:
             raise ToolError(
                 f"The MCP server {self.name} ended again and again and is not started any more: {self.problem} "
                 f"`/mcp restart {self.name}` tries once more.",
@@ -174,12 +186,10 @@ class Server:
         except ToolError as error:
             self.problem = self.problem or str(error)  # how a server ended says more than that it is gone
             raise ToolError(self.problem, kind=error.kind) from error
-        except TimeoutError as error:
-            limit_s = self.spec.startup_timeout_s
-            self.problem = f"The MCP server {self.name} did not answer within {limit_s:g} s (its startup_timeout_sec)."
-            raise ToolError(self.problem, kind="dependency_error") from error
         except (UserError, OSError) as error:
-            self.problem = f"The MCP server {self.name} cannot be reached: {error}"
+            limit = f"did not answer within {self.spec.startup_timeout_s:g} s (its startup_timeout_sec)."
+            why = limit if isinstance(error, TimeoutError) else f"cannot be reached: {error}"
+            self.problem = f"The MCP server {self.name} {why}"
             raise ToolError(self.problem, kind="dependency_error") from error
         else:
             self._client, self.problem, self._needs_login = client, "", False
@@ -187,63 +197,102 @@ class Server:
         finally:
             self._connecting = None
 
+    # What it offers, and what of that is approved
+
     async def _take_offer(self, client: MCPClient) -> None:
         """Ask what the server offers; approve it where nobody has to be asked."""
-        if isinstance(client, OffersPrompts):
-            self.now = await client.offer()
-        else:
-            self.now = Offer(tuple(await client.list_tools()))
-        tools = {tool.name: tool for tool in reversed(self.now.tools)}  # of two with one name the first counts
-        if len(tools) < len(self.now.tools):
+        offer = await client.offer() if isinstance(client, OffersPrompts) else Offer(tuple(await client.list_tools()))
+        tools = {tool.name: tool for tool in reversed(offer.tools)}  # of two with one name the first counts
+        if len(tools) < len(offer.tools):
             self._tell(f"The MCP server {self.name} names a tool twice: the first counts.")
-        self.now = msgspec.structs.replace(self.now, tools=tuple(reversed(tools.values())))
+        self.now = replace(offer, tools=tuple(reversed(tools.values())))
         if self.pinned is None or (self.is_changed and not self.spec.is_of_project):
             self.approve()
         elif self.is_changed:
             self._tell(
                 f"The MCP server {self.name} of this project offers something else than what you approved "
-                f"({self.changes()}). Its changed tools are asked about; `/mcp approve {self.name}` approves all of it."
+                f"({self.changes()}). You are asked before it is used; `/mcp approve {self.name}` approves all of it."
             )
 
     def changes(self) -> str:
         """The names of tools that are new, gone or changed, in words."""
-        before = {tool.name: tool for tool in self.pinned.tools} if self.pinned else {}
-        after = {tool.name: tool for tool in self.now.tools} if self.now else {}
-        told = {
+        before, after = ({tool.name: tool for tool in offer.tools} for offer in self._offers())
+        names = {
             "new": [name for name in after if name not in before],
             "gone": [name for name in before if name not in after],
             "changed": [name for name in after if name in before and after[name] != before[name]],
         }
-        words = [f"{what}: {', '.join(names)}" for what, names in told.items() if names]
+        words = [f"{what}: {', '.join(found)}" for what, found in names.items() if found]
         return "; ".join(words) or "its prompts or its instructions"
 
-    async def trust_programs(self) -> Sequence[Path]:
-        """Trust the files that start the server as they are now, and return those that had changed."""
-        if changed := await asyncio.to_thread(self._pins.changed_programs, self.spec):
-            self._pins.accept_programs(self.spec)
-        return changed
+    def _offers(self) -> tuple[Offer, Offer]:
+        """What was approved, and what there is now."""
+        return self.pinned or Offer(), self.now or Offer()
 
     def approve(self) -> None:
         """Use what the server offers now. Raises `UsageError` before it was connected."""
         if self.now is None:
             raise UsageError(f"The MCP server {self.name} was not reached yet: there is nothing to approve.")
-        self._pin(self.now)
-
-    def _pin_tool(self, tool: RemoteTool) -> None:
-        """Approve one tool as it is now, and nothing else that has changed."""
-        assert self.pinned is not None, "only what was pinned can differ from it"
-        tools = tuple(tool if one.name == tool.name else one for one in self.pinned.tools)
-        self._pin(msgspec.structs.replace(self.pinned, tools=tools))
-
-    def _pin(self, offer: Offer) -> None:
-        self.pinned = offer
+        self.pinned = self.now
         try:
-            self._pins.save(self.spec, offer)
+            if self._pins is not None:
+                self._pins.save(self.spec, self.now)
         except StorageError as error:
             self._tell(str(error))
         self._updated()
 
-    # Implements Heed
+    async def _check_approved(self, tool: RemoteTool, ask: Ask | None) -> None:
+        """Ask about a server that is not what was approved. Raises `ToolError` if it is not to be used."""
+        if self.now is None or all(one.name != tool.name for one in self.now.tools):
+            raise ToolError(f"The MCP server {self.name} has no tool {tool.name} any more.", kind="not_found")
+        async with self._asking:  # several calls may be about it: the person is asked once
+            while self.is_changed:  # once more where it has changed while the question was asked
+                before, after = self._offers()
+                about = f"({self.changes()})"
+                question = f"The project's MCP server {self.name} offers something else than what you approved {about}."
+                if ask is None or await ask(" ".join((question, *_new_texts(before, after))), (_USE, _REFUSE)) != _USE:
+                    raise ToolError(
+                        f"The MCP server {self.name} was changed since the person approved it {about}, and may not be "
+                        "used before they approve it.",
+                        kind="permission_denied",
+                    )
+                if self.now == after:
+                    self.approve()
+
+    # The programs that it is started from
+
+    async def _changed_programs(self) -> Sequence[Path]:
+        command = self.spec.start_command
+        return await asyncio.to_thread(self._pins.programs.changed, command) if self._pins and command else ()
+
+    def _accept_programs(self) -> None:
+        """Raises `ConfigError`."""
+        assert self._pins is not None, "only what is pinned can have changed"
+        self._pins.programs.accept(self.spec.start_command)
+
+    async def trust_programs(self) -> Sequence[Path]:
+        """Trust the files that start the server as they are now, and return those that had changed."""
+        if changed := await self._changed_programs():
+            self._accept_programs()
+        return changed
+
+    async def _check_programs(self, ask: Ask | None) -> None:
+        """Ask about files that would be started and have changed. Raises `ToolError` if they are not to be started."""
+        # Once more after each answer: what was accepted is what there was when the question was asked.
+        while changed := await self._changed_programs():
+            question = changed_sentence(changed, f"the MCP server {self.name}")
+            if ask is None or await ask(question, (RUN, REFUSE)) != RUN:
+                raise ToolError(
+                    f"{question} The server was not started. Check the change, then run `/mcp approve {self.name}` or "
+                    f"`agentcli mcp approve {self.name}` to trust the new version.",
+                    kind="permission_denied",
+                )
+            try:
+                self._accept_programs()
+            except ConfigError as error:  # it is trusted until the program ends
+                self._tell(str(error))
+
+    # Implements ServerEvents
 
     def lost(self, why: str) -> None:
         self._client, self.problem = None, why
@@ -259,7 +308,7 @@ class Server:
 
     async def _look_again(self) -> None:
         if (client := self._client) is not None:
-            with suppress(ToolError):  # a connection that is lost is told by `lost`
+            with suppress(ToolError):  # `lost` tells of a connection that is gone
                 await self._take_offer(client)
 
     # Calls
@@ -284,53 +333,18 @@ class Server:
             ) from error
         return self._introduced(result, context.workspace.files)
 
-    async def _check_programs(self, ask: Ask | None) -> None:
-        """Ask about files that would be started and have changed. Raises `ToolError` if they are not to be started."""
-        # Once more after each answer: what was accepted is what there was when the question was asked.
-        while changed := await asyncio.to_thread(self._pins.changed_programs, self.spec):
-            told = changed_sentence(changed, f"the MCP server {self.name}")
-            if ask is None or await ask(told, (RUN, REFUSE)) != RUN:
-                raise ToolError(
-                    f"{told} The server was not started. Check the change, then run `/mcp approve {self.name}` or "
-                    f"`agentcli mcp approve {self.name}` to trust the new version.",
-                    kind="permission_denied",
-                )
-            try:
-                self._pins.accept_programs(self.spec)
-            except ConfigError as error:  # it is trusted until the program ends
-                self._tell(str(error))
-
-    async def _check_approved(self, tool: RemoteTool, ask: Ask | None) -> None:
-        """Ask about a tool that is not what was approved. Raises `ToolError` if it is not to be used."""
-        now = {one.name: one for one in self.now.tools} if self.now else {}
-        if tool.name not in now:
-            raise ToolError(f"The MCP server {self.name} has no tool {tool.name} any more.", kind="not_found")
-        if now[tool.name] == tool or not self.spec.is_of_project or not self.is_changed:
-            return
-        question = (
-            f"{tool.name} of the project's MCP server {self.name} is not what you approved. It says now: "
-            f"{now[tool.name].description} Its arguments: {msgspec.json.encode(now[tool.name].schema).decode()}"
-        )
-        if ask is None or await ask(question, (_USE, _REFUSE)) != _USE:
-            raise ToolError(
-                f"{tool.name} was changed since the person approved it, and may not be used before they approve it.",
-                kind="permission_denied",
-            )
-        self._pin_tool(now[tool.name])
-
     def _introduced(self, result: RemoteResult, conversation: FileLedger) -> RemoteResult:
         """The first result of a conversation, with what the server says of itself, as that was approved."""
         from_server = self.pinned.instructions.strip() if self.pinned else ""
         if conversation in self._introduced_to or not from_server or result.is_error:
             return result
         self._introduced_to.add(conversation)
-        note = Text(f"[The MCP server {self.name} says of itself: {from_server[:MOST_INSTRUCTIONS]}]")
+        note = Text(f"[The MCP server {self.name} says of itself: {from_server[:MAX_INSTRUCTIONS]}]")
         return RemoteResult((*result.content, note), result.structured)
 
     async def restart(self) -> None:
         """Connect anew, however often that failed before. Raises `ToolError`."""
         await self.aclose()
-        self._starts.clear()
         self.problem, self._needs_login = "", False
         await self.client()
 
@@ -347,6 +361,18 @@ class Server:
         client, self._client = self._client, None
         if client is not None and (for_good or self.spec.scope != "caller"):
             await client.close()
+
+
+def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
+    """What a model would read that it has not read before."""
+    for tool in after.tools:
+        if tool not in before.tools:
+            yield f"{tool.name}: {tool.description} Its arguments: {msgspec.json.encode(tool.schema).decode()}"
+    for prompt in after.prompts:
+        if prompt not in before.prompts:
+            yield f"The prompt {prompt.name}: {prompt.description}"
+    if after.instructions != before.instructions:
+        yield f"It says of itself: {after.instructions}"
 
 
 def _outside(deadline: asyncio.Timeout, server: str, ask: Ask) -> Ask:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from agentcli.agent.calls.scopes import SessionCalls
@@ -17,8 +16,8 @@ from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import ToolError, UsageError, did_you_mean
-from agentcli.extensions.mcp.client import MCPClient, Offer, OffersPrompts, Parts, RemotePrompt, ServerSpec
-from agentcli.extensions.mcp.server import Connect, Heed, Pins, Server
+from agentcli.extensions.mcp.client import MCPClient, OffersPrompts, Parts, RemotePrompt, ServerSpec
+from agentcli.extensions.mcp.server import Connect, Pins, Server, ServerEvents
 from agentcli.extensions.mcp.tools import remote_tools
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import ToolSpec
@@ -26,7 +25,10 @@ from agentcli.tools.observation import cut_middle
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Tool
 
-UNTOLD_PATIENCE_S = 1.0  # most servers are there by then
+QUIET_WAIT_S = 1.0  # most servers are there by then
+MAX_TEXT = 100_000  # characters of one resource
+_MENTION = re.compile(r"(?<!\S)@([\w.-]+):(\S+)")  # a resource in a prompt: `@server:uri`
+_PIPED = "\n\n<stdin>\n"  # what was piped in is somebody else's text
 
 
 class Servers:
@@ -51,11 +53,11 @@ class Servers:
         self.tell: Callable[[str], None] = lambda text: None
         self.on_prompts: Callable[[], None] = lambda: None
         self._only = [Rule(name) for name in only]
-        made = partial(Server, tell=self._say, updated=self._heed_update)
+        made = partial(Server, tell=self._say, updated=self._note_update)
         self._servers = {spec.name: made(spec, connect, pins) for spec in specs}
         for client in clients:
             spec = ServerSpec(client.name, scope="caller")
-            self._servers[client.name] = made(spec, partial(_given, client), _NoPins())
+            self._servers[client.name] = made(spec, partial(_connected, client), None)
         self._starting: set[asyncio.Task[None]] = set()
         self._joining = asyncio.Lock()
         self._is_skipped = asyncio.Event()
@@ -80,7 +82,11 @@ class Servers:
             self._begin(server)
 
     def _begin(self, server: Server) -> asyncio.Task[None]:
-        task = asyncio.create_task(_started(server))
+        async def connect() -> None:
+            with suppress(ToolError):  # its state says what is wrong
+                await server.client()
+
+        task = asyncio.create_task(connect())
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
         return task
@@ -115,10 +121,10 @@ class Servers:
         if not new:
             return
         self._is_skipped.clear()
-        tasks = [self._begin(server) for server in new]
-        skipped = asyncio.create_task(_until_set(self._is_skipped))
+        skipped: asyncio.Task[Any] = asyncio.create_task(self._is_skipped.wait())
+        tasks: set[asyncio.Task[Any]] = {self._begin(server) for server in new}
         try:
-            _, late = await asyncio.wait(tasks, timeout=UNTOLD_PATIENCE_S)
+            _, late = await asyncio.wait(tasks, timeout=QUIET_WAIT_S)
             if late:
                 waiting = [server for server in new if server.pinned is None and not server.problem]
                 names = ", ".join(server.name for server in waiting)
@@ -126,7 +132,7 @@ class Servers:
                 how = " Press Enter to start without them." if self.can_skip else ""
                 self.tell(f"Waiting up to {most_s:g} s for new MCP servers: {names}.{how}")
             while late and not skipped.done():
-                _, late = await asyncio.wait((*late, skipped), return_when=asyncio.FIRST_COMPLETED)
+                _, late = await asyncio.wait({*late, skipped}, return_when=asyncio.FIRST_COMPLETED)
                 late.discard(skipped)
         finally:
             skipped.cancel()
@@ -181,8 +187,24 @@ class Servers:
             return await client.read_resource(uri)
 
     async def attach_named(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None:
-        """Add the resources that a prompt names to it."""
-        await attach_named(state, prompt_ids, emit, servers=self._servers, read=self.read)
+        """Add the resources that a prompt names to it; the person is told of one that cannot be read."""
+        for server, uri in dict.fromkeys(self._named(state, prompt_ids)):
+            try:
+                parts = await self.read(server, uri)
+            except (ToolError, TimeoutError) as error:
+                why = str(error) or "it took too long"
+                emit(Notice(f"@{server}:{uri} was not read: {why}"))
+                parts = (Text(f"It could not be read: {why}"),)
+            cut = (Text(cut_middle(part.text, MAX_TEXT)) if isinstance(part, Text) else part for part in parts)
+            head = Text(f"The resource {uri} of the MCP server {server}, which the prompt names:")
+            state.notes.append(User((head, *cut), is_reminder=True))
+
+    def _named(self, state: AgentState, prompt_ids: Container[str]) -> Iterator[tuple[str, str]]:
+        for entry in state.conversation.path:
+            if entry.id in prompt_ids and isinstance(entry.body, User):
+                for block in typed_blocks(entry.body.content):
+                    typed = block.text.partition(_PIPED)[0] if isinstance(block, Text) else ""
+                    yield from ((server, uri) for server, uri in _MENTION.findall(typed) if server in self)
 
     def listing(self) -> list[dict[str, Any]]:
         """Each server with its state, for programs."""
@@ -195,10 +217,9 @@ class Servers:
         await asyncio.gather(*(server.aclose(for_good=for_good) for server in self))
 
     def _say(self, text: str) -> None:
-        """Tell whoever listens now: another session may have begun since."""
-        self.tell(text)
+        self.tell(text)  # of now: another session may have begun since
 
-    def _heed_update(self) -> None:
+    def _note_update(self) -> None:
         self._has_news = True
         self.on_prompts()
 
@@ -207,64 +228,5 @@ def _shown(tools: Iterable[Tool]) -> list[ToolSpec]:
     return [tool.spec() for tool in tools]
 
 
-async def _started(server: Server) -> None:
-    with suppress(ToolError):  # its state says what is wrong
-        await server.client()
-
-
-async def _until_set(event: asyncio.Event) -> None:
-    await event.wait()
-
-
-async def _given(client: MCPClient, spec: ServerSpec, heed: Heed) -> MCPClient:
+async def _connected(client: MCPClient, spec: ServerSpec, events: ServerEvents) -> MCPClient:
     return client
-
-
-class _NoPins:
-    """For clients that a caller brings: there is no first time to wait for."""
-
-    def load(self, spec: ServerSpec) -> Offer | None:
-        return None
-
-    def save(self, spec: ServerSpec, offer: Offer) -> None:
-        pass
-
-    def changed_programs(self, spec: ServerSpec) -> Sequence[Path]:
-        return ()
-
-    def accept_programs(self, spec: ServerSpec) -> None:
-        pass
-
-
-MOST_TEXT = 100_000  # characters of one resource
-_MENTION = re.compile(r"(?<!\S)@([\w.-]+):(\S+)")
-_PIPED = "\n\n<stdin>\n"  # what was piped in is somebody else's text
-
-
-async def attach_named(
-    state: AgentState,
-    prompt_ids: Container[str],
-    emit: Emit,
-    *,
-    servers: Container[str],
-    read: Callable[[str, str], Awaitable[Parts]],
-) -> None:
-    """Add the resources as notes behind the prompt; the person is told of one that cannot be read."""
-    for server, uri in dict.fromkeys(_named(state, prompt_ids, servers)):
-        try:
-            parts = await read(server, uri)
-        except (ToolError, TimeoutError) as error:
-            why = str(error) or "it took too long"
-            emit(Notice(f"@{server}:{uri} was not read: {why}"))
-            parts = (Text(f"It could not be read: {why}"),)
-        cut = tuple(Text(cut_middle(part.text, MOST_TEXT)) if isinstance(part, Text) else part for part in parts)
-        head = Text(f"The resource {uri} of the MCP server {server}, which the prompt names:")
-        state.notes.append(User((head, *cut), is_reminder=True))
-
-
-def _named(state: AgentState, prompt_ids: Container[str], servers: Container[str]) -> Iterator[tuple[str, str]]:
-    for entry in state.conversation.path:
-        if entry.id in prompt_ids and isinstance(entry.body, User):
-            for block in typed_blocks(entry.body.content):
-                typed = block.text.partition(_PIPED)[0] if isinstance(block, Text) else ""
-                yield from ((found[1], found[2]) for found in _MENTION.finditer(typed) if found[1] in servers)

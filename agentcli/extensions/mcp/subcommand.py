@@ -256,17 +256,7 @@ async def _logged_in(config: Config, spec: ServerSpec) -> str:
     oauth = {key: connecting.expanded(spec, one) if isinstance(one, str) else one for key, one in spec.oauth.items()}
     spec = msgspec.structs.replace(spec, oauth=oauth)
     async with login_auth(KeptLogins(config.kept_keys), spec, url, show) as auth:
-        client = await sdk.connect_http(spec, url, headers, _Unheeding(), config.cwd, auth=auth)
+        client = await sdk.connect_http(spec, url, headers, _server(config, spec), config.cwd, auth=auth)
         tools = await client.list_tools()
         await client.close()
     return f"You are logged in to {spec.name}, which has {len(tools)} tools."
-
-
-class _Unheeding:
-    """Implements `Heed` for a connection that is closed at once."""
-
-    def lost(self, why: str) -> None: ...
-
-    def offer_changed(self) -> None: ...
-
-    def report(self, problem: str) -> None: ...
