@@ -63,8 +63,6 @@ class EventAnswer(HookAnswer, frozen=True):
 class EventHooks(Protocol):
     """Hears of what happens in a session, and may answer."""
 
-    def has(self, event: EventName) -> bool: ...
-
     async def fire(self, event: EventName, *, agent_id: str = "main", **fields: Any) -> EventAnswer:
         """The answer to an event, such as `Stop`; the fields are what is told of it. Never raises."""
         ...

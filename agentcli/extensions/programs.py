@@ -17,6 +17,15 @@ if TYPE_CHECKING:
     from agentcli.infra.program_pins import ProgramPins
 
 
+def program_environment(config: Config, session_id: str = "") -> dict[str, str]:
+    """The environment of hooks and servers: that of commands, without credentials, and the name of the project."""
+    from agentcli.infra.sandbox.processes.environment import command_environment
+
+    root = str(project_root(config.cwd))
+    names = {"AGENTCLI_PROJECT_DIR": root, "CLAUDE_PROJECT_DIR": root}
+    return {**command_environment(config.environment, session_id), **names}
+
+
 class WorkspacePrograms:
     """The programs that hooks, MCP servers and other commands of one configuration run."""
 

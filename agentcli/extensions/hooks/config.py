@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentcli.errors import ConfigError
-from agentcli.extensions.programs import WorkspacePrograms
+from agentcli.extensions.programs import WorkspacePrograms, program_environment
 from agentcli.settings.files import is_file, read_small_file
 from agentcli.settings.load import Config
 from agentcli.settings.paths import project_root
@@ -80,9 +80,6 @@ class Hooks:
     def runner(self, session_id: str) -> RunCommand:
         """What runs one command: with the environment of commands, without credentials."""
         from agentcli.extensions.hooks.run import run_hook
-        from agentcli.infra.sandbox.processes.environment import command_environment
 
-        environment = command_environment(self._config.environment, session_id)
-        root = str(project_root(self._config.cwd))
-        environment |= {"AGENTCLI_PROJECT_DIR": root, "CLAUDE_PROJECT_DIR": root}
+        environment = program_environment(self._config, session_id)
         return partial(run_hook, cwd=self._config.cwd, environment=environment)

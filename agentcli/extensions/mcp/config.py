@@ -14,7 +14,7 @@ import msgspec
 
 from agentcli.errors import ConfigError, ToolError
 from agentcli.extensions.mcp.client import STARTUP_TIMEOUT_S, Scope, ServerSpec
-from agentcli.extensions.programs import WorkspacePrograms
+from agentcli.extensions.programs import WorkspacePrograms, program_environment
 from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
 from agentcli.settings.paths import project_root
@@ -93,27 +93,32 @@ def server_specs(
     if not is_strict:
         sources += _settings(config)
     found: dict[str, ServerSpec | None] = {}
+    call_s, start_s = (_from_environment(config, name, tell) for name in ("MCP_TOOL_TIMEOUT", "MCP_TIMEOUT"))
+    timeouts = (call_s or config.settings.mcp.call_timeout_s, start_s or STARTUP_TIMEOUT_S)
     for servers, scope, source in sources:
         for name, entry in servers.items():
             if name not in found:
-                found[name] = _spec(config, name, entry, scope, source, tell)
+                try:
+                    found[name] = _spec(name, entry, scope, source, timeouts)
+                except (ValueError, msgspec.ValidationError) as error:
+                    found[name] = None
+                    tell(f"{source}: the MCP server {name} is not used: {error}.")
     return [spec for spec in found.values() if spec is not None]
 
 
 def _settings(config: Config) -> list[tuple[Mapping[str, Any], Scope, str]]:
     """The tables of the settings and of the project's file, that which counts most first."""
     root = project_root(config.cwd)
-    user, local = str(config.paths.user_config), str(root / LOCAL_FILE)
+    user, local, file = str(config.paths.user_config), str(root / LOCAL_FILE), root / MCP_FILE
     tables: list[tuple[Mapping[str, Any], Scope, str]] = []
     for layer in reversed(config.layers):
         if servers := layer.values.get("mcp_servers"):
             of_project = Path(layer.source).is_relative_to(root / ".agentcli")
             scope: Scope = "local" if layer.source == local else "project" if of_project else "user"
             tables.append((servers, scope, layer.source))
-    if config.uses_project and is_brought_file(root / MCP_FILE, root):
-        users = [table for table in tables if table[2] == user]
-        others = [table for table in tables if table[2] != user]
-        tables = [*others, (servers_in(root / MCP_FILE), "project", str(root / MCP_FILE)), *users]
+    if config.uses_project and is_brought_file(file, root):
+        tables.append((servers_in(file), "project", str(file)))
+        tables.sort(key=lambda table: table[2] == user)  # whose servers count less than those of the file
     return tables
 
 
@@ -129,26 +134,17 @@ def servers_in(file: Path) -> Mapping[str, Any]:
         raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
 
 
-def _spec(
-    config: Config, name: str, entry: Any, scope: Scope, source: str, tell: Callable[[str], None]
-) -> ServerSpec | None:
-    """None for a server that is off, or cannot be read, which is told."""
-    try:
-        given = msgspec.convert(entry, _Entry)
-    except msgspec.ValidationError as error:
-        tell(f"{source}: the MCP server {name} is not used: {error}.")
-        return None
+def _spec(name: str, entry: Any, scope: Scope, source: str, timeouts: tuple[float, float]) -> ServerSpec | None:
+    """None for a server that is off. Raises `ValueError` or `ValidationError` for one that cannot be read."""
+    given = msgspec.convert(entry, _Entry)
     kind, url = _TYPES.get(given.type or given.transport), given.url or given.httpUrl
-    problem = (
-        f"there is no type {given.type or given.transport!r}, but stdio, http and sse" if kind is None
-        else "it has neither a command nor a url" if not (given.command or url)
-        else ""
-    )  # fmt: skip
-    if problem or given.disabled or not given.enabled:
-        tell(f"{source}: the MCP server {name} is not used: {problem}.") if problem else None
+    if kind is None:
+        raise ValueError(f"there is no type {given.type or given.transport!r}, but stdio, http and sse")
+    if not (given.command or url):
+        raise ValueError("it has neither a command nor a url")
+    if given.disabled or not given.enabled:
         return None
     command, *arguments = [given.command] if isinstance(given.command, str) else given.command
-    environment, settings = config.environment, config.settings.mcp
     return ServerSpec(
         name,
         kind or ("http" if url else "stdio"),  # type: ignore[arg-type]
@@ -157,36 +153,25 @@ def _spec(
         {**given.environment, **given.env},
         url,
         given.all_headers,
-        timeout_s=given.tool_timeout_sec
-        or _seconds(given.timeout)
-        or _from_environment(environment, "MCP_TOOL_TIMEOUT", tell)
-        or settings.call_timeout_s,
+        timeout_s=given.tool_timeout_sec or (given.timeout or 0) / 1000 or timeouts[0],
         oauth=given.oauth,
         scope=scope,
         source=source,
         cwd=given.cwd,
-        startup_timeout_s=given.startup_timeout_sec
-        or _seconds(given.startup_timeout_ms)
-        or _from_environment(environment, "MCP_TIMEOUT", tell)
-        or STARTUP_TIMEOUT_S,
+        startup_timeout_s=given.startup_timeout_sec or (given.startup_timeout_ms or 0) / 1000 or timeouts[1],
         enabled_tools=(*given.enabled_tools, *given.includeTools),
         disabled_tools=(*given.disabled_tools, *given.excludeTools),
     )
 
 
-def _seconds(milliseconds: float | None) -> float | None:
-    return None if milliseconds is None else milliseconds / 1000
-
-
-def _from_environment(environment: Mapping[str, str], name: str, tell: Callable[[str], None]) -> float | None:
-    """A time limit in seconds, of a variable that has milliseconds; None without one."""
-    if not (value := environment.get(name, "").strip()):
-        return None
+def _from_environment(config: Config, name: str, tell: Callable[[str], None]) -> float:
+    """A time limit in seconds, of a variable that has milliseconds; 0 without one."""
     try:
-        return _seconds(msgspec.convert(value, Milliseconds, strict=False))
+        value = config.environment.get(name, "").strip()
+        return msgspec.convert(value, Milliseconds, strict=False) / 1000 if value else 0
     except msgspec.ValidationError as error:
         tell(f"{name} is not used: {error}.")
-        return None
+        return 0
 
 
 def expanded(text: str, environment: Mapping[str, str], *, refused: Collection[str] = ()) -> str:
@@ -229,10 +214,9 @@ class Connecting:
         self._config = config
 
     async def __call__(self, spec: ServerSpec, events: ServerEvents) -> MCPClient:
-        root = project_root(self._config.cwd)
         sdk = await asyncio.to_thread(load_sdk)
         if spec.type == "stdio":
-            made: MCPClient = await sdk.connect_stdio(spec, self._launch(spec, root), events, self._config.cwd)
+            made: MCPClient = await sdk.connect_stdio(spec, self._launch(spec), events, self._config.cwd)
             return made
         url, headers = self.address(spec)
         from agentcli.extensions.mcp import oauth
@@ -260,13 +244,10 @@ class Connecting:
         keys = ProviderKeys(self._config)
         return frozenset(name for provider in keys.takers() for name in keys.variables(provider))
 
-    def _launch(self, spec: ServerSpec, root: Path) -> Any:
-        environment = self._config.environment
+    def _launch(self, spec: ServerSpec) -> Any:
         from agentcli.extensions.mcp import stdio
-        from agentcli.infra.sandbox.processes.environment import command_environment
 
-        own = command_environment(environment, "")
-        own |= {"AGENTCLI_PROJECT_DIR": str(root), "CLAUDE_PROJECT_DIR": str(root)}
+        own = program_environment(self._config)
         own |= {name: self.expanded(spec, value) for name, value in spec.env.items()}
         argv = tuple(self.expanded(spec, part, own) for part in (spec.command, *spec.args))
         folder = Path(self.expanded(spec, spec.cwd, own)).expanduser()

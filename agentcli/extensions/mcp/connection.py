@@ -23,7 +23,6 @@ from mcp.client.session import ClientRequestContext, IncomingMessage
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
-from mcp.shared.dispatcher import ProgressFnT
 from mcp.shared.exceptions import MCPDeprecationWarning, MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
@@ -177,15 +176,15 @@ class ServerConnection:
     ) -> RemoteResult:
         client = self._open_client()
 
-        def told(done: float, total: float | None, message: str | None) -> None:
-            share = f"{done:g}/{total:g}" if total else f"{done:g}"
-            progress(f"{share} {message}" if message else share)
+        tell = progress
 
-        heed = _heeding(told)
+        async def report(progress: float, total: float | None, message: str | None) -> None:
+            share = f"{progress:g}/{total:g}" if total else f"{progress:g}"
+            tell(f"{share} {message}" if message else share)
 
         self._asking.append(ask)
         try:
-            result = await self._guarded(client.call_tool(name, input, progress_callback=heed), ask=ask)
+            result = await self._guarded(client.call_tool(name, input, progress_callback=report), ask=ask)
         finally:
             self._asking.remove(ask)
         return RemoteResult(parts_of(result.content), result.structured_content, result.is_error)
@@ -247,13 +246,6 @@ class ServerConnection:
                 return ToolError(f"{where} could not be reached: {error}", kind="dependency_error")
             case _:
                 return error
-
-
-def _heeding(tell: Callable[[float, float | None, str | None], None]) -> ProgressFnT:
-    async def heed(progress: float, total: float | None, message: str | None) -> None:
-        tell(progress, total, message)
-
-    return heed
 
 
 async def _unchecked(name: str, result: types.CallToolResult) -> None:

@@ -23,20 +23,9 @@ _SCHEMAS = (
 _MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
 _LISTS = (*_UNIONS, "prefixItems")
 # The kinds of other values. bool is no number, though draft 4 gave `exclusiveMinimum` one.
-_SIZES = (
-    "maxContains",
-    "maxItems",
-    "maxLength",
-    "maxProperties",
-    "minContains",
-    "minItems",
-    "minLength",
-    "minProperties",
-)
+_SIZES = tuple(f"{end}{what}" for end in ("max", "min") for what in ("Contains", "Items", "Length", "Properties"))
 _KINDS: dict[str, type | tuple[type, ...]] = {
-    **dict.fromkeys(
-        ("title", "description", "pattern", "format", "contentEncoding", "contentMediaType", "$comment"), str
-    ),
+    **dict.fromkeys("title description pattern format contentEncoding contentMediaType $comment".split(), str),
     **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), (int, float)),
     **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), bool),
     **dict.fromkeys(_SIZES, int),

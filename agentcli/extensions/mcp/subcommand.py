@@ -6,7 +6,8 @@ import asyncio
 import re
 import sys
 import webbrowser
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -16,7 +17,6 @@ import typer
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.extensions.mcp.client import ServerSpec
 from agentcli.extensions.mcp.config import LOCAL_FILE, Connecting, load_sdk, server_pins, server_specs, servers_in
 from agentcli.extensions.mcp.server import Server, Status
 from agentcli.extensions.programs import WorkspacePrograms
@@ -43,9 +43,8 @@ def run(arguments: list[str]) -> int:
 @app.command("list")
 def list_servers(json: AsJson = False) -> None:
     """Connect to the servers that count here, and show what each offers. Exits with 1 if one cannot be used."""
-    config = configuration(warns=True)
-    servers = [_server(config, spec) for spec in server_specs(config, warn)]
-    rows = [_row(server, status) for server, status in zip(servers, wait_for(_reached(servers)), strict=True)]
+    servers = [*_servers(configuration(warns=True)).values()]
+    rows = [_row(server, status) for server, status in zip(servers, wait_for(_reached(*servers)), strict=True)]
     if json:
         print_json(rows)
     for server, row in zip(servers, rows, strict=True) if not json else ():
@@ -53,24 +52,24 @@ def list_servers(json: AsJson = False) -> None:
         tell(f"{server.name}: {row['status']} · {offered} · {server.spec.target} ({server.spec.source})")
     if not servers and not json:
         tell("No MCP server is configured here: agentcli mcp add NAME -- COMMAND, or agentcli mcp add NAME URL.")
-    _fail_with(servers)
+    if any(server.now is None for server in servers):
+        raise typer.Exit(1)
 
 
 @app.command("get")
 def show_server(name: Name, json: AsJson = False) -> None:
     """Connect to one server and show its tools. Exits with 1 if it cannot be used."""
-    config = configuration(warns=True)
-    server = _server(config, _named(config, name))
-    (status,) = wait_for(_reached([server]))
+    server = _named(configuration(warns=True), name)
+    (status,) = wait_for(_reached(server))
+    tools = server.now.tools if server.now else ()
     if json:
-        print_json(_row(server, status) | {"tools": msgspec.to_builtins(server.now.tools) if server.now else []})
+        print_json(_row(server, status) | {"tools": msgspec.to_builtins(tools)})
     else:
-        tell(f"{name}: {status} · {server.spec.type} · {server.spec.target} ({server.spec.source})")
-        if server.problem:
-            tell(server.problem)
-        for tool in server.now.tools if server.now else ():
-            tell(f"  {tool.name}: {' '.join(tool.description.split())}")
-    _fail_with([server])
+        first = f"{name}: {status} · {server.spec.type} · {server.spec.target} ({server.spec.source})"
+        listed = (f"  {tool.name}: {' '.join(tool.description.split())}" for tool in tools)
+        tell("\n".join((first, *([server.problem] if server.problem else ()), *listed)))
+    if server.now is None:
+        raise typer.Exit(1)
 
 
 @app.command("add", context_settings={"ignore_unknown_options": True})
@@ -121,10 +120,9 @@ def remove_server(
 @app.command("approve")
 def approve_server(name: Name) -> None:
     """Approve what a server of the project offers now."""
-    config = configuration(warns=True)
-    server = _server(config, _named(config, name))
+    server = _named(configuration(warns=True), name)
     programs = wait_for(server.trust_programs())
-    wait_for(_reached([server]))
+    wait_for(_reached(server))
     if server.now is None:
         raise UsageError(server.problem)
     changes = [*map(str, programs), *([server.changes()] if server.is_changed else [])]
@@ -143,7 +141,7 @@ def log_in(name: Name) -> None:
 def log_out(name: Name) -> None:
     """Forget the tokens of a server."""
     config = configuration(warns=True)
-    spec = _named(config, name)
+    spec = _named(config, name).spec
     load_sdk()
     from agentcli.extensions.mcp.oauth import KeptLogins  # the SDK: 0.6 s
 
@@ -163,31 +161,26 @@ def serve(
     wait_for(serve_tools(configuration(warns=True), permission_mode, [name for name in tools.split(",") if name]))
 
 
-def _server(config: Config, spec: ServerSpec) -> Server:
-    pins = server_pins(config, WorkspacePrograms(config), [spec])
-    return Server(spec, Connecting(config), pins, tell=warn, updated=lambda: None)
+def _servers(config: Config) -> dict[str, Server]:
+    specs = server_specs(config, warn)
+    pins = server_pins(config, WorkspacePrograms(config), specs)
+    return {spec.name: Server(spec, Connecting(config), pins, tell=warn, updated=lambda: None) for spec in specs}
 
 
-def _named(config: Config, name: str) -> ServerSpec:
-    specs = {spec.name: spec for spec in server_specs(config, warn)}
-    if name not in specs:
-        raise UsageError(f"There is no MCP server {name!r} here; there is {', '.join(specs) or 'none'}.")
-    return specs[name]
+def _named(config: Config, name: str) -> Server:
+    servers = _servers(config)
+    if name not in servers:
+        raise UsageError(f"There is no MCP server {name!r} here; there is {', '.join(servers) or 'none'}.")
+    return servers[name]
 
 
-async def _reached(servers: Sequence[Server]) -> list[Status]:
+async def _reached(*servers: Server) -> list[Status]:
     """Connect to servers and disconnect again; gives the state of each in between."""
     try:
         await asyncio.gather(*(server.client() for server in servers), return_exceptions=True)
         return [server.status for server in servers]
     finally:
         await asyncio.gather(*(server.aclose() for server in servers))
-
-
-def _fail_with(servers: Sequence[Server]) -> None:
-    """Exit with 1 if a server was not reached."""
-    if any(server.now is None for server in servers):
-        raise typer.Exit(1)
 
 
 def _row(server: Server, status: Status) -> dict[str, Any]:
@@ -204,32 +197,30 @@ def _pair(text: str, sign: str, flag: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
+def _file(config: Config, scope: str) -> Path:
+    root = project_root(config.cwd)
+    return {"user": config.paths.user_config, "local": root / LOCAL_FILE, "project": root / MCP_FILE}[scope]
+
+
 def _written(config: Config, scope: str) -> Mapping[str, Any]:
     """The servers that one place names."""
-    root = project_root(config.cwd)
-    if scope == "project":
-        return servers_in(root / MCP_FILE) if (root / MCP_FILE).exists() else {}
-    file = config.paths.user_config if scope == "user" else root / LOCAL_FILE
-    servers: Mapping[str, Any] = read_layer(file).values.get("mcp_servers", {}) if file.exists() else {}
-    return servers
+    if not (file := _file(config, scope)).exists():
+        return {}
+    return servers_in(file) if scope == "project" else read_layer(file).values.get("mcp_servers", {})
 
 
 def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) -> str:
     """Set a server in one place, or take it out with None; says where. Raises `UserError`."""
-    root = project_root(config.cwd)
-    if scope == "user":
-        return store_setting(config, f"mcp_servers.{name}", entry)
-    if scope == "local":
-        return store_in(root / LOCAL_FILE, f"mcp_servers.{name}", entry)
-    file = root / MCP_FILE
-    _written(config, scope)  # says what is wrong with a file that cannot be read
-    held = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
-    servers = held.setdefault("mcpServers", {})
-    servers[name] = entry
+    file, key = _file(config, scope), f"mcp_servers.{name}"
+    if scope != "project":
+        return store_setting(config, key, entry) if scope == "user" else store_in(file, key, entry)
+    servers = {**_written(config, scope), name: entry}
     if entry is None:
         del servers[name]
     try:
-        replace_file(file, msgspec.json.format(msgspec.json.encode(held), indent=2) + b"\n", mode=0o644)
+        held = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]) if file.exists() else {}
+        text = msgspec.json.format(msgspec.json.encode({**held, "mcpServers": servers}), indent=2)
+        replace_file(file, text + b"\n", mode=0o644)
     except OSError as error:
         raise UserError(f"{file} could not be written: {error.strerror}.") from error
     if entry is None:
@@ -237,7 +228,8 @@ def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) 
     return f"It is in {file}, which counts once you trust the project: agentcli config trust."
 
 
-async def _logged_in(config: Config, spec: ServerSpec) -> str:
+async def _logged_in(config: Config, server: Server) -> str:
+    spec = server.spec
     if not spec.url:
         raise UsageError(f"{spec.name} runs on this machine: it takes what it needs from its env, and no login.")
     sdk = load_sdk()
@@ -256,7 +248,7 @@ async def _logged_in(config: Config, spec: ServerSpec) -> str:
     oauth = {key: connecting.expanded(spec, one) if isinstance(one, str) else one for key, one in spec.oauth.items()}
     spec = msgspec.structs.replace(spec, oauth=oauth)
     async with login_auth(KeptLogins(config.kept_keys), spec, url, show) as auth:
-        client = await sdk.connect_http(spec, url, headers, _server(config, spec), config.cwd, auth=auth)
+        client = await sdk.connect_http(spec, url, headers, server, config.cwd, auth=auth)
         tools = await client.list_tools()
         await client.close()
     return f"You are logged in to {spec.name}, which has {len(tools)} tools."
