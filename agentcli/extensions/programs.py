@@ -14,7 +14,7 @@ from agentcli.settings.trust import HOOKS_FILE, remember_trust, trusted_digests
 if TYPE_CHECKING:
     from agentcli.extensions.hooks.specs import HookSpec
     from agentcli.extensions.mcp.client import ServerSpec
-    from agentcli.infra.program_pins import ProgramPins
+    from agentcli.extensions.program_pins import ProgramPins
 
 
 def program_environment(config: Config, session_id: str = "") -> dict[str, str]:
@@ -36,9 +36,9 @@ class WorkspacePrograms:
     def pins(self) -> ProgramPins:
         """Imported late: most folders have none of these commands."""
         config = self._config
-        from agentcli.infra.program_pins import ProgramPins
+        from agentcli.extensions.program_pins import ProgramPins
 
-        made: ProgramPins = ProgramPins(
+        made = ProgramPins(
             cwd=config.cwd,
             root=project_root(config.cwd),
             added=[config.cwd / from_home(name) for name in config.settings.permissions.additional_directories],

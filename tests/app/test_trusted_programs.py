@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentcli.agent.program_trust import REFUSE, RUN
+from agentcli.extensions.program_pins import REFUSE, RUN
 from tests.app.running import Place, Ran, call
 from tests.processes import needs_bubblewrap
 

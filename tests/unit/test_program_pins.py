@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentcli.infra.program_pins import ProgramPins
+from agentcli.extensions.program_pins import ProgramPins
 
 
 def test_a_file_that_was_named_before_its_folder_was_added_is_held_to_what_it_was_then(tmp_path: Path) -> None:

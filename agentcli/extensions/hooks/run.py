@@ -14,8 +14,6 @@ import msgspec
 from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.events import Emit, HookRan, Notice
 from agentcli.agent.hooks import Decision, EventAnswer, EventName
-from agentcli.agent.program_trust import REFUSE, RUN, ProgramTrust, changed_sentence
-from agentcli.errors import ConfigError
 from agentcli.extensions.hooks.specs import (
     HookSpec,
     ProcessEnd,
@@ -25,6 +23,7 @@ from agentcli.extensions.hooks.specs import (
     own_input,
     read_answer,
 )
+from agentcli.extensions.program_pins import ProgramPins, refusal
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.settings.short_program import run_short_program
 from agentcli.tools.tool import Ask
@@ -45,7 +44,7 @@ class CommandHooks:
 
     specs: Sequence[HookSpec]
     run: RunCommand
-    programs: ProgramTrust
+    programs: ProgramPins
     session_id: str
     cwd: Path
     mode: Callable[[], str]
@@ -102,23 +101,17 @@ class CommandHooks:
         self.publish(HookRan(spec.event, spec.command, subject, *result, agent_id=agent_id))
         return answer
 
+    def _tell(self, text: str) -> None:
+        self.publish(Notice(text))
+
     async def _program_refusal(self, spec: HookSpec) -> str:
         """Ask about files of the workspace that the hook runs and that changed. Returns why it is not to run."""
+        user = f"the {spec.event} hook `{spec.command}`"
         async with self._asking:  # several hooks may run the same file: the person is asked once
-            # Once more after each answer: what was accepted is what there was when the question was asked.
-            while changed := await asyncio.to_thread(self.programs.changed, spec.command):
-                question = changed_sentence(changed, f"the {spec.event} hook `{spec.command}`")
-                ask = self.ask if self.mode() != "dontAsk" else None
-                if ask is None or await ask(question, (RUN, REFUSE)) != RUN:
-                    return (
-                        f"{question} The hook did not run. Check the change, then run `agentcli config trust` to trust "
-                        "the new version"
-                    )
-                try:
-                    self.programs.accept(spec.command)
-                except ConfigError as error:  # it is trusted until the session ends
-                    self.publish(Notice(str(error)))
-            return ""
+            ask = self.ask if self.mode() != "dontAsk" else None
+            why = await refusal(self.programs, spec.command, user, ask=ask, tell=self._tell)
+        advice = "Check the change, then run `agentcli config trust` to trust the new version"
+        return why and f"{why} The hook did not run. {advice}"
 
     # Calls
 

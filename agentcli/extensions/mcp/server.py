@@ -15,10 +15,10 @@ from weakref import WeakSet
 import msgspec
 from msgspec.structs import replace
 
-from agentcli.agent.program_trust import REFUSE, RUN, ProgramTrust, changed_sentence
-from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError, UsageError, UserError
+from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError, UserError
 from agentcli.extensions.mcp.client import MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec
 from agentcli.extensions.mcp.tools import plain, tool_name
+from agentcli.extensions.program_pins import ProgramPins, refusal
 from agentcli.llm.messages import Text
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.tool import Ask, FileLedger, ToolContext
@@ -64,7 +64,7 @@ class Pins:
     that servers are started from.
     """
 
-    def __init__(self, folder: Path, project: Path, programs: ProgramTrust) -> None:
+    def __init__(self, folder: Path, project: Path, programs: ProgramPins) -> None:
         self.programs = programs
         self._folder = folder
         self._project = project
@@ -261,36 +261,25 @@ class Server:
 
     # The programs that it is started from
 
-    async def _changed_programs(self) -> Sequence[Path]:
-        command = self.spec.start_command
-        return await asyncio.to_thread(self._pins.programs.changed, command) if self._pins and command else ()
-
-    def _accept_programs(self) -> None:
-        """Raises `ConfigError`."""
-        assert self._pins is not None, "only what is pinned can have changed"
-        self._pins.programs.accept(self.spec.start_command)
-
     async def trust_programs(self) -> Sequence[Path]:
         """Trust the files that start the server as they are now, and return those that had changed."""
-        if changed := await self._changed_programs():
-            self._accept_programs()
+        if self._pins is None or not (command := self.spec.start_command):
+            return ()
+        if changed := await asyncio.to_thread(self._pins.programs.changed, command):
+            self._pins.programs.accept(command)
         return changed
 
     async def _check_programs(self, ask: Ask | None) -> None:
         """Ask about files that would be started and have changed. Raises `ToolError` if they are not to be started."""
-        # Once more after each answer: what was accepted is what there was when the question was asked.
-        while changed := await self._changed_programs():
-            question = changed_sentence(changed, f"the MCP server {self.name}")
-            if ask is None or await ask(question, (RUN, REFUSE)) != RUN:
-                raise ToolError(
-                    f"{question} The server was not started. Check the change, then run `/mcp approve {self.name}` or "
-                    f"`agentcli mcp approve {self.name}` to trust the new version.",
-                    kind="permission_denied",
-                )
-            try:
-                self._accept_programs()
-            except ConfigError as error:  # it is trusted until the program ends
-                self._tell(str(error))
+        if self._pins is None or not (command := self.spec.start_command):
+            return
+        user = f"the MCP server {self.name}"
+        if why := await refusal(self._pins.programs, command, user, ask=ask, tell=self._tell):
+            raise ToolError(
+                f"{why} The server was not started. Check the change, then run `/mcp approve {self.name}` or "
+                f"`agentcli mcp approve {self.name}` to trust the new version.",
+                kind="permission_denied",
+            )
 
     # Implements ServerEvents
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import stat
@@ -11,15 +12,20 @@ from glob import has_magic, iglob
 from itertools import islice
 from pathlib import Path
 
+from agentcli.errors import ConfigError
 from agentcli.safety.commands.named_files import NamedFile, named_files
+from agentcli.tools.tool import Ask
 
 MAX_BYTES = 50_000_000  # of a program that is pinned; of a larger one its size and times are
 MISSING = ""
 _MAX_FOUND = 200  # programs by one glob
 
 
+RUN, REFUSE = "Run it as it is now", "Do not run it"
+
+
 class ProgramPins:
-    """Implements `ProgramTrust` for the commands of one configuration. Files in `added` folders count, too.
+    """Knows the files that the trusted commands of one configuration run. Files in `added` folders count, too.
 
     `trusted` gives the digests that were kept with the trust in the project, by path; `keep` adds to them. A command
     that the project's trust is not about is held to what its files were when it was added.
@@ -84,6 +90,7 @@ class ProgramPins:
         return {path: digest for path, digest in found.items() if digest != MISSING}
 
     def changed(self, command: str) -> Sequence[Path]:
+        """The files of a command that are not as they were when it was trusted."""
         now = self.digests(command)
         if self._differing(command, now) and command in self._of_project and self._trusted is not None:
             kept = self._trusted()  # the person may have trusted the project again meanwhile
@@ -98,6 +105,7 @@ class ProgramPins:
         return [p for p in sorted(now.keys() | pinned.keys()) if now.get(p, MISSING) != pinned.get(p, MISSING)]
 
     def accept(self, command: str) -> None:
+        """Trust them as they were when `changed` was called last. Raises `ConfigError`."""
         now = self._seen[command]
         gone = {path: MISSING for path in self._pins[command] if path not in now}
         for other, files in self._named.items():  # others may run the same files
@@ -122,6 +130,24 @@ class ProgramPins:
             if _is_program(file, self._pins[command])
         }
         return [Path(path) for path in sorted(named) if os.path.isfile(path)]  # noqa: PTH113
+
+
+async def refusal(
+    programs: ProgramPins, command: str, user: str, *, ask: Ask | None, tell: Callable[[str], None]
+) -> str:
+    """Ask about files of a command that have changed. Returns why `user` (a hook, a server) may not run it, or ""."""
+    # Once more after each answer: what was accepted is what there was when the question was asked.
+    while changed := await asyncio.to_thread(programs.changed, command):
+        names = ", ".join(map(str, changed))
+        verb, what = ("have", "them") if len(changed) > 1 else ("has", "it")
+        why = f"{names} {verb} changed since you trusted {what}, and {user} would run {what} outside the sandbox."
+        if ask is None or await ask(why, (RUN, REFUSE)) != RUN:
+            return why
+        try:
+            programs.accept(command)
+        except ConfigError as error:  # it is trusted until the program ends
+            tell(str(error))
+    return ""
 
 
 def _is_named(path: str, name: str) -> bool:
