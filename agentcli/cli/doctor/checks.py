@@ -24,7 +24,7 @@ from agentcli.cli.subcommands.shared import configuration, wait_for, with_store
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs, texts_of
-from agentcli.extensions.subagents.config import AGENTS_FILE
+from agentcli.extensions.subagents.definitions import AGENTS_FILE
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sessions.fsck import first_damage

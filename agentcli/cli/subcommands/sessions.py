@@ -19,7 +19,7 @@ from agentcli.cli.output import print_table, tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for, with_store
 from agentcli.conversation.entries import Assistant, Compaction, ContextNote, Entry, Result, Unreadable, User
 from agentcli.errors import UsageError, UserError
-from agentcli.extensions.subagents.config import AGENTS_FILE
+from agentcli.extensions.subagents.definitions import AGENTS_FILE
 from agentcli.frontends.export.documents import Form, document, form_of
 from agentcli.frontends.export.documents import shown as as_json
 from agentcli.frontends.printable import printable

@@ -21,7 +21,7 @@ from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
 from agentcli.settings.paths import home_of, markdown_files
-from agentcli.settings.trust import agent_places
+from agentcli.settings.trust import AGENT_FOLDERS, project_places
 
 BUILT_IN = Path(__file__).with_name("builtin")
 DEFAULT = "general"
@@ -108,7 +108,8 @@ class Agents:
         if self.is_bare:
             return []
         config = self.config
-        found = [(place, "project") for place in agent_places(config.cwd)] if config.uses_project else []
+        places = project_places(config.cwd, AGENT_FOLDERS) if config.uses_project else []
+        found = [(place, "project") for place in places]
         users = (config.paths.config / "agents", home_of(config.environment) / ".claude/agents")
         return found + [(folder, "user") for folder in users if folder.is_dir()]
 
