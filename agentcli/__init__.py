@@ -107,7 +107,9 @@ if not TYPE_CHECKING:  # a type checker is to know the names above, and no other
         from importlib import import_module
 
         if name in ("events", "ops"):
-            return import_module(f"agentcli.agent.{name}")
+            from agentcli.agent import events, ops
+
+            return events if name == "events" else ops
         if name in _HOMES:
             return getattr(import_module(_HOMES[name]), name)
         raise AttributeError(f"module 'agentcli' has no attribute {name!r}")

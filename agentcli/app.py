@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from msgspec import structs
 
@@ -34,38 +34,40 @@ from agentcli.extensions.skills.config import Skills
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
-from agentcli.infra.lazy_sandbox import LazySandbox
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import is_stored
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request, Warmable
 from agentcli.models.choice import Models
-from agentcli.settings.files import make_private_folder
 from agentcli.settings.load import Config
-from agentcli.settings.paths import from_home, home_of, project_root
+from agentcli.settings.paths import project_root
 from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
-from agentcli.setup.client_files import ClientFiles
-from agentcli.setup.context import make_memory, watch_context
-from agentcli.setup.extras import Extras
-from agentcli.setup.limits import retry_policy, session_budgets, turn_limits
+from agentcli.setup.context import watch_context
 from agentcli.setup.opening import Opening, untold
-from agentcli.setup.rules import check_hosts, configured_rules
-from agentcli.setup.session_choice import NEW, SessionChoice, open_log
-from agentcli.setup.telemetry import Observed, secret_headers
-from agentcli.setup.tool_choice import ToolChoice, has_key
+from agentcli.setup.options import (
+    NEW,
+    ClientFiles,
+    Extras,
+    SessionChoice,
+    ToolChoice,
+    configured_rules,
+    has_key,
+    open_log,
+    retry_policy,
+    session_budgets,
+    turn_limits,
+)
+from agentcli.setup.telemetry import Observed
+from agentcli.setup.workspace import WorkspaceFactory, finish_interrupted_dry_runs, make_masker
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Workspace
-from agentcli.tools.web.web import Web
 
 if TYPE_CHECKING:
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.subagents.running import Subagents
-    from agentcli.safety.secrets.masking import Masker
-    from agentcli.tools.web.searching import SearchProvider
 
 
 class Builder:
@@ -109,13 +111,14 @@ class Builder:
         self._goes_on = goes_on
         self._owns_store = owns_store
         self._on_notice = on_notice
-        self._observed = Observed(config, Mask(self._masker).text, on_notice)
+        self._observed = Observed(config, Mask(partial(make_masker, config)).text, on_notice)
         self._data = DataFolder(
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
             is_resumable=partial(is_stored, config.paths.state / "sessions.db"),
             bounds=Bounds(**structs.asdict(config.settings.data)),
         )
+        self._workspaces = WorkspaceFactory(config, extras, self._data, self.programs)
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
     async def build_session(self, choice: SessionChoice = NEW, *, model: str = "") -> Session:
@@ -124,9 +127,9 @@ class Builder:
         registry = self.offered_tools()
         log, entries = await open_log(choice, self.store, self._data, self.config.cwd)
         rules = self.rules()
-        await asyncio.to_thread(self._finish_interrupted)
+        await asyncio.to_thread(finish_interrupted_dry_runs, self.config.paths.state, self._on_notice)
         files = self._extras.client_files(log.session_id) if self._extras.client_files else None
-        workspace = self._workspace(log.session_id, rules, files=files)
+        workspace = self._workspaces.make(log.session_id, rules, files=files)
         state = AgentState("", parse_mode(settings.permissions.mode), rules=rules, budgets=session_budgets(self.config))
         state = rebuilt(state, entries)
         state.model = model or self.model_of(state.conversation) or await self.models.default()
@@ -285,7 +288,7 @@ class Builder:
             workspace,
             self._extras.locks or FileLocks(self.config.paths.state / "file_locks"),
             self._grants,
-            Mask(self._masker),
+            Mask(partial(make_masker, self.config)),
             self._extras.call_hooks,
             Levels(tools.output_level, tools.output_levels),
             tools.max_parallel,
@@ -301,14 +304,10 @@ class Builder:
         """Those of them that can work here."""
         return self._with_servers(self._tools.offered(self._on_notice))
 
-    @property
-    def _has_memory(self) -> bool:
-        return self.config.settings.memory.enabled and not self._extras.bare
-
     def _can_work(self, tool: str) -> bool:
         match tool:
             case "memory":
-                return self._has_memory
+                return self._workspaces.has_memory
             case "skill":
                 return bool(self.skills.offered)
             case "create_subagent":
@@ -318,81 +317,10 @@ class Builder:
             case _:
                 return True
 
-    def _workspace(
-        self, session_id: str, rules: Rules, *, profile: Profile | None = None, files: ClientFiles | None = None
-    ) -> Workspace:
-        config = self.config
-        check_hosts(config)
-        added = [config.cwd / from_home(name) for name in config.settings.permissions.additional_directories]
-        for name, folder in zip(config.settings.permissions.additional_directories, added, strict=True):
-            if not folder.is_dir():
-                message = f"{folder} is not a folder that could be added."
-                raise config.error(message, "permissions.additional_directories", item=name)
-        home, settings = home_of(config.environment), config.settings.sandbox
-        if settings.kind == "docker" and not settings.docker_image:
-            raise config.error("set sandbox.docker_image to the image that commands run in.", "sandbox.kind")
-        state = config.paths.state
-        for folder in (state.parent, state) if state.parent == config.paths.config else (state,):
-            with suppress(OSError):  # whoever needs it says what is wrong
-                make_private_folder(folder)
-
-        def make() -> Sandbox:
-            if self._extras.sandbox is not None:
-                return self._extras.sandbox
-            from agentcli.setup.sandbox import make_sandbox
-
-            made = make_sandbox(
-                config,
-                (config.cwd, *added),
-                session_id=session_id,
-                rules=rules,
-                profile=profile,
-                programs=self.programs.files,
-            )
-            return files.sandbox(made) if files else made
-
-        lazy = LazySandbox(make)
-        sandbox, data = cast("Sandbox", lazy), self._data.of_session(session_id)
-        memory = make_memory(config) if self._has_memory else None
-        web = Web(granted_hosts=config.settings.web.hosts, find_search=self._find_search)
-        workspace = Workspace(config.cwd, sandbox, data=data, web=web, memory=memory, home=home, preload=lazy.load)
-        workspace.charset = config.settings.tools.charset or ""
-        return workspace
-
-    def _finish_interrupted(self) -> None:
-        """Finish what a killed session had begun to keep of a tried command, and say so; remove what else it left."""
-        if (noted := self.config.paths.state / "mount_points").is_dir() and any(noted.iterdir()):
-            from agentcli.infra.sandbox.mounts.mount_points import remove_left_behind
-
-            remove_left_behind(noted)
-        tries = self.config.paths.state / "tries"
-        if not any(any(tries.glob(f"*/{name}")) for name in ("plan", "mount_points")):
-            return
-        from agentcli.infra.sandbox.trial.keep_plan import finish_interrupted
-
-        if told := finish_interrupted(tries):
-            self._on_notice(told)
-
-    def _masker(self, values: frozenset[str]) -> Masker:
-        """What knows secrets by their form, the keys this program itself was given, and `values`."""
-        from agentcli.infra.sandbox.processes.environment import credentials_in
-        from agentcli.safety.secrets.masking import Masker
-
-        own = (*credentials_in(self.config.environment), *self.config.kept_keys.values, *secret_headers(self.config))
-        return Masker((*own, *values))
-
-    def _find_search(self) -> SearchProvider | None:
-        from agentcli.tools.web.searching import Tavily
-
-        if self._extras.search is not None:
-            return self._extras.search
-        key = self.config.key("TAVILY_API_KEY")
-        return Tavily(key) if key else None
-
     def workspace(self, rules: Rules | None = None, *, profile: Profile | None = None) -> Workspace:
         """A workspace without a session, for running single tools."""
-        self._finish_interrupted()
-        return self._workspace("tools", rules or self.rules(), profile=profile)
+        finish_interrupted_dry_runs(self.config.paths.state, self._on_notice)
+        return self._workspaces.make("tools", rules or self.rules(), profile=profile)
 
     def rules(self) -> Rules:
         """What the settings and the person's lasting grants say. Raises `ConfigError` for one that can never hold."""

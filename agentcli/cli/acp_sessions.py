@@ -28,7 +28,7 @@ from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.models.choice import EMBEDDED, Models, NoModel
 from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import find_paths
-from agentcli.setup.session_choice import NEW, SessionChoice
+from agentcli.setup.options import NEW, SessionChoice
 
 
 class AcpSessions:

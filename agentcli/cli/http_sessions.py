@@ -26,7 +26,7 @@ from agentcli.errors import UserError
 from agentcli.frontends.http.opening import Opened, Wanted
 from agentcli.infra.day_account import DayAccount
 from agentcli.settings.files import make_private_folder
-from agentcli.setup.session_choice import SessionChoice
+from agentcli.setup.options import SessionChoice
 
 log = logging.getLogger(__name__)
 

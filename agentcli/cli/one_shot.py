@@ -28,8 +28,7 @@ from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.load import Config
-from agentcli.setup.extras import Extras
-from agentcli.setup.session_choice import SessionChoice
+from agentcli.setup.options import Extras, SessionChoice
 
 if TYPE_CHECKING:
     from agentcli.agent.answer_schema import AnswerSchema

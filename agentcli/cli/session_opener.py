@@ -17,7 +17,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import EMBEDDED
 from agentcli.settings.load import Config
 from agentcli.settings.write import readable_settings, store_setting
-from agentcli.setup.session_choice import SessionChoice
+from agentcli.setup.options import SessionChoice
 
 if TYPE_CHECKING:
     from agentcli.agent.commands.command import Topic

@@ -34,7 +34,7 @@ from agentcli.llm.provider import Health
 from agentcli.models.choice import NoModel
 from agentcli.settings.load import Config
 from agentcli.settings.paths import folder_text, project_root
-from agentcli.setup.session_choice import SessionChoice
+from agentcli.setup.options import SessionChoice
 
 
 def open_live(console: Console, config: Config, options: argparse.Namespace, prompt: str | None) -> TerminalApp:

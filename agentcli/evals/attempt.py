@@ -33,7 +33,7 @@ from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import Paths
-from agentcli.setup.extras import Extras
+from agentcli.setup.options import Extras
 
 # The person's settings that count: how models are reached. All else would make results depend on who runs them.
 _FROM_PERSON = ("provider", "providers", "models", "local", "retry", "tokens", "sandbox")

@@ -32,8 +32,7 @@ from agentcli.settings.load import load_config
 from agentcli.settings.paths import current_folder, find_paths
 from agentcli.settings.structs import Settings
 from agentcli.settings.write import changed_values
-from agentcli.setup.extras import Extras
-from agentcli.setup.session_choice import SessionChoice
+from agentcli.setup.options import Extras, SessionChoice
 from agentcli.tools.own_tools import tool
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool, Workspace

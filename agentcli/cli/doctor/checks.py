@@ -35,7 +35,7 @@ from agentcli.settings.keys import KeptKeys
 from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder, find_paths, is_writable, project_root
 from agentcli.settings.structs import PermissionSettings, Settings
-from agentcli.setup.rules import check_hosts
+from agentcli.setup.options import check_hosts
 from agentcli.tools.ripgrep import find_rg
 
 T = TypeVar("T")

@@ -44,7 +44,7 @@ from agentcli.settings.write import (
     without_secrets,
     write_settings,
 )
-from agentcli.setup.rules import check_hosts
+from agentcli.setup.options import check_hosts
 
 app = make_app("Look at the settings, and change them.")
 
