@@ -49,7 +49,7 @@ _REPOSITORY_VARIABLES = frozenset("GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJE
 _END_S = 30.0  # for an interrupted turn to end
 
 
-class Attempts:
+class LocalEngine:
     """Makes attempts with one variant in this process; `person` is the configuration of whoever runs them."""
 
     def __init__(self, person: Config, variant: Variant) -> None:

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from agentcli.errors import UsageError
 from agentcli.evals.outcome import Outcome
-from agentcli.evals.store import Run
+from agentcli.evals.store import EvalRun
 
 LEVEL = 0.05  # a difference that chance makes less often than this counts
 ROUNDS = 4_000  # of shuffling; the seed is fixed, so the same runs give the same numbers
@@ -46,8 +46,8 @@ class Comparison(Struct, frozen=True):
     between A and B gives a mean score that speaks as clearly against B.
     """
 
-    a: Run
-    b: Run
+    a: EvalRun
+    b: EvalRun
     pairs: tuple[Pair, ...]
     left_out: tuple[str, ...]
     measures: dict[str, tuple[float, float]]
@@ -73,7 +73,7 @@ class Comparison(Struct, frozen=True):
         return self.score_difference < 0 and self.chance < LEVEL
 
 
-def compare(a: Run, b: Run) -> Comparison:
+def compare(a: EvalRun, b: EvalRun) -> Comparison:
     """Compare two runs. Raises `UsageError` where they have no task in common."""
     versions = [{task.name: task.version for task in run.about.tasks} for run in (a, b)]
     names = list(dict.fromkeys((*versions[0], *versions[1])))

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import structs
 
 from agentcli.errors import UsageError
-from agentcli.evals.attempt import Attempts, person_settings
+from agentcli.evals.attempt import LocalEngine, person_settings
 from agentcli.evals.outcome import Attempted, Variant
 from agentcli.evals.task import Task, read_task, task_files
 from agentcli.evals.temporary_folders import temporary_folder
@@ -26,7 +26,7 @@ from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import find_paths
 
 
-class _Job(msgspec.Struct, frozen=True):
+class _RayJob(msgspec.Struct, frozen=True):
     """An attempt as it travels: files are (path, mode, content)."""
 
     name: str
@@ -56,7 +56,7 @@ class RayEngine:
         self._attempt = self._ray.remote(_attempt)
 
     async def make(self, task: Task, sample: int) -> Attempted:
-        job = _Job(task.name, list(task_files(task)), sample, self._variant, self._settings, self._environment)
+        job = _RayJob(task.name, list(task_files(task)), sample, self._variant, self._settings, self._environment)
         reference = self._attempt.remote(msgspec.msgpack.encode(job))
         try:
             return msgspec.msgpack.decode(await reference, type=Attempted)
@@ -70,7 +70,7 @@ class RayEngine:
 
 def _attempt(data: bytes) -> bytes:
     """Make one attempt, on a worker."""
-    job = msgspec.msgpack.decode(data, type=_Job)
+    job = msgspec.msgpack.decode(data, type=_RayJob)
     with temporary_folder() as folder:
         task = _unpack(job, folder / job.name)
         environment = job.environment | {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
@@ -80,11 +80,11 @@ def _attempt(data: bytes) -> bytes:
 
 
 async def _make(person: Config, variant: Variant, task: Task, sample: int) -> Attempted:
-    async with aclosing(Attempts(person, variant)) as attempts:
+    async with aclosing(LocalEngine(person, variant)) as attempts:
         return await attempts.make(task, sample)
 
 
-def _unpack(job: _Job, folder: Path) -> Task:
+def _unpack(job: _RayJob, folder: Path) -> Task:
     for name, mode, content in job.files:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from agentcli.conversation.portable import unpacked
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UserError
 from agentcli.evals.outcome import Outcome, outcome_line
-from agentcli.evals.store import EvalStore, PlannedTask, Run, cost_of
+from agentcli.evals.store import EvalRun, EvalStore, PlannedTask, cost_of
 from agentcli.evals.task import DIFFICULTIES
 from agentcli.frontends.export.documents import document
 from agentcli.frontends.export.markdown import money
@@ -29,11 +29,11 @@ _LINKS = re.compile(r"[^/:?#]+/[^/:?#]+\.html")  # to transcripts
 Tasks = Sequence[tuple[PlannedTask, list[Outcome], list[Outcome]]]
 
 
-def as_markdown(run: Run, baseline: Run | None = None) -> str:
+def as_markdown(run: EvalRun, baseline: EvalRun | None = None) -> str:
     return "\n\n".join(filter(None, _parts(run, baseline))) + "\n"
 
 
-def as_page(run: Run, links: Mapping[tuple[str, int], str], baseline: Run | None = None) -> str:
+def as_page(run: EvalRun, links: Mapping[tuple[str, int], str], baseline: EvalRun | None = None) -> str:
     """`links` are paths of transcripts from the page on, by task and number of the attempt."""
     head, tasks, failures = (_rendered(part) for part in _parts(run, baseline))
     lines = [f"- {_text(outcome_line(outcome))}" for outcome in run.outcomes]
@@ -51,7 +51,7 @@ def _rendered(text: str) -> str:
     return rendered
 
 
-def _paired(run: Run, baseline: Run | None) -> Tasks:
+def _paired(run: EvalRun, baseline: EvalRun | None) -> Tasks:
     """Return all planned tasks, easy ones first, each with its outcomes and those of the same version in a baseline."""
     versions = {(task.name, task.version) for task in baseline.about.tasks} if baseline else set()
     tasks = sorted(run.about.tasks, key=lambda task: [*DIFFICULTIES, task.difficulty].index(task.difficulty))
@@ -62,7 +62,7 @@ def _paired(run: Run, baseline: Run | None) -> Tasks:
     ]
 
 
-def _parts(run: Run, baseline: Run | None) -> tuple[str, str, str]:
+def _parts(run: EvalRun, baseline: EvalRun | None) -> tuple[str, str, str]:
     about, tasks = run.about, _paired(run, baseline)
     facts = [
         _text(about.variant.model),
@@ -79,7 +79,7 @@ def _parts(run: Run, baseline: Run | None) -> tuple[str, str, str]:
     return f"{head}\n\n{' · '.join(filter(None, facts))}", "\n".join(_task_rows(tasks, baseline)), "\n".join(failures)
 
 
-def _task_rows(tasks: Tasks, baseline: Run | None) -> list[str]:
+def _task_rows(tasks: Tasks, baseline: EvalRun | None) -> list[str]:
     names = ["task", "difficulty", "passed", *(["baseline"] if baseline else []), "cost", "tokens", "seconds"]
     rows = [names, ["---", "---", *(["---:"] * (len(names) - 2))]]
     whole = [one for _, outcomes, _ in tasks for one in outcomes], [one for *_, old in tasks for one in old]
@@ -141,7 +141,7 @@ def _chart(tasks: Tasks) -> str:
     return f'<svg viewBox="0 0 {size}" role="img" aria-label="{label}">{"".join(drawn)}</svg>' if tasks else ""
 
 
-def write_transcripts(store: EvalStore, run: Run, report: Path) -> dict[tuple[str, int], str]:
+def write_transcripts(store: EvalStore, run: EvalRun, report: Path) -> dict[tuple[str, int], str]:
     """Write each conversation into `NAME-transcripts/`, and return the links from the report. Raises `UserError`."""
     folder = report.with_name(f"{report.stem}-transcripts")
     titles = {task.name: task.title for task in run.about.tasks}

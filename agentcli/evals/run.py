@@ -8,14 +8,14 @@ from typing import Protocol
 
 from agentcli.errors import UserError
 from agentcli.evals.outcome import Attempted, Outcome
-from agentcli.evals.store import EvalStore, Run
+from agentcli.evals.store import EvalRun, EvalStore
 from agentcli.evals.task import Task
 
 MAX_FAILURES_IN_A_ROW = 3  # then the cause will not pass by itself
 
 
 class Engine(Protocol):
-    """Makes attempts: `Attempts` on this machine, `RayEngine` on a cluster."""
+    """Makes attempts: `LocalEngine` on this machine, `RayEngine` on a cluster."""
 
     async def make(self, task: Task, sample: int) -> Attempted:
         """Attempt a task once; `sample` counts from 1. Raises `UserError`. Cancelling it ends the attempt."""
@@ -37,8 +37,8 @@ class RunFailed(UserError):
 
 
 async def carry_out(
-    store: EvalStore, run: Run, tasks: Sequence[Task], engine: Engine, *, parallel: int, progress: Progress
-) -> Run:
+    store: EvalStore, run: EvalRun, tasks: Sequence[Task], engine: Engine, *, parallel: int, progress: Progress
+) -> EvalRun:
     """Finish a run, and close the engine. Raises `RunFailed`, `UserError`."""
     by_name = {task.name: task for task in tasks}
     done_jobs = {(outcome.task, outcome.sample) for outcome in run.outcomes}

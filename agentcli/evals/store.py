@@ -66,7 +66,7 @@ class About(Struct, frozen=True):
         return [(task.name, sample) for task in self.tasks for sample in range(1, self.samples + 1)]
 
 
-class Run(Struct, frozen=True):
+class EvalRun(Struct, frozen=True):
     """A stored run. `ended` is None for one with attempts still to be made; times are seconds since 1970."""
 
     id: str
@@ -108,7 +108,7 @@ class EvalStore:
     def close(self) -> None:
         self._db.close()
 
-    def begin(self, about: About, *, is_new: bool = False) -> Run:
+    def begin(self, about: About, *, is_new: bool = False) -> EvalRun:
         """Return the newest unfinished run of these arguments; without one, or with `is_new`, begin another."""
         query = "SELECT id FROM runs WHERE key = ? AND ended IS NULL ORDER BY created DESC LIMIT 1"
         with self._transaction():
@@ -118,10 +118,10 @@ class EvalStore:
             id = f"{time.strftime('%m%d-%H%M', time.localtime(now))}-{secrets.token_hex(2)}"
             row = (id, about.key, now, msgspec.json.encode(about).decode())
             self._db.execute("INSERT INTO runs VALUES (?, ?, ?, NULL, ?)", row)
-            return Run(id, now, None, about)
+            return EvalRun(id, now, None, about)
 
     @contextmanager
-    def hold(self, run: Run) -> Iterator[None]:
+    def hold(self, run: EvalRun) -> Iterator[None]:
         """Keep other programs from continuing a run. Raises `UsageError` where one does."""
         lock = FileLock(self._path.with_name(f"eval-{run.id}.lock"), timeout=0)
         try:
@@ -147,12 +147,12 @@ class EvalStore:
         with self._transaction():
             self._db.execute("UPDATE runs SET ended = ? WHERE id = ?", (time.time(), run_id))
 
-    def runs(self) -> Sequence[Run]:
+    def runs(self) -> Sequence[EvalRun]:
         """Return all runs, the newest first."""
         with self._transaction():
             return [self._run(str(id)) for (id,) in list(self._db.execute("SELECT id FROM runs ORDER BY created DESC"))]
 
-    def find(self, name: str) -> Run:
+    def find(self, name: str) -> EvalRun:
         """Return a run by its id, the beginning of it, or its name (the newest of that name). Raises `UsageError`."""
         runs = self.runs()
         found = [run for run in runs if name in (run.id, run.about.name)][:1]
@@ -169,12 +169,12 @@ class EvalStore:
             ((data,),) = self._db.execute(query, (run_id, task, sample))
             return zlib.decompress(data)
 
-    def _run(self, id: str) -> Run:
+    def _run(self, id: str) -> EvalRun:
         ((created, ended, data),) = self._db.execute("SELECT created, ended, about FROM runs WHERE id = ?", (id,))
         rows = self._db.execute("SELECT outcome FROM attempts WHERE run_id = ?", (id,))
         found = {(one.task, one.sample): one for one in (msgspec.json.decode(row, type=Outcome) for (row,) in rows)}
         about = msgspec.json.decode(data, type=About)
-        return Run(id, created, ended, about, tuple(found[job] for job in about.jobs if job in found))
+        return EvalRun(id, created, ended, about, tuple(found[job] for job in about.jobs if job in found))
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:

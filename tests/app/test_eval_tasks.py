@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.evals.attempt import Attempts
+from agentcli.evals.attempt import LocalEngine
 from agentcli.evals.outcome import Outcome, Variant
 from agentcli.evals.task import Task, find_tasks
 from agentcli.settings.load import Config, load_config
@@ -19,7 +19,7 @@ TASKS = find_tasks()
 
 
 async def outcome(config: Config, task: Task, model: str) -> Outcome:
-    attempts = Attempts(config, Variant(model))
+    attempts = LocalEngine(config, Variant(model))
     try:
         return (await attempts.make(task, 1)).outcome
     finally:

@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from agentcli.evals.outcome import Outcome, Variant
 from agentcli.evals.report import MAX_FAILURES, as_markdown, as_page
-from agentcli.evals.store import About, PlannedTask, Run
+from agentcli.evals.store import About, EvalRun, PlannedTask
 from agentcli.llm.messages import Usage
 from tests.rows import each_row
 
@@ -22,10 +22,12 @@ def task(name: str, difficulty: str = "easy", version: str = "1") -> PlannedTask
     return PlannedTask(name, version, f"Title of {name}", difficulty)
 
 
-def run_of(*outcomes: Outcome, tasks: tuple[PlannedTask, ...] = (), ended: float | None = 2.0, **about: Any) -> Run:
+def run_of(*outcomes: Outcome, tasks: tuple[PlannedTask, ...] = (), ended: float | None = 2.0, **about: Any) -> EvalRun:
     tasks = tasks or tuple(task(name) for name in dict.fromkeys(outcome.task for outcome in outcomes))
     samples = max((outcome.sample for outcome in outcomes), default=1)
-    return Run("1124-1200-abcd", 1.0, ended, About(Variant("scripted/reference"), tasks, samples, **about), outcomes)
+    return EvalRun(
+        "1124-1200-abcd", 1.0, ended, About(Variant("scripted/reference"), tasks, samples, **about), outcomes
+    )
 
 
 def passed(name: str, sample: int = 1, **more: Any) -> Outcome:
@@ -51,7 +53,7 @@ PAIRS = [(run, baseline) for run in RUNS.values() for baseline in (None, RUNS["p
 
 
 @each_row("run, baseline", PAIRS)
-def test_a_page_needs_no_network_and_runs_nothing(run: Run, baseline: Run | None) -> None:
+def test_a_page_needs_no_network_and_runs_nothing(run: EvalRun, baseline: EvalRun | None) -> None:
     links = {(one.task, one.sample): f"t/{one.sample} #.html" for one in run.outcomes}
     text, found = as_page(run, links, baseline), []
     parser = HTMLParser()
@@ -68,7 +70,7 @@ def test_a_page_needs_no_network_and_runs_nothing(run: Run, baseline: Run | None
 
 
 @each_row("run, baseline", PAIRS)
-def test_every_line_of_a_table_has_the_same_columns(run: Run, baseline: Run | None) -> None:
+def test_every_line_of_a_table_has_the_same_columns(run: EvalRun, baseline: EvalRun | None) -> None:
     text = as_markdown(run, baseline)
     lines = [line for line in text.splitlines() if line.startswith("|")]
     assert len(lines) == 3 + len(run.about.tasks)

@@ -16,7 +16,7 @@ import pytest
 
 from agentcli.cli.subcommands.eval import run
 from agentcli.errors import UsageError
-from agentcli.evals.attempt import Attempts
+from agentcli.evals.attempt import LocalEngine
 from agentcli.evals.outcome import Outcome, Variant
 from agentcli.evals.swe_bench import swe_bench_tasks
 from agentcli.evals.task import Task
@@ -113,10 +113,10 @@ def attempt(origin: Origin, tmp_path: Path, model: str | list[dict[str, Any]], *
     person = load_config(find_paths(str(tmp_path / "home")), tmp_path, dict(os.environ))
     # The sandbox has a /tmp of its own, where this Python and the folders of the test may lie.
     settings = {"sandbox": {"writable": [sys.prefix, str(tmp_path)]}}
-    return asyncio.run(made(Attempts(person, Variant(model, settings=settings)), task))
+    return asyncio.run(made(LocalEngine(person, Variant(model, settings=settings)), task))
 
 
-async def made(attempts: Attempts, task: Task) -> Outcome:
+async def made(attempts: LocalEngine, task: Task) -> Outcome:
     try:
         return (await attempts.make(task, 1)).outcome
     finally:

@@ -23,7 +23,7 @@ from agentcli.errors import UsageError, UserError
 from agentcli.evals.comparison import compare
 from agentcli.evals.outcome import Variant, outcome_line
 from agentcli.evals.run import Engine, RunFailed, carry_out
-from agentcli.evals.store import About, EvalStore, PlannedTask, Run
+from agentcli.evals.store import About, EvalRun, EvalStore, PlannedTask
 from agentcli.evals.swe_bench import swe_bench_tasks
 from agentcli.evals.task import BUNDLED, Task, find_tasks
 from agentcli.frontends.export.markdown import money, when
@@ -125,7 +125,7 @@ def run_tasks(
         tell(_summary(made))
 
 
-async def _until_signal(work: Coroutine[Any, Any, Run]) -> Run:
+async def _until_signal(work: Coroutine[Any, Any, EvalRun]) -> EvalRun:
     """Raises `Interrupted` once attempts that were under way have ended."""
     running = asyncio.ensure_future(work)
 
@@ -170,12 +170,12 @@ def _engine(name: str, config: Config, variant: Variant, parallel: int) -> Engin
         from agentcli.evals.ray_engine import RayEngine
 
         return RayEngine(config, variant, parallel=parallel)
-    from agentcli.evals.attempt import Attempts
+    from agentcli.evals.attempt import LocalEngine
 
-    return Attempts(config, variant)
+    return LocalEngine(config, variant)
 
 
-def _as_result(made: Run) -> dict[str, Any]:
+def _as_result(made: EvalRun) -> dict[str, Any]:
     """Return the object that `eval run --json` and `eval show --json` print."""
     return {
         "run_id": made.id,
@@ -188,7 +188,7 @@ def _as_result(made: Run) -> dict[str, Any]:
     }
 
 
-def _summary(made: Run) -> str:
+def _summary(made: EvalRun) -> str:
     seconds = sum(outcome.seconds for outcome in made.outcomes)
     return (
         f"Run {made.id}: {made.passed} of {len(made.about.jobs)} passed with {made.about.variant.model}, "

@@ -9,7 +9,7 @@ from typing import Any
 from agentcli.cli.output import print_table, tell
 from agentcli.evals.comparison import LEVEL, Comparison, Pair
 from agentcli.evals.outcome import Outcome
-from agentcli.evals.store import Run
+from agentcli.evals.store import EvalRun
 
 MAX_COLUMNS = 78  # of the line that is redrawn
 
@@ -105,13 +105,13 @@ def _verdict(found: Comparison) -> str:
     return f"B is not worse: mean score {found.score_difference:+.3f}."
 
 
-def _named(run: Run) -> str:
+def _named(run: EvalRun) -> str:
     name = f" ({run.about.name})" if run.about.name else ""
     state = "" if run.ended else ", unfinished"
     return f"{run.id}{name}: {run.passed} of {len(run.outcomes)} passed, {run.about.variant.model}{state}"
 
 
-def _differences(a: Run, b: Run) -> Iterator[str]:
+def _differences(a: EvalRun, b: EvalRun) -> Iterator[str]:
     """Name the differences of the runs besides their results."""
     for field in a.about.variant.__struct_fields__:
         before, after = (getattr(run.about.variant, field) for run in (a, b))
@@ -123,7 +123,7 @@ def _differences(a: Run, b: Run) -> Iterator[str]:
         yield "differs: the tools or the system text that the model was given"
 
 
-def _prefixes(run: Run) -> set[str]:
+def _prefixes(run: EvalRun) -> set[str]:
     return {outcome.prefix for outcome in run.outcomes if outcome.prefix}
 
 

@@ -122,7 +122,7 @@ def _cell(_: object, tokens: Sequence[Token], index: int, *_more: object) -> str
     return f'<{token.tag} class="n">' if token.attrGet("style") == "text-align:right" else f"<{token.tag}>"
 
 
-class _Markdown(MarkdownIt):
+class _PageMarkdown(MarkdownIt):
     """Renders no HTML, loads no images, and accepts only these links."""
 
     def __init__(self, links: re.Pattern[str]) -> None:
@@ -140,4 +140,4 @@ class _Markdown(MarkdownIt):
 
 @cache
 def markdown(links: re.Pattern[str] = _SAFE_LINK) -> MarkdownIt:
-    return _Markdown(links)
+    return _PageMarkdown(links)

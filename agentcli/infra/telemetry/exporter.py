@@ -80,9 +80,9 @@ class Telemetry:
         has_failed = False
         for given in iter(self._events.get, None):
             try:
-                from agentcli.infra.telemetry.recorder import Recorder
+                from agentcli.infra.telemetry.recorder import SpanRecorder
 
-                recorder = recorder or Recorder(self._export)
+                recorder = recorder or SpanRecorder(self._export)
                 recorder.record(*given)
             except Exception:
                 log.log(logging.DEBUG if has_failed else logging.ERROR, "nothing could be exported", exc_info=True)

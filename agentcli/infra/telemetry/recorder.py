@@ -43,7 +43,7 @@ def sampler(share: Sampling) -> Sampler:
     return ParentBased(TraceIdRatioBased(1.0 if share == "always" else int(share.rstrip("%")) / 100))
 
 
-class Recorder:
+class SpanRecorder:
     """The SDK's providers of the exported signals; what is recorded for the other signal goes nowhere.
 
     None of them becomes the provider of the process: that place belongs to the host program.
