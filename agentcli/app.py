@@ -24,9 +24,9 @@ from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, chosen_model, rebuilt
-from agentcli.conversation.active_skills import carried_notes
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
+from agentcli.conversation.turns import carried_notes
 from agentcli.errors import StorageError, ToolError
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.programs import WorkspacePrograms

@@ -7,6 +7,7 @@ happened to the session. `conversation.py` derives from them what a request hold
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from agentcli.conversation.file_changes import FilesChanged, FilesRestored
 from agentcli.conversation.schema import SCHEMA_VERSION, brought_up
 from agentcli.conversation.skill_record import SkillRecord
+from agentcli.errors import StorageError
 from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
 
 CompactionStrategy = Literal["truncate", "extract", "summarize"]
@@ -352,3 +354,24 @@ def as_readable(record: dict[str, Any]) -> Entry:
         stored = record["body"]
         text = stored.decode(errors="replace") if isinstance(stored, bytes) else str(stored)
         return Entry(record["id"], record["parent_id"], record["time"], Unreadable(str(error), text))
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """A whole conversation as JSON that a caller keeps. `records` are rows as the session store has them."""
+
+    schema_version: int
+    records: list[dict[str, Any]]
+    user_id: str = ""
+
+
+def packed(entries: Sequence[Entry], *, user_id: str = "") -> bytes:
+    return msgspec.json.encode(Packed(SCHEMA_VERSION, [to_record(entry) for entry in entries], user_id))
+
+
+def unpacked(data: bytes) -> tuple[list[Entry], str]:
+    """The entries, in today's form, and whose they are. Raises `StorageError` for bytes that are no conversation."""
+    try:
+        found = msgspec.json.decode(data, type=Packed)
+        return [from_record(record) for record in found.records], found.user_id
+    except (msgspec.MsgspecError, ValueError, KeyError) as error:
+        raise StorageError(f"The stored conversation cannot be read: {error}.") from error

@@ -1,16 +1,26 @@
-"""Groups a conversation's path into turns: a prompt, what was thought, done and seen for it, and the answer."""
+"""Groups a conversation's path into turns: a prompt, its calls and results, and the answer. Finds its active skills."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Entry, Result, User
-from agentcli.llm.messages import Text, Thinking, ToolUse
+from agentcli.conversation.entries import (
+    Assistant,
+    Entry,
+    PlanAccepted,
+    Result,
+    SkillActivated,
+    SkillEnded,
+    User,
+    reminder,
+)
+from agentcli.llm.messages import Text, ToolUse
 
-LONGEST_PART = 100  # characters of the prompt, the tools and the answer in a turn's summary
+_INSTRUCTIONS = re.compile(r'<system-reminder><skill name="([^"]*)" ')
 
 
 class Step(Struct, frozen=True):
@@ -30,40 +40,13 @@ class TurnRecord(Struct, frozen=True):
     steps: tuple[Step, ...]
 
     @property
-    def prompt(self) -> str:
-        bodies = (step.entry.body for step in self.steps if is_prompt(step.entry))
-        return "".join(body.text for body in bodies if isinstance(body, User))
-
-    @property
-    def replies(self) -> list[Assistant]:
-        return [step.entry.body for step in self.steps if isinstance(step.entry.body, Assistant)]
-
-    @property
-    def thoughts(self) -> list[str]:
-        """The reasoning, and the texts of replies that went on with calls."""
-        found = [block.thinking for reply in self.replies for block in reply.content if isinstance(block, Thinking)]
-        return [text for text in found + [text_of(reply) for reply in self.replies if calls_in(reply)] if text.strip()]
-
-    @property
     def calls(self) -> list[ToolUse]:
-        return [use for reply in self.replies for use in calls_in(reply)]
+        bodies = [step.entry.body for step in self.steps]
+        return [use for body in bodies if isinstance(body, Assistant) for use in calls_in(body)]
 
     @property
     def observations(self) -> list[Result]:
         return [step.entry.body for step in self.steps if isinstance(step.entry.body, Result)]
-
-    @property
-    def answer(self) -> str:
-        """The text of the replies without calls."""
-        return "".join(text_of(reply) for reply in self.replies if not calls_in(reply))
-
-    @property
-    def summary(self) -> str:
-        """The turn in one line, made by rules: prompt, tools and answer, 100 characters of each."""
-        names = [use.name for use in self.calls]
-        tools = ", ".join(f"{name} ×{names.count(name)}" for name in dict.fromkeys(names))
-        parts = (self.prompt, tools, self.answer)
-        return " → ".join(one_line(part, LONGEST_PART) for part in parts if part.strip())
 
 
 def turn_records(conversation: Conversation) -> list[TurnRecord]:
@@ -102,3 +85,42 @@ def one_line(text: str, most: int) -> str:
     """The text on one line, cut to so many characters."""
     line = " ".join(text[: 4 * most].split())
     return line if len(line) <= most and len(text) <= 4 * most else f"{line[:most].rstrip()}…"
+
+
+def active_on(path: Sequence[Entry]) -> list[SkillActivated]:
+    """The skills that are active at the end of a path, the oldest first."""
+    active: dict[str, SkillActivated] = {}
+    for entry in path:
+        match entry.body:
+            case SkillActivated(id):
+                active[id] = entry.body
+            case SkillEnded(id):
+                active.pop(id, None)
+            case _:
+                pass
+    return list(active.values())
+
+
+def note_of(activated: SkillActivated, path: Sequence[Entry]) -> User | None:
+    """The note with the instructions of a skill; None where the model was not told."""
+    at = next((n for n, entry in enumerate(path) if entry.body is activated), len(path))
+    for entry in path[at:]:
+        if isinstance(entry.body, User) and skill_of(entry.body) == activated.skill.name:
+            return entry.body
+    return None
+
+
+def skill_of(note: User) -> str:
+    """The name of the skill whose instructions a note tells; empty for any other."""
+    found = _INSTRUCTIONS.match(note.text) if note.is_reminder else None
+    return found[1] if found else ""
+
+
+def carried_notes(path: Sequence[Entry]) -> list[User]:
+    """What a compaction carries whole: the instructions of active skills, and the plan that was accepted last."""
+    found = (note_of(activated, path) for activated in active_on(path))
+    notes = [note for note in found if note is not None]
+    plans = (entry.body for entry in reversed(path) if isinstance(entry.body, PlanAccepted))
+    if (plan := next(plans, None)) is not None:
+        notes.append(reminder(f"The plan that the user has accepted:\n{plan.text}"))
+    return notes

@@ -21,7 +21,7 @@ from agentcli.agent.ops import Approve, Interrupt, Prompt
 from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, unchanged
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.conversation.entries import Entry
+from agentcli.conversation.entries import Entry, packed, unpacked
 from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.errors import AgentcliError, StorageError, UsageError
 from agentcli.infra.sessions.memory import MemorySessions
@@ -189,8 +189,6 @@ class Agent:
         store = self._conversations
         if store is None or (data := await store.load(self._conversation_id)) is None:
             return None
-        from agentcli.conversation.portable import unpacked
-
         entries, owner = unpacked(data)
         self._check_owner(self._conversation_id, owner)
         return entries
@@ -202,8 +200,6 @@ class Agent:
     async def _keep(self) -> None:
         """Save the conversation where it is kept as a whole. Raises `StorageError`."""
         if self._conversations is not None and self._session is not None:
-            from agentcli.conversation.portable import packed
-
             data = packed(self._session.snapshot().conversation.entries, user_id=self._user_id)
             await self._conversations.save(self._conversation_id, data)
 

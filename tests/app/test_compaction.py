@@ -21,7 +21,6 @@ from agentcli.conversation.compaction.digest import LONGEST_ANSWER
 from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, Pinned, reminder
 from agentcli.conversation.entries import Compaction as CompactionEntry
 from agentcli.conversation.recall import Recall
-from agentcli.conversation.turns import turn_records
 from agentcli.llm.messages import Image as ImageBlock
 from agentcli.llm.messages import Message, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.providers.scripted import ScriptedProvider
@@ -564,18 +563,6 @@ def test_a_stored_conversation_goes_on_behind_its_compaction(tmp_path: Path) -> 
 
 
 # The parts, and message lists of other programs.
-
-
-async def test_a_turn_is_told_in_a_line_by_rules(long: Any) -> None:
-    async with long(replies(1)) as talk:
-        await talk.ask_all(1)
-        (turn,) = turn_records((await talk.agent.session()).state.conversation)
-    assert turn.prompt == prompt_of(0)
-    assert (turn.thoughts, turn.answer) == (["I look at f0.txt."], "Decision 0: keep it, because of 0.")
-    assert [use.name for use in turn.calls] == ["file_read"]
-    assert [result.name for result in turn.observations] == ["file_read"]
-    asked = "Step 0: the number of customer 0 is 11. Keep my spaces."
-    assert turn.summary == f"{asked} → file_read ×1 → Decision 0: keep it, because of 0."
 
 
 def history(rounds: int) -> tuple[Message, ...]:

@@ -9,11 +9,10 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.conversation.active_skills import skill_of
 from agentcli.conversation.compaction.stubs import LONGEST_ERROR, cut, is_failure, line_of
 from agentcli.conversation.entries import SHORTENED_SOON, Assistant, Result, User, bare_note
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.conversation.turns import Step, TurnRecord, calls_in, is_prompt, one_line, text_of
+from agentcli.conversation.turns import Step, TurnRecord, calls_in, is_prompt, one_line, skill_of, text_of
 from agentcli.llm.messages import Text
 from agentcli.settings.structs import CompactionSettings
 

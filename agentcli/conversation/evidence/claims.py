@@ -23,7 +23,7 @@ _OUTCOMES |= {"build": ("fails", "passes"), "command": ("failed", "passed")}
 
 _SKIPPED = re.compile(
     r"^ *(`{3,}|~{3,}).*?(?:^ *\1[`~]* *$|\Z)|<!--.*?-->|^ *(?:>|[-*] \[ \])[^\n]*$|"
-    r"^\W*(?:next steps|to ?do|plan|remaining)\b[^\n]*\n(?:\s*(?:[-*]|\d+\.) [^\n]*\n?)+|^ *#[^\n]*$",
+    r"^[#* ]{0,9}(?:next steps|to ?do|plan|remaining)\b[^\n]*\n(?:\s*(?:[-*]|\d+\.) [^\n]*\n?)+|^ *#[^\n]*$",
     re.MULTILINE | re.DOTALL | re.IGNORECASE,
 )
 _QUOTED = re.compile(r"[\"“„«](?:[^\"“”„«»\n]*\s[^\"“”„«»\n]*)[\"”“»]")

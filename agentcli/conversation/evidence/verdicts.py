@@ -139,7 +139,7 @@ def runner_tables() -> dict[str, Any]:
 @cache
 def _runners() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
     """Return the rows of programs, each with a pattern for commands that run them, perhaps through wrappers."""
-    wrappers = rf"(?:(?:{'|'.join(runner_tables()['wrappers'])}|python[\d.]*|-\S*|\w+=\S*|[\d.]+[smh]?) )*?"
+    wrappers = rf"(?>(?:{'|'.join(runner_tables()['wrappers'])}|python[\d.]*|-\S*|\w+=\S*|[\d.]+[smh]?) )*?"
     start = rf"{wrappers}(?=(?:\S*/)?(?P<program>\S+))"
     rows = runner_tables()["runner"]
     return [

@@ -16,9 +16,9 @@ from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.rules import ALIASES, Rule, parse_rule
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState
-from agentcli.conversation.active_skills import active_on, note_of
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import SkillActivated, SkillEnded, reminder
+from agentcli.conversation.turns import active_on, note_of
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.commands.user_commands import Template, expanded
 from agentcli.extensions.skills.activation import Activation, By, SkillRegistry, narrowing

@@ -74,6 +74,8 @@ def test_where_changes_are_not_recorded_their_absence_proves_nothing(is_complete
         "The tests " + "are now also still both " * 1_800,
         "`" + "npm run x " * 3_000 + "`",
         "\n - a" * 8_000,
+        "\n" * 29_000,
+        "`pytest` " + "in 1 now " * 70,
     ],
     ids=lambda text: str(text)[:12],
 )
@@ -84,7 +86,10 @@ def test_no_message_takes_long_to_read(text: str) -> None:
 
 
 @pytest.mark.parametrize("output", ["1 failed " * 20_000, "=" * 200_000, " " * 200_000, "ok 1 a\n" * 25_000])
-@pytest.mark.parametrize("command", ["pytest | tail", "eslint . | tail", "make | tail", "npm x " * 5_000 + "; pytest"])
+@pytest.mark.parametrize(
+    "command",
+    ["pytest | tail", "eslint . | tail", "make | tail", "npm x " * 5_000 + "; pytest", "-m python " * 99 + "x; make"],
+)
 def test_no_output_takes_long_to_read(command: str, output: str) -> None:
     began = process_time()
     passed(command, 0, output)
