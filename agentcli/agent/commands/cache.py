@@ -41,12 +41,15 @@ class CacheLoss(Struct, frozen=True):
 
 def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo]) -> Iterator[CacheLoss]:
     """Yield the losses of a log, each of a reply compared with the one before it on its branch."""
-    by_id = {entry.id: entry for entry in entries}
-    for entry in entries:
+    numbers: dict[str | None, int] = {}  # by id: those of results are a model's and may come again
+    parents: list[int | None] = []
+    for number, entry in enumerate(entries):
+        parents.append(numbers.get(entry.parent_id))
+        numbers[entry.id] = number
         if not isinstance(reply := entry.body, Assistant) or reply.is_estimated or reply.stop_reason == "interrupted":
             continue
         prices, is_compacted = model_info(f"{reply.provider}/{reply.model}").prices, False
-        for earlier in islice(_ancestors(entry, by_id), _MAX_ENTRIES_BACK):
+        for earlier in islice(_ancestors(number, entries, parents), _MAX_ENTRIES_BACK):
             is_compacted |= isinstance(before := earlier.body, Compaction)
             if isinstance(before, Assistant) and (held := _held(before, prices, reply.usage)):
                 held = min(held, reply.usage.prompt_tokens)
@@ -58,10 +61,10 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
                 break
 
 
-def _ancestors(entry: Entry, by_id: dict[str, Entry]) -> Iterator[Entry]:
-    while (parent := by_id.get(entry.parent_id or "")) is not None:
-        entry = parent
-        yield entry
+def _ancestors(number: int, entries: Sequence[Entry], parents: Sequence[int | None]) -> Iterator[Entry]:
+    while (parent := parents[number]) is not None:
+        number = parent
+        yield entries[number]
 
 
 def _sent(entry: Entry) -> float:

@@ -22,7 +22,7 @@ from agentcli.safety.commands.reader.syntax import Command
 CallPlace = tuple[int, int]  # of a call in the log: its reply, and its place among that reply's calls
 _MAX_OUTPUT_CHARS, _MAX_LINE_CHARS, _MAX_COMMAND_CHARS = 100_000, 200, 2_000  # summaries stand at an output's end
 ContentId = Callable[[str], str | None]
-Judgment = tuple[bool | None, Sequence[str]]  # whether a claim is so, and the entries that say it
+Comparison = tuple[bool | None, Sequence[str]]  # whether a claim is so, and the entries that say it
 _VERDICTS: dict[bool | None, ClaimVerdict] = {True: "verified", False: "refuted", None: "unverified"}
 _FAILED_LINE = re.compile(r"FAIL|✗|✕|×|❌|not ok|Error|panicked", re.IGNORECASE)
 _WRITING_TOOLS = ("bash", "file_edit", "file_write")
@@ -226,13 +226,13 @@ def _outcome(
 
 def check_claims(claims: Iterable[Statement], record: Record) -> Iterator[Claim]:
     """Yield the claims, each with a verdict."""
-    judges = {"file": _file, "command": _command, "checks": _all_checks}
+    comparisons = {"file": _file, "command": _command, "checks": _all_checks}
     for claim in claims:
-        is_so, entries = judges.get(claim.topic, _check)(claim, record)
+        is_so, entries = comparisons.get(claim.topic, _check)(claim, record)
         yield Claim(claim.text, claim.kind, _VERDICTS[is_so], tuple(dict.fromkeys(entries)))
 
 
-def _check(claim: Statement, record: Record) -> Judgment:
+def _check(claim: Statement, record: Record) -> Comparison:
     of_kind = [run for run in record.runs if run.kind == claim.topic]
     runs = [run for run in of_kind if _is_about(claim, run)]
     if not runs or runs[-1].passed is None:
@@ -273,14 +273,14 @@ def _has_failed(name: str, run: CheckRun) -> bool:
     return any(bare in line and _FAILED_LINE.search(line) for line in run.end.output.splitlines())
 
 
-def _all_checks(claim: Statement, record: Record) -> Judgment:
+def _all_checks(claim: Statement, record: Record) -> Comparison:
     runs = list({(run.kind, run.program): run for run in record.runs}.values())
     failed = [run.end.entry_id for run in runs if run.passed is False]
     is_known = bool(failed) or (runs and all(run.passed is not None and not record.is_stale(run) for run in runs))
     return bool(failed) is not claim.is_good if is_known else None, failed or [run.end.entry_id for run in runs]
 
 
-def _command(claim: Statement, record: Record) -> Judgment:
+def _command(claim: Statement, record: Record) -> Comparison:
     wanted = " ".join(claim.target.split())
     ends = [(end, command) for end in record.ends if wanted in (command := " ".join(end.command.split()))]
     if not ends:
@@ -293,7 +293,7 @@ def _command(claim: Statement, record: Record) -> Judgment:
     return has_only_run or is_so, [end.entry_id]
 
 
-def _file(claim: Statement, record: Record) -> Judgment:
+def _file(claim: Statement, record: Record) -> Comparison:
     changes = [each for each in record.changes if record.is_about(each[0], claim)]
     if claim.kind == "file_unchanged":
         changes = [each for each in changes if each[1] >= record.turn_start]
