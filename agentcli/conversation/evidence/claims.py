@@ -71,7 +71,10 @@ def find_claims(message: str) -> list[Statement]:
         if _wording()["no_statement"].search(sentence.marks):
             subjects = []
         else:
-            checks = list(_checks(sentence, subjects)) or list(_about_earlier(sentence, subjects, before))
+            is_past = _wording()["history"].search(sentence.marks) and not _wording()["present"].search(sentence.marks)
+            checks = (
+                [] if is_past else list(_checks(sentence, subjects)) or list(_about_earlier(sentence, subjects, before))
+            )
             ran = [sentence.claim("command_ran", 0, *sentence.written(ran[1])) for ran in sentence.search("ran")]
             claims += sorted([*(checks or ran), *_files(sentence)], key=lambda claim: claim.start)
         before = subjects
@@ -121,6 +124,7 @@ def _mark(text: str, marked: list[str]) -> str:
 
 def _checks(sentence: Sentence, subjects: Sequence[re.Match[str]]) -> Iterator[Statement]:
     text, kinds, wording = sentence.marks, set[str](), _wording()
+    has_past = wording["history"].search(text) is not None
     state, later = None, None
     for subject in reversed(subjects):
         if later is None or not wording["also"].fullmatch(text, subject.end(), later.start()):  # `A and B are clean`
@@ -128,13 +132,15 @@ def _checks(sentence: Sentence, subjects: Sequence[re.Match[str]]) -> Iterator[S
         later = subject
         if state is not None and sentence.is_asserted(subject.start()):
             is_good = bool(state["good"]) is not bool(wording["negation"].search(state["fill"]))
-            if not wording["history"].search(text) or (is_good and wording["present"].search(text)):
+            if is_good or not has_past:
                 claim = _claim(sentence, subject, state, is_good=is_good)
                 kinds.add(claim.kind)
                 yield claim
     for found in (*sentence.search("alone"), *sentence.search("count")):
         kind = found.lastgroup or ""
-        if kind not in kinds and (found["n"] is None or found.start() == 0 or "tests_pass" in kinds):
+        if (kind == "tests_fail" and has_past) or kind in kinds:
+            continue
+        if found["n"] is None or found.start() == 0 or "tests_pass" in kinds:
             kinds.add(kind)
             yield sentence.claim(kind, found.start(), "", **_numbers(found["n"] or ""))
 
