@@ -74,7 +74,8 @@ class Conversation:
 
     def parent_of(self, entry_id: str) -> str | None:
         """The id of the entry that an entry of the path follows; None for the first. Raises `KeyError`."""
-        position = self._position(entry_id)
+        if (position := self._find(entry_id, -1)) < 0:
+            raise KeyError(entry_id)
         return self.path[position - 1].id if position else None
 
     @property
@@ -158,12 +159,6 @@ class Conversation:
         """The newest position of an id on the path: ids of results are a model's and may come again."""
         found = (n for n in range(len(self.path) - 1, -1, -1) if self.path[n].id == entry_id)
         return next(found, otherwise)
-
-    def _position(self, entry_id: str) -> int:
-        position = self._find(entry_id, -1)
-        if position < 0:
-            raise KeyError(entry_id)
-        return position
 
     def _cut(self, length: int) -> None:
         if length < len(self.path):
@@ -276,9 +271,7 @@ def _kept(entry: Entry, stubs: dict[str, str]) -> Entry:
         case Result(result) if stub is not None:
             shown = replace(body, result=ToolResult(result.tool_use_id, stub, result.is_error))
         case Assistant(content) if stub is not None:
-            calls = (
-                replace(block, input=shortened_input(block.input)) for block in content if isinstance(block, ToolUse)
-            )
+            calls = (replace(block, input=_shortened(block.input)) for block in content if isinstance(block, ToolUse))
             shown = replace(body, content=(Text(stub), *calls))
         case Assistant(content):
             shown = replace(body, content=tuple(block for block in content if not _is_bound(block)))
@@ -291,13 +284,8 @@ def _is_bound(block: Block) -> bool:
     return isinstance(block, RedactedThinking) or (isinstance(block, Thinking) and block.signature is not None)
 
 
-def shortened_input(input: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of an old call, its long texts cut."""
-    shortened: dict[str, Any] = _shortened(input)
-    return shortened
-
-
 def _shortened(value: Any) -> Any:
+    """Return the arguments of an old call, or a part of them, with long texts cut."""
     if isinstance(value, str) and len(value) > LONGEST_OLD_ARGUMENT:
         more = len(value) - LONGEST_OLD_ARGUMENT
         return f"{value[:LONGEST_OLD_ARGUMENT]}… [+{more:,} characters]"

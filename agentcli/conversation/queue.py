@@ -29,10 +29,8 @@ class Queue:
             position = waiting - 1
         if not 0 <= position < waiting:
             return False
-        if position < steering:
-            del self.steering[position]
-        else:
-            del self.follow_ups[position - steering]
+        is_steering = position < steering
+        del (self.steering if is_steering else self.follow_ups)[position if is_steering else position - steering]
         return True
 
     def take_steering(self) -> list[Content]:

@@ -14,7 +14,7 @@ from agentcli.conversation.entries import Assistant, Body, Entry, Pinned, Result
 from agentcli.llm.messages import Block, Document, Image, Text, Thinking, ToolResult, ToolUse
 
 _EXCERPT = 160  # characters to each side of what was found
-_SHORT = 3  # letters
+_SHORT = 3  # letters of a word that would be found in many others
 _MOST_PLACES = 50  # of one word in one entry
 _FOR_THE_PHRASE = 10.0
 _SAYING_LITTLE = frozenset(
@@ -41,7 +41,7 @@ class Recall:
         """Excerpts of the entries that say it, or most of its words: the rarer the words the better, then the newer."""
         phrase = " ".join(query.lower().split())
         patterns = [
-            re.compile(rf"(?<!\w){re.escape(word)}(?!\w)" if _is_short(word) else re.escape(word))
+            re.compile(rf"(?<!\w){re.escape(word)}(?!\w)" if len(word) <= _SHORT else re.escape(word))
             for word in saying_much(phrase)
         ]
         texts = [(number, entry.body, _text(entry.body)) for number, entry in self._numbered()]
@@ -61,13 +61,9 @@ class Recall:
         """The newest first: an id that a model has used twice means its last use."""
         for number in range(len(self._entries), 0, -1):
             entry = self._entries[number - 1]
-            if isinstance(entry.body, User | Assistant | Result | Pinned) and not _is_own(entry.body):
+            is_own = isinstance(entry.body, Result) and entry.body.name == "recall"
+            if isinstance(entry.body, User | Assistant | Result | Pinned) and not is_own:
                 yield number, entry
-
-
-def _is_own(body: Body) -> bool:
-    """True for what recall has said itself."""
-    return isinstance(body, Result) and body.name == "recall"
 
 
 def saying_much(query: str) -> list[str]:
@@ -76,19 +72,11 @@ def saying_much(query: str) -> list[str]:
     return [word for word in words if word not in _SAYING_LITTLE] or words
 
 
-def _is_short(word: str) -> bool:
-    """True for a word that would be found in many others."""
-    return len(word) <= _SHORT
-
-
 def _densest(text: str, patterns: Sequence[re.Pattern[str]]) -> int:
-    """Where most of the words stand near to one another."""
-    places = sorted(place for pattern in patterns for place in _places(text, pattern))
+    """Return the place around which most of the words are found."""
+    matches = (match for pattern in patterns for match in islice(pattern.finditer(text), _MOST_PLACES))
+    places = sorted(match.start() for match in matches)
     return max(places, key=lambda at: sum(at <= other <= at + 2 * _EXCERPT for other in places), default=0)
-
-
-def _places(text: str, pattern: re.Pattern[str]) -> list[int]:
-    return [found.start() for found in islice(pattern.finditer(text), _MOST_PLACES)]
 
 
 def _excerpt(text: str, at: int) -> str:
@@ -126,9 +114,7 @@ def _text(body: Body) -> str:
 
 def _media(body: Body) -> tuple[Image | Document, ...]:
     match body:
-        case User(content):
-            return tuple(block for block in content if isinstance(block, Image | Document))
-        case Result(ToolResult(content=tuple() as content)):
+        case User(content) | Result(ToolResult(content=tuple() as content)):
             return tuple(block for block in content if isinstance(block, Image | Document))
         case _:
             return ()

@@ -221,12 +221,8 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
         raise
     finally:
         blocks.end()
-        tell_budgets(turn, info)
-
-
-def tell_budgets(turn: Turn, info: ModelInfo) -> None:
-    for warning in turn.budgets.warnings(info):
-        turn.emit(Notice(warning))
+        for warning in turn.budgets.warnings(info):
+            turn.emit(Notice(warning))
 
 
 def most_prompt_tokens(turn: Turn, model: str, info: ModelInfo, request: Request) -> int:
