@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.masking import Mask
-from agentcli.conversation.portable import unpacked
+from agentcli.conversation.entries import unpacked
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UserError
 from agentcli.evals.outcome import Outcome, outcome_line
