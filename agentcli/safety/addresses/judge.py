@@ -35,14 +35,13 @@ def judge_url(
     *,
     granted_hosts: Collection[str] = (),
     known_urls: Collection[str] = (),
-    addresses: Iterable[str] = (),
 ) -> UrlVerdict:
     """Judge an address as the model wrote it.
 
     `granted_hosts` are the person's own: `host`, `*.host`, `host:port` or `[v6]:port`; without a port, 80 and 443. A
     grant also opens a name or an address of the local network, but never a cloud's metadata service. `known_urls` were
-    typed by the person or found by a search, in any form `parse_url` reads. `addresses` are those the host resolved to;
-    without them the verdict is on the text alone.
+    typed by the person or found by a search, in any form `parse_url` reads. The verdict is on the text alone: the
+    addresses that the host resolves to are for `why_unreachable`.
     """
     try:
         parsed = parse_url(url)
@@ -50,9 +49,6 @@ def judge_url(
         return UrlVerdict("block", str(error))
     if blocked := why_blocked(parsed, granted_hosts):
         return UrlVerdict("block", blocked)
-    for address in addresses:
-        if unreachable := why_unreachable(address, parsed, granted_hosts):
-            return UrlVerdict("block", unreachable)
     if is_granted(parsed, granted_hosts) or _is_known(parsed, known_urls):
         return UrlVerdict("allow")
     if question := _why_asked(parsed):

@@ -47,38 +47,6 @@ def is_loopback(address: Address) -> bool:
     return embedded(address).is_loopback
 
 
-def numeric_host(host: str) -> IPv4Address | None:
-    """The IPv4 address that a host name is, in any form a browser takes; None for a name.
-
-    Follows the IPv4 parser of the WHATWG URL standard (https://url.spec.whatwg.org/#concept-ipv4-parser): one to four
-    decimal, octal or hexadecimal parts, and one trailing dot. Raises ValueError for what only looks like an address.
-    """
-    parts = host.removesuffix(".").split(".")
-    if not _is_number(parts[-1]):
-        return None
-    if len(parts) > 4:
-        raise ValueError(f"{host} is not an address: it has more than four parts")
-    *first, last = [_number(part, host) for part in parts]
-    if any(number > 255 for number in first) or last >= 256 ** (5 - len(parts)):
-        raise ValueError(f"{host} is not an address: a part is too large")
-    return IPv4Address(last + sum(number << 8 * (3 - place) for place, number in enumerate(first)))
-
-
-def _is_number(part: str) -> bool:
-    if part.isascii() and part.isdigit():
-        return True
-    return part[:2].lower() == "0x" and all(digit in "0123456789abcdefABCDEF" for digit in part[2:])
-
-
-def _number(part: str, host: str) -> int:
-    try:
-        if part[:2].lower() == "0x":
-            return int(part[2:] or "0", 16)
-        return int(part, 8 if part.startswith("0") else 10)
-    except ValueError:
-        raise ValueError(f"{host} is not an address") from None
-
-
 def _table(text: str) -> tuple[tuple[_Network, str], ...]:
     rows = (line.split(maxsplit=1) for line in text.strip().splitlines())
     return tuple((ip_network(network), what) for network, what in rows)
@@ -126,20 +94,18 @@ _NOT_PUBLIC = _table(
 _NAT64 = ip_network("64:ff9b::/96")
 _ISATAP = 0x00005EFE  # third quarter of the address, with or without the bit for "global" (RFC 5214 §6.1)
 _METADATA = tuple(
-    ip_network(network)
-    for network in (
-        "169.254.0.0/16",  # most clouds: 169.254.169.254; also task roles at 169.254.170.2
-        "168.63.129.16/32",  # Azure
-        "100.100.100.200/32",  # Alibaba
-        "192.0.0.192/32",  # Oracle
-        "fd00:ec2::/32",  # Amazon
-        "fd20:ce::/32",  # Google
-        "fe80::/10",
-    )
+    ip_network(line.split()[0])
+    for line in """
+    169.254.0.0/16       most clouds: 169.254.169.254; also task roles at 169.254.170.2
+    168.63.129.16/32     Azure
+    100.100.100.200/32   Alibaba
+    192.0.0.192/32       Oracle
+    fd00:ec2::/32        Amazon
+    fd20:ce::/32         Google
+    fe80::/10            link-local
+    """.strip().splitlines()
 )
-_LOCAL_NETWORKS = tuple(
-    ip_network(network) for network in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fc00::/7")
-)
+_LOCAL_NETWORKS = tuple(map(ip_network, "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 100.64.0.0/10 fc00::/7".split()))
 
 
 def as_address(text: str) -> Address:

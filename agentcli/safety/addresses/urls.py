@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 from urllib.parse import quote, urljoin
 
 import msgspec
 
-from agentcli.safety.addresses.networks import Address, as_address, numeric_host
+from agentcli.safety.addresses.networks import Address, as_address
 
 LONGEST_URL = 16_000  # characters
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _USERINFO = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:-]|%(?!23|2[fF]|3[aAfF]|40|5[bBcCdD]|[01]|7[fF])[0-9A-Fa-f]{2})*")
+_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
 # Left alone in a path or query; everything else is percent-encoded as UTF-8.
 _KEPT = "!#$%&'()*+,/:;=?@[]~|^{}\"<>`"
@@ -133,14 +134,12 @@ def _host(written: str) -> str:
     if not written:
         raise BadUrl("the address has no host")
     host = written.lower() if written.isascii() else _in_ascii(written)
-    try:
-        address = numeric_host(host)
-    except ValueError as error:
-        raise BadUrl(str(error)) from error
-    if address is not None:
-        if str(address) != written:
-            raise BadUrl(f"the host is the address {address} in another form")
-        return written
+    # As browsers do (WHATWG URL, "ends in a number"): such a host is an address, and here only in its usual form.
+    if _NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
+        try:
+            return str(IPv4Address(written))
+        except ValueError as error:
+            raise BadUrl(f"the host {written[:80]!r} is not an address in its usual form, such as 192.0.2.1") from error
     host = host.removesuffix(".")
     labels = host.split(".")
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
