@@ -233,13 +233,8 @@ class _GoogleToken:
         if trusted := os.environ.get("SSL_CERT_FILE"):
             self._session.verify = trusted
 
-    @property
-    def token(self) -> Any:
-        return self._credentials.token
-
-    @property
-    def expired(self) -> Any:
-        return self._credentials.expired
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._credentials, name)  # the token, and if it has expired
 
     def refresh(self, request: object) -> None:
         """Get a new token. The SDK hands its own way to make requests over, which trusts other certificates."""

@@ -140,20 +140,8 @@ _TEXT_KINDS = frozenset(
     "application/x-www-form-urlencoded application/pgp-signature application/x-subrip message/rfc822 "
     "message/http".split()
 )
-_KINDS = {
-    "image": "an image",
-    "audio": "sound",
-    "video": "a film",
-    "font": "a font",
-}
+_KINDS = {"image": "an image", "audio": "sound", "video": "a film", "font": "a font"}
 _BINARY_STARTS = (
-    b"%PDF-",
-    b"\x89PNG",
-    b"GIF8",
-    b"\xff\xd8\xff",
-    b"PK\x03\x04",
-    b"\x1f\x8b",
-    b"\x7fELF",
-    b"MZ\x90\x00",
+    b"%PDF-", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"PK\x03\x04", b"\x1f\x8b", b"\x7fELF", b"MZ\x90\x00",
     b"7z\xbc\xaf",
-)
+)  # fmt: skip

@@ -16,8 +16,8 @@ from agentcli.tools.web.hidden import visible_text
 from agentcli.tools.web.web import SearchResult
 
 TAVILY_URL = "https://api.tavily.com"
-LONGEST_QUERY = 400  # characters; Tavily refuses longer ones
-LONGEST_EXCERPT = 1_000  # characters of one result
+MAX_QUERY_CHARS = 400  # characters; Tavily refuses longer ones
+MAX_EXCERPT_CHARS = 1_000  # characters of one result
 
 
 class SearchProvider(Protocol):
@@ -49,7 +49,7 @@ class Tavily:
         try:
             async with asyncio.timeout(self._time_limit_s):
                 answer = await client.post_json("/search", asked)
-            found = msgspec.convert(answer, _Answer).results
+            found = msgspec.convert(answer, _TavilyAnswer).results
         except TimeoutError as error:
             raise ToolError("The search did not answer in time: try again.", kind="timeout") from error
         except msgspec.ValidationError as error:
@@ -66,9 +66,9 @@ async def search_web(provider: SearchProvider | None, query: str, *, max_results
     query = " ".join(visible_text(query).split())
     if not query:
         raise ToolError("The query is empty.", kind="invalid_parameters")
-    if len(query) > LONGEST_QUERY:
+    if len(query) > MAX_QUERY_CHARS:
         raise ToolError(
-            f"The query is longer than {LONGEST_QUERY} characters: use fewer words.", kind="invalid_parameters"
+            f"The query is longer than {MAX_QUERY_CHARS} characters: use fewer words.", kind="invalid_parameters"
         )
     if provider is None:
         raise ToolError(
@@ -83,25 +83,24 @@ async def search_web(provider: SearchProvider | None, query: str, *, max_results
         except BadUrl:
             continue
         title = " ".join(visible_text(found.title).split())[:300]
-        excerpt = visible_text(found.excerpt).strip()[:LONGEST_EXCERPT]
+        excerpt = visible_text(found.excerpt).strip()[:MAX_EXCERPT_CHARS]
         results.setdefault(url, SearchResult(title or url, url, excerpt))
     return tuple(results.values())[:max_results]
 
 
-class _Row(msgspec.Struct, frozen=True):
+class _TavilyResult(msgspec.Struct, frozen=True):
     title: str | None = None
     url: str | None = None
     content: str | None = None
 
 
-class _Answer(msgspec.Struct, frozen=True):
-    results: list[_Row]
+class _TavilyAnswer(msgspec.Struct, frozen=True):
+    results: list[_TavilyResult]
 
 
 def _failure(error: ProviderError) -> ToolError:
     """Statuses after https://help.tavily.com/articles/8645538886-understanding-http-errors (read 2026-11)."""
-    said = _said(error)
-    wait = error.retry_after
+    said, status, wait = _said(error), error.status, error.retry_after
     later = f"Try again in {wait:g} s." if wait is not None else "Try again later."
     kind: ToolErrorKind = "execution_error"
     match error:
@@ -111,20 +110,17 @@ def _failure(error: ProviderError) -> ToolError:
             return ToolError(f"The search cannot be reached. {said}", kind="transient_error")
         case AuthError():
             kind, advice = "permission_denied", "Ask the user to check TAVILY_API_KEY."
-        case _ if error.status is None:
+        case _ if status is None:
             return ToolError("The search answered with something that is not Tavily's: tell the user.")
-        case _ if error.status == 429:
-            kind, advice = "rate_limit", later
-        case _ if error.status in (402, 432, 433):
+        case _ if status in (402, 432, 433):
             kind, advice = "permission_denied", "The plan's searches are used up: tell the user."
-        case _ if error.status in (400, 422):
+        case _ if status in (400, 422):
             kind, advice = "invalid_parameters", "Change the query."
-        case _ if error.status >= 500:
-            kind, advice = "transient_error", later
+        case _ if status == 429 or status >= 500:
+            kind, advice = "rate_limit" if status == 429 else "transient_error", later
         case _:
             advice = "Tell the user."
-    code = str(error.status)
-    return ToolError(f"Tavily refused the search: {said} {advice}", kind=kind, code=code, retry_after=wait)
+    return ToolError(f"Tavily refused the search: {said} {advice}", kind=kind, code=str(status), retry_after=wait)
 
 
 def _said(error: ProviderError) -> str:

@@ -74,6 +74,7 @@ def reply(body: bytes = b"{}", **headers: str) -> bytes:
         (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n8\r\n", b'{"a": 1}\r\n0\r\n\r\n'),
         (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n8;x=y\r\n", b'{"a": 1}\r\n0\r\nx: y\r\n\r\n'),
         (reply(gzip.compress(b'{"a": 1}'), content_encoding="gzip"),),
+        (reply(b'{"a": 1}', connection="Upgrade, Keep-Alive", upgrade="h2,h2c"),),
     ],
 )
 async def test_each_framing_of_a_body_is_read(pieces: Sequence[bytes]) -> None:
@@ -87,6 +88,9 @@ async def test_each_framing_of_a_body_is_read(pieces: Sequence[bytes]) -> None:
         (b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n", b'{"a": 1}'),
         (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n8\r\n", b'{"a": 1}\r\n'),
         (b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\ncontent-length: 3\r\n\r\n{} ",),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n{}",),
+        (b"HTTP/1.1 200 OK\r\ncontent-length: 1, 2\r\n\r\n{}",),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",),
         (b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n",),
         (b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",),
         (b"HTTP/1.1 200 OK\r\n" + b"x-more: y\r\n" * 20_000,),
