@@ -12,6 +12,7 @@ import zlib
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from socket import gaierror
 from typing import Any
@@ -51,9 +52,10 @@ class Connections:
 
         With `addresses` the connection goes to the first of them that takes it, and the host is not looked up.
         """
+        target = self._target(url)
         connection = await self._idle_to(origin_of(url)) or await self._connected(url, addresses)
         try:
-            await connection.send(method, url, self._target(url), headers=headers, body=body)
+            await connection.send(method, url, target, headers=headers, body=body)
             yield connection
         finally:
             if not connection.is_kept():
@@ -324,7 +326,11 @@ def tls_context() -> ssl.SSLContext:
 
     Raises `ConnectionFailed` where the file or folder that is set cannot be read.
     """
-    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    return _context_for(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+
+@cache
+def _context_for(file: str | None, folder: str | None) -> ssl.SSLContext:
     places = ssl.get_default_verify_paths()
     if file or folder:
         context = _context_of(file, folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NoReturn, Protocol
@@ -33,7 +34,7 @@ MAX_ERROR_BODY = 64 * 1024  # bytes of a refusal that are read for its message
 MAX_REDIRECTS = 5
 
 
-class Answer(Protocol):
+class HttpResponse(Protocol):
     """A response, its body not yet read; names of headers are in lower case.
 
     `masked` takes the keys of its request out of a text.
@@ -51,12 +52,12 @@ class Answer(Protocol):
         ...
 
 
-class Carrier:
+class Carrier(ABC):
     """Carries requests to one service. Every failure is a `ProviderError` that shows no key."""
 
     shown_url: str
 
-    def stream(self, path: str, body: dict[str, Any]) -> AbstractAsyncContextManager[Answer]:
+    def stream(self, path: str, body: dict[str, Any]) -> AbstractAsyncContextManager[HttpResponse]:
         """POST `body` as JSON; the response once its status is known to be good.
 
         Raises `ProviderError` for a refusal and for every failure while the response is read.
@@ -77,12 +78,14 @@ class Carrier:
             except ValueError as error:
                 raise not_a_reply(response, content) from error
 
-    def _answered(self, method: str, path: str, body: dict[str, Any] | None) -> AbstractAsyncContextManager[Answer]:
+    @abstractmethod
+    def _answered(
+        self, method: str, path: str, body: dict[str, Any] | None
+    ) -> AbstractAsyncContextManager[HttpResponse]:
         """The response to a request, its status good and its body not yet read."""
-        raise NotImplementedError
 
-    async def aclose(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def aclose(self) -> None: ...
 
 
 class HttpClient(Carrier):
@@ -101,7 +104,7 @@ class HttpClient(Carrier):
         self._connections = Connections(self.shown_url, self._proxy, read_timeout=read_timeout)
 
     @asynccontextmanager
-    async def _answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[Answer]:
+    async def _answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[HttpResponse]:
         is_answered = False
         try:
             check_sendable(self.base_url, self._headers)
@@ -110,7 +113,7 @@ class HttpClient(Carrier):
             content = b"" if body is None else encode_json(body)
             own = _login_in(url) | self._headers
             for _ in range(MAX_REDIRECTS + 1):
-                sent = self._framing(url, content, method) | own
+                sent = self._default_headers(url, content, method) | own
                 async with self._connections.answered(method, url, sent, content) as response:
                     if (target := redirect_of(response)) is None:
                         response.masked = self._masked
@@ -127,7 +130,7 @@ class HttpClient(Carrier):
             note_request(error, self._masked, body, is_answered=is_answered)
             raise
 
-    def _framing(self, url: SplitResult, content: bytes, method: str) -> dict[str, str]:
+    def _default_headers(self, url: SplitResult, content: bytes, method: str) -> dict[str, str]:
         headers = {
             "host": host_header(url),
             "accept": "*/*",
@@ -170,7 +173,7 @@ def _login_in(url: SplitResult) -> dict[str, str]:
     return {"authorization": basic_auth(unquote(url.username or ""), unquote(url.password or ""))}
 
 
-def redirect_of(response: Answer, *, is_followed: bool = True) -> SplitResult | None:
+def redirect_of(response: HttpResponse, *, is_followed: bool = True) -> SplitResult | None:
     """The address on its own host to which a response leads; None if it is no redirect.
 
     Raises `BadRequest` for every other redirect, and for one that is not to be followed.
@@ -224,7 +227,7 @@ def mask_of(headers: Mapping[str, str], address: str) -> Mask:
     return masked
 
 
-async def read_start(response: Answer, max_bytes: int = MAX_ERROR_BODY) -> bytes:
+async def read_start(response: HttpResponse, max_bytes: int = MAX_ERROR_BODY) -> bytes:
     start = bytearray()
     async for piece in response.pieces():
         start += piece
@@ -233,7 +236,7 @@ async def read_start(response: Answer, max_bytes: int = MAX_ERROR_BODY) -> bytes
     return bytes(start)
 
 
-def raise_for_refusal(response: Answer, body: bytes) -> NoReturn:
+def raise_for_refusal(response: HttpResponse, body: bytes) -> NoReturn:
     message, code = error_in_body(body, response.masked)
     if response.status == 404:  # the address may be what was not found
         message = f"{message.rstrip('. ') or 'Not found'}, asked at {shown(response.url)}"
@@ -251,7 +254,7 @@ def raise_for_refusal(response: Answer, body: bytes) -> NoReturn:
     )
 
 
-def not_a_reply(response: Answer, start: bytes) -> ServerError:
+def not_a_reply(response: HttpResponse, start: bytes) -> ServerError:
     """The error for a good status with a body that is no API reply (a portal's page, a proxy's note)."""
     kind = response.headers.get("content-type", "no content type")
     text = response.masked(start.decode(errors="replace"))

@@ -22,8 +22,8 @@ from agentcli.llm.addresses import proxy_for
 from agentcli.llm.connection import CONNECT_TIMEOUT_S, broken_connection, tls_context, untrusted_certificate_error
 from agentcli.llm.errors import AuthError, BadRequest, ConnectionFailed, ProviderError, ServerError, Timeout
 from agentcli.llm.http import (
-    Answer,
     Carrier,
+    HttpResponse,
     check_sendable,
     mask_of,
     note_request,
@@ -79,7 +79,7 @@ class SdkClient(Carrier):
         self._client: Any = None
 
     @asynccontextmanager
-    async def _answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[Answer]:
+    async def _answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[HttpResponse]:
         is_answered, masked = False, mask_of(self._sent, self._service.base_url)
         try:
             async with self._opening:
@@ -276,7 +276,7 @@ def _credential_error(service: Service) -> type[Exception]:
 
 
 class _Response:
-    """The SDK's response as an `Answer`; the SDK's decoder makes server-sent events of AWS's frames."""
+    """The SDK's response as an `HttpResponse`; the SDK's decoder makes server-sent events of AWS's frames."""
 
     def __init__(self, response: httpx2.Response, failure: Callable[[BaseException], ProviderError]) -> None:
         request = response.request

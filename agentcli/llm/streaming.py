@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from agentcli.llm.errors import ContextOverflow, ProviderError, ServerError
 from agentcli.llm.event_streams import LONGEST_LINE, Parser, ServerSentEvent, SseParser
-from agentcli.llm.http import MAX_ERROR_BODY, Answer, Carrier, not_a_reply, read_start, shown
+from agentcli.llm.http import MAX_ERROR_BODY, Carrier, HttpResponse, not_a_reply, read_start, shown
 from agentcli.llm.json_text import JsonItems, decode_json
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
@@ -26,7 +26,7 @@ MAX_DRAIN_S = 0.25
 MANY_MESSAGES = 300  # with fewer, going to a thread and back costs more than building the request
 
 
-class Reader(Protocol):
+class EventReader(Protocol):
     """Builds a reply from its events. `is_closed`: nothing follows."""
 
     model: str
@@ -50,7 +50,7 @@ async def stream_reply(
     request: Request,
     *,
     build: Callable[[], dict[str, Any]],
-    reader: Reader,
+    reader: EventReader,
     parser: Parser | None = None,
     content_type: str = "text/event-stream",
     whole: str = "",
@@ -72,8 +72,8 @@ async def stream_reply(
             reader.feed(event if isinstance(event, dict) else {}, out)
 
     try:
-        is_long = len(request.messages) >= MANY_MESSAGES  # then the event loop, which draws keystrokes, goes on
-        body = await asyncio.to_thread(build) if is_long else build()
+        # A long request is built beside the event loop, so that no keystroke waits for it.
+        body = build() if len(request.messages) < MANY_MESSAGES else await asyncio.to_thread(build)
         try:
             async with carrier.stream(path, body) as response:
                 pieces = _parsed(response, parser or SseParser(), content_type, whole)
@@ -104,7 +104,9 @@ async def stream_reply(
         raise
 
 
-async def _parsed(response: Answer, parser: Parser, content_type: str, whole: str) -> AsyncGenerator[list[Any], None]:
+async def _parsed(
+    response: HttpResponse, parser: Parser, content_type: str, whole: str
+) -> AsyncGenerator[list[Any], None]:
     """The response's body through `parser`, one list of items for each piece that arrived.
 
     Some servers do not stream: a JSON object that holds the field `whole` is a reply too, as its one event.
@@ -174,7 +176,7 @@ def stream_openai(
 ) -> AsyncGenerator[StreamEvent, None]:
     """One request to a server that speaks Chat Completions, or OpenAI's Responses API."""
     ids, tools = CallIds(request.messages), frozenset(tool.name for tool in request.tools)
-    reader: Reader
+    reader: EventReader
     if (info.api or quirks.api) == "responses":
         from agentcli.llm.wire import responses_reply, responses_request
 

@@ -75,13 +75,13 @@ def media_type(content_type: str) -> str:
     return kind if _TYPE.fullmatch(kind) else ""
 
 
-class _Markdown(msgspec.Struct, frozen=True):
+class _ConvertedPage(msgspec.Struct, frozen=True):
     title: str
     markdown: str
     cut: bool
 
 
-async def _as_markdown(page: str, base_url: str) -> _Markdown:
+async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
     """The page through a process of its own (html_pages.py). Raises `ToolError`."""
     # -P and the search path of this process: the working directory may be a stranger's project. No other variable of
     # the environment reaches a parser of foreign pages.
@@ -96,7 +96,7 @@ async def _as_markdown(page: str, base_url: str) -> _Markdown:
     if end.exit_code in (None, -signal.SIGXCPU, -signal.SIGKILL):
         raise ToolError("The page is built so that reading it takes too long.", kind="validation_error")
     try:
-        return msgspec.json.decode(end.stdout, type=_Markdown)
+        return msgspec.json.decode(end.stdout, type=_ConvertedPage)
     except msgspec.DecodeError as error:
         raise ToolError(
             f"The page could not be read: its parser ended with code {end.exit_code}.", kind="validation_error"
