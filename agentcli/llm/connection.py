@@ -46,7 +46,13 @@ class Connections:
 
     @asynccontextmanager
     async def answered(
-        self, method: str, url: SplitResult, headers: Mapping[str, str], body: bytes, *, addresses: Sequence[str] = ()
+        self,
+        method: str,
+        url: SplitResult,
+        headers: Mapping[str, str],
+        body: bytes,
+        *,
+        addresses: Sequence[str] | None = None,
     ) -> AsyncIterator[Response]:
         """The response to a request, its body not yet read. Raises `ProviderError`.
 
@@ -70,7 +76,7 @@ class Connections:
                 return connection
         return None
 
-    async def _connected(self, url: SplitResult, addresses: Sequence[str]) -> Response:
+    async def _connected(self, url: SplitResult, addresses: Sequence[str] | None) -> Response:
         """A new connection. Raises `Timeout`, `ConnectionFailed`, and `BadRequest` for an impossible host."""
         origin, proxy = origin_of(url), self._proxy
         first = origin if proxy is None else proxy.origin
@@ -80,7 +86,7 @@ class Connections:
             if proxy is not None and proxy.is_socks:
                 streams = await self._through_socks(proxy, origin)
             else:
-                streams = await self._direct(first, addresses or first[1:2])
+                streams = await self._direct(first, first[1:2] if addresses is None else addresses)
             connection = Response(origin, streams, self._where, self._read_timeout)
             try:
                 if proxy is not None and origin[0] == "https":
