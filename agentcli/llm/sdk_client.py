@@ -104,7 +104,7 @@ class SdkClient(Carrier):
         collects = gc.isenabled()
         gc.disable()  # the collector takes a fifth of the import, and stalls other threads the longest
         try:
-            import anthropic
+            import anthropic  # noqa: F401  # for `_client`, while the collector rests
             import httpx2
         finally:
             if collects:
@@ -120,8 +120,10 @@ class SdkClient(Carrier):
         }
         try:
             client = _client(self._service, httpx2.AsyncClient(**common))
-        except (ValueError, anthropic.AnthropicError, _credential_error(self._service)) as error:
-            raise self._no_credentials(error) from error
+        except Exception as error:
+            if isinstance(error, ValueError) or _is_vendor_error(error):
+                raise self._no_credentials(error) from error
+            raise
         address = str(client.base_url)
         self.shown_url = shown(address.rstrip("/"))
         if proxy := proxy_for(address):
@@ -148,8 +150,10 @@ class SdkClient(Carrier):
             raise self._failure(error.__cause__ or error) from error
         except httpx2.HTTPError as error:  # while a refusal was read
             raise self._failure(error) from error
-        except (RuntimeError, _credential_error(self._service)) as error:
-            raise self._no_credentials(error) from error
+        except Exception as error:
+            if isinstance(error, RuntimeError) or _is_vendor_error(error):
+                raise self._no_credentials(error) from error
+            raise
 
     def _refusal(self, answer: _Response, body: dict[str, Any] | None) -> ProviderError:
         try:
@@ -254,25 +258,9 @@ def _azure_token(token: str) -> Callable[[], Any]:
     return lambda: asyncio.to_thread(provider)
 
 
-def _credential_error(service: Service) -> type[Exception]:
-    """What the vendor's libraries raise where they find no credentials, or where those are refused."""
-    match service.platform:
-        case "bedrock":
-            from botocore.exceptions import BotoCoreError
-
-            return BotoCoreError  # type: ignore[no-any-return]
-        case "vertex":
-            from google.auth.exceptions import GoogleAuthError
-
-            return GoogleAuthError
-        case "foundry" if not (service.api_key or service.auth_token):
-            from azure.core.exceptions import AzureError
-
-            return AzureError
-        case _:
-            from anthropic import AnthropicError
-
-            return AnthropicError
+def _is_vendor_error(error: Exception) -> bool:
+    """True for what the vendors' libraries raise where they find no credentials, or where those are refused."""
+    return type(error).__module__.partition(".")[0] in ("anthropic", "azure", "botocore", "google")
 
 
 class _Response:

@@ -41,14 +41,13 @@ def hiding_names(style_sheet: str) -> frozenset[str]:
         is_hidden = hides(body)
         for selector in selectors.split(","):
             selector = _plain(selector).strip()
-            if is_hidden and _ONE_NAME.fullmatch(selector):
+            if is_hidden and _NAME.fullmatch(selector):
                 hidden.add(selector)
             elif not is_hidden and _SHOWING & declarations(body).keys():
                 shown.update(_NAME.findall(selector))
     return frozenset(hidden - shown)
 
 
-_ONE_NAME = re.compile(r"[.#][\w-]+")
 _NAME = re.compile(r"[.#][\w-]+")
 _SHOWING = {"display", "visibility", "opacity", "font-size", "position", "left", "top", "clip", "clip-path", "height"}
 _LONGEST_SHEET = 500_000  # characters
