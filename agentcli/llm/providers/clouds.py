@@ -6,32 +6,23 @@ from collections.abc import AsyncGenerator
 
 import msgspec
 
-from agentcli.llm.errors import BadRequest, ProviderError
+from agentcli.llm.errors import BadRequest
 from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
-from agentcli.llm.retry import with_wait
+from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.sdk_client import SdkClient, Service
 from agentcli.llm.streaming import MESSAGES, count_messages, stream_messages
-from agentcli.llm.tokens.estimates import estimate
 from agentcli.llm.wire.anthropic_request import media_rules
 
 
-class CloudProvider:
+class CloudProvider(BaseProvider):
     """One Claude model of one cloud. Anthropic's SDK signs its requests, with the credentials of the cloud's tools."""
 
     def __init__(self, info: ModelInfo, *, service: Service, read_timeout: float = 600.0) -> None:
-        self.info = msgspec.structs.replace(info, takes_temperature=False, sends_back="none")
+        super().__init__(msgspec.structs.replace(info, takes_temperature=False, sends_back="none"))
         self._counts = service.platform != "bedrock"  # there few models do, and none by their usual names
         self._carrier = SdkClient(service, read_timeout=read_timeout)
-
-    @property
-    def name(self) -> str:
-        return self.info.provider
-
-    @property
-    def model(self) -> str:
-        return self.info.id
 
     @property
     def media_rules(self) -> MediaRules:
@@ -41,18 +32,17 @@ class CloudProvider:
         return stream_messages(self._carrier, request, self.info)
 
     async def count_tokens(self, request: Request) -> TokenCount:
-        if not self._counts:
-            return estimate(request, self.info)
-        return await count_messages(self._carrier, request, self.info)
+        count = count_messages(self._carrier, request, self.info) if self._counts else super().count_tokens(request)
+        return await count
 
-    async def health_check(self) -> Health:
+    async def _check(self) -> Health:
         """Ask with an empty conversation: only a model that may be used finds fault with that. It costs nothing."""
         try:
             await self._carrier.post_json(MESSAGES, {"model": self.model, "max_tokens": 1, "messages": []})
-        except ProviderError as error:
+        except BadRequest as error:
             if type(error) is not BadRequest or error.status != 400 or "messages" not in str(error):
-                return Health(False, with_wait(str(error), error))
-        return Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
+                raise
+        return self._answers()
 
     async def aclose(self) -> None:
         await self._carrier.aclose()
