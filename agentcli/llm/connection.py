@@ -32,6 +32,7 @@ MAX_UNZIPPED_BYTES = 1024 * 1024  # of one piece
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # recognises each by its first bytes
 _URL_SAFE = "!$%&'()*+,-./:;=?@_~[]"  # besides letters and digits; `%` so that what is quoted stays so
 
+Headers = Mapping[str, str]
 Streams = tuple[StreamReader, StreamWriter]
 
 
@@ -46,13 +47,7 @@ class Connections:
 
     @asynccontextmanager
     async def answered(
-        self,
-        method: str,
-        url: SplitResult,
-        headers: Mapping[str, str],
-        body: bytes,
-        *,
-        addresses: Sequence[str] | None = None,
+        self, method: str, url: SplitResult, headers: Headers, body: bytes, *, addresses: Sequence[str] | None = None
     ) -> AsyncIterator[Response]:
         """The response to a request, its body not yet read. Raises `ProviderError`.
 
@@ -143,8 +138,7 @@ class Connections:
         target = authority_of(*origin_of(url)[1:])
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                headers = {"host": target, **proxy.authorization()}
-                await connection.send("CONNECT", url, target, headers=headers, body=b"")
+                await connection.send("CONNECT", url, target, headers={"host": target, **proxy.authorization()})
         except TimeoutError as error:
             raise self._silent_proxy(proxy) from error
         if not 200 <= connection.status < 300:
@@ -187,16 +181,11 @@ class Response:
         self._reader, self._writer = streams
         self._where, self._read_timeout = where, read_timeout
 
-    async def send(
-        self, method: str, url: SplitResult, target: str, *, headers: Mapping[str, str], body: bytes
-    ) -> None:
+    async def send(self, method: str, url: SplitResult, target: str, *, headers: Headers, body: bytes = b"") -> None:
         """Send a request and wait for the head of its response. Raises `ProviderError`."""
         self.method, self.url, self.idle_since = method, url, 0.0
-        self.status, self.reason, self.received = 0, "", 0
-        self.headers: dict[str, str] = {}
-        self._is_complete = self._can_go_on = False
-        self._pieces: list[bytes] = []
-        self._head_bytes = 0
+        self.status, self.reason, self.headers, self.received = 0, "", dict[str, str](), 0
+        self._is_complete, self._can_go_on, self._head_bytes, self._pieces = False, False, 0, list[bytes]()
         self._parser = HttpResponseParser(self)
         # Servers that end lines with a bare LF are read, and of two framings `chunked` counts.
         self._parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_optional_cr_before_lf=True)
@@ -232,7 +221,7 @@ class Response:
                 try:
                     piece = unzip.decompress(waiting, MAX_UNZIPPED_BYTES)
                 except zlib.error as error:
-                    raise self._broken(f"its compressed body is damaged ({error})") from error
+                    raise broken_connection(self._where, f"its compressed body is damaged ({error})") from error
                 waiting, is_full = unzip.unconsumed_tail, len(piece) == MAX_UNZIPPED_BYTES
                 if piece:
                     yield piece
@@ -251,22 +240,19 @@ class Response:
             raise silent from error
         except (OSError, HttpParserError, HttpParserUpgrade) as error:
             if not self._is_complete:
-                raise self._broken(error) from error
+                raise broken_connection(self._where, error) from error
             self._can_go_on = False
         self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)
         if self._head_bytes > MAX_HEAD_BYTES and not self._is_complete:
-            raise self._broken(f"it sent more than {MAX_HEAD_BYTES >> 10} KiB of headers")
+            raise broken_connection(self._where, f"it sent more than {MAX_HEAD_BYTES >> 10} KiB of headers")
 
     def _end(self) -> None:
         """The connection has ended, and with it a body that tells nothing of its length. Raises `ConnectionFailed`."""
         if not self.status:
-            raise self._broken("Server disconnected without sending a response")
+            raise broken_connection(self._where, "Server disconnected without sending a response")
         if "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower():
-            raise self._broken("Server disconnected before the end of the response")
+            raise broken_connection(self._where, "Server disconnected before the end of the response")
         self._is_complete = True
-
-    def _broken(self, error: Exception | str) -> ConnectionFailed:
-        return broken_connection(self._where, error)
 
     def on_message_begin(self) -> None:
         if self._is_complete:  # another response, which nobody asked for
