@@ -186,6 +186,7 @@ class Response:
         self.method, self.url, self.idle_since = method, url, 0.0
         self.status, self.reason, self.headers, self.received = 0, "", dict[str, str](), 0
         self._is_complete, self._can_go_on, self._head_bytes, self._pieces = False, False, 0, list[bytes]()
+        self._failure: Exception | None = None
         self._parser = HttpResponseParser(self)
         # Servers that end lines with a bare LF are read, and of two framings `chunked` counts.
         self._parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_optional_cr_before_lf=True)
@@ -227,6 +228,8 @@ class Response:
                     yield piece
 
     async def _receive(self) -> None:
+        if self._failure is not None:
+            raise broken_connection(self._where, self._failure) from self._failure
         try:
             async with asyncio.timeout(self._read_timeout):
                 data = await self._reader.read(READ_SIZE)
@@ -238,10 +241,10 @@ class Response:
             silent = Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.")
             silent.is_answered = True  # it took the request
             raise silent from error
-        except (OSError, HttpParserError, HttpParserUpgrade) as error:
-            if not self._is_complete:
-                raise broken_connection(self._where, error) from error
-            self._can_go_on = False
+        except (HttpParserError, HttpParserUpgrade) as error:  # raised once the bytes before it have been read
+            self._failure, self._can_go_on = error, False
+        except OSError as error:
+            raise broken_connection(self._where, error) from error
         self._head_bytes = 0 if self._pieces else self._head_bytes + len(data)
         if self._head_bytes > MAX_HEAD_BYTES and not self._is_complete:
             raise broken_connection(self._where, f"it sent more than {MAX_HEAD_BYTES >> 10} KiB of headers")

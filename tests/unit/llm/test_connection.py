@@ -146,6 +146,18 @@ async def test_a_proxy_may_send_its_answer_in_pieces_and_refuse_with_words(monke
         assert "ss@" not in str(failed.value)
 
 
+async def test_what_came_before_a_broken_chunk_is_read() -> None:
+    async with wire((b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\nzz\r\n",)) as server:
+        client = HttpClient(f"http://127.0.0.1:{server.port}", {}, read_timeout=5)
+        pieces = []
+        with pytest.raises(ConnectionFailed, match="broke"):
+            async with client.stream("/x", {}) as response:
+                async for piece in response.pieces():
+                    pieces.append(piece)
+        await client.aclose()
+    assert pieces == [b"{}"]
+
+
 async def test_an_event_is_seen_as_soon_as_it_has_come() -> None:
     event = b'd\r\n{"event": 1}\n\r\n'
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
