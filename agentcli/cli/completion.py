@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import os
 import re
-from collections.abc import Callable, Iterable
 from typing import Any
 
 from agentcli.cli.options import FLAGS, Flags
@@ -99,65 +98,41 @@ def _asked_for(kind: str) -> dict[str, Any]:
 
 
 _SAFE = re.compile(r"[\w./:@+~-]+")  # a shell inserts it as it is
-Row = tuple[str, str]
 
 
 def print_words(kind: str) -> int:
+    """Print the words of a kind, each on a line with a tab and what it means; gives the exit code."""
     config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), current_folder(), os.environ)
-    for word, meaning in _KINDS.get(kind, _nothing)(config):
+    for word, meaning in asyncio.run(_words(kind, config)):
         if _SAFE.fullmatch(word):
-            told = "".join(letter for letter in " ".join(meaning.split()) if letter.isprintable())
-            print(f"{word}\t{told[:80]}")
+            text = "".join(letter for letter in " ".join(meaning.split()) if letter.isprintable())
+            print(f"{word}\t{text[:80]}")
     return 0
 
 
-def _sessions(config: Config) -> Iterable[Row]:
-    """The newest of this directory."""
-    if not config.paths.sessions.is_file():
-        return []
-    from agentcli.infra.sessions.sqlite import SqliteSessions
+async def _words(kind: str, config: Config) -> list[tuple[str, str]]:
+    match kind:
+        case "sessions" if config.paths.sessions.is_file():  # the newest of this directory
+            from agentcli.infra.sessions.sqlite import SqliteSessions
 
-    store = SqliteSessions(config.paths.sessions)
+            store = SqliteSessions(config.paths.sessions)
+            try:
+                return [(info.id, info.name or info.title) for info in await store.list(cwd=config.cwd)]
+            finally:
+                await store.close()
+        case "models" | "providers":
+            from agentcli.models.choice import Models
 
-    async def listed() -> list[Row]:
-        try:
-            return [(info.id, info.name or info.title) for info in await store.list(cwd=config.cwd)]
-        finally:
-            await store.close()
+            models = Models(config)
+            if kind == "providers":
+                return [(name, "") for name in models.keys.takers()]
+            running = [(name, "here") for name in await models.running()]
+            table = [(f"{info.provider}/{info.id}", f"window {info.window:,} tokens") for info in models.table()]
+            return [*running, *table]
+        case "skills":
+            from agentcli.extensions.skills.config import Skills
 
-    return asyncio.run(listed())
-
-
-def _models(config: Config) -> Iterable[Row]:
-    from agentcli.models.choice import Models
-
-    models = Models(config)
-    for name in asyncio.run(models.running()):
-        yield name, "here"
-    for info in models.table():
-        yield f"{info.provider}/{info.id}", f"window {info.window:,} tokens"
-
-
-def _skills(config: Config) -> Iterable[Row]:
-    from agentcli.extensions.skills.config import Skills
-
-    catalog = Skills(config, is_bare=False, tell=lambda text: None).catalog
-    return [(skill.name, skill.description) for skill in catalog]
-
-
-def _providers(config: Config) -> Iterable[Row]:
-    from agentcli.models.choice import Models
-
-    return [(name, "") for name in Models(config).keys.takers()]
-
-
-def _nothing(config: Config) -> Iterable[Row]:
-    return ()
-
-
-_KINDS: dict[str, Callable[[Config], Iterable[Row]]] = {
-    "sessions": _sessions,
-    "models": _models,
-    "skills": _skills,
-    "providers": _providers,
-}
+            catalog = Skills(config, is_bare=False, tell=lambda text: None).catalog
+            return [(skill.name, skill.description) for skill in catalog]
+        case _:
+            return []

@@ -98,11 +98,7 @@ def _check(options: argparse.Namespace, *, takes_stream: bool) -> None:
 
 
 async def _answered(
-    host: ScreenlessHost,
-    given: Given,
-    options: argparse.Namespace,
-    leaving: asyncio.Event,
-    schema: AnswerSchema | None,
+    host: ScreenlessHost, given: Given, options: argparse.Namespace, leaving: asyncio.Event, schema: AnswerSchema | None
 ) -> int:
     """Let the front end that was asked for answer; gives its exit code."""
     demands = Demands(options.fail_on_denial, options.require_evidence, schema)
@@ -127,12 +123,7 @@ async def _answered(
             from agentcli.frontends.print_mode import print_answer
 
             return await print_answer(
-                host,
-                given,
-                out=sys.stdout,
-                log=sys.stderr,
-                verbose=options.verbose,
-                demands=demands,
+                host, given, out=sys.stdout, log=sys.stderr, verbose=options.verbose, demands=demands
             )
 
 

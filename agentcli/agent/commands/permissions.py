@@ -173,15 +173,7 @@ PERMISSION_COMMANDS = (
         _permissions,
         "[RULE]",
         ("approvals",),
-        forms=(
-            "",
-            "list",
-            f"mode {'|'.join(MODES)}",
-            "allow RULE",
-            "ask RULE",
-            "deny RULE",
-            "forget RULE|NUMBER",
-        ),
+        forms=("", "list", f"mode {'|'.join(MODES)}", "allow RULE", "ask RULE", "deny RULE", "forget RULE|NUMBER"),
     ),
     Command(
         "sandbox",

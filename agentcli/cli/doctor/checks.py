@@ -275,7 +275,7 @@ CHECKS: dict[str, Check] = {
     "keys": keys,
     "settings": settings,
     "model": models.model,
-    "servers": models.servers,
+    "servers": lambda subject: wait_for(models.servers(subject)),
     "hooks": hooks,
     "MCP servers": mcp_servers,
     "terminal": terminal,
@@ -298,7 +298,7 @@ def examine(subject: Subject) -> Iterator[Finding]:
     Where the settings cannot be read one check reports it, and those of models are left out.
     """
     for name, check in CHECKS.items():
-        if subject.unread is None or check not in (models.model, models.servers):
+        if subject.unread is None or name not in ("model", "servers"):
             results: list[Result] = []
             try:
                 results.extend(check(subject))  # what it finds before it fails stays

@@ -52,12 +52,8 @@ def model(subject: Subject) -> Iterator[Result]:
     yield "ok", name, ""
 
 
-def servers(subject: Subject) -> list[Result]:
+async def servers(subject: Subject) -> list[Result]:
     """Ask those whose address was set, or that run here; a key goes to nobody but its own provider."""
-    return wait_for(_ask_servers(subject))
-
-
-async def _ask_servers(subject: Subject) -> list[Result]:
     try:
         models = subject.models
         used = [await models.default()]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ class Draft:
             self.leave(what, LOGIN)
         elif self.is_project and (key in NOT_FROM_PROJECTS or path[0] in NOT_FROM_PROJECTS):
             self.leave(what, f"{key} is not taken from a project: import it without --project")
-        elif found := find_error(_nested(value, path), Settings):
+        elif found := find_error(reduce(lambda inner, name: {name: inner}, reversed(path), value), Settings):
             self.leave(what, found[1].rstrip("."))
         else:
             *groups, name = path
@@ -129,9 +130,3 @@ def _variable(name: str) -> str:
 
 def _is_reference(value: Any) -> bool:
     return isinstance(value, str) and "${" in value
-
-
-def _nested(value: Any, path: Iterable[str]) -> Any:
-    for name in reversed(tuple(path)):
-        value = {name: value}
-    return value
