@@ -150,28 +150,23 @@ FLAG_OF = {
 
 
 def settings_from(options: argparse.Namespace) -> dict[str, Any]:
-    """The flags as a settings layer, nested like config.toml; only what was given. Raises `UsageError`."""
-    only = [name.strip() for name in options.tools.split(",") if name.strip()] if options.tools is not None else None
-    if only == []:
-        raise UsageError("--tools names no tool: leave it out for all of them, or write --tools none.")
-    return {
-        "provider": _given(model=options.model, fallback_model=options.fallback_model),
-        "tokens": _given(effort=options.effort),
-        "tools": _given(only=only),
-        "permissions": _given(
-            mode=options.permission_mode,
-            allow=options.allow or None,
-            deny=options.deny or None,
-            additional_directories=[str(Path(folder).absolute()) for folder in options.add_dir] or None,
-        ),
-        "sandbox": _given(profile=options.sandbox),
-        "limits": _given(max_turns=options.max_turns, max_budget_usd=options.max_budget_usd),
-        "observability": _given(log_level="debug" if options.verbose else None),
-    }
-
-
-def _given(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}
+    """Return the flags as a settings layer, nested like config.toml; only what was given. Raises `UsageError`."""
+    layer: dict[str, Any] = {key.partition(".")[0]: {} for key in FLAG_OF}
+    for key, flag in FLAG_OF.items():
+        value = getattr(options, flag.removeprefix("--").replace("-", "_"))
+        match flag:
+            case "--tools" if value is not None:
+                value = [name.strip() for name in value.split(",") if name.strip()]
+                if not value:
+                    raise UsageError("--tools names no tool: leave it out for all of them, or write --tools none.")
+            case "--add-dir":
+                value = [str(Path(folder).absolute()) for folder in value]
+            case "--verbose":
+                value = "debug" if value else None
+        if value not in (None, []):
+            section, _, name = key.partition(".")
+            layer[section][name] = value
+    return layer
 
 
 def text_or_file(options: argparse.Namespace, flag: str) -> str | None:
