@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     from agentcli.extensions.mcp.client import MCPClient, RemoteResult, RemoteTool
     from agentcli.extensions.skills.activation import Activation, SkillRegistry
     from agentcli.extensions.skills.skill import Skill, read_skill
-    from agentcli.infra.event_log.memory import MemoryEvents
     from agentcli.infra.event_log.redis import RedisEvents
-    from agentcli.infra.event_log.sqlite import SqliteEvents
+    from agentcli.infra.event_log.sqlite import MemoryEvents, SqliteEvents
     from agentcli.infra.sessions.memory import MemorySessions
     from agentcli.infra.sessions.postgres import PostgresSessions
     from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -53,9 +52,8 @@ _HOMES = {
         "agentcli.agent.interfaces": "ConversationStore Locks SessionLog SessionStore",
         "agentcli.conversation.schema": "readable_from",
         "agentcli.agent.event_store": "EventStore StreamEvent StreamState",
-        "agentcli.infra.event_log.memory": "MemoryEvents",
         "agentcli.infra.event_log.redis": "RedisEvents",
-        "agentcli.infra.event_log.sqlite": "SqliteEvents",
+        "agentcli.infra.event_log.sqlite": "MemoryEvents SqliteEvents",
         "agentcli.infra.sessions.memory": "MemorySessions",
         "agentcli.infra.sessions.postgres": "PostgresSessions",
         "agentcli.infra.sessions.sqlite": "SqliteSessions",

@@ -35,7 +35,7 @@ from agentcli.extensions.subagents.definitions import Agents
 from agentcli.infra.data_files import Bounds, DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
-from agentcli.infra.sessions.sqlite import is_stored
+from agentcli.infra.sessions.sqlite import can_resume
 from agentcli.llm.messages import user_message
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request, Warmable
@@ -115,7 +115,7 @@ class Builder:
         self._data = DataFolder(
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
-            is_resumable=partial(is_stored, config.paths.state / "sessions.db"),
+            is_resumable=partial(can_resume, config.paths.state / "sessions.db"),
             bounds=Bounds(**structs.asdict(config.settings.data)),
         )
         self._workspaces = WorkspaceFactory(config, extras, self._data, self.programs)
@@ -357,5 +357,4 @@ class Builder:
             await self.__dict__["servers"].aclose(for_good=for_good)
         with suppress(OSError):  # a full disk is told where something is to be kept
             await asyncio.to_thread(self._data.clean_when_due)
-        self._data.close()
         await self._observed.aclose()

@@ -149,15 +149,15 @@ class SessionStore(Protocol):
     async def restore(self, session_id: str) -> str:
         """Bring back what `remove` took last, under the id that is returned.
 
-        Refused where the session has entries again.
+        Refused where there is a session of that id again.
         """
         ...
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
         """Replace these texts by `[redacted]` in every entry for good, and note in how many places.
 
-        Entries that the session shares with those it was forked from, or with its own forks, change for all of them.
-        What is in the trash, and copies of the store, are not touched. Refused while the session is open.
+        Entries that the session shares with those it was forked from, or with its own forks, change for all of them;
+        everything in the trash changes, too. Refused while the session is open.
         """
         ...
 

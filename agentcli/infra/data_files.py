@@ -1,41 +1,29 @@
-"""Large results on disk: contents by their hash, and a small database that says which calls they belong to."""
+"""Large results on disk: contents by their hash, and a link to them for each call that has one."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import shutil
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote
 
-import apsw
 from msgspec import Struct
 
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.data_files import DataFile, DataFiles
 
-VERSION = 1
+log = logging.getLogger(__name__)
+
 AFTER_CLEANING = 0.8  # of the size that is allowed
 _CHUNK = 1024 * 1024
-
-# One row for each call; several may name one file.
-_TABLES = """
-CREATE TABLE files (
-    hash TEXT NOT NULL,
-    size INTEGER NOT NULL,
-    created REAL NOT NULL,
-    accessed REAL NOT NULL,
-    call_id TEXT NOT NULL,
-    session_id TEXT NOT NULL,
-    PRIMARY KEY (session_id, call_id)
-) STRICT;
-CREATE INDEX files_by_hash ON files (hash);
-"""
 
 
 class Bounds(Struct, frozen=True):
@@ -49,8 +37,10 @@ class Bounds(Struct, frozen=True):
 class DataFolder:
     """The files of all sessions in one folder, which several processes may use at once.
 
-    `is_resumable` tells for a session id whether that session can still be opened: what it names is never deleted.
-    `outputs` holds a folder for each session with what its commands wrote, which is cleaned with the rest.
+    `ab/cdef…` holds what has that hash, with the time when it was used last; `calls/SESSION/CALL` is a link to it, with
+    the time when it was made. `is_resumable` tells for a session id whether that session can still be opened: what that
+    names is never deleted. `outputs` holds a folder for each session with what its commands wrote, which is cleaned,
+    too.
     """
 
     def __init__(
@@ -69,45 +59,42 @@ class DataFolder:
         self._largest = bounds.max_size_gb * 1024**3
         self._cleaned_every_s = bounds.clean_every_minutes * 60
         self._clock = clock
-        self._connection: apsw.Connection | None = None
-        self._lock = threading.Lock()  # calls come from several threads
 
     def of_session(self, session_id: str) -> SessionData:
+        self._bring_up()
         return SessionData(self, session_id)
 
     def add(self, source: Path, hash: str, size: int, call_id: str, session_id: str) -> DataFile:
         """Take a file over. Raises `OSError`."""
-        path = self._path(hash)
+        path, link, now = self.folder / hash[:2] / hash[2:], self._link(session_id, call_id), self._clock()
         make_private_folder(path.parent)
+        os.utime(source, (now, now))
         shutil.move(source, path)  # over an equal one, should there be one
-        now = self._clock()
-        with self._database() as database:
-            database.execute(
-                "INSERT OR REPLACE INTO files VALUES (?, ?, ?, ?, ?, ?)", (hash, size, now, now, call_id, session_id)
-            )
+        _make_link(link, hash, now)
         self.clean_when_due()
         return DataFile(path, hash, size, now, now, call_id, session_id)
 
     def find(self, call_id: str, session_id: str) -> DataFile | None:
-        with self._database() as database:
-            row: Any = database.execute(
-                "UPDATE files SET accessed = ? WHERE session_id = ? AND call_id = ? RETURNING hash, size, created",
-                (self._clock(), session_id, call_id),
-            ).get
-        if row is None:
+        link, now = self._link(session_id, call_id), self._clock()
+        try:
+            created, hash = link.lstat().st_mtime, _hash_of(link)
+            path = self.folder / hash[:2] / hash[2:]
+            os.utime(path, (now, now))
+            return DataFile(path, hash, path.stat().st_size, created, now, call_id, session_id)
+        except FileNotFoundError:
             return None
-        hash, size, created = row
-        path = self._path(hash)
-        return DataFile(path, hash, size, created, self._clock(), call_id, session_id) if path.exists() else None
 
     def share(self, source: str, target: str) -> None:
         """Let a session that goes on from another one find what that one kept."""
-        with self._database() as database:
-            database.execute(
-                "INSERT OR IGNORE INTO files SELECT hash, size, created, accessed, call_id, ? FROM files "
-                "WHERE session_id = ?",
-                (target, source),
-            )
+        for link in self._link(source, "").parent.glob("*"):
+            copy = self._link(target, "").with_name(link.name)
+            make_private_folder(copy.parent)
+            with contextlib.suppress(FileExistsError):
+                shutil.copy2(link, copy, follow_symlinks=False)
+
+    def _link(self, session_id: str, call_id: str) -> Path:
+        name = hashlib.sha256(call_id.encode(errors="surrogatepass")).hexdigest()
+        return self.folder / "calls" / quote(session_id, safe="") / name
 
     def new_file(self) -> tuple[int, Path]:
         """An open, empty file in the folder, to be filled and then given to `add`."""
@@ -117,30 +104,53 @@ class DataFolder:
 
     def clean(self) -> int:
         """Delete what is too old, then what was used least recently above the bound; gives how many files went."""
+        self._bring_up()
         now, removed = self._clock(), 0
-        with self._database() as database:
-            rows: list[Any] = database.execute(
-                "SELECT hash, max(size), max(created) FROM files GROUP BY hash ORDER BY max(accessed)"
-            ).fetchall()
-            total = sum(size for _, size, _ in rows)
-            bound = self._largest * AFTER_CLEANING if total > self._largest else float("inf")
-            rows.sort(key=lambda row: now - row[2] <= self._kept_s)  # those that are too old come first
-            for hash, size, created in rows:
-                if now - created <= self._kept_s and total <= bound:
-                    break
-                if self._is_named(database, hash):
-                    continue
-                database.execute("DELETE FROM files WHERE hash = ?", (hash,))
-                self._path(hash).unlink(missing_ok=True)
-                total -= size
-                removed += 1
+        links: defaultdict[str, list[Path]] = defaultdict(list)
+        for link in self.folder.glob("calls/*/*"):
+            links[_hash_of(link)].append(link)
+        files = []
+        for path in self.folder.glob("??/*"):
+            with contextlib.suppress(FileNotFoundError):  # others clean, too
+                about = path.stat()
+                made = [link.lstat().st_mtime for link in links[path.parent.name + path.name]]
+                files.append(
+                    (now - max(made, default=about.st_mtime) <= self._kept_s, about.st_mtime, about.st_size, path)
+                )
+        total = sum(size for _, _, size, _ in files)
+        bound = self._largest * AFTER_CLEANING if total > self._largest else float("inf")
+        for is_young, _, size, path in sorted(files):  # those that are too old come first
+            if is_young and total <= bound:
+                break
+            named = links[path.parent.name + path.name]
+            if any(self._is_resumable(unquote(session)) for session in {link.parent.name for link in named}):
+                continue
+            for link in (path, *named):
+                link.unlink(missing_ok=True)
+            total -= size
+            removed += 1
+        for session in self.folder.glob("calls/*"):
+            with contextlib.suppress(OSError):
+                session.rmdir()  # those that are empty now
         self._remove_leftovers(now)
         self._remove_outputs(now)
         return removed
 
-    def _is_named(self, database: apsw.Connection, hash: str) -> bool:
-        rows: Any = database.execute("SELECT DISTINCT session_id FROM files WHERE hash = ?", (hash,))
-        return any(self._is_resumable(session_id) for (session_id,) in rows.fetchall())
+    def _bring_up(self) -> None:
+        """Make links of the database in which an earlier version kept what belongs to which call."""
+        index = self.folder / "index.db"
+        if not index.exists():
+            return
+        import apsw
+
+        try:
+            with contextlib.closing(apsw.Connection(str(index))) as database:
+                for row in database.execute("SELECT session_id, call_id, hash, created FROM files"):
+                    _make_link(self._link(row[0], row[1]), row[2], row[3])
+        except apsw.Error as error:
+            log.warning("Large results of earlier sessions cannot be found any more: %s (%s).", index, error)
+        for file in self.folder.glob("index.db*"):
+            file.unlink(missing_ok=True)
 
     def _remove_leftovers(self, now: float) -> None:
         """Remove files that a crash left half written."""
@@ -171,40 +181,18 @@ class DataFolder:
         os.utime(stamp, (self._clock(), self._clock()))
         self.clean()
 
-    def _path(self, hash: str) -> Path:
-        return self.folder / hash[:2] / hash[2:]
 
-    @contextlib.contextmanager
-    def _database(self) -> Iterator[apsw.Connection]:
-        with self._lock:
-            try:
-                if self._connection is None:
-                    self._connection = self._open()
-                with self._connection:
-                    yield self._connection
-            except apsw.Error as error:
-                raise OSError(5, f"the index of {self.folder} could not be used: {error}") from error
+def _make_link(link: Path, hash: str, created: float) -> None:
+    make_private_folder(link.parent)
+    new = link.with_name(f"{link.name}.new")
+    new.unlink(missing_ok=True)
+    new.symlink_to(Path("..", "..", hash[:2], hash[2:]))
+    os.utime(new, (created, created), follow_symlinks=False)
+    new.replace(link)
 
-    def _open(self) -> apsw.Connection:
-        make_private_folder(self.folder)
-        connection = apsw.Connection(str(self.folder / "index.db"))
-        connection.set_busy_timeout(5_000)
-        connection.pragma("journal_mode", "wal")
-        connection.pragma("synchronous", 1)
-        with connection:
-            version: Any = connection.pragma("user_version")
-            if version > VERSION:
-                raise OSError(5, f"{self.folder} was written by a newer agentcli: update it")
-            if version == 0:
-                connection.execute(_TABLES)
-                connection.pragma("user_version", VERSION)
-        return connection
 
-    def close(self) -> None:
-        with self._lock:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+def _hash_of(link: Path) -> str:
+    return "".join(link.readlink().parts[-2:])
 
 
 class SessionData:

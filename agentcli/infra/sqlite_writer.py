@@ -44,6 +44,7 @@ class Writer:
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._file: tuple[int, int] = (0, 0)  # which one the connection writes to
+        self.has_written = False
 
     def submit(self, work: Work, *, writes: bool = False) -> asyncio.Future[Any]:
         """Queue work, which is given the connection; one that `writes` gets a new file in place of a damaged one."""
@@ -94,6 +95,7 @@ class Writer:
                     connection = self._database.open(may_replace=any(job.writes for job in jobs))
                     self._file = _identity(self._path)
                 results = self._commit(connection, [job.work for job in jobs])
+                self.has_written |= any(job.writes for job in jobs)
             except (apsw.Error, OSError, StorageError) as error:
                 failure = error if isinstance(error, StorageError) else self._database.failure(error)
                 for job in jobs:
@@ -113,7 +115,7 @@ class Writer:
     def _commit(self, connection: apsw.Connection, works: Sequence[Work]) -> list[Any]:
         """All works in one transaction; one that raises `StorageError` fails alone (it has changed nothing)."""
         results: list[Any] = []
-        with _transaction(connection):
+        with transaction(connection):
             if self._file != _identity(self._path):
                 raise StorageError(f"{self._path} was replaced by another file just now: try again.")
             for work in works:
@@ -122,6 +124,37 @@ class Writer:
                 except StorageError as error:
                     results.append(error)
         return results
+
+
+class MemoryWriter(Writer):
+    """The same for a database in memory: work is done at once."""
+
+    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+        self._connect = connect
+        self._connection: apsw.Connection | None = None
+
+    def run(self, work: Callable[[apsw.Connection], T]) -> T:
+        if self._connection is None:
+            self._connection = self._connect()
+        try:
+            with transaction(self._connection):
+                return work(self._connection)
+        except (apsw.Error, UnicodeEncodeError) as error:
+            raise StorageError(f"It could not be kept in memory: {error}.") from error
+
+    def submit(self, work: Work, *, writes: bool = False) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        try:
+            done.set_result(self.run(work))
+        except StorageError as error:
+            done.set_exception(error)
+        return done
+
+    async def drain(self) -> None:
+        await asyncio.sleep(0)  # callbacks of what is done run meanwhile
+
+    async def close(self) -> None:
+        await asyncio.sleep(0)
 
 
 @dataclass(frozen=True)
@@ -147,7 +180,7 @@ class _Job:
 
 
 @contextlib.contextmanager
-def _transaction(connection: apsw.Connection) -> Iterator[None]:
+def transaction(connection: apsw.Connection) -> Iterator[None]:
     """As `with connection`, which would let no other thread run while it waits for a lock or the disk."""
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -93,8 +93,8 @@ def test_thousands_of_entries_are_added_up_fast(place: Place) -> None:
     database = sqlite3.connect(place.home / "state" / "sessions.db")
     database.execute(
         "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 2000) "
-        "INSERT INTO entries SELECT session_id, seq + i * 100, id || i, parent_id, time, kind, schema_version, body, "
-        "checksum FROM entries, n"
+        "INSERT INTO entries SELECT i * 100 + entries.n, i * 100 + entries.n, 1, session_id, 0, seq + i * 100, "
+        "id || i, parent_id, time, kind, schema_version, checksum, body FROM entries, n"
     )
     database.commit()
     database.close()

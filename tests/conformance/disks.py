@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 
 CHECKPOINT_PAGES = 20  # often, so that power is cut in the middle of checkpoints, too
 
@@ -115,3 +118,19 @@ def disk() -> Iterator[Disk]:
     finally:
         apsw.connection_hooks.remove(check_often)
         made.unregister()
+
+
+@contextmanager
+def tiny_disk(folder: Path, size: str) -> Iterator[Path]:
+    """A tmpfs of that size."""
+    disk = folder / "disk"
+    disk.mkdir()
+    if (
+        os.geteuid() != 0
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", disk], check=False).returncode
+    ):
+        pytest.skip("only root can mount a small disk")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)

@@ -16,8 +16,7 @@ import pytest
 
 from agentcli.agent.event_store import EventStore, StreamState
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.infra.event_log.memory import MemoryEvents
-from agentcli.infra.event_log.sqlite import SqliteEvents, forget_streams
+from agentcli.infra.event_log.sqlite import MemoryEvents, SqliteEvents, forget_streams
 from tests.conformance.redis_server import redis_url
 
 

@@ -525,7 +525,7 @@ async def test_of_a_fork_what_is_its_own_counts_until_its_source_is_removed(tmp_
         assert [await requests(), await requests(source), await requests(fork)] == [2, 0, 2]
 
 
-async def test_striking_out_changes_every_copy_but_those_in_the_trash(tmp_path: Path) -> None:
+async def test_redacting_changes_every_copy_and_the_trash(tmp_path: Path) -> None:
     async with workers(tmp_path) as (store,):
         source = await a_session(store, said("sesame opens"), said("after"))
         ids = []
@@ -547,7 +547,7 @@ async def test_striking_out_changes_every_copy_but_those_in_the_trash(tmp_path: 
             assert info.title == "[redacted] opens"
         assert await store.search("sesame") == []
         await store.restore(ids[1])
-        assert texts_of((await store.load(ids[1]))[1]) == ["sesame opens", "after", "its own"]
+        assert texts_of((await store.load(ids[1]))[1]) == ["[redacted] opens", "after", "its own"]
 
 
 async def test_a_fork_of_what_was_removed_meanwhile_says_so_and_goes_on_when_it_is_back(tmp_path: Path) -> None:
@@ -563,7 +563,7 @@ async def test_a_fork_of_what_was_removed_meanwhile_says_so_and_goes_on_when_it_
         assert texts_of((await other.load(log.session_id))[1]) == ["one", "two", "three"]
 
 
-async def test_a_session_in_the_trash_comes_back_only_where_there_is_room(tmp_path: Path) -> None:
+async def test_the_trash_keeps_each_session_of_one_id(tmp_path: Path) -> None:
     async with workers(tmp_path) as (store,):
         id = await a_session(store, said("first"), session_id="12345678-1234-4234-8234-123456789abc")
         await store.remove(id)
@@ -571,6 +571,6 @@ async def test_a_session_in_the_trash_comes_back_only_where_there_is_room(tmp_pa
         with pytest.raises(StorageError, match=f"sessions rm {id}"):
             await store.restore(id)
         await store.remove(id)
-        await store.restore(id)
+        assert [await store.restore("12345678"), texts_of((await store.load(id))[1])] == [id, ["second"]]
         await store.remove(id)
         assert [await store.restore(id), texts_of((await store.load(id))[1])] == [id, ["second"]]

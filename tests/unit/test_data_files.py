@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+from contextlib import closing
 from pathlib import Path
 
 import apsw
-import pytest
 
 from agentcli.infra.data_files import Bounds, DataFolder
-from agentcli.infra.sessions.sqlite import is_stored
+from agentcli.infra.sessions.sqlite import can_resume
 
 HOUR = 3_600.0
 
@@ -29,7 +30,6 @@ def files_in(folder: Path) -> list[str]:
 def test_what_was_kept_is_found_after_a_restart(tmp_path: Path) -> None:
     before = DataFolder(tmp_path / "data", clock=(clock := Clock()))
     kept = before.of_session("s").store(b"content", "call_1")
-    before.close()
     clock.now += 60
     after = DataFolder(tmp_path / "data", clock=clock)
     found = after.of_session("s").find("call_1")
@@ -136,20 +136,15 @@ def test_a_fork_finds_what_its_origin_kept(tmp_path: Path) -> None:
     assert found.path.read_bytes() == b"a"
 
 
-def test_a_folder_of_a_newer_program_is_an_error_and_no_guess(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    connection = apsw.Connection(str(tmp_path / "data" / "index.db"))
-    connection.pragma("user_version", 99)
-    connection.close()
-    with pytest.raises(OSError, match="newer agentcli"):
-        DataFolder(tmp_path / "data").of_session("s").store(b"a", "1")
-
-
-def test_an_index_that_is_damaged_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "index.db").write_bytes(b"no database" * 100)
-    with pytest.raises(OSError, match="could not be used"):
-        DataFolder(tmp_path / "data").of_session("s").store(b"a", "1")
+def test_what_an_earlier_version_kept_in_a_database_is_found(tmp_path: Path) -> None:
+    data = DataFolder(tmp_path / "data", clock=(clock := Clock()))
+    kept = data.of_session("s").store(b"content", "call_1")
+    shutil.rmtree(tmp_path / "data" / "calls")
+    with closing(apsw.Connection(str(tmp_path / "data" / "index.db"))) as db:
+        db.execute("CREATE TABLE files (hash, size, created, accessed, call_id, session_id)")
+        db.execute("INSERT INTO files VALUES (?, 7, ?, ?, 'call_1', 's')", (kept.hash, clock.now, clock.now))
+    assert data.of_session("s").find("call_1") == kept
+    assert not list((tmp_path / "data").glob("index.db*"))
 
 
 def test_what_a_crash_left_half_written_goes(tmp_path: Path) -> None:
@@ -162,10 +157,10 @@ def test_what_a_crash_left_half_written_goes(tmp_path: Path) -> None:
 
 
 def test_a_session_is_taken_for_resumable_where_that_cannot_be_told(tmp_path: Path) -> None:
-    assert not is_stored(tmp_path / "none.db", "s")
+    assert not can_resume(tmp_path / "none.db", "s")
     damaged = tmp_path / "sessions.db"
     damaged.write_bytes(b"no database" * 100)
-    assert is_stored(damaged, "s")
+    assert can_resume(damaged, "s")
 
 
 def test_what_commands_of_lost_sessions_wrote_goes_after_a_day(tmp_path: Path) -> None:

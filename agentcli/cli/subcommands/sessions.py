@@ -278,9 +278,9 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _copies(database: Path) -> list[Path]:
-    """What else may hold what was in the database: what is in the trash, older versions, damaged files."""
-    beside = database.parent.glob(f"{database.name}.*")
-    return sorted((*beside, *(database.parent / "trash").glob("*.jsonl")))
+    """Files that may hold what was in the database: damaged ones, and the trash of earlier versions."""
+    damaged = database.parent.glob(f"{database.name}.damaged-*")
+    return sorted((*damaged, *(database.parent / "trash").glob("*.jsonl")))
 
 
 def _confirmed(session_id: str, yes: bool) -> SessionInfo:
@@ -301,7 +301,9 @@ def _tell_done(session_id: str, text: str, json: bool) -> None:
 
 @app.command()
 def fsck(
-    repairs: Annotated[bool, typer.Option("--repair", help="Make a sound file of what can be read.")] = False,
+    repairs: Annotated[
+        bool, typer.Option("--repair", help="Restore what is damaged from the newest sound copy.")
+    ] = False,
     json: AsJson = False,
 ) -> None:
     """Look for damage in the stored sessions; exits with 1 when there is some, and when a repair leaves some."""
@@ -320,12 +322,10 @@ def _tell_faults(report: Report, repairs: bool) -> None:
     if len(report.found) > _MOST_TOLD:
         tell(f"… and {len(report.found) - _MOST_TOLD} more (--json has all).")
     if report.kept_as:
-        tell(f"Repaired: {report.path} is a new file; the one of before is kept as {report.kept_as}.")
-        for fault in report.left:
-            tell(f"Still there: {fault.text}")
+        tell(f"Repaired {report.path}: {report.restored_text}. The damaged file is kept as {report.kept_as}.")
     elif report.is_healthy:
         tell(f"{report.path} is sound.")
     elif repairs:
-        tell(f"Nothing could be made better. Move {report.path} away to begin a new one, or put a copy in its place.")
+        tell(f"There is no sound copy to restore {report.path} from. Move it away to begin a new one.")
     else:
-        tell("agentcli sessions fsck --repair makes a new file of what can be read, and keeps this one.")
+        tell("agentcli sessions fsck --repair restores it from the newest sound copy, and keeps this file.")

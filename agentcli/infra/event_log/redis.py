@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import KEEP_S
-from agentcli.infra.event_log.waiting import Arrivals
+from agentcli.infra.event_log.sqlite import Arrivals
 
 try:
     import redis.asyncio as redis

@@ -1,4 +1,4 @@
-"""Keeps event streams in an SQLite file, which several processes of one machine may share.
+"""Keeps event streams in an SQLite file, which several processes of one machine may share, or in memory.
 
 What is committed outlives the process; after a power cut the newest events may be missing, since the log of the session
 holds what counts of them. Their ids are then not known here, which a reader is told.
@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import apsw
 
 from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import KEEP_S
-from agentcli.infra.event_log.waiting import Arrivals
-from agentcli.infra.sqlite_writer import Writer
+from agentcli.infra.sqlite_writer import MemoryWriter, Writer
 from agentcli.settings.files import make_private_folder
+
+T = TypeVar("T")
 
 LOOK_EVERY_S = 0.05  # for what other processes have written
 BUSY_TIMEOUT_MS = 5_000
+TIME_TO_LIVE_S = 3_600.0  # in memory
 _TAIL = 256  # events of a stream that are kept for those who follow it
 
 _VERSION = 1
@@ -52,11 +54,58 @@ RETURNING number
 """
 
 
+class Arrivals:
+    """Wakes those who wait for events of a stream."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._gone: set[str] = set()  # streams that were removed while somebody waited
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """The streams that somebody waits for."""
+        return list(self._waiting)
+
+    def end(self, stream_id: str) -> None:
+        """Let nobody wait for a stream that is removed."""
+        if stream_id in self._waiting:
+            self._gone.add(stream_id)
+            self.tell(stream_id)
+
+    def tell(self, stream_id: str) -> None:
+        for waiting in self._waiting.get(stream_id, ()):
+            waiting.set()
+
+    async def wait(
+        self, stream_id: str, look: Callable[[], Awaitable[Sequence[StreamEvent]]], wait_s: float
+    ) -> Sequence[StreamEvent]:
+        """What `look` finds, now or once something arrives within `wait_s` seconds."""
+        if wait_s <= 0:
+            return await look()
+        arrived = asyncio.Event()
+        self._waiting.setdefault(stream_id, set()).add(arrived)  # before the first look: nothing is missed
+        try:
+            async with asyncio.timeout(wait_s):
+                while not (found := await look()) and stream_id not in self._gone:
+                    await arrived.wait()
+                    arrived.clear()
+                return found
+        except TimeoutError:
+            return ()
+        finally:
+            waiting = self._waiting[stream_id]
+            waiting.discard(arrived)
+            if not waiting:
+                del self._waiting[stream_id]
+                self._gone.discard(stream_id)
+
+
 class SqliteEvents:
     """Implements `EventStore`. Streams that nothing was written to for `keep_s` seconds are removed at the start."""
 
     def __init__(self, path: Path, *, keep_s: float = KEEP_S) -> None:
-        self._writer = Writer(path, _EventDatabase(path, keep_s), name="agentcli-events")
+        self._writer: Writer = Writer(path, _EventDatabase(path, keep_s), name="agentcli-events")
+        self._clock = time.time
         self._arrivals = Arrivals()
         self._tails: dict[str, list[StreamEvent]] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -84,17 +133,20 @@ class SqliteEvents:
                 "status": status or (now if is_there else "running"),
                 "last_id": first + len(events) - 1 if events else last_id,
                 "note": before if note is None else note,
-                "now": time.time(),
+                "now": self._clock(),
             }
             number = db.execute(_KEEP_STATE, state).get
             rows = ((number, id, data) for id, data in enumerate(events, first))
             db.executemany("INSERT INTO events (stream, id, data) VALUES (?, ?, ?)", rows)
             return int(str(state["last_id"]))
 
-        last_id: int = await self._writer.submit(work, writes=True)
+        last_id = await self._do(work)
         self._keep_tail(stream_id, [StreamEvent(last_id - len(events) + n, one) for n, one in enumerate(events, 1)])
         self._arrivals.tell(stream_id)
         return last_id
+
+    async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
+        return await self._writer.call(work)
 
     def _keep_tail(self, stream_id: str, events: Sequence[StreamEvent]) -> None:
         """Keep the newest events of a stream that somebody follows here."""
@@ -114,11 +166,15 @@ class SqliteEvents:
             tail = self._tails.get(stream_id)
             if tail and tail[0].id <= after + 1 and tail[-1].id > after:
                 return tail[max(0, after + 1 - tail[0].id) :][:count]
-            return await self._writer.call(lambda db: _events(db, stream_id, after, count))
+            return await self._do(lambda db: _events(db, stream_id, after, count))
 
-        if wait_s > 0 and (self._looking is None or self._looking.done()):
-            self._looking = asyncio.create_task(self._look_for_others())
+        if wait_s > 0:
+            self._follow_others()
         return await self._arrivals.wait(stream_id, look, wait_s)
+
+    def _follow_others(self) -> None:
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_for_others())
 
     async def _look_for_others(self) -> None:
         """Wake readers for what other processes write, while there are any."""
@@ -129,9 +185,9 @@ class SqliteEvents:
             streams = list(self._arrivals.streams)
             idle_rounds = 0 if streams else idle_rounds + 1
             with suppress(StorageError):  # readers are told when they look themselves
-                now = await self._writer.call(lambda db: int(db.pragma("data_version")))
+                now = await self._do(lambda db: int(db.pragma("data_version")))
                 if now != version and streams:
-                    version, found = now, await self._writer.call(partial(_last_ids, streams=streams))
+                    version, found = now, await self._do(partial(_last_ids, streams=streams))
                     for id, last_id in found.items():
                         if known.get(id) != last_id:
                             self._arrivals.tell(id)
@@ -142,15 +198,15 @@ class SqliteEvents:
 
     async def state(self, stream_id: str) -> StreamState | None:
         query = "SELECT status, last_id, note FROM streams WHERE id = ? AND is_there"
-        row = await self._writer.call(lambda db: db.execute(query, (stream_id,)).fetchone())
+        row = await self._do(lambda db: db.execute(query, (stream_id,)).fetchone())
         return StreamState(*row) if row else None
 
     async def running(self) -> Sequence[str]:
         query = "SELECT id FROM streams WHERE status = 'running' AND is_there"
-        return await self._writer.call(lambda db: [str(row[0]) for row in db.execute(query)])
+        return await self._do(lambda db: [str(row[0]) for row in db.execute(query)])
 
     async def remove(self, stream_id: str) -> None:
-        await self._writer.call(lambda db: remove_streams(db, "id = ?", stream_id))
+        await self._do(lambda db: remove_streams(db, "id = ?", stream_id))
         self._tails.pop(stream_id, None)
         self._arrivals.end(stream_id)
 
@@ -158,6 +214,33 @@ class SqliteEvents:
         if self._looking is not None:
             self._looking.cancel()
         await self._writer.close()
+
+
+class MemoryEvents(SqliteEvents):
+    """Implements `EventStore`. A stream goes `ttl_s` seconds after it was last written to; `clock` gives seconds."""
+
+    def __init__(self, *, ttl_s: float = TIME_TO_LIVE_S, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(Path())
+        self._writer = self._memory = MemoryWriter(_connect_to_memory)
+        self._ttl_s = ttl_s
+        self._clock = clock
+
+    async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
+        old = self._clock() - self._ttl_s
+        self._memory.run(lambda db: remove_streams(db, "is_there AND touched <= ?", old))
+        return self._memory.run(work)
+
+    def _keep_tail(self, stream_id: str, events: Sequence[StreamEvent]) -> None:
+        pass
+
+    def _follow_others(self) -> None:
+        pass
+
+
+def _connect_to_memory() -> apsw.Connection:
+    connection = apsw.Connection(":memory:")
+    connection.execute(f"{_TABLES}; CREATE INDEX streams_by_time ON streams (touched) WHERE is_there")
+    return connection
 
 
 class _EventDatabase:

@@ -1,90 +1,164 @@
-"""Opens the session database, and says what to do when the file or the disk fails."""
+"""Opens the session database: its tables and older versions of them, the locks of sessions, the texts of failures."""
 
 from __future__ import annotations
 
-import contextlib
+import itertools
+import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+from zlib import crc32
 
 import apsw
+import filelock
 
+from agentcli.conversation.entries import as_readable
+from agentcli.conversation.titles import said_in_short
 from agentcli.errors import StorageError
-from agentcli.infra.sessions.files import free_name
-from agentcli.infra.sessions.schema import prepare
 from agentcli.settings.files import make_private_folder
 
+VERSION = 5
 BUSY_TIMEOUT_MS = 5_000
+_LOCK_TIMEOUT_S = 0.02  # somebody may only look whether a session is open
 
 T = TypeVar("T")
+
+# The entries of a session form a tree through parent_id; the newest one is the head. A fork has copies of the entries
+# it begins with: `origin` is the `n` of the entry that was copied first, and of all copies outside the trash one is
+# `own`, which counts where an entry counts once. `trashed` is 0, or how many times a session of that id has been moved
+# to the trash. A result's id is its call's id, which a model may use again. `used` grows with each use of any session:
+# unlike `updated` it holds when the clock was wrong. `checksum` is the CRC-32 of the body's bytes, NULL in old rows.
+# `changes_of_files` is for blame. `words` is the search index, which keeps no text: its rowid is the entry's `n`.
+_TABLES = """
+CREATE TABLE sessions (
+    id TEXT NOT NULL,
+    trashed INTEGER NOT NULL DEFAULT 0,
+    cwd TEXT NOT NULL,
+    name TEXT NOT NULL,
+    user_id TEXT NOT NULL,
+    title TEXT NOT NULL DEFAULT '',
+    last_prompt TEXT NOT NULL DEFAULT '',
+    created REAL NOT NULL,
+    updated REAL NOT NULL,
+    used INTEGER NOT NULL,
+    PRIMARY KEY (id, trashed)
+) STRICT;
+CREATE INDEX sessions_by_use ON sessions (used, cwd);
+CREATE TABLE entries (
+    n INTEGER PRIMARY KEY,
+    origin INTEGER NOT NULL,
+    own INTEGER NOT NULL,
+    session_id TEXT NOT NULL,
+    trashed INTEGER NOT NULL DEFAULT 0,
+    seq INTEGER NOT NULL,
+    id TEXT NOT NULL,
+    parent_id TEXT,
+    time REAL NOT NULL,
+    kind TEXT NOT NULL,
+    schema_version INTEGER NOT NULL,
+    checksum INTEGER,
+    body TEXT NOT NULL,
+    UNIQUE (session_id, trashed, seq),
+    FOREIGN KEY (session_id, trashed) REFERENCES sessions (id, trashed) ON UPDATE CASCADE
+) STRICT;
+CREATE INDEX entries_by_origin ON entries (origin);
+CREATE INDEX changes_of_files ON entries (time) WHERE kind IN ('files_changed', 'files_restored');
+CREATE VIRTUAL TABLE words USING fts5(
+    text, content='', contentless_delete=1, tokenize='unicode61 remove_diacritics 0'
+);
+"""
+
+# In version 4 a fork shared the entries of `forked_from` up to the number `forked_at`, and had none of its own before.
+_FROM_4 = f"""
+ALTER TABLE sessions RENAME TO old_sessions;
+ALTER TABLE entries RENAME TO old_entries;
+DROP INDEX sessions_by_use;
+DROP INDEX changes_of_files;
+DROP TABLE words;
+DROP TABLE indexed;
+{_TABLES}
+INSERT INTO sessions (id, cwd, name, user_id, title, created, updated, used)
+SELECT id, cwd, name, user_id, title, created, updated, used FROM old_sessions;
+CREATE TEMP TABLE numbers AS SELECT session_id, seq, row_number() OVER (ORDER BY time, seq) AS n FROM old_entries;
+CREATE UNIQUE INDEX temp.places ON numbers (session_id, seq);
+CREATE TEMP TABLE parts AS WITH RECURSIVE parts (session_id, source, until, depth) AS (
+    SELECT id, id, {sys.maxsize}, 0 FROM old_sessions UNION ALL
+    SELECT session_id, forked_from, forked_at, depth + 1 FROM parts JOIN old_sessions ON id = source
+    WHERE forked_from IS NOT NULL AND depth < 1000
+) SELECT * FROM parts;
+INSERT INTO entries (n, origin, own, session_id, seq, id, parent_id, time, kind, schema_version, checksum, body)
+SELECT CASE depth WHEN 0 THEN n END, n, depth = 0, parts.session_id,
+    row_number() OVER (PARTITION BY parts.session_id ORDER BY depth DESC, old.seq),
+    old.id, parent_id, time, kind, schema_version, checksum, body
+FROM parts JOIN old_entries AS old ON old.session_id = source AND old.seq <= until
+JOIN numbers ON numbers.session_id = old.session_id AND numbers.seq = old.seq ORDER BY depth > 0, n;
+DROP TABLE parts;
+DROP TABLE numbers;
+DROP TABLE old_entries;
+DROP TABLE old_sessions;
+UPDATE sessions SET last_prompt = coalesce((
+    SELECT prompt FROM (SELECT seq, in_short(schema_version, body) AS prompt FROM entries
+    WHERE session_id = sessions.id AND kind = 'user') WHERE prompt <> '' ORDER BY seq DESC LIMIT 1
+), '');
+"""  # noqa: S608 - constants of this module
+_STEPS = {4: _FROM_4}  # from each released version to the next
+
+
+class NotWritable(StorageError):
+    """The file cannot be written, nor opened as for writing; it may be possible to read it."""
 
 
 class SessionDatabase:
     """Implements `Database` for the file of the sessions.
 
-    `rebuild` puts what can be read of a damaged file in its place, and returns where the damaged one is kept: "" where
-    nothing could be read. `on_notice` reports that to the person.
+    `restore` replaces a damaged file by what can be restored of it, and returns what to say about that.
     """
 
-    def __init__(self, path: Path, on_notice: Callable[[str], None], rebuild: Callable[[Path], str]) -> None:
+    def __init__(self, path: Path, on_notice: Callable[[str], None], restore: Callable[[Path], str]) -> None:
         self._path = path
         self._on_notice = on_notice
-        self._rebuild = rebuild
+        self._restore = restore
 
     def open(self, *, may_replace: bool) -> apsw.Connection:
-        """With `may_replace` what can be read takes a damaged file's place; who only reads is told of the damage."""
+        """With `may_replace` a damaged file is replaced; without it the damage is an error."""
         make_private_folder(self._path.parent)
         try:
             return connect(self._path, self._on_notice)
         except (apsw.NotADBError, apsw.CorruptError):
             if not may_replace:
                 raise
-            if kept := self._rebuild(self._path):
-                self._on_notice(
-                    f"The session database was damaged: it is kept as {kept}, and a new one holds what could be read."
-                )
-                return connect(self._path, self._on_notice)
-            aside = free_name(self._path, f".damaged-{int(time.time())}")
-            self._path.replace(aside)
-            for suffix in ("-wal", "-shm"):
-                with contextlib.suppress(FileNotFoundError):
-                    self._path.with_name(self._path.name + suffix).replace(aside.with_name(aside.name + suffix))
-            self._on_notice(f"The session database was damaged: it is kept as {aside}, a new one was begun.")
-            return connect(self._path, self._on_notice)
+        self._on_notice(self._restore(self._path))
+        return connect(self._path, self._on_notice)
 
     def failure(self, error: Exception) -> StorageError:
         return _failure(self._path, error)
 
 
-def on_a_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWritable) -> T:
-    """Read where SQLite cannot make the files it needs beside the database. Raises `StorageError`."""
-    try:
-        with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
-            for suffix in ("", "-wal"):
-                name = path.name + suffix
-                with contextlib.suppress(FileNotFoundError):
-                    shutil.copyfile(path.with_name(name), Path(folder, name))
-            connection = connect(Path(folder, path.name), lambda text: None)
-            try:
-                return work(connection)
-            finally:
-                connection.close()
-    except (apsw.NotADBError, apsw.CorruptError) as damaged:
-        raise _failure(path, damaged) from damaged
-    except (apsw.Error, OSError) as error:
-        raise refused from error
+def connect(path: Path, on_notice: Callable[[str], None] = lambda text: None) -> apsw.Connection:
+    """A connection for writing to today's tables, which are made where there are none.
 
-
-def connect(path: Path, on_notice: Callable[[str], None]) -> apsw.Connection:
-    """A connection for writing to today's tables, which are made where there are none."""
+    A file that is not ours is refused before anything of it is changed.
+    """
     path.touch(mode=0o600)
     connection = apsw.Connection(str(path))
     try:
-        _set_up(connection, on_notice)
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.pragma("synchronous", "full")
+        connection.transaction_mode = "IMMEDIATE"
+        _add_functions(connection)
+        if connection.pragma("user_version") != VERSION:
+            with connection:  # from here on nobody else makes them
+                _bring_up(connection, on_notice)
+        connection.pragma("journal_mode", "wal")
+        connection.pragma("foreign_keys", "on")
+        if sys.platform == "darwin":  # there a plain fsync does not reach the disk
+            connection.pragma("fullfsync", "on")
+            connection.pragma("checkpoint_fullfsync", "on")
         path.chmod(0o600)
     except Exception:
         connection.close()
@@ -92,35 +166,175 @@ def connect(path: Path, on_notice: Callable[[str], None]) -> apsw.Connection:
     return connection
 
 
-def _set_up(connection: apsw.Connection, on_notice: Callable[[str], None]) -> None:
-    """Refuse a file that is not ours before anything of it is changed."""
-    connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-    connection.pragma("synchronous", "full")
-    connection.transaction_mode = "IMMEDIATE"
-    prepare(connection, on_notice)
-    connection.pragma("journal_mode", "wal")
+def connect_to_memory() -> apsw.Connection:
+    connection = apsw.Connection(":memory:")
+    connection.execute(_TABLES)
     connection.pragma("foreign_keys", "on")
-    if sys.platform == "darwin":  # there a plain fsync does not reach the disk
-        connection.pragma("fullfsync", "on")
-        connection.pragma("checkpoint_fullfsync", "on")
+    return connection
 
 
-class NotWritable(StorageError):
-    """The file cannot be written, nor opened as for writing; it may be possible to read it."""
+def open_raw(path: Path) -> apsw.Connection:
+    """A connection that changes neither the file nor its log by itself, not even when it is closed."""
+    connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+    connection.set_busy_timeout(1_000)
+    _add_functions(connection)
+    return connection
+
+
+def read_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWritable) -> T:
+    """Read where SQLite cannot make the files it needs beside the database. Raises `StorageError`."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
+            copy = Path(folder, path.name)
+            copy_files(path, copy)
+            with closing(connect(copy)) as connection:
+                return work(connection)
+    except (apsw.NotADBError, apsw.CorruptError) as damaged:
+        raise _failure(path, damaged) from damaged
+    except (apsw.Error, OSError) as error:
+        raise refused from error
+
+
+def copy_files(source: Path, target: Path) -> None:
+    """Copy a database with the write-ahead log beside it."""
+    for suffix in ("", "-wal"):
+        with suppress(FileNotFoundError):
+            shutil.copy2(f"{source}{suffix}", f"{target}{suffix}")
+
+
+def checked_version(connection: apsw.Connection) -> int:
+    """The version of its tables, 0 if it has none.
+
+    Raises `StorageError` for a file of a newer agentcli, or of another program.
+    """
+    version = int(connection.pragma("user_version"))
+    if version > VERSION:
+        raise StorageError(
+            f"{connection.filename} was written by a newer agentcli (version {version}, this one knows {VERSION}): "
+            "update agentcli."
+        )
+    if version not in (0, *_STEPS, VERSION) or (
+        version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").get
+    ):
+        raise StorageError(f"{connection.filename} belongs to another program: move it away.")
+    return version
+
+
+def _bring_up(connection: apsw.Connection, on_notice: Callable[[str], None]) -> None:
+    """Make the tables, or those of an older file into today's; such a file is copied first."""
+    version = checked_version(connection)
+    if version == 0:
+        connection.execute(_TABLES)
+    elif version < VERSION:
+        kept = free_name(path := Path(connection.filename), f".v{version}")
+        with vacuum_into(path, kept):  # by another connection, since this one writes
+            pass
+        on_notice(f"The session database is brought up to this version of agentcli: {kept} is the one of before.")
+        for step in range(version, VERSION):
+            connection.execute(_STEPS[step])
+    connection.pragma("user_version", VERSION)
+
+
+def _add_functions(connection: apsw.Connection) -> None:
+    def in_short(*values: Any) -> str:
+        version, body = values
+        record = {"id": "", "parent_id": None, "time": 0.0, "schema_version": version, "body": body}
+        return said_in_short(as_readable(record).body)
+
+    connection.create_scalar_function("crc32", lambda *values: crc32(values[0]), 1, deterministic=True)
+    connection.create_scalar_function("in_short", in_short, 2, deterministic=True)
+
+
+@contextmanager
+def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
+    """Write a copy of a database, with what is in its write-ahead log, that only its owner can read.
+
+    It takes its place, with the time when this began, after the block, which is given it to look at.
+    """
+    began, part = time.time(), target.with_name(f"{target.name}.part")
+    try:
+        part.unlink(missing_ok=True)
+        part.touch(mode=0o600)
+        with closing(open_raw(path)) as db:
+            db.execute("VACUUM INTO ?", (str(part),))
+        yield part
+        os.utime(part, (began, began))
+        with part.open("rb") as file:
+            os.fsync(file.fileno())
+        part.replace(target)
+        sync_folder(target.parent)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def free_name(path: Path, suffix: str) -> Path:
+    """The path with the suffix, numbered from 2 on where one is taken: what is kept is never overwritten."""
+    names = itertools.chain((suffix,), (f"{suffix}-{number}" for number in itertools.count(2)))
+    return next(free for free in (path.with_name(path.name + name) for name in names) if not free.exists())
+
+
+def sync_folder(folder: Path) -> None:
+    """New names in a folder are on disk when this returns."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def wanted_file(path: Path, session_id: str) -> Path:
+    """Is there while another program waits for a session of the store `path`."""
+    return path.parent / "locks" / f"{session_id}.wanted"
+
+
+def _address_file(path: Path, session_id: str) -> Path:
+    """Holds the address of the program that has a session of the store `path` open."""
+    return path.parent / "locks" / f"{session_id}.address"
+
+
+def holder_of(path: Path, session_id: str) -> str | None:
+    """The address of the program that holds the lock of a session ("" without one); None where it is free."""
+    lock = path.parent / "locks" / f"{session_id}.lock"
+    if not lock.exists():
+        return None
+    try:
+        with filelock.FileLock(lock, timeout=0):  # for a moment, which whoever opens the session waits for
+            return None
+    except filelock.Timeout:
+        address = _address_file(path, session_id)
+        return address.read_text() if address.exists() else ""
+
+
+def lock_session(path: Path, session_id: str, *, address: str = "") -> filelock.BaseFileLock:
+    """Hold the lock of a session in the store `path`; a killed program gives it up by dying.
+
+    Raises `filelock.Timeout` when it is held, and `OSError`.
+    """
+    folder = path.parent / "locks"
+    make_private_folder(folder)
+    lock = filelock.FileLock(folder / f"{session_id}.lock", timeout=_LOCK_TIMEOUT_S)
+    lock.acquire(poll_interval=_LOCK_TIMEOUT_S / 4)
+    wanted_file(path, session_id).unlink(missing_ok=True)  # whoever waited for it has it now, or is gone
+    if address:
+        _address_file(path, session_id).write_text(address)
+    else:
+        _address_file(path, session_id).unlink(missing_ok=True)
+    return lock
 
 
 def _failure(path: Path, error: Exception) -> StorageError:
     refused = (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.FullError, apsw.IOError, OSError)
     kind = NotWritable if isinstance(error, refused) else StorageError
-    return kind(_said(path, error))
+    return kind(_explain(path, error))
 
 
-def _said(path: Path, error: Exception) -> str:
+def _explain(path: Path, error: Exception) -> str:
     match error:
         case apsw.FullError():
             return f"The disk is full: {path} could not be written. Free some space; what was stored before is safe."
         case apsw.CorruptError() | apsw.NotADBError():
-            repair = "agentcli sessions fsck --repair makes a new one of what can be read"
+            repair = "agentcli sessions fsck --repair restores what can be restored"
             return f"{path} is damaged ({error}): {repair}, and --no-session does without."
         case apsw.ConstraintError():
             return f"{path} does not fit what is stored ({error}): was it replaced while the session was open?"

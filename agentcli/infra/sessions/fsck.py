@@ -1,63 +1,108 @@
-"""Checks a session database, and makes a sound one of what can be read of it."""
+"""Checks a session database, keeps a sound copy of it, and restores what is damaged from that copy."""
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 import time
-from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Literal
 from zlib import crc32
 
 import apsw
 import filelock
 import msgspec
 
-from agentcli.agent.interfaces import Stored
-from agentcli.conversation.entries import Assistant, ContextNote, Entry, Result, Unreadable, as_readable
-from agentcli.conversation.schema import SCHEMA_VERSION
-from agentcli.conversation.titles import title_of
+from agentcli.conversation.entries import ContextNote, Entry, to_record
 from agentcli.errors import StorageError
-from agentcli.infra.sessions.database import connect
-from agentcli.infra.sessions.files import free_name, session_lock, sync_folder
-from agentcli.infra.sessions.log import INSERT_ENTRY, insert
-from agentcli.infra.sessions.salvage import EntryRow, Salvage, SessionRow, open_raw
-from agentcli.infra.sessions.schema import checked_version
-from agentcli.llm.messages import ToolUse
+from agentcli.infra.sessions.database import (
+    VERSION,
+    checked_version,
+    connect,
+    copy_files,
+    free_name,
+    lock_session,
+    open_raw,
+    sync_folder,
+    vacuum_into,
+)
 
-_HEADER = b"SQLite format 3\0"
-_MOST_TOLD = 100  # lines of SQLite about one file
-FaultKind = Literal["file", "checksum", "unreadable", "order", "parent", "source", "empty", "owner", "call"]
+log = logging.getLogger(__name__)
+
+_COPY_EVERY_S = 86_400.0
+_MAX_FILE_FAULTS = 100  # lines of SQLite about one file
+_DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
+# By kind: the text of a fault, and the entries that have it as session, number and id.
+_FAULTS = {
+    "checksum": (
+        "its checksum is not that of its text",
+        "SELECT session_id, seq, id FROM entries WHERE checksum <> crc32(CAST(body AS BLOB))",
+    ),
+    "parent": (
+        "the entry it follows is not there",
+        "SELECT session_id, seq, id FROM entries WHERE parent_id NOT IN (SELECT id FROM entries)",
+    ),
+    "order": (
+        "entries before it are missing",
+        "SELECT session_id, max(seq), '' FROM entries GROUP BY session_id, trashed HAVING count(*) <> max(seq)",
+    ),
+}
+_MEND = """
+UPDATE entries SET (kind, schema_version, checksum, body) = (
+    SELECT kind, schema_version, checksum, body FROM copy.entries AS sound
+    WHERE (session_id, trashed, seq) = (entries.session_id, entries.trashed, entries.seq)
+        AND sound.checksum = crc32(CAST(sound.body AS BLOB))
+    UNION ALL SELECT :kind, :schema_version, :checksum, :body LIMIT 1
+) WHERE checksum <> crc32(CAST(body AS BLOB))
+"""
+_FOLLOW = """
+UPDATE entries SET parent_id = (
+    SELECT id FROM entries AS before
+    WHERE (session_id, trashed, seq) = (entries.session_id, entries.trashed, entries.seq - 1)
+) WHERE parent_id NOT IN (SELECT id FROM entries)
+"""
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong, and with which session and entry; a call without a result is only worth telling."""
+    """What is wrong; `kind` is `file`, `checksum`, `parent` or `order`."""
 
-    kind: FaultKind
+    kind: str
     text: str
     session_id: str = ""
     entry_id: str = ""
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What was found; after a repair also what is left, and where the file of before is kept."""
+    """What was found; after a repair also what is left, and where the damaged file is kept.
+
+    `restored_from` is when the copy was made that took the place of the file, in seconds since 1970; 0 where the file
+    itself could be repaired.
+    """
 
     path: str
     found: list[Fault]
     left: list[Fault]
     kept_as: str = ""
+    restored_from: float = 0.0
 
     @property
     def is_healthy(self) -> bool:
-        return not any(map(_is_wrong, self.left))
+        return not self.left
+
+    @property
+    def restored_text(self) -> str:
+        """For the person: where what is there now comes from."""
+        if not self.restored_from:
+            return "everything but damaged entries that were in no copy is restored"
+        made = time.strftime("%Y-%m-%d %H:%M", time.localtime(self.restored_from))
+        return f"what was stored until {made} is restored from the copy of that time"
 
 
 def check(path: Path) -> Report:
     """Raises `StorageError` for a file that is not ours, or that cannot be opened."""
-    found = _Scan.of(path).faults() if path.exists() else []
+    found = _faults(path) if path.exists() else []
     return Report(str(path), found, found)
 
 
@@ -67,258 +112,156 @@ def first_damage(path: Path, *, within_s: float) -> str:
     try:
         with closing(open_raw(path)) as db:
             db.set_progress_handler(lambda: time.monotonic() > until, 10_000)
-            said = [str(line) for (line,) in db.execute("PRAGMA quick_check(1)")]
-    except (apsw.CorruptError, apsw.NotADBError, UnicodeDecodeError) as error:
+            lines = [str(line) for (line,) in db.execute("PRAGMA quick_check(1)")]
+    except _DAMAGE as error:
         return str(error)
     except apsw.Error:
         return ""
-    return "" if said == ["ok"] else said[0]
+    return "" if lines == ["ok"] else lines[0]
+
+
+def _faults(path: Path) -> list[Fault]:
+    """Entries are looked at in files of today's version; older ones are brought up by the next program that writes."""
+    faults: list[Fault] = []
+    try:
+        with closing(open_raw(path)) as db:
+            version = checked_version(db)
+            lines = [str(line) for (line,) in db.execute(f"PRAGMA integrity_check({_MAX_FILE_FAULTS})")]
+            lines += [f"a row of {table} belongs to nothing" for table, *_ in db.execute("PRAGMA foreign_key_check")]
+            faults += [Fault("file", f"The file is damaged: {line}.") for line in lines if line != "ok"]
+            for kind, (text, query) in _FAULTS.items() if version == VERSION else ():
+                for id, seq, entry_id in db.execute(query):
+                    faults.append(Fault(kind, f"Session {id}, entry {seq}: {text}.", id, entry_id))
+    except _DAMAGE as error:
+        faults.append(Fault("file", f"The file is damaged: {error}."))
+    except apsw.Error as error:
+        raise StorageError(f"{path} cannot be opened ({error}): check its permissions.") from error
+    return faults
+
+
+# The copy.
+
+
+def copy_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.copy")
+
+
+def is_copy_due(path: Path) -> bool:
+    """True once a day."""
+    try:
+        return abs(time.time() - copy_of(path).stat().st_mtime) > _COPY_EVERY_S
+    except OSError:
+        return True
+
+
+@contextmanager
+def copying(path: Path, *, timeout_s: float) -> Iterator[None]:
+    """While nobody else makes a copy. Raises `filelock.Timeout`."""
+    with filelock.FileLock(path.parent / "locks" / f"{path.name}.copy", timeout=timeout_s):
+        yield
+
+
+def make_copy(path: Path) -> None:
+    """Put a sound copy of the database in the place of an older one. Where that fails, the log says why."""
+    try:
+        with copying(path, timeout_s=0), vacuum_into(path, copy_of(path)) as part:
+            if found := _faults(part):
+                raise StorageError(found[0].text)
+    except filelock.Timeout:
+        log.info("Another program makes a copy of %s.", path)
+    except (apsw.Error, OSError, StorageError) as error:
+        log.warning(
+            "No copy of %s was made (%s): see that there is room for one, and what agentcli sessions fsck says.",
+            path, error,
+        )  # fmt: skip
+
+
+def wipe(path: Path) -> None:
+    """Write the file anew and remove its copies. Pages keep bytes of what was deleted, also where they are not free."""
+    try:
+        with closing(connect(path)) as db:
+            db.execute("VACUUM")
+            is_read, *_ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
+            if is_read:
+                raise apsw.BusyError("another program reads it")
+    except apsw.Error as error:
+        raise StorageError(
+            f"The texts are redacted, but {path} could not be written anew ({error}) and may still hold bytes of "
+            "them: close other agentcli programs, make room for a copy of the file, and redact again."
+        ) from error
+    for copy in (copy_of(path), *path.parent.glob(f"{path.name}.v*")):
+        copy.unlink(missing_ok=True)
+
+
+# Repairing.
 
 
 def repair(path: Path, *, even_if_open: bool = False) -> Report:
-    """Put a sound file in the place of one with faults, if it has fewer of them; the other one is kept beside it.
+    """Put a sound file in the place of one with faults; the other one is kept beside it.
 
-    Raises `StorageError` while a session is open, unless it may be, and for what `check` does.
+    Damaged entries come from the copy, or give way to a note. A file that cannot be read through is replaced by the
+    copy. Raises `StorageError` while a session is open, unless it may be, and for what `check` does.
     """
     before = check(path)
     if before.is_healthy:
         return before
     if not even_if_open:
         _refuse_open_sessions(path)
-    with _told_errors(path), _no_writers(path), tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as room:
-        copy, new = Path(room, path.name), Path(room, "new.db")
-        for suffix in ("", "-wal"):
-            with suppress(FileNotFoundError):
-                shutil.copy2(path.with_name(path.name + suffix), copy.with_name(copy.name + suffix))
-        readable = _with_header(copy, Path(room, "readable.db"))
-        scan = _Scan.of(readable)
+    with _clear_errors(path), _no_writers(path), tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as room:
+        old, new, copy = Path(room, path.name), Path(room, "new.db"), copy_of(path)
+        copy_files(path, old)
         kept = free_name(path, f".damaged-{int(time.time())}")
-        with closing(open_raw(readable)) as old, closing(connect(new, lambda text: None)) as db, db:
-            _Rebuild(scan, Salvage(old), db, kept.name).run()
-        left = _Scan.of(new).faults()
-        if scan.gave_nothing or sum(map(_is_wrong, left)) >= sum(map(_is_wrong, before.found)):
-            return before
+        is_copy_sound = copy.exists() and not _faults(copy)
+        restored_from = 0.0
+        if not _rewrite(old, new, copy if is_copy_sound else None, kept.name):
+            if not is_copy_sound:
+                return before
+            new, restored_from = Path(room, "copy.db"), copy.stat().st_mtime
+            shutil.copyfile(copy, new)
+        connect(new).close()
         if not even_if_open:
             _refuse_open_sessions(path)  # one that was opened meanwhile counts on what the old file holds
-        _swap(path, copy, new, kept)
-    return Report(str(path), before.found, left, str(kept))
+        _swap(path, old, new, kept)
+    return Report(str(path), before.found, [], str(kept), restored_from)
 
 
-def _with_header(copy: Path, target: Path) -> Path:
-    """The copy, or one with the first bytes of a database where just these are gone (SQLite file format, 1.3)."""
-    with copy.open("rb") as file:
-        if file.read(len(_HEADER)) == _HEADER:
-            return copy
-    shutil.copyfile(copy, target)
-    with target.open("r+b") as file:
-        file.write(_HEADER)
-    return target
+def replace_damaged(path: Path) -> str:
+    """Replace a damaged file by what can be restored of it, or by a new one; gives what to say about that."""
+    with suppress(StorageError):
+        report = repair(path, even_if_open=True)
+        if report.kept_as:
+            return f"The session database was damaged: it is kept as {report.kept_as}, and {report.restored_text}."
+    kept = free_name(path, f".damaged-{int(time.time())}")
+    path.replace(kept)
+    for suffix in ("-wal", "-shm"):
+        with suppress(FileNotFoundError):
+            Path(f"{path}{suffix}").replace(f"{kept}{suffix}")
+    return f"The session database was damaged and there is no copy of it: it is kept as {kept}, a new one was begun."
 
 
-def _is_wrong(fault: Fault) -> bool:
-    return fault.kind != "call"
-
-
-class _Line(msgspec.Struct, frozen=True):
-    """An entry without its content; `error` says why it cannot be read, `calls` are those it asks for."""
-
-    seq: int
-    id: str
-    parent_id: str | None
-    error: str
-    is_intact: bool
-    calls: tuple[str, ...]
-    answers: str
-
-
-class _Scan:
-    """All sessions and the lines of their entries."""
-
-    def __init__(self, db: apsw.Connection) -> None:
-        self._file = _file_faults(db)
-        db.execute("BEGIN")  # one state, while others write; the check above would break it where it finds damage
-        salvage = Salvage(db)
-        self._file += [
-            Fault("file", f"The file is damaged: columns of {table} are misnamed.") for table in salvage.renamed
-        ]
-        self.sessions = salvage.sessions()
-        owners = sorted(self.sessions.keys() | salvage.owners())
-        self.entries = {id: lines for id in owners if (lines := [_line(row) for row in salvage.entries(id)])}
-
-    @classmethod
-    def of(cls, path: Path) -> _Scan:
-        try:
-            with closing(open_raw(path)) as db:
-                with suppress(apsw.CorruptError, apsw.NotADBError):
-                    checked_version(db)
-                return cls(db)
-        except (apsw.Error, OSError) as error:
-            raise StorageError(
-                f"{path} cannot be opened ({error}): check that it is a file you may read and write."
-            ) from error
-
-    @property
-    def gave_nothing(self) -> bool:
-        """True if no entry can be read of sessions that had some."""
-        return not self.entries and (bool(self._file) or any(row.title for row in self.sessions.values()))
-
-    def faults(self) -> list[Fault]:
-        return [
-            *self._file,
-            *(fault for id in sorted(self.sessions.keys() | self.entries) for fault in self._faults_of(id)),
-        ]
-
-    def inherited(self, session_id: str) -> list[_Line]:
-        """The lines that a session shares with those it was forked from."""
-        found: list[_Line] = []
-        seen = {session_id}
-        row = self.sessions.get(session_id)
-        while row is not None and row.forked_from and row.forked_from not in seen:
-            seen.add(row.forked_from)
-            lines = self.entries.get(row.forked_from, [])
-            found = [line for line in lines if line.seq <= (row.forked_at or 0)] + found
-            row = self.sessions.get(row.forked_from)
-        return found
-
-    def has_source(self, row: SessionRow) -> bool:
-        return any(line.seq == row.forked_at for line in self.entries.get(row.forked_from or "", ()))
-
-    def _faults_of(self, id: str) -> Iterator[Fault]:
-        row, lines = self.sessions.get(id), self.entries.get(id, [])
-        if row is None:
-            yield Fault("owner", f"Session {id} has {len(lines)} entries, but is not in the list of sessions.", id)
-        elif not lines and row.title:
-            yield Fault("empty", f"Session {id} ({row.title}) has no entries any more.", id)
-        elif row.forked_from and not self.has_source(row):
-            yield Fault("source", f"Session {id} goes on from an entry of {row.forked_from} that is not there.", id)
-        shared = self.inherited(id)
-        known = {line.id for line in (*shared, *lines)}
-        for before, line in zip([None, *lines], lines, strict=False):
-            if before is not None and line.seq != before.seq + 1:
-                what = "are missing" if line.seq > before.seq else "are there twice"
-                yield Fault("order", f"Session {id}: entries between {before.seq} and {line.seq} {what}.", id, line.id)
-            if not line.is_intact:
-                text = f"Session {id}, entry {line.seq}: its checksum is not that of its text."
-                yield Fault("checksum", text, id, line.id)
-            elif line.error:
-                yield Fault("unreadable", f"Session {id}, entry {line.seq}: {line.error}.", id, line.id)
-            if line.parent_id is not None and line.parent_id not in known:
-                text = f"Session {id}, entry {line.seq}: the entry it follows is not there."
-                yield Fault("parent", text, id, line.id)
-        yield from _open_calls(id, [*shared, *lines])
-
-
-def _open_calls(session_id: str, lines: list[_Line]) -> Iterator[Fault]:
-    """Calls on the way to the newest entry that another reply follows; those at its end were simply cut off."""
-    parents = {line.id: line for line in lines}
-    way: dict[str, _Line] = {}
-    line = lines[-1] if lines else None
-    while line is not None and line.id not in way:
-        way[line.id] = line
-        line = parents.get(line.parent_id or "")
-    waiting: set[str] = set()
-    for line in reversed(way.values()):
-        if line.calls:
-            for call in sorted(waiting):
-                text = f"Session {session_id}: call {call} has no result. Requests say so in its place."
-                yield Fault("call", text, session_id, call)
-            waiting = set(line.calls)
-        waiting.discard(line.answers)
-
-
-def _line(row: EntryRow) -> _Line:
-    body = _readable(row).body
-    is_intact = row.checksum in (None, crc32(row.body))
-    calls = (
-        tuple(block.id for block in body.content if isinstance(block, ToolUse)) if isinstance(body, Assistant) else ()
-    )
-    answers = body.result.tool_use_id if isinstance(body, Result) else ""
-    error = body.error if isinstance(body, Unreadable) else ""
-    return _Line(row.seq, row.id, row.parent_id, error, is_intact, calls, answers)
-
-
-def _readable(row: EntryRow) -> Entry:
-    return as_readable(
-        {"id": row.id, "parent_id": row.parent_id, "time": row.time or 0.0, "schema_version": row.schema_version,
-         "body": row.body}
-    )  # fmt: skip
-
-
-def _file_faults(db: apsw.Connection) -> list[Fault]:
-    lines: list[str] = []
+def _rewrite(old: Path, new: Path, copy: Path | None, kept: str) -> bool:
+    """Write a file anew, with sound entries for damaged ones; False where that does not give a sound file."""
+    text = f"An entry that was damaged stood here: {kept} holds what is left of it."
+    note = to_record(Entry("", None, 0.0, ContextNote(text)))
     try:
-        lines.extend(str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_TOLD})"))
-    except (apsw.Error, UnicodeDecodeError) as error:
-        lines.append(str(error))
-    return [Fault("file", f"The file is damaged: {line}.") for line in lines if line != "ok"]
-
-
-class _Rebuild:
-    """Fills a new database with what can be read of another one, in order and without gaps."""
-
-    def __init__(self, scan: _Scan, old: Salvage, db: apsw.Connection, kept_as: str) -> None:
-        self._scan = scan
-        self._old = old
-        self._db = db
-        self._kept_as = kept_as
-        self._sequence: dict[str, list[int]] = {}  # of each session the numbers that are there, in order
-
-    def run(self) -> None:
-        scan = self._scan
-        self._sequence = {id: sorted({line.seq for line in lines}) for id, lines in scan.entries.items()}
-        for id in scan.sessions.keys() | scan.entries:
-            row, has_entries = scan.sessions.get(id), id in scan.entries
-            if has_entries or (row is not None and not row.title):  # one without a title was emptied on purpose
-                self._add_session(id, row)
-        for id in scan.entries:
-            self._add_entries(id)
-
-    def _add_session(self, id: str, row: SessionRow | None) -> None:
-        if row is None:
-            rows = self._old.entries(id)
-            first, last = rows[0].time or 0.0, rows[-1].time or 0.0
-            row = SessionRow(id, "", "", title_of(map(_readable, rows)), first, last, None, None, 0, "")
-        at = None if row.forked_from is None else self._new_seq(row.forked_from, row.forked_at or 0)
-        row = row._replace(forked_from=row.forked_from if at is not None else None, forked_at=at)
-        defaults = (id, "", "", "", 0.0, 0.0, None, None, 0, "")
-        values = [given if given is not None else default for given, default in zip(row, defaults, strict=True)]
-        query = f"INSERT INTO sessions ({', '.join(SessionRow._fields)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - our names
-        self._db.execute(query, values)
-
-    def _new_seq(self, session_id: str, seq: int) -> int | None:
-        """The new number of an entry, or of the one before it that is there."""
-        sequence = self._sequence.get(session_id, [])
-        place = bisect_right(sequence, seq) - 1
-        return sequence[0] + place if place >= 0 else None
-
-    def _add_entries(self, id: str) -> None:
-        shared = self._scan.inherited(id)
-        known = {line.id for line in (*shared, *self._scan.entries[id])}
-        before = shared[-1].id if shared else None
-        first = self._sequence[id][0]
-        rows = {row.seq: row for row in self._old.entries(id)}
-        for n, seq in enumerate(sorted(rows)):
-            row = rows[seq]
-            parent = row.parent_id if row.parent_id is None or row.parent_id in known else before
-            self._add(id, first + n, row._replace(parent_id=parent))
-            before = row.id
-
-    def _add(self, session_id: str, seq: int, row: EntryRow) -> None:
-        """What cannot be read gives way to a note, unless a newer agentcli can read it."""
-        entry = _readable(row)
-        if isinstance(entry.body, Unreadable) and row.schema_version <= SCHEMA_VERSION:
-            note = ContextNote(f"An entry that was damaged stood here: {self._kept_as} holds what is left of it.")
-            insert(self._db, session_id, Stored((Entry(row.id, row.parent_id, row.time or 0.0, note),), seq))
-            return
-        body = row.body.decode(errors="replace")
-        sound = row._replace(seq=seq, time=row.time or 0.0, kind=row.kind or "", checksum=crc32(body.encode()))
-        self._db.execute(INSERT_ENTRY, {"session_id": session_id, **sound._asdict(), "body": body})
+        with vacuum_into(old, new):
+            pass
+        with closing(connect(new)) as db:
+            db.execute("ATTACH ? AS copy", (str(copy or ":memory:"),))
+            if copy is None:
+                db.execute("CREATE TABLE copy.entries AS SELECT * FROM main.entries LIMIT 0")
+            with db:
+                db.execute(_MEND, {**note, "checksum": crc32(note["body"].encode())})
+                db.execute(_FOLLOW)
+        return not _faults(new)
+    except (*_DAMAGE, StorageError):
+        return False
 
 
 def _refuse_open_sessions(path: Path) -> None:
     for file in sorted((path.parent / "locks").glob("*.lock")):
         try:
-            session_lock(path, file.stem).release()
+            lock_session(path, file.stem).release()
         except filelock.Timeout as error:
             raise StorageError(
                 f"Session {file.stem} is open: close every agentcli session, then repair. Nothing was changed."
@@ -326,7 +269,7 @@ def _refuse_open_sessions(path: Path) -> None:
 
 
 @contextmanager
-def _told_errors(path: Path) -> Iterator[None]:
+def _clear_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except (apsw.Error, OSError) as error:
@@ -349,13 +292,13 @@ def _no_writers(path: Path) -> Iterator[None]:
         yield
 
 
-def _swap(path: Path, copy: Path, new: Path, kept: Path) -> None:
-    """The copy is what is kept: at no moment is there no file, or a new file beside an old log."""
-    log = copy.with_name(f"{copy.name}-wal")
-    if log.exists() and log.stat().st_size:
-        log.replace(kept.with_name(f"{kept.name}-wal"))
-    copy.replace(kept)
+def _swap(path: Path, old: Path, new: Path, kept: Path) -> None:
+    """Keep the old file and its log; at no moment is there no file, or a new file beside an old log."""
+    old_log = Path(f"{old}-wal")
+    if old_log.exists() and old_log.stat().st_size:
+        old_log.replace(f"{kept}-wal")
+    old.replace(kept)
     for suffix in ("-wal", "-shm"):
-        path.with_name(path.name + suffix).unlink(missing_ok=True)
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
     new.replace(path)
     sync_folder(path.parent)

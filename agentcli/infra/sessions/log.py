@@ -1,148 +1,287 @@
-"""The log of one open session in SQLite, and the row that is stored with its first entries."""
+"""Stored entries: the tables of a store, the log of one open session, and how sessions are read.
+
+Work on the tables is written once, as coroutines. In SQLite nothing waits, so they run to their end in one go.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from zlib import crc32
 
-import apsw
-import filelock
+import msgspec
 
-from agentcli.agent.interfaces import NEWEST, Appended, Stored
-from agentcli.conversation.entries import Body, Entry, entry_now, to_record
-from agentcli.conversation.titles import title_of
-from agentcli.errors import StorageError
-from agentcli.infra.sessions.files import wanted_file
+from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, Stored
+from agentcli.conversation.entries import Body, Entry, Unreadable, as_readable, entry_now
+from agentcli.conversation.titles import last_prompt_of, title_of
+from agentcli.errors import AmbiguousSession, NoSession, StorageError
 from agentcli.infra.sessions.ids import entry_id
-from agentcli.infra.sessions.reading import last_seq
-from agentcli.infra.sqlite_writer import Writer
 
-INSERT_ENTRY = """
-INSERT INTO entries (session_id, seq, id, parent_id, time, kind, schema_version, body, checksum)
-VALUES (:session_id, :seq, :id, :parent_id, :time, :kind, :schema_version, :body, :checksum)
+if TYPE_CHECKING:
+    from agentcli.infra.sessions.search import Words
+
+T = TypeVar("T")
+
+ENTRY = "entries.id, parent_id, entries.time, schema_version, checksum, CAST(body AS BLOB)"  # for `read_entry`
+_TOUCH = """
+UPDATE sessions SET updated = :now, used = {next_use}, last_prompt = coalesce(nullif(:last_prompt, ''), last_prompt),
+    title = CASE WHEN title = '' THEN :title ELSE title END
+WHERE id = :id AND trashed = 0
 """
+_COPY = """
+INSERT INTO entries (n, origin, own, session_id, {columns})
+SELECT {next_n}, origin, false, :id, {columns} FROM entries
+WHERE session_id = :source AND trashed = 0 AND seq <= :shared ORDER BY seq
+"""
+_INFO = """
+SELECT id, cwd, title, created, updated,
+    (SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = sessions.id AND entries.trashed = 0),
+    name, last_prompt, user_id
+FROM sessions WHERE trashed = 0
+"""
+_USED = f"""
+SELECT session_id, user_id, {ENTRY} FROM entries
+JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
+WHERE own AND entries.trashed = 0 AND updated >= :since AND entries.time >= :since
+    AND session_id = coalesce(nullif(:session, ''), session_id) AND user_id = coalesce(:user_id, user_id)
+    AND kind IN ('user', 'assistant', 'tool_result', 'paid', 'compaction') ORDER BY session_id, seq
+"""  # noqa: S608 - our words
+_CHANGES = f"""
+SELECT session_id, {ENTRY} FROM entries
+WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0 ORDER BY time, n
+"""  # noqa: S608 - our words
 
 
-class SessionRow:
-    """A session that is stored together with its first entries."""
+class Tables(Protocol):
+    """The tables of a store within one transaction. A statement takes values by name, as `:name`."""
 
-    def __init__(self, id: str, cwd: str, name: str, user_id: str) -> None:
-        self.id = id
-        self.cwd = cwd
-        self.name = name
-        self.user_id = user_id
-        self.forked_from: str | None = None
-        self.forked_at: int | None = None
-        self.inherits_until = ""  # the id of the entry at `forked_at`
+    columns: str  # what copies of an entry have in common
+    next_n: str  # in SQL: the number of a new entry,
+    next_use: str  # and a number that is greater than every `used`
 
-    def store(self, db: apsw.Connection) -> None:
-        """Nothing is done when it is stored. Raises `StorageError` when what it was forked from was removed before."""
-        if db.execute("SELECT 1 FROM sessions WHERE id = ?", (self.id,)).get:
-            return
-        if self.forked_from is not None:
-            at = "SELECT id FROM entries WHERE session_id = ? AND seq = ?"
-            if db.execute(at, (self.forked_from, self.forked_at)).get != self.inherits_until:
-                raise StorageError(
-                    f"Session {self.forked_from}, which this one goes on from, was removed: agentcli sessions restore "
-                    f"{self.forked_from} brings it back."
-                )
-        now = time.time()
-        db.execute(
-            "INSERT INTO sessions (id, cwd, name, user_id, title, created, updated, forked_from, forked_at, used) "
-            "VALUES (?,?,?,?,?,?,?,?,?, (SELECT coalesce(max(used), 0) + 1 FROM sessions))",
-            (self.id, self.cwd, self.name, self.user_id, "", now, now, self.forked_from, self.forked_at),
-        )
+    def stream(self, sql: str, **values: Any) -> AsyncIterator[tuple[Any, ...]]: ...
+
+    async def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]: ...
+
+    async def insert(self, session_id: str, stored: Stored) -> None: ...
+
+    async def replace_bodies(self, changes: Iterable[tuple[int, Sequence[Any]]]) -> None:
+        """Replace bodies and checksums of entries, which are given by their `n`, as rows of `ENTRY`."""
+        ...
+
+    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]: ...
+
+    async def lock_copies(self, *, alone: bool) -> None:
+        """Wait until nobody changes entries together with their copies, with `alone` nor makes copies."""
+        ...
 
 
-class SqliteLog:
-    """Implements `SessionLog`."""
+Work = Callable[[Tables], Coroutine[Any, Any, T]]
 
-    def __init__(
-        self,
-        writer: Writer,
-        session_id: str,
-        lock: filelock.BaseFileLock,
-        path: Path,
-        *,
-        new_session: SessionRow | None = None,
-        last: str | None = None,
-        last_seq: int = 0,
-    ) -> None:
+
+class WorkQueue(Protocol):
+    """Does the work of a log in order, each in one transaction."""
+
+    def submit(self, work: Work[T]) -> asyncio.Future[T]: ...
+
+    async def drain(self) -> None:
+        """Wait until everything submitted so far is done or has failed."""
+        ...
+
+
+class Ownership(Protocol):
+    """The right to write to a session, which one program has at a time."""
+
+    def is_wanted(self) -> bool:
+        """True once another program asks for the session."""
+        ...
+
+    async def hold(self, db: Tables) -> None:
+        """Let nobody take the session before the transaction's end. Raises `StorageError` when somebody has."""
+        ...
+
+    async def release(self) -> None: ...
+
+
+class NewSession(msgspec.Struct, kw_only=True):
+    """A session that is stored together with its first entries, after the first `shared` ones of its `source`."""
+
+    id: str
+    cwd: str
+    name: str
+    user_id: str
+    source: str = ""
+    shared: int = 0
+    last: str | None = None  # the id of the entry at `shared`
+
+
+class TableLog:
+    """Implements `SessionLog`. It goes on after the entry `last`, whose number is `last_seq`."""
+
+    def __init__(self, session_id: str, queue: WorkQueue, owner: Ownership, *, last: str | None, last_seq: int) -> None:
         self.session_id = session_id
-        self._writer = writer
-        self._lock = lock
-        self._path = path
-        self._new_session = new_session
+        self.new: NewSession | None = None  # until it is stored
+        self._queue = queue
+        self._owner = owner
         self._last = last
         self._last_seq = last_seq
-        self._title = ""
         self._unstored: list[Stored] = []  # tried again with the next entries: a full disk may have room by then
 
-    def continue_from(self, source: str, seq: int, entries: Sequence[Entry]) -> None:
-        """Begin after an entry of another session; its entries up to that one are read through it."""
-        row = self._new_session
-        assert row is not None
-        self._last = row.inherits_until = entries[-1].id
-        row.forked_from, row.forked_at = source, seq
-        self._title = title_of(entries)
-
     def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
-        entries = []
+        entries: list[Entry] = []
         if parent_id == NEWEST:
             parent_id = self._last
         for body in bodies:
             entries.append(entry_now(entry_id(body), parent_id, body))
             self._last = parent_id = entries[-1].id
-        first_seq = self._last_seq + 1
+        stored = Stored(tuple(entries), self._last_seq + 1)
         self._last_seq += len(entries)
-        self._title = title = self._title or title_of(entries)
-        stored = Stored(tuple(entries), first_seq)
         self._unstored.append(stored)
-        row, unstored = self._new_session, tuple(self._unstored)
+        new, unstored = self.new, tuple(self._unstored)
 
-        def work(db: apsw.Connection) -> Stored:
-            if row is not None:
-                row.store(db)
-            stored_seq = last_seq(db, self.session_id)
-            for missing in unstored:
-                if missing.first_seq > stored_seq:
-                    insert(db, self.session_id, missing)
-            _touch(db, self.session_id, title)
+        async def work(db: Tables) -> Stored:
+            await self._owner.hold(db)
+            await store_entries(db, new or self.session_id, *unstored)
             return stored
 
-        committed = self._writer.submit(work, writes=True)
+        committed = self._queue.submit(work)
         committed.add_done_callback(self._forget_stored)
         return Appended(stored.entries, committed)
 
-    def _forget_stored(self, committed: asyncio.Future[Any]) -> None:
+    def _forget_stored(self, committed: asyncio.Future[Stored]) -> None:
         if not committed.cancelled() and committed.exception() is None:
-            self._new_session = None
-            newest: Stored = committed.result()
+            self.new = None
+            newest = committed.result()
             self._unstored = [one for one in self._unstored if one.first_seq > newest.first_seq]
 
     def is_wanted(self) -> bool:
-        return wanted_file(self._path, self.session_id).exists()
+        return self._owner.is_wanted()
+
+    async def drain(self) -> None:
+        await self._queue.drain()
 
     async def close(self) -> None:
-        await self._writer.drain()
-        self._lock.release()
+        await self.drain()
+        await self._owner.release()
 
 
-def insert(db: apsw.Connection, session_id: str, stored: Stored) -> None:
-    for seq, entry in enumerate(stored.entries, stored.first_seq):
-        record = to_record(entry)
-        checksum = crc32(record["body"].encode())
-        db.execute(INSERT_ENTRY, {"session_id": session_id, "seq": seq, "checksum": checksum, **record})
+async def store_entries(db: Tables, session: NewSession | str, *parts: Stored) -> None:
+    """Store those that are not there yet, after the session itself where it is new.
+
+    Raises `StorageError` when what that was forked from was removed before.
+    """
+    if isinstance(session, NewSession):
+        if not await is_stored(db, session.id):
+            await _store_session(db, session)
+        session = session.id
+    last = await last_seq(db, session)
+    for part in parts:
+        if part.first_seq > last:
+            await db.insert(session, part)
+    await _touch(db, session, [entry for part in parts for entry in part.entries])
 
 
-def _touch(db: apsw.Connection, session_id: str, title: str) -> None:
-    """Note the time, that none was used later, and the title unless there is one."""
-    db.execute(
-        "UPDATE sessions SET updated = ?, title = CASE WHEN title = '' THEN ? ELSE title END, "
-        "used = (SELECT max(used) + (max(used) <> sessions.used) FROM sessions AS other) WHERE id = ?",
-        (time.time(), title, session_id),
-    )
+async def _store_session(db: Tables, new: NewSession) -> None:
+    if new.source:  # first of all: work that fails has changed nothing
+        await db.lock_copies(alone=False)
+        at = "SELECT id FROM entries WHERE session_id = :source AND trashed = 0 AND seq = :shared"
+        if await value(db, at, source=new.source, shared=new.shared) != new.last:
+            raise StorageError(
+                f"Session {new.source}, which this one goes on from, was removed: agentcli sessions restore "
+                f"{new.source} brings it back."
+            )
+    await db.rows(
+        "INSERT INTO sessions (id, cwd, name, user_id, created, updated, used) "  # noqa: S608 - our words
+        f"VALUES (:id, :cwd, :name, :user_id, :now, :now, coalesce({db.next_use}, 1))",
+        id=new.id, cwd=new.cwd, name=new.name, user_id=new.user_id, now=time.time(),
+    )  # fmt: skip
+    if new.source:
+        copy = _COPY.format(columns=db.columns, next_n=db.next_n)
+        await db.rows(copy, id=new.id, source=new.source, shared=new.shared)
+        await _touch(db, new.id, await entries_of(db, new.id))  # they may have been redacted meanwhile
+
+
+async def _touch(db: Tables, session_id: str, entries: Sequence[Entry]) -> None:
+    """Note the time, that none was used later, and the newest prompt; the title unless there is one."""
+    texts = {"title": title_of(entries), "last_prompt": last_prompt_of(entries)}
+    await db.rows(_TOUCH.format(next_use=db.next_use), now=time.time(), id=session_id, **texts)
+
+
+# Reading.
+
+
+async def value(db: Tables, sql: str, **values: Any) -> Any:
+    """The first column of the first row; None if there is no row."""
+    rows = await db.rows(sql, **values)
+    return rows[0][0] if rows else None
+
+
+async def is_stored(db: Tables, session_id: str) -> bool:
+    return bool(await value(db, "SELECT 1 FROM sessions WHERE id = :id AND trashed = 0", id=session_id))
+
+
+async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> str:
+    """The one id that begins so, or the session of that name; with a `user_id` among those of that user alone.
+
+    Raises `StorageError`.
+    """
+    session_id = session_id.encode(errors="replace").decode()  # an argument may be no text
+    rows = await db.rows(
+        "SELECT id FROM sessions WHERE trashed = 0 AND user_id = coalesce(:user_id, user_id) AND "
+        "(id >= :id AND id < :end OR name = :id AND name <> '') ORDER BY id <> :id LIMIT 3",
+        id=session_id, end=f"{session_id}\U0010ffff", user_id=user_id,
+    )  # fmt: skip
+    found = [str(id) for (id,) in rows]
+    if not found:
+        raise NoSession(session_id)
+    if len(found) > 1 and session_id not in found:
+        if not any(id.startswith(session_id) for id in found):
+            raise AmbiguousSession(
+                f"Several sessions are named {session_id!r}: give the id of one (agentcli sessions list)."
+            )
+        raise AmbiguousSession(f"Several sessions begin with {session_id!r}: give more of the id.")
+    return session_id if len(found) > 1 else found[0]
+
+
+async def info_of(db: Tables, session_id: str) -> SessionInfo:
+    return SessionInfo(*(await db.rows(f"{_INFO} AND id = :id", id=session_id))[0])
+
+
+async def infos(db: Tables, *, cwd: str | None, user_id: str | None, limit: int) -> list[SessionInfo]:
+    scope = "AND cwd = coalesce(:cwd, cwd) AND user_id = coalesce(:user_id, user_id) ORDER BY used DESC LIMIT :limit"
+    return [SessionInfo(*row) for row in await db.rows(_INFO + scope, cwd=cwd, user_id=user_id, limit=limit)]
+
+
+async def entries_of(db: Tables, session_id: str, *, after: int = 0, trashed: float = 0) -> list[Entry]:
+    """The session's entries behind the number `after`."""
+    which = "session_id = :id AND trashed = :trashed AND seq > :after"
+    query = f"SELECT {ENTRY} FROM entries WHERE {which} ORDER BY seq"  # noqa: S608 - our words
+    return [read_entry(row) for row in await db.rows(query, id=session_id, trashed=trashed, after=after)]
+
+
+def read_entry(row: Sequence[Any]) -> Entry:
+    """An entry from a row of `ENTRY`; one that is damaged says so and keeps its text."""
+    id, parent_id, time, version, checksum, body = row
+    body = body.encode() if isinstance(body, str) else body
+    if checksum is not None and crc32(body) != checksum:
+        damaged = Unreadable(
+            f"entry {id} is damaged: its checksum is not that of its text", body.decode(errors="replace")
+        )
+        return Entry(id, parent_id, time, damaged)
+    return as_readable({"id": id, "parent_id": parent_id, "time": time, "schema_version": version, "body": body})
+
+
+async def last_seq(db: Tables, session_id: str) -> int:
+    last = "SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = :id AND trashed = 0"
+    return int(await value(db, last, id=session_id))
+
+
+def file_changes(db: Tables) -> AsyncIterator[tuple[Any, ...]]:
+    return db.stream(_CHANGES)
+
+
+def used_entries(db: Tables, *, since: float, session: str, user_id: str | None) -> AsyncIterator[tuple[Any, ...]]:
+    """Session, user and entry of what was stored since a time. Of a fork only what is its own."""
+    return db.stream(_USED, since=since, session=session, user_id=user_id)

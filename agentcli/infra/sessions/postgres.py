@@ -2,250 +2,214 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
-from pathlib import Path
-from typing import Any
-from weakref import WeakValueDictionary
+import asyncio
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import aclosing
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, TypeVar
+from zlib import crc32
 
-from agentcli.agent.accounting.usage import UsageCollector
-from agentcli.agent.interfaces import Found, SessionInfo
-from agentcli.conversation.entries import Entry
-from agentcli.errors import NoSession, StorageError
-from agentcli.infra.sessions import postgres_changes as changes
-from agentcli.infra.sessions.ids import new_id as made_id
-from agentcli.infra.sessions.ids import position_of
-from agentcli.infra.sessions.postgres_database import UNHURRIED, Connection, Database, storable, value
-from agentcli.infra.sessions.postgres_leases import Leases, holder
-from agentcli.infra.sessions.postgres_log import (
-    ALONE,
-    ENTRY,
-    IS_STORED,
-    NewSession,
-    PostgresLog,
-    entries_of,
-    entry_of,
-)
-from agentcli.infra.sessions.reading import notice_of_unreadable, the_one
-from agentcli.infra.sessions.redaction import Secrets
-from agentcli.infra.sessions.words import Words, text_of
-from agentcli.settings.paths import folder_text
+from agentcli.agent.interfaces import Found, Stored
+from agentcli.conversation.entries import Entry, to_record
+from agentcli.errors import StorageError
+from agentcli.infra.sessions.log import ENTRY, Ownership, Tables, Work, WorkQueue, read_entry
+from agentcli.infra.sessions.postgres_database import UNHURRIED, Broken, Connection, Database, storable
+from agentcli.infra.sessions.postgres_leases import Lease, Leases, holder
+from agentcli.infra.sessions.search import Words, text_of, words_in
+from agentcli.infra.sessions.store import TableSessions
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _CONNECTIONS = 4  # at most, beside the one for leases
+_MAX_WORDS_BYTES = 500_000  # of an entry; Postgres takes twice that
 
-_INFO = """
-SELECT id, cwd, title, created, updated,
-    (SELECT coalesce(max(seq), 0) FROM agentcli.entries WHERE session_id = sessions.id AND trashed = 0),
-    name, last_prompt, user_id
-FROM agentcli.sessions WHERE trashed = 0
+_INSERT = """
+INSERT INTO entries (n, origin, own, session_id, seq, id, parent_id, time, kind, schema_version, checksum, body, words)
+SELECT n, n, true, :session_id, :seq, :id, :parent_id, :time, :kind, :schema_version, :checksum, :body,
+    array_to_tsvector(:words::text[])
+FROM nextval('agentcli.entry_numbers') AS n
 """
-_SCOPE = """
-AND (%(cwd)s::text IS NULL OR cwd = %(cwd)s) AND (%(user_id)s::text IS NULL OR user_id = %(user_id)s)
-"""
-_COLUMNS = f"sessions.id, title, user_id, {', '.join(f'entries.{name}' for name in ENTRY.split(', '))}"
-_ROWS = f"""
-SELECT {_COLUMNS} FROM agentcli.entries
-JOIN agentcli.sessions ON sessions.id = entries.session_id AND sessions.trashed = 0
-WHERE own AND entries.trashed = 0
-"""  # noqa: S608 - our words
+_REPLACE = (
+    "UPDATE entries SET body = :body, checksum = :checksum, words = array_to_tsvector(:words::text[]) WHERE n = :n"
+)
 # The index is asked once, whatever the planner thinks of it, and texts are read in the end, of those that are fetched.
 _SEARCH = f"""
 WITH hits AS MATERIALIZED (
-    SELECT n, time, session_id FROM agentcli.entries WHERE own AND trashed = 0 AND words @@ %(query)s::tsquery
+    SELECT n, time, session_id FROM entries WHERE own AND trashed = 0 AND words @@ :query::tsquery
 )
-SELECT {_COLUMNS} FROM (
-    SELECT hits.n, sessions.id, title, user_id FROM hits JOIN agentcli.sessions ON id = session_id AND trashed = 0
-    {_SCOPE} ORDER BY hits.time DESC, hits.n DESC
-) AS sessions CROSS JOIN LATERAL (SELECT * FROM agentcli.entries WHERE n = sessions.n OFFSET 0) AS entries
+SELECT sessions.id, title, {ENTRY} FROM (
+    SELECT hits.n, sessions.id, title FROM hits JOIN sessions ON id = session_id AND trashed = 0
+    WHERE cwd = coalesce(:cwd, cwd) AND user_id = coalesce(:user_id, user_id) ORDER BY hits.time DESC, hits.n DESC
+) AS sessions CROSS JOIN LATERAL (SELECT * FROM entries WHERE n = sessions.n OFFSET 0) AS entries
 """  # noqa: S608 - our words
-_CHANGES = f"{_ROWS} AND kind IN ('files_changed', 'files_restored') ORDER BY entries.time, entries.n"
-_USED = f"""
-{_ROWS} AND updated >= %(since)s AND entries.time >= %(since)s AND (%(session)s = '' OR sessions.id = %(session)s)
-AND user_id = coalesce(%(user_id)s, user_id)
-AND kind IN ('user', 'assistant', 'tool_result', 'paid', 'compaction') ORDER BY entries.session_id, seq
-"""
 
 
-class PostgresSessions:
+class PostgresTables:
+    """Implements `Tables`."""
+
+    columns = "seq, id, parent_id, time, kind, schema_version, checksum, body, words"
+    next_n = "nextval('agentcli.entry_numbers')"
+    next_use = "nextval('agentcli.uses')"
+
+    def __init__(self, db: Connection) -> None:
+        self.db = db
+
+    async def stream(self, sql: str, **values: Any) -> AsyncIterator[tuple[Any, ...]]:
+        """A hundred rows at a time."""
+        await self.db.execute(UNHURRIED)
+        async with self.db.cursor("entries") as cursor:
+            await cursor.execute(_in_postgres(sql), _storable(values))
+            async for row in cursor:
+                yield row
+
+    async def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+        cursor = await self.db.execute(_in_postgres(sql), _storable(values))
+        return await cursor.fetchall() if cursor.description else []
+
+    async def insert(self, session_id: str, stored: Stored) -> None:
+        for row in await asyncio.to_thread(_rows_of, stored):
+            await self.rows(_INSERT, session_id=session_id, **row)
+
+    async def replace_bodies(self, changes: Iterable[tuple[int, Sequence[Any]]]) -> None:
+        for n, row in changes:
+            words = await asyncio.to_thread(_words_of, read_entry(row))
+            await self.rows(_REPLACE, n=n, checksum=row[-2], body=row[-1], words=words)
+
+    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]:
+        found: list[Found] = []
+        names = {"query": words.for_tsquery, "cwd": cwd, "user_id": user_id}
+        async with aclosing(self.stream(_SEARCH, **names)) as rows:  # type: ignore[type-var]
+            async for session_id, title, *row in rows:
+                if len(found) >= limit:
+                    break
+                entry = read_entry(row)
+                if words.are_in(text_of(entry.body)):
+                    found.append(words.found_in(session_id, title, entry))
+        return found
+
+    async def lock_copies(self, *, alone: bool) -> None:
+        shared = "" if alone else "_shared"
+        await self.db.execute(f"SELECT pg_advisory_xact_lock{shared}(hashtext('agentcli copies'))")
+
+
+@lru_cache
+def _in_postgres(sql: str) -> str:
+    """A statement for all stores in the form of psycopg, with the schema before the tables."""
+    sql = re.sub(r"\b(FROM|JOIN|INTO|UPDATE) (sessions|entries)\b", r"\1 agentcli.\2", sql)
+    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql.replace("CAST(body AS BLOB)", "body"))
+
+
+def _storable(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: storable(value) if isinstance(value, str) else value for name, value in values.items()}
+
+
+def _rows_of(stored: Stored) -> list[dict[str, Any]]:
+    rows = []
+    for seq, entry in enumerate(stored.entries, stored.first_seq):
+        record = to_record(entry)
+        rows.append({**record, "seq": seq, "checksum": crc32(record["body"].encode()), "words": _words_of(entry)})
+    return rows
+
+
+def _words_of(entry: Entry) -> list[str]:
+    """The words that a search looks up; of a text with very many of them the first ones."""
+    words = words_in(text_of(entry.body))
+    sizes = accumulate(len(word.encode()) for word in words)
+    return [word for word, size in zip(words, sizes, strict=True) if size <= _MAX_WORDS_BYTES]
+
+
+class _Queue:
+    """Implements `WorkQueue`."""
+
+    def __init__(self, run: Callable[[Work[Any]], Any]) -> None:
+        self._run = run
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def submit(self, work: Work[T]) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        done.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be that nobody waits
+        task = asyncio.create_task(self._do(work, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return done
+
+    async def _do(self, work: Work[T], done: asyncio.Future[T]) -> None:
+        failure: StorageError | None = None
+        async with self._turn:
+            try:
+                try:
+                    result = await self._run(work)
+                except Broken:  # the server was started again, or this program was stopped for some seconds
+                    result = await self._run(work)
+            except StorageError as error:
+                failure = error
+            except Exception as bug:  # nobody would be told anything any more if this task ended
+                log.exception("storing entries in Postgres failed")
+                failure = StorageError(f"An entry could not be stored in Postgres ({bug!r}).")
+        if done.done():
+            return
+        if failure is not None:
+            done.set_exception(failure)
+        else:
+            done.set_result(result)
+
+    async def drain(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)  # which go on where this is cancelled
+
+
+class _LeasedSession:
+    """Implements `Ownership`."""
+
+    def __init__(self, leases: Leases, lease: Lease) -> None:
+        self._leases = leases
+        self._lease = lease
+
+    def is_wanted(self) -> bool:
+        return self._lease.is_wanted
+
+    async def hold(self, db: Tables) -> None:
+        assert isinstance(db, PostgresTables)
+        await self._lease.hold(db.db)
+
+    async def release(self) -> None:
+        await self._leases.release(self._lease)
+
+
+class PostgresSessions(TableSessions):
     """Implements `SessionStore`. Tables are made at the first use.
 
     `address` is where others reach the program that has a session open; `on_notice` tells the person.
     """
 
-    is_lasting = True
-
     def __init__(self, url: str, *, address: str = "", on_notice: Callable[[str], None] = lambda text: None) -> None:
-        self._on_notice = on_notice
+        super().__init__(on_notice)
         self._database = Database(url, most=_CONNECTIONS)
         self._leases = Leases(url, self._database, address)
-        self._logs: WeakValueDictionary[str, PostgresLog] = WeakValueDictionary()  # of each session the newest
 
-    async def create(
-        self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
-    ) -> PostgresLog:
-        return await self._create(NewSession(session_id or made_id(), folder_text(cwd), name, user_id), [])
-
-    async def _create(self, new: NewSession, entries: list[Entry]) -> PostgresLog:
-        lease = await self._leases.take(new.id)
-        try:
-            async with self._database.transaction() as db:
-                if await value(db, IS_STORED, new.id):
-                    raise StorageError(f"There is a session {new.id} already: resume it with --resume {new.id}.")
-        except BaseException:
-            await self._leases.release(lease)
-            raise
-        self._logs[new.id] = log = PostgresLog(self._database, self._leases, lease, new_session=new, entries=entries)
-        return log
-
-    async def open(self, session_id: str, *, take_over: bool = False) -> tuple[PostgresLog, list[Entry]]:
-        id = await self._full_id(session_id)
-        lease = await (self._leases.take_over(id) if take_over else self._leases.take(id))
-        try:
-            _, entries = await self.load(id)
-        except BaseException:
-            await self._leases.release(lease)
-            raise
-        self._tell_unreadable(id, entries)
-        self._logs[id] = log = PostgresLog(self._database, self._leases, lease, entries=entries)
-        return log, entries
-
-    async def fork(
-        self, session_id: str, *, cwd: Path, new_id: str | None = None, name: str = "", at: str | None = None
-    ) -> tuple[PostgresLog, list[Entry]]:
-        info, entries = await self.load(session_id)
-        entries = entries[: position_of(at, [entry.id for entry in entries]) + 1]
-        self._tell_unreadable(info.id, entries)
-        new = NewSession(new_id or made_id(), folder_text(cwd), name, info.user_id)
-        if entries:
-            new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
-        return await self._create(new, entries), entries
-
-    def _tell_unreadable(self, session_id: str, entries: Sequence[Entry]) -> None:
-        if notice := notice_of_unreadable(session_id, entries):
-            self._on_notice(notice)
-
-    async def load(
-        self, session_id: str, *, after: int = 0, user_id: str | None = None
-    ) -> tuple[SessionInfo, list[Entry]]:
-        """A session to read only, with its entries but the first `after`."""
+    async def _run(self, work: Work[T]) -> T:
         async with self._database.transaction() as db:
-            id = await _full_id(db, session_id, user_id)
-            row = await (await db.execute(f"{_INFO} AND id = %s", (id,))).fetchone()
-            if row is None:
-                raise NoSession(session_id)
-            return SessionInfo(*row), await entries_of(db, id, after=after)
+            return await work(PostgresTables(db))
 
-    async def list(
-        self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
-    ) -> Sequence[SessionInfo]:
-        async with self._database.transaction() as db:
-            names = {**_scope(cwd, user_id), "limit": limit}
-            rows = await db.execute(f"{_INFO} {_SCOPE} ORDER BY used DESC LIMIT %(limit)s", names)
-            return [SessionInfo(*row) for row in await rows.fetchall()]
+    def _queue(self) -> WorkQueue:
+        return _Queue(self._run)
 
-    async def search(
-        self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
-    ) -> Sequence[Found]:
-        words = Words(text)
-        found: list[Found] = []
-        async with aclosing(self._rows(_SEARCH, {**_scope(cwd, user_id), "query": words.for_tsquery})) as rows:
-            async for session_id, title, _, entry in rows:
-                if len(found) >= limit:
-                    break
-                if words.are_in(text_of(entry.body)):
-                    found.append(words.found_in(session_id, title, entry))
-        return found
+    async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
+        take = self._leases.take_over if take_over else self._leases.take
+        return _LeasedSession(self._leases, await take(storable(session_id)))
 
-    async def file_changes(self) -> Sequence[tuple[str, Entry]]:
-        async with aclosing(self._rows(_CHANGES, {})) as rows:
-            return [(session_id, entry) async for session_id, _, _, entry in rows]
-
-    async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
-        """What was stored since a time, of one session (by its id, its start, or its name) or of all, or of a user."""
-        found = UsageCollector()
-        id = await self._full_id(session, user_id) if session else ""
-        names = {"since": since, "session": id, "user_id": user_id}
-        async with aclosing(self._rows(_USED, names)) as rows:
-            async for session_id, _, owner, entry in rows:
-                found.add(session_id, entry, user_id=owner)
-        return found
-
-    async def _rows(self, query: str, names: dict[str, Any]) -> AsyncGenerator[tuple[str, str, str, Entry]]:
-        """Entries that are some session's own, each after its session's id, title and user; a hundred at a time."""
-        async with self._database.transaction() as db, db.cursor("entries") as cursor:
-            await db.execute(UNHURRIED)
-            await cursor.execute(query, names)
-            async for session_id, title, user_id, *row in cursor:
-                yield session_id, title, user_id, entry_of(row)
-
-    async def holder(self, session_id: str) -> str | None:
-        """The address that the program which has a session open gave (perhaps empty); None if nobody has it open."""
-        with suppress(NoSession):  # it may be open before it is stored
-            session_id = await self._full_id(session_id)
+    async def _holder(self, session_id: str) -> str | None:
         async with self._database.transaction() as db:
             return await holder(db, storable(session_id))
 
-    async def rename(self, session_id: str, name: str) -> None:
-        log = self._logs.get(session_id)
-        if log is not None:
-            await log.drain()
-        if log is not None and log.new_session is not None:
-            log.new_session.name = name
-            return
-        async with self._database.transaction() as db:
-            id = await _full_id(db, session_id)
-            rename = "UPDATE agentcli.sessions SET name = %s WHERE id = %s AND trashed = 0"
-            await db.execute(rename, (storable(name), id))
-
-    async def remove(self, session_id: str) -> None:
-        async with self._changed(id := await self._full_id(session_id)) as db:
-            await changes.remove(db, id)
-
-    async def restore(self, session_id: str) -> str:
-        async with self._database.transaction() as db:
-            id = await changes.id_in_trash(db, session_id)
-        async with self._changed(id) as db:
-            await changes.restore(db, id)
-        return id
-
-    async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
-        struck = Secrets(secrets)
-        async with self._changed(id := await self._full_id(session_id)) as db:
-            return await changes.redact(db, id, struck)
-
-    @asynccontextmanager
-    async def _changed(self, session_id: str) -> AsyncIterator[Connection]:
-        """A transaction while nobody else has the session open, nor makes or changes copies of entries."""
-        lease = await self._leases.take(session_id)
-        try:
-            async with self._database.transaction() as db:
-                await db.execute(UNHURRIED)
-                await lease.hold(db)
-                await db.execute(ALONE)
-                yield db
-        finally:
-            await self._leases.release(lease)
-
-    async def _full_id(self, session_id: str, user_id: str | None = None) -> str:
-        async with self._database.transaction() as db:
-            return await _full_id(db, session_id, user_id)
-
     async def close(self) -> None:
-        for log in list(self._logs.values()):
-            await log.drain()
+        for one in list(self._logs.values()):
+            await one.drain()
         await self._leases.close()
         await self._database.close()
-
-
-async def _full_id(db: Connection, session_id: str, user_id: str | None = None) -> str:
-    """As `full_id` of the SQLite store. Raises `StorageError`."""
-    query = (
-        "SELECT id FROM agentcli.sessions WHERE trashed = 0 AND (id ^@ %(id)s OR (name = %(id)s AND name <> '')) "
-        "AND (%(user_id)s::text IS NULL OR user_id = %(user_id)s) ORDER BY id <> %(id)s LIMIT 3"
-    )
-    rows = await (await db.execute(query, {"id": storable(session_id), **_scope(None, user_id)})).fetchall()
-    return the_one(session_id, [str(id) for (id,) in rows])
-
-
-def _scope(cwd: Path | None, user_id: str | None) -> dict[str, str | None]:
-    return {"cwd": folder_text(cwd) if cwd else None, "user_id": user_id if user_id is None else storable(user_id)}

@@ -20,14 +20,14 @@ from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.scopes import CallServices, SessionCalls
 from agentcli.agent.events import Done, Event, TurnFailed
 from agentcli.agent.hooks import NoHooks, TurnHooks
-from agentcli.agent.interfaces import GrantStore, SessionLog
+from agentcli.agent.interfaces import NEWEST, Appended, GrantStore, SessionLog
 from agentcli.agent.ops import Approve, Op, Prompt
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules, parse_rule
 from agentcli.agent.runtime import Limits, Prefix, Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
-from agentcli.conversation.entries import Assistant, Entry, Paid, Result, Retracted, Rewound, User
+from agentcli.conversation.entries import Assistant, Body, Entry, Paid, Result, Retracted, Rewound, User
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sessions.memory import MemorySessions
@@ -44,6 +44,23 @@ from agentcli.tools.tool import Effect, Tool, ToolContext, ToolOutput, Workspace
 E = TypeVar("E")
 PATIENCE_S = 60.0
 SOON = RetryPolicy(max_retries=3, initial_delay=0.001)
+
+
+class LogAround:
+    """A log around another one, for tests of what is slow or fails."""
+
+    def __init__(self, log: SessionLog) -> None:
+        self.log = log
+        self.session_id = log.session_id
+
+    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
+        return self.log.append(*bodies, parent_id=parent_id)
+
+    def is_wanted(self) -> bool:
+        return self.log.is_wanted()
+
+    async def close(self) -> None:
+        await self.log.close()
 
 
 class Named(Struct, frozen=True):

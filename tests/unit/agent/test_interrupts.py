@@ -28,14 +28,14 @@ from agentcli.agent.hooks import NoHooks
 from agentcli.agent.interfaces import NEWEST, Appended
 from agentcli.agent.ops import Interrupt, Steer
 from agentcli.conversation.entries import Assistant, Body, Entry
-from agentcli.infra.sessions.memory import MemoryLog
+from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.provider import TextDelta as Piece
 from agentcli.llm.providers.scripted import ScriptedProvider
 from agentcli.llm.retry import RetryPolicy
 from agentcli.llm.transcript import is_valid
-from tests.unit.agent.stage import Stage, Works, answering, call, on_stage
+from tests.unit.agent.stage import LogAround, Stage, Works, answering, call, on_stage
 
 Folder = Path
 END = {"text": "The end."}
@@ -54,11 +54,11 @@ async def interrupted(stage: Stage, number: int = 1) -> Done:
     return done
 
 
-class TornLog(MemoryLog):
+class TornLog(LogAround):
     """Its commits are cancelled, as all tasks are when a program leaves its event loop."""
 
     def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
-        appended = super().append(*bodies, parent_id=parent_id)
+        appended = self.log.append(*bodies, parent_id=parent_id)
         torn = asyncio.get_running_loop().create_future()
         torn.cancel()
         return Appended(appended.entries, torn)
@@ -504,6 +504,7 @@ async def test_a_call_that_a_crash_left_open_is_answered_as_unknown_before_the_n
 
 
 async def test_commits_that_were_cancelled_are_not_waited_for(tmp_path: Folder) -> None:
-    async with asyncio.timeout(10), on_stage(tmp_path, [{"text": "Hi."}], log=TornLog("id", tmp_path)) as stage:
+    log = TornLog(await MemorySessions().create(cwd=tmp_path))
+    async with asyncio.timeout(10), on_stage(tmp_path, [{"text": "Hi."}], log=log) as stage:
         stage.say("Hello")
         await stage.ended(1)

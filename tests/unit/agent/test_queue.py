@@ -6,16 +6,16 @@ import asyncio
 from pathlib import Path
 
 from agentcli.agent.events import Done, EntryStored, QueueChanged, Steered, TextDelta, TurnEnded, TurnFailed
-from agentcli.agent.interfaces import Appended, Stored
+from agentcli.agent.interfaces import NEWEST, Appended, Stored
 from agentcli.agent.ops import Interrupt, Prompt, RunQueued, Steer, TakeBack
 from agentcli.agent.runtime import Limits
 from agentcli.conversation.entries import Body, Entry, Queued, User
-from agentcli.infra.sessions.memory import MemoryLog
+from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Base64Source, Image, Text
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.providers.scripted import ScriptedProvider
-from tests.unit.agent.stage import Stage, call, on_stage, text_of
+from tests.unit.agent.stage import LogAround, Stage, call, on_stage, text_of
 
 Folder = Path
 LATE = {"text": "late", "delay_ms": 10_000}
@@ -173,11 +173,11 @@ async def test_steering_that_an_interrupt_overtook_reaches_the_model_at_once(tmp
     assert [end.reason for end in stage.ends if isinstance(end, Done)] == ["interrupted", "end_turn", "end_turn"]
 
 
-class SlowLog(MemoryLog):
+class SlowLog(LogAround):
     """Takes a moment to store."""
 
-    def append(self, *bodies: Body) -> Appended:
-        appended = super().append(*bodies)
+    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
+        appended = self.log.append(*bodies, parent_id=parent_id)
 
         async def committed() -> Stored:
             await asyncio.sleep(0.02)
@@ -188,7 +188,7 @@ class SlowLog(MemoryLog):
 
 async def test_steering_that_came_as_the_turn_ended_has_a_turn_of_its_own(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("think", thought="a")]}, {"text": "Yes."}]
-    log = SlowLog("id", tmp_path)
+    log = SlowLog(await MemorySessions().create(cwd=tmp_path))
     async with on_stage(tmp_path, replies, log=log, limits=Limits(max_turns=1)) as stage:
         stage.say("first")
         await stage.heard(TurnEnded)  # from here on the turn only waits for its results to be stored
