@@ -34,7 +34,7 @@ Charset = Literal[
 ]  # fmt: skip
 
 
-class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`model` is `provider/model`; empty means the first that is found. `read_timeout` is seconds of silence.
 
     `transport` is what carries requests to Anthropic: our own HTTP client, or Anthropic's SDK.
@@ -47,7 +47,7 @@ class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_def
     transport: Literal["http", "sdk"] = "http"
 
 
-class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """A server that speaks Chat Completions, or a bundled provider's other address. `quirks`: see docs/providers.md.
 
     `api_key_helper` is a command that prints the key, `key_header` the header that carries it.
@@ -62,7 +62,7 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     quirks: dict[str, Any] = {}
 
 
-class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`max_output` bounds a reply. `temperature` is left out where an API refuses it.
 
     `encoders` is a TOML or YAML file that says how tokens are counted: see docs/providers.md.
@@ -75,7 +75,7 @@ class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     encoders: str = ""
 
 
-class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`max` retries after the first try; the first wait in seconds, doubled each time up to a minute.
 
     By default a service that is overloaded or out of reach is tried for a minute and a half at least.
@@ -85,7 +85,7 @@ class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     initial_delay: Seconds = 1.0
 
 
-class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The conversation is compacted before a request that would fill the share `at` of the model's window.
 
     From `warn_at` on you are told how full it is. It shrinks to the share `target`, at most three quarters of `at`; the
@@ -125,7 +125,7 @@ class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_d
     cache_entries: Annotated[int, Meta(ge=1)] = 1_000
 
 
-class MemorySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class MemorySettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The model's notes on a project, in the state folder: how large a file, how large and how many all may be."""
 
     enabled: bool = True
@@ -134,7 +134,7 @@ class MemorySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     max_files: Positive = 200
 
 
-class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`only` names the tools a model gets (empty: all). `max_parallel` bounds reading calls that run together.
 
     `output_level` is how detailed results are, `output_levels` the same for single tools by name. `charset` is that of
@@ -148,7 +148,7 @@ class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     charset: Charset | None = None
 
 
-class SkillSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class SkillSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Skills: folders with a SKILL.md. With `bundled` the model may use those that agentcli brings, too.
 
     `off` names skills that are not used at all. Their names and descriptions take `share` of the window at most.
@@ -160,7 +160,7 @@ class SkillSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     share: Annotated[float, Meta(gt=0, le=0.5)] = 0.02
 
 
-class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Subagents: `max_turns` bounds the requests of each; `models` names one for a kind: `explore = "…"`."""
 
     enabled: bool = True
@@ -168,7 +168,7 @@ class AgentSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     models: dict[str, ModelName] = {}
 
 
-class MCPSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class MCPSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """MCP servers, which are named in `mcp_servers`. Their tools take `share` of the window at most.
 
     A window of more than 200,000 tokens counts as that. `call_timeout_s` bounds a call of a server that has no
@@ -180,7 +180,7 @@ class MCPSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     call_timeout_s: Duration = 300.0
 
 
-class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class DataSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Long results are kept in files: `max_age_hours` from when they were made, `max_size_gb` of them together.
 
     What a stored session names stays. Every `clean_every_minutes` the rest is seen to.
@@ -191,7 +191,7 @@ class DataSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_default
     clean_every_minutes: Annotated[float, Meta(ge=0, le=525_600)] = 60.0
 
 
-class CheckpointSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class CheckpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The workspace is recorded, so that changes can be undone, also those that commands make.
 
     Files of more than `largest_mb` are left out, and so is a folder of more than `most_files` or `most_gb` as a whole.
@@ -207,13 +207,13 @@ class CheckpointSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_d
     exclude: tuple[str, ...] = ()
 
 
-class EvidenceSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class EvidenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """With `show` the terminal tells after each answer what the log says of its claims."""
 
     show: bool = True
 
 
-class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, rename={"tries": "try"}):
+class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, rename={"tries": "try"}):
     """With `try`, commands run on a stand-in of the workspace where that works; what they changed is asked about."""
 
     mode: Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"] = "default"
@@ -224,7 +224,7 @@ class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_d
     tries: bool = True
 
 
-class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Commands are confined. `hosts` may be reached (`example.org`, `*.example.org`, with or without a port).
 
     `environment` names variables that commands see although they look like credentials. `writable` are further folders
@@ -240,13 +240,13 @@ class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     docker_image: str = ""
 
 
-class WebSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class WebSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`hosts` may be fetched although they are on this machine or a local network, such as `localhost:3000`."""
 
     hosts: tuple[str, ...] = ()
 
 
-class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`max_turns` counts requests of one prompt. Unset: 100 in the terminal, which asks then, and 25 elsewhere.
 
     A run without a terminal in which nothing has happened for `idle_s` seconds ends with exit code 1. A single reply is
@@ -264,7 +264,7 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     max_budget_usd: Usd | None = None
 
 
-class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """Limits of a turn, a session and a day in US dollars, tokens, seconds of requests and calls, and calls.
 
     The worst case is reserved before each request: its reply gets shorter where little is left, and below 1,024 tokens
@@ -291,7 +291,7 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     fallback_at: Share = 0.8
 
 
-class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The export over OTLP ([telemetry.md](telemetry.md)), and the program's log.
 
     `traces` and `metrics` are sent to `endpoint` (unset: `OTEL_EXPORTER_OTLP_ENDPOINT`, else `http://localhost:4318`)
@@ -323,7 +323,7 @@ class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, omi
     log_keep: Annotated[int, Meta(ge=1, le=100)] = 3
 
 
-class ServeTokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ServeTokenSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """A further token of `agentcli serve`: `sha256` is its hash. Its holder sees the sessions of `user_id` alone.
 
     They may cost `budget_usd` on a day, on each machine.
@@ -335,7 +335,7 @@ class ServeTokenSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_d
     budget_usd: Usd | None = None
 
 
-class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """`agentcli serve`. `hosts` are names of this machine by which it may be called, beside localhost.
 
     `database` (postgresql://…) and `redis` (redis://…) hold sessions and events for servers on several machines, which
@@ -354,7 +354,7 @@ class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     idle_minutes: Annotated[float, Meta(gt=0, le=1_440)] = 10.0
 
 
-class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The embedded model: `model` is a GGUF file (empty: the installed one), `context` its window in tokens.
 
     `linger` is how many seconds its server outlives its last user, where 4 GB of memory are free; 0: not at all.
@@ -365,7 +365,7 @@ class LocalSettings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     linger: Seconds = 300.0
 
 
-class Settings(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class Settings(Struct, frozen=True, forbid_unknown_fields=True):
     """All groups. `models` holds rows like those of models.toml, by provider and id, `hooks` commands by event.
 
     `mcp_servers` holds MCP servers by name, with the keys of `.mcp.json`.

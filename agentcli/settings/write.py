@@ -59,6 +59,8 @@ def with_setting(file: Path, key: Sequence[str], value: Any) -> str:
             if value is None and group not in table:
                 return text
             table = table.setdefault(group, tomlkit.table())
+            if not isinstance(table, MutableMapping):
+                raise UserError(f"{file} could not be changed: {group} is no table there.")
         if value is not None:
             table[name] = value
         else:

@@ -65,6 +65,8 @@ def test_a_wrong_file_is_mended_by_setting_what_is_wrong(place: Place, config: P
     assert place.run("config", "set", "limits.max_turns", "5").code == 2
     assert place.run("config", "set", "retry.max", "5").code == 0
     assert place.run("config", "get", "retry.max").out == "5\n"
+    config.write_text("retry = 3\n")
+    assert "retry is no table there" in place.run("config", "set", "retry.max", "5").err
 
 
 def test_a_project_has_files_of_its_own_that_may_not_say_where_prompts_go(place: Place, config: Path) -> None:

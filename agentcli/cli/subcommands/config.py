@@ -55,11 +55,9 @@ def show(json: AsJson = False) -> None:
     config = configuration()
     builder = _checked(config)
     if json:
-        print_json(_with_defaults(without_secrets(config.settings)))
+        print_json(msgspec.to_builtins(without_secrets(config.settings)))
         return
-    for notice in config.notices:
-        tell(f"# {notice}")
-    for line in builder.models.keys.lines():
+    for line in (*config.notices, *builder.models.keys.lines()):
         tell(f"# {line}")
     tell(readable_settings(config.settings))
 
@@ -73,16 +71,6 @@ def _checked(config: Config) -> Builder:
     return builder
 
 
-def _with_defaults(value: Any) -> Any:
-    """Every setting, also those that have their default."""
-    if isinstance(value, msgspec.Struct):
-        return {
-            field.encode_name: _with_defaults(getattr(value, field.name))
-            for field in msgspec.structs.fields(type(value))
-        }
-    return msgspec.to_builtins(value)
-
-
 Key = Annotated[str, typer.Argument(help="SECTION.KEY, such as retry.max; names with dots in quotes.")]
 
 
@@ -92,7 +80,7 @@ def get(key: Key, json: AsJson = False) -> None:
     parts = key_parts(key)
     setting_type(parts)
     config = configuration()
-    value = _masked(_with_defaults(without_secrets(config.settings)))
+    value = _masked(msgspec.to_builtins(without_secrets(config.settings)))
     for part in parts:
         if not isinstance(value, dict) or part not in value:
             raise UsageError(f"{key} is not set.")
@@ -128,10 +116,9 @@ def set_setting(
     parsed = parse_value(value, parts)
     file = paths.user_config if scope == "user" else project_root(cwd) / PROJECT_FILES[scope]
     if scope != "user":
-        if not_of_project := next(
-            (one for one in NOT_FROM_PROJECTS if f"{'.'.join(parts)}.".startswith(f"{one}.")), ""
-        ):
-            raise UsageError(project_refusal(not_of_project, paths))
+        for refused in NOT_FROM_PROJECTS:
+            if f"{'.'.join(parts)}.".startswith(f"{refused}."):
+                raise UsageError(project_refusal(refused, paths))
         _require_within(file, project_root(cwd))
     text = with_setting(file, parts, parsed)
     flags = tomllib.loads(text.removeprefix("\ufeff"))
