@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
-import msgspec
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import StructuredTool, ToolException
@@ -33,9 +32,9 @@ from agentcli.llm.messages import (
     Usage,
 )
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, TokenCount, ToolSpec
+from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ToolSpec
+from agentcli.llm.providers.base import BaseProvider
 
-_BYTES_PER_TOKEN = 3.0  # an estimate that is rather too high
 _CUT = ("length", "max_tokens", "MAX_TOKENS")  # how services name a reply that was cut
 
 # Messages
@@ -179,17 +178,15 @@ def _tool(agent: Agent, spec: ToolSpec) -> StructuredTool:
 # Models
 
 
-class LangChainProvider:
+class LangChainProvider(BaseProvider):
     """Implements `Provider` with a chat model of LangChain's: `Agent(provider=LangChainProvider(model))`.
 
     The length of a reply, its temperature and its effort are set where the chat model is made.
     """
 
-    name = "langchain"
-
     def __init__(self, chat: BaseChatModel, *, model: str = "", info: ModelInfo | None = None) -> None:
-        self.model = model or str(getattr(chat, "model_name", "") or getattr(chat, "model", "") or type(chat).__name__)
-        self.info = info or ModelInfo(self.model, self.name, is_known=False)
+        model = model or str(getattr(chat, "model_name", "") or getattr(chat, "model", "") or type(chat).__name__)
+        super().__init__(info or ModelInfo(model, "langchain", is_known=False))
         self._chat = chat
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
@@ -217,11 +214,7 @@ class LangChainProvider:
             message = f"{name} of LangChain takes no tools: use a chat model that does, or settings that offer none."
             raise ProviderError(f'{message} ({{"tools": {{"only": ["none"]}}}})') from error
 
-    async def count_tokens(self, request: Request) -> TokenCount:
-        size = len(request.system) + len(msgspec.json.encode((request.messages, request.tools)))
-        return TokenCount(int(size / _BYTES_PER_TOKEN), exact=False)
-
-    async def health_check(self) -> Health:
+    async def _check(self) -> Health:
         return Health(True, f"{self.model}, through LangChain")
 
     async def aclose(self) -> None: ...
