@@ -84,10 +84,9 @@ def check_settings(config: Config) -> None:
 
 def _check_server(name: str, server: ServerSettings, config: Config) -> None:
     key = f"providers.{name}"
-    carried = [(header, "headers") for header in server.headers]
-    carried += [(server.key_header, "key_header")] if server.key_header else []
-    if bad := next(((header, at) for header, at in carried if not is_header_name(header)), None):
-        raise config.error(f"{bad[0]!r} is not the name of a header: write one such as X-Title.", f"{key}.{bad[1]}")
+    for header, at in ((server.key_header, "key_header"), *((header, "headers") for header in server.headers)):
+        if not is_header_name(header) and (header or at == "headers"):
+            raise config.error(f"{header!r} is not the name of a header: write one such as X-Title.", f"{key}.{at}")
     if command := server.api_key_helper:
         split_command(command, lambda message: config.error(message, f"{key}.api_key_helper"))
     if not server.quirks:

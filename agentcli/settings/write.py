@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import tomli_w
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -188,6 +187,8 @@ def readable_settings(settings: Settings) -> str:
 
 def to_toml(settings: Settings | dict[str, Any]) -> str:
     """The settings that differ from the defaults, as a config.toml that loads to the same settings."""
+    import tomli_w  # 2 ms that no start needs
+
     return tomli_w.dumps(changed_values(settings))
 
 
