@@ -95,7 +95,7 @@ class Builder:
         self.skills = Skills(config, is_bare=extras.bare, tell=on_notice, added=extras.skill_folders)
         self.programs = WorkspacePrograms(config)
         self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice, programs=self.programs)
-        self.agents = Agents(config=config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
+        self.agents = Agents(config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
         self.opening = Opening(
             config,

@@ -17,7 +17,7 @@ from agentcli.agent.permissions.rule_checks import check_rule
 from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
 from agentcli.agent.state import AgentState
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.extensions.skills.skill import split_frontmatter, tool_rules
+from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.settings.files import read_small_file
 from agentcli.settings.paths import markdown_files
 from agentcli.tools.builtin.toolset import builtin_tools
@@ -143,23 +143,17 @@ def read_command(file: Path, folder: Path) -> UserCommand:
     parts = file.relative_to(folder).with_suffix("").parts
     if not all(_NAME.fullmatch(part) for part in parts):
         raise ValueError("its name has characters that a command's cannot have")
-    keys, body = split_frontmatter(read_small_file(file).decode("utf-8-sig").replace("\r\n", "\n"))
+    keys, body = split_frontmatter(read_small_file(file))
     if not body.strip():
         raise ValueError("it says nothing")
     first = next(line.strip() for line in body.splitlines() if line.strip())
     allowed = tuple(map(parse_rule, tool_rules(keys.get("allowed-tools"))))
     return UserCommand(
         Template(":".join(parts), body.strip(), allowed, file),
-        _text(keys, "description") or first.lstrip("# ")[:80],
-        _text(keys, "argument-hint") or ("[ARGUMENTS]" if ARGUMENT.search(body) else "[TEXT]"),
-        _text(keys, "model"),
+        one_line(keys, "description") or first.lstrip("# ")[:80],
+        one_line(keys, "argument-hint") or ("[ARGUMENTS]" if ARGUMENT.search(body) else "[TEXT]"),
+        one_line(keys, "model"),
     )
-
-
-def _text(keys: dict[str, Any], key: str) -> str:
-    """A key's value on one line."""
-    value = keys.get(key)
-    return " ".join(str(value).split()) if value is not None else ""
 
 
 def _runner(command: UserCommand) -> Callable[[CommandHost, str], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,42 +41,45 @@ def bundled_folder() -> Path:
     return in_wheel if in_wheel.is_dir() else package.parent / "skills"
 
 
+@dataclass
 class Skills:
     """The skills of one configuration, looked for when they are asked for. `tell` hears of those that are left out."""
 
-    def __init__(
-        self, config: Config, *, is_bare: bool, tell: Callable[[str], None], added: Sequence[Path] = ()
-    ) -> None:
-        self._config = config
-        self._added = added
-        self._is_off = is_bare or not config.settings.skills.enabled
-        self._tell = tell
+    config: Config
+    _: KW_ONLY
+    is_bare: bool
+    tell: Callable[[str], None]
+    added: Sequence[Path] = ()
+
+    @property
+    def _is_off(self) -> bool:
+        return self.is_bare or not self.config.settings.skills.enabled
 
     @cached_property
     def _places(self) -> list[Place]:
-        return places(self._config, added=self._added)
+        return places(self.config, added=self.added)
 
     @cached_property
     def catalog(self) -> Catalog:
         if self._is_off:
             return Catalog()
-        catalog = find_skills(self._places, self._config.paths.cache / "skills")
+        catalog = find_skills(self._places, self.config.paths.cache / "skills")
         for told in _told(catalog):
-            self._tell(told)
-        off = self._config.settings.skills.off
+            self.tell(told)
+        off = self.config.settings.skills.off
         return Catalog([skill for skill in (*catalog, *catalog.shadowed) if skill.name not in off], catalog.left_out)
 
     @cached_property
     def offered(self) -> Sequence[Skill]:
         """Those that the model may activate, in the order in which they are told."""
-        settings = self._config.settings.skills
+        settings = self.config.settings.skills
         if self._is_off or not (settings.bundled or len(self._places) > 1):
             return ()
         return [skill for skill in self.catalog if skill.for_model and (settings.bundled or skill.source != "bundled")]
 
     def listing(self, window: int) -> str:
         """What the model is told of them at the beginning of each request."""
-        return listing(self.offered, int(window * self._config.settings.skills.share)) if self.offered else ""
+        return listing(self.offered, int(window * self.config.settings.skills.share)) if self.offered else ""
 
     def attach(self, session: Session, models: Models, *, outer: SkillsInUse | None = None) -> None:
         """Let a session use skills, when it asks for them first; `outer` are those of the agent that made its agent."""

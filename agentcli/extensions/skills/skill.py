@@ -32,7 +32,7 @@ _SPECIFIED_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME = re.compile(r"\w[\w.-]*")
 _TOOL = re.compile(r"[A-Za-z_][\w*-]*(?:\([^)]*\))?")
 # `description: Use it so: first …` is no YAML either. Lines that go on below are left alone.
-_PLAIN_VALUE = r"(?m)^([\w-]+):[ \t]+([^\s\"'|>\[{&*!%@`#].*?)[ \t]*\r?$(?!\n[ \t]+\S)"
+_PLAIN_VALUE = r"(?m)^([\w-]+):[ \t]+([^\s\"'|>\[{&*!%@`#].*?)[ \t]*$(?!\n[ \t]+\S)"
 _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
@@ -56,9 +56,9 @@ class Skill(SkillRecord, frozen=True):
         A project's skill has to be as it was when it was trusted: what the model may edit must not grant it more.
         """
         data = read_small_file(self.file)
-        if self.source == "project" and _digest(data) != self.digest:
+        if self.source == "project" and sha256(data).hexdigest() != self.digest:
             raise ValueError("it has changed since the session began: begin anew, and trust the project as it is now")
-        return _split(data)[1].strip()
+        return split_frontmatter(data)[1].strip()
 
     def resources(self) -> list[str]:
         """Its other files (level 3), by their paths from its folder on; those of hidden folders are left out."""
@@ -82,32 +82,32 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
     """The skill of a folder. Raises `OSError` or `ValueError` for one that cannot be used."""
     folder = Path(folder)
     data = read_small_file(folder / FILE)
-    keys, body = _split(data)
+    keys, body = split_frontmatter(data)
     warnings = [*problems_in(keys, folder.name)]
-    description = _text(keys, "description")
+    description = one_line(keys, "description")
     if not description:
         raise ValueError("it has no description")
-    name = _text(keys, "name")
+    name = one_line(keys, "name")
     if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
         name = folder.name
         if not _NAME.fullmatch(name):
             raise ValueError("its name has characters that a command's cannot have")
     if not body.strip():
         warnings.append("it has no instructions")
-    effort = _text(keys, "effort")
+    effort = one_line(keys, "effort")
     if effort and effort not in _EFFORTS:
         warnings.append(f"effort {effort!r} is none of {', '.join(_EFFORTS)}")
-    when = next((_text(keys, key) for key in ("when-to-use", "when_to_use", "whenToUse") if key in keys), "")
+    when = next((one_line(keys, key) for key in ("when-to-use", "when_to_use", "whenToUse") if key in keys), "")
     return Skill(
         name,
         " ".join(part for part in (description, when) if part),
         str(folder),
         source,
-        _digest(data),
-        _text(keys, "argument-hint"),
+        sha256(data).hexdigest(),
+        one_line(keys, "argument-hint"),
         tuple(tool_rules(keys.get("allowed-tools"))),
         tuple(tool_rules(keys["tools"])) if "tools" in keys else None,
-        "" if _text(keys, "model") == "inherit" else _text(keys, "model"),
+        "" if one_line(keys, "model") == "inherit" else one_line(keys, "model"),
         effort if effort in _EFFORTS else "",
         for_model=not _is_on(keys, "disable-model-invocation", otherwise=False),
         for_person=_is_on(keys, "user-invocable", otherwise=True),
@@ -119,7 +119,7 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
 
 def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
     """What the specification says against the keys of a skill; those that tools of the field have added are let be."""
-    name, description, compatibility = (_text(keys, key) for key in ("name", "description", "compatibility"))
+    name, description, compatibility = (one_line(keys, key) for key in ("name", "description", "compatibility"))
     if not name:
         yield "it has no name: that of its folder is taken"
     elif not _SPECIFIED_NAME.fullmatch(name) or len(name) > LONGEST_NAME:
@@ -141,7 +141,7 @@ def added_keys(keys: dict[str, Any]) -> list[str]:
 
 def keys_of(folder: Path) -> tuple[dict[str, Any], str]:
     """The frontmatter of a skill as it stands, and its body. Raises `OSError`, `ValueError`."""
-    return _split(read_small_file(folder / FILE))
+    return split_frontmatter(read_small_file(folder / FILE))
 
 
 def tool_rules(value: Any) -> Sequence[str]:
@@ -149,13 +149,14 @@ def tool_rules(value: Any) -> Sequence[str]:
     return [str(one) for one in value] if isinstance(value, list) else _TOOL.findall(str(value or ""))
 
 
-def split_frontmatter(text: str) -> tuple[dict[str, Any], str]:
-    """The keys and the body; no keys where a file does not begin with `---`. Raises `ValueError`."""
-    found = re.match(r"(?sm)\A---[ \t]*\r?\n(.*?)^---[ \t]*(?:\r?\n|\Z)", text)
+def split_frontmatter(data: bytes) -> tuple[dict[str, Any], str]:
+    """The keys and the body of a Markdown file; no keys where it does not begin with `---`. Raises `ValueError`."""
+    text = data.decode("utf-8-sig").replace("\r\n", "\n")
+    found = re.match(r"(?sm)\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", text)
     if found is None:
         return {}, text
     # People write `argument-hint: [since] [until]`, which is no YAML, or another YAML: its value is text as it stands.
-    source = re.sub(r"(?m)^(argument-hint):[ \t]+([^\s\"'|>].*?)[ \t]*\r?$", _quoted, found[1])
+    source = re.sub(r"(?m)^(argument-hint):[ \t]+([^\s\"'|>].*?)[ \t]*$", _quoted, found[1])
     try:
         keys = _loaded(source)
     except ValueError as error:
@@ -163,10 +164,8 @@ def split_frontmatter(text: str) -> tuple[dict[str, Any], str]:
             keys = _loaded(re.sub(_PLAIN_VALUE, _quoted, source))
         except ValueError:
             raise error from error.__cause__
-    if keys is None:
-        keys = {}
-    if isinstance(keys, dict):
-        return {str(key): value for key, value in keys.items()}, text[found.end() :]
+    if isinstance(keys, dict | None):
+        return {str(key): value for key, value in (keys or {}).items()}, text[found.end() :]
     raise ValueError("its frontmatter is no list of keys and values")
 
 
@@ -185,16 +184,7 @@ def _quoted(found: re.Match[str]) -> str:
     return f"{found[1]}: '{value}'"
 
 
-def _split(data: bytes) -> tuple[dict[str, Any], str]:
-    keys, body = split_frontmatter(data.decode("utf-8-sig").replace("\r\n", "\n"))
-    return keys, body
-
-
-def _digest(data: bytes) -> str:
-    return sha256(data).hexdigest()
-
-
-def _text(keys: dict[str, Any], key: str) -> str:
+def one_line(keys: dict[str, Any], key: str) -> str:
     """A value on one line; lists and maps are none."""
     value = keys.get(key)
     return "" if value is None or isinstance(value, list | dict) else " ".join(str(value).split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from msgspec import Struct
 from agentcli.agent.interfaces import SessionStore
 from agentcli.agent.permissions.rules import ALIASES
 from agentcli.extensions.skills.find import LeftOut, read_once, stamp_of
-from agentcli.extensions.skills.skill import split_frontmatter, tool_rules
+from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.files import read_small_file
@@ -67,13 +67,13 @@ def find_definitions(places: Sequence[tuple[Path, str]], cache: Path | None) -> 
 def _read(name: str, source: str) -> AgentDefinition:
     """Raises `OSError`, `ValueError`."""
     file = Path(name)
-    keys, body = split_frontmatter(read_small_file(file).decode("utf-8-sig").replace("\r\n", "\n"))
+    keys, body = split_frontmatter(read_small_file(file))
     if not body.strip():
         raise ValueError("it has no prompt")
-    model = str(keys.get("model") or "")
+    model = one_line(keys, "model")
     return AgentDefinition(
-        " ".join(str(keys.get("name") or file.stem).split()),
-        " ".join(str(keys.get("description") or body.strip().splitlines()[0]).split()),
+        one_line(keys, "name") or file.stem,
+        one_line(keys, "description") or " ".join(body.strip().splitlines()[0].split()),
         body.strip(),
         name,
         source,
@@ -90,7 +90,7 @@ def _tools(value: Any) -> tuple[str, ...] | None:
     return tuple(ALIASES.get(name, name) for name in names)
 
 
-@dataclass(kw_only=True)
+@dataclass
 class Agents:
     """The kinds of subagents that settings and trust let a session have, and where their conversations are kept.
 
@@ -98,6 +98,7 @@ class Agents:
     """
 
     config: Config
+    _: KW_ONLY
     is_bare: bool
     is_lasting: bool
     tell: Callable[[str], None]
