@@ -14,7 +14,7 @@ from pathlib import Path
 from loopback import cpu_of, environment, loopback, median, workspace
 
 from agentcli import Agent
-from agentcli.extensions.skills.find import Place, find_skills, listing
+from agentcli.extensions.skills.find import SkillFolder, find_skills, listing
 
 
 def skill(folder: Path, number: int) -> None:
@@ -58,7 +58,7 @@ def thousand_skills() -> None:
         folder, cache = Path(base) / "skills", Path(base) / "cache"
         for number in range(1_000):
             skill(folder, number)
-        places = [Place(folder, "user")]
+        places = [SkillFolder(folder, "user")]
         for name in ("first", "then"):
             began = time.perf_counter()
             catalog = find_skills(places, cache)

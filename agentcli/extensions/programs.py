@@ -60,7 +60,7 @@ class WorkspacePrograms:
             self.pins.add(command, is_of_project=spec.is_of_project, variables=variables)
 
     def files(self, roots: Sequence[Path]) -> list[Path]:
-        """Those in these folders that are there now."""
+        """The programs in these folders that are there now."""
         if "pins" in vars(self) or any(_other_commands(self._config)):
             self.pins.cover(roots)
             return self.pins.files()

@@ -41,7 +41,7 @@ class Hooks:
 
     @cached_property
     def specs(self) -> list[HookSpec]:
-        """Those of the person first, then those of the project. Raises `ConfigError` for a file that cannot be read."""
+        """The person's hooks, then those of the project. Raises `ConfigError` for a file that cannot be read."""
         config = self._config
         tables = [(layer.values["hooks"], layer.source) for layer in config.layers if "hooks" in layer.values]
         if config.uses_project and is_file(file := project_root(config.cwd) / HOOKS_FILE):
@@ -63,7 +63,7 @@ class Hooks:
         return specs
 
     def of_session(self, session_id: str, mode: Callable[[], str]) -> CommandHooks | None:
-        """Those of a session; None where there are none."""
+        """The hooks of a session; None where there are none."""
         if not self.specs:
             return None
         from agentcli.extensions.hooks.run import CommandHooks
@@ -78,7 +78,7 @@ class Hooks:
         )
 
     def runner(self, session_id: str) -> RunCommand:
-        """What runs one command: with the environment of commands, without credentials."""
+        """Return the function that runs one command, with the environment of commands and without credentials."""
         from agentcli.extensions.hooks.run import run_hook
 
         environment = program_environment(self._config, session_id)

@@ -101,7 +101,7 @@ class CommandHooks:
         self.publish(HookRan(spec.event, spec.command, subject, *result, agent_id=agent_id))
         return answer
 
-    def _tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         self.publish(Notice(text))
 
     async def _program_refusal(self, spec: HookSpec) -> str:
@@ -109,7 +109,7 @@ class CommandHooks:
         user = f"the {spec.event} hook `{spec.command}`"
         async with self._asking:  # several hooks may run the same file: the person is asked once
             ask = self.ask if self.mode() != "dontAsk" else None
-            why = await refusal(self.programs, spec.command, user, ask=ask, tell=self._tell)
+            why = await refusal(self.programs, spec.command, user, ask=ask, tell=self._notify)
         advice = "Check the change, then run `agentcli config trust` to trust the new version"
         return why and f"{why} The hook did not run. {advice}"
 

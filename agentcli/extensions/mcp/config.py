@@ -38,7 +38,7 @@ Seconds = Annotated[float, msgspec.Meta(gt=0)]
 Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
-class _Entry(msgspec.Struct, frozen=True):
+class _ServerEntry(msgspec.Struct, frozen=True):
     """A server as `.mcp.json` and settings have it, with the keys that other tools use; others are passed over."""
 
     type: str = ""
@@ -136,7 +136,7 @@ def servers_in(file: Path) -> Mapping[str, Any]:
 
 def _spec(name: str, entry: Any, scope: Scope, source: str, timeouts: tuple[float, float]) -> ServerSpec | None:
     """None for a server that is off. Raises `ValueError` or `ValidationError` for one that cannot be read."""
-    given = msgspec.convert(entry, _Entry)
+    given = msgspec.convert(entry, _ServerEntry)
     kind, url = _TYPES.get(given.type or given.transport), given.url or given.httpUrl
     if kind is None:
         raise ValueError(f"there is no type {given.type or given.transport!r}, but stdio, http and sse")
@@ -223,7 +223,7 @@ class Connecting:
 
         logins = oauth.KeptLogins(self._config.kept_keys)
         login = await asyncio.to_thread(logins.load, url)
-        auth = None if "authorization" in map(str.lower, headers) else oauth.kept_auth(logins, url, login)
+        auth = None if "authorization" in map(str.lower, headers) else oauth.stored_auth(logins, url, login)
         reached: MCPClient = await sdk.connect_http(spec, url, headers, events, self._config.cwd, auth=auth)
         return reached
 
@@ -251,7 +251,7 @@ class Connecting:
         own |= {name: self.expanded(spec, value) for name, value in spec.env.items()}
         argv = tuple(self.expanded(spec, part, own) for part in (spec.command, *spec.args))
         folder = Path(self.expanded(spec, spec.cwd, own)).expanduser()
-        return stdio.Launch(argv, own, self._config.cwd / folder)
+        return stdio.ServerProgram(argv, own, self._config.cwd / folder)
 
 
 def load_sdk() -> Any:
@@ -270,7 +270,7 @@ def load_sdk() -> Any:
 
 
 def server_pins(config: Config, programs: WorkspacePrograms, specs: Iterable[ServerSpec]) -> Pins:
-    """What servers are held to: what they offered when they were approved, and the programs that they are."""
+    """Return the offers and the programs that were approved, to which servers are held."""
     for spec in specs:
         programs.add_server(spec)
     from agentcli.extensions.mcp.server import Pins

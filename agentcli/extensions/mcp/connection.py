@@ -32,7 +32,7 @@ from agentcli.extensions.mcp.client import Offer, Parts, RemotePrompt, RemoteRes
 from agentcli.extensions.mcp.elicitation import elicited
 from agentcli.extensions.mcp.messages import MessageReader, fault_of, repair_result
 from agentcli.extensions.mcp.server import NeedsLogin, ServerEvents
-from agentcli.extensions.mcp.stdio import Launch, stdio_transport
+from agentcli.extensions.mcp.stdio import ServerProgram, stdio_transport
 from agentcli.llm.messages import Base64Source, Document, Image, Text
 from agentcli.tools.tool import Ask
 from agentcli.version import __version__
@@ -71,7 +71,7 @@ class ServerConnection:
             await self.close()
             raise
         except Exception as error:
-            raise self._told(error) from error
+            raise self._own_error(error) from error
 
     async def _live(self, transport: Transport, root: Path, opened: asyncio.Future[Client]) -> None:
         async def roots(context: ClientRequestContext) -> types.ListRootsResult:
@@ -100,7 +100,7 @@ class ServerConnection:
             if not opened.done():
                 opened.set_exception(_first(error))
             elif not self._leave.is_set():
-                self.lost(str(self._told(_first(error))))
+                self.lost(str(self._own_error(_first(error))))
         finally:
             if not opened.done():
                 opened.cancel()
@@ -214,9 +214,9 @@ class ServerConnection:
                 for wanted in data.elicitations:
                     await elicited(wanted, ask)
                 raise ToolError("The person was asked to open an address first: make the call again.") from error
-            raise self._told(error) from error
+            raise self._own_error(error) from error
 
-    def _told(self, error: Exception) -> Exception:
+    def _own_error(self, error: Exception) -> Exception:
         """An error of the SDK, or of what is below it, as one of ours; others stay what they are."""
         where = f"The MCP server {self.name}"
         match error:
@@ -276,7 +276,7 @@ def _first(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else RuntimeError(str(error))
 
 
-async def connect_stdio(spec: ServerSpec, launch: Launch, events: ServerEvents, root: Path) -> ServerConnection:
+async def connect_stdio(spec: ServerSpec, launch: ServerProgram, events: ServerEvents, root: Path) -> ServerConnection:
     """Raises `ToolError`."""
     client = ServerConnection(spec, events)
     await client.open(stdio_transport(launch, on_end=client.lost), root)

@@ -29,7 +29,7 @@ _LONGEST_REQUEST = 16_384  # bytes of the browser's request
 _PAGE = b"HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nConnection: close\r\n\r\n<p>%s</p>"
 
 
-class Login(Struct, frozen=True, omit_defaults=True):
+class ServerLogin(Struct, frozen=True, omit_defaults=True):
     """A login as it is kept: the SDK's records as JSON texts, and when the token expires (seconds since 1970)."""
 
     token: str = ""
@@ -44,12 +44,12 @@ class KeptLogins:
     def __init__(self, keys: KeptKeys) -> None:
         self._keys = keys
 
-    def load(self, url: str) -> Login | None:
+    def load(self, url: str) -> ServerLogin | None:
         """Raises `ConfigError`."""
         kept = self._keys.get(_name(url), afresh=True)  # another session may have renewed it
-        return msgspec.json.decode(kept, type=Login) if kept else None
+        return msgspec.json.decode(kept, type=ServerLogin) if kept else None
 
-    def save(self, url: str, login: Login) -> str:
+    def save(self, url: str, login: ServerLogin) -> str:
         """Gives the place. Raises `ConfigError`."""
         return self._keys.store(_name(url), msgspec.json.encode(login).decode())
 
@@ -65,7 +65,7 @@ def _name(url: str) -> str:
 class LoginTokens:
     """Implements the SDK's `TokenStorage` for one server."""
 
-    def __init__(self, logins: KeptLogins, url: str, login: Login) -> None:
+    def __init__(self, logins: KeptLogins, url: str, login: ServerLogin) -> None:
         self._logins = logins
         self._url = url
         self.login = login
@@ -114,7 +114,7 @@ class AsksForLogin(httpx2.Auth):
             raise OAuthFlowError("The server wants a login.")
 
 
-def kept_auth(logins: KeptLogins, url: str, login: Login | None) -> httpx2.Auth:
+def stored_auth(logins: KeptLogins, url: str, login: ServerLogin | None) -> httpx2.Auth:
     """What requests to a server carry. Nobody is sent to a browser by it: it raises `OAuthFlowError` instead."""
     if login is None:
         return AsksForLogin()
@@ -185,7 +185,7 @@ async def login_auth(
     async with server:
         port = server.sockets[0].getsockname()[1]
         callback = f"http://127.0.0.1:{port}/callback"
-        tokens = LoginTokens(logins, url, Login(client=_named_client(spec, callback)))
+        tokens = LoginTokens(logins, url, ServerLogin(client=_named_client(spec, callback)))
         provider = _provider(tokens, url, callback, send, wait, about_us=spec.oauth.get("clientMetadataUrl"))
         yield provider
         if provider.context.oauth_metadata is not None and tokens.login.token:

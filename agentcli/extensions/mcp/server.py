@@ -226,7 +226,7 @@ class Server:
         return "; ".join(words) or "its prompts or its instructions"
 
     def _offers(self) -> tuple[Offer, Offer]:
-        """What was approved, and what there is now."""
+        """The offer that was approved, and the one of now."""
         return self.pinned or Offer(), self.now or Offer()
 
     def approve(self) -> None:
@@ -353,7 +353,7 @@ class Server:
 
 
 def _new_texts(before: Offer, after: Offer) -> Iterator[str]:
-    """What a model would read that it has not read before."""
+    """Yield the texts for models that the second offer has and the first has not."""
     for tool in after.tools:
         if tool not in before.tools:
             yield f"{tool.name}: {tool.description} Its arguments: {msgspec.json.encode(tool.schema).decode()}"

@@ -53,7 +53,7 @@ class Servers:
         self.tell: Callable[[str], None] = lambda text: None
         self.on_prompts: Callable[[], None] = lambda: None
         self._only = [Rule(name) for name in only]
-        made = partial(Server, tell=self._say, updated=self._note_update)
+        made = partial(Server, tell=self._notify, updated=self._note_update)
         self._servers = {spec.name: made(spec, connect, pins) for spec in specs}
         for client in clients:
             spec = ServerSpec(client.name, scope="caller")
@@ -155,7 +155,7 @@ class Servers:
             self.add_tools(calls)
 
     def tools(self) -> Iterator[Tool]:
-        """Those that are known of all servers."""
+        """The tools that are known of all servers."""
         taken: set[str] = set()
         for server in self:
             offered = server.pinned.tools if server.pinned else ()
@@ -216,7 +216,7 @@ class Servers:
             task.cancel()
         await asyncio.gather(*(server.aclose(for_good=for_good) for server in self))
 
-    def _say(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         self.tell(text)  # of now: another session may have begun since
 
     def _note_update(self) -> None:

@@ -27,7 +27,7 @@ GRACE_S = 1.0  # to end after its stdin was closed, and again after SIGTERM
 log = logging.getLogger(__name__)
 
 
-class Launch(Struct, frozen=True):
+class ServerProgram(Struct, frozen=True):
     """A program with its arguments, environment and folder, all expanded."""
 
     argv: tuple[str, ...]
@@ -36,7 +36,7 @@ class Launch(Struct, frozen=True):
 
 
 @asynccontextmanager
-async def stdio_transport(launch: Launch, *, on_end: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
+async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
     """The streams of a server that runs as long as the context; `on_end` is told why one has ended by itself.
 
     Raises `ToolError` when it cannot be started.
@@ -72,7 +72,7 @@ class _Protocol(asyncio.subprocess.SubprocessStreamProtocol):
 
 
 async def _started(
-    launch: Launch,
+    launch: ServerProgram,
 ) -> tuple[asyncio.subprocess.Process, asyncio.SubprocessTransport, asyncio.Event]:
     program, *arguments = launch.argv
     found = shutil.which(program, path=launch.environment.get("PATH"))

@@ -4,40 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.extensions.mcp.client import RemoteResult, RemoteTool
+from agentcli.extensions.mcp.client import Parts, RemoteResult, RemoteTool
 from agentcli.extensions.mcp.provider_schema import provider_schema
-from agentcli.llm.messages import Document, Image, Text
+from agentcli.llm.messages import Text
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.observation import cut_middle
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 
-LONGEST = 64  # characters; Anthropic's and OpenAI's limit for the name of a tool
+# Calls a tool of a server by the server's name for it.
+CallRemote = Callable[[RemoteTool, dict[str, Any], ToolContext], Awaitable[RemoteResult]]
+
+MAX_NAME = 64  # characters; Anthropic's and OpenAI's limit for the name of a tool
 _DIGEST = 8  # characters that tell shortened names apart
-
-
-def tool_names(server: str, tools: Iterable[str], taken: set[str]) -> dict[str, str]:
-    """The model's name for each tool of a server; those that are `taken` already are told apart by a hash.
-
-    `taken` is added to.
-    """
-    named: dict[str, str] = {}
-    for tool in tools:
-        name = tool_name(server, tool)
-        if len(name) > LONGEST or name in taken:
-            digest = hashlib.sha256(f"{server}\0{tool}".encode()).hexdigest()[:_DIGEST]
-            name = f"{name[: LONGEST - _DIGEST - 1]}_{digest}"
-        taken.add(name)
-        named[tool] = name
-    return named
+BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
+STUB_WORDS = (12, 8, 5, 0)  # of a description, the most that fits
+NOTE = "Tools named mcp__… are described in a few words: call one with {} to be told its arguments."
 
 
 def tool_name(server: str, tool: str) -> str:
@@ -53,20 +44,23 @@ def plain(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_-]", "_", name)
 
 
-# Calls a tool of a server by the server's name for it.
-CallRemote = Callable[[RemoteTool, dict[str, Any], ToolContext], Awaitable[RemoteResult]]
-
-
 class NoArguments(Struct, frozen=True):
     """Stands where a struct describes arguments; a server's schema does it here."""
 
 
 def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, taken: set[str]) -> Iterator[Tool]:
-    """The tools of a server, under the names that models see, which are added to those `taken`."""
-    names = tool_names(server, (tool.name for tool in tools), taken)
+    """The tools of a server, under the names that models see, which are added to those `taken`.
+
+    A hash tells names apart that are too long or taken.
+    """
     for tool in tools:
+        name = tool_name(server, tool.name)
+        if len(name) > MAX_NAME or name in taken:
+            digest = hashlib.sha256(f"{server}\0{tool.name}".encode()).hexdigest()[:_DIGEST]
+            name = f"{name[: MAX_NAME - _DIGEST - 1]}_{digest}"
+        taken.add(name)
         yield Tool(
-            names[tool.name],
+            name,
             tool.description.strip() or tool.name,
             NoArguments,
             partial(_run, tool, call),
@@ -93,25 +87,15 @@ async def _run(tool: RemoteTool, call: CallRemote, given: dict[str, Any], contex
 
 def output_of(result: RemoteResult) -> ToolOutput:
     """A server's result as that of a tool. Text alone stays one text; structured data is told where nothing else is."""
-    texts = [part.text for part in result.content if isinstance(part, Text)]
-    content: str | tuple[Text | Image | Document, ...]
-    if len(texts) == len(result.content):
-        content = "\n".join(texts)
+    content: str | Parts
+    if all(isinstance(part, Text) for part in result.content):
+        content = "\n".join(part.text for part in result.content if isinstance(part, Text))
         if not content and result.structured is not None:
             content = msgspec.json.format(msgspec.json.encode(result.structured)).decode()
     else:
         content = tuple(Text(cut_middle(part.text)) if isinstance(part, Text) else part for part in result.content)
-    return ToolOutput(
-        content,
-        result.structured,
-        is_error=result.is_error,
-        error_kind="execution_error" if result.is_error else None,
-    )
-
-
-BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
-STUB_WORDS = (12, 8, 5, 0)  # of a description, the most that fits
-NOTE = "Tools named mcp__… are described in a few words: call one with {} to be told its arguments."
+    output = ToolOutput(content, result.structured, is_error=result.is_error)
+    return replace(output, error_kind="execution_error") if result.is_error else output
 
 
 def fitted(specs: Sequence[ToolSpec], most_tokens: int) -> tuple[ToolSpec, ...]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from agentcli.errors import UsageError
-from agentcli.extensions.skills.find import Catalog, Place, find_skills, listing
+from agentcli.extensions.skills.find import Catalog, SkillFolder, find_skills, listing
 from agentcli.extensions.skills.skill import Skill
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 _MOST_TOLD = 3
 
 
-def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> list[Place]:
+def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> list[SkillFolder]:
     """Where skills are looked for, that which counts most first: a caller's `added` folders, then the usual ones."""
     home, root = home_of(config.environment), project_root(config.cwd)
-    found = [Place(folder, "project", root) for folder in project_places(config.cwd, SKILL_FOLDERS)]
+    found = [SkillFolder(folder, "project", root) for folder in project_places(config.cwd, SKILL_FOLDERS)]
     if not (config.uses_project or with_untrusted):
         found = []
     users = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")
-    found += [Place(folder, "user") for folder in users if folder.is_dir()]
-    return [*(Place(folder, "user") for folder in added), *found, Place(bundled_folder(), "bundled")]
+    found += [SkillFolder(folder, "user") for folder in users if folder.is_dir()]
+    return [*(SkillFolder(folder, "user") for folder in added), *found, SkillFolder(bundled_folder(), "bundled")]
 
 
 def bundled_folder() -> Path:
@@ -56,7 +56,7 @@ class Skills:
         return self.is_bare or not self.config.settings.skills.enabled
 
     @cached_property
-    def _places(self) -> list[Place]:
+    def _places(self) -> list[SkillFolder]:
         return places(self.config, added=self.added)
 
     @cached_property
@@ -64,21 +64,21 @@ class Skills:
         if self._is_off:
             return Catalog()
         catalog = find_skills(self._places, self.config.paths.cache / "skills")
-        for told in _told(catalog):
-            self.tell(told)
+        for notice in _notices(catalog):
+            self.tell(notice)
         off = self.config.settings.skills.off
         return Catalog([skill for skill in (*catalog, *catalog.shadowed) if skill.name not in off], catalog.left_out)
 
     @cached_property
     def offered(self) -> Sequence[Skill]:
-        """Those that the model may activate, in the order in which they are told."""
+        """The skills that the model may activate, in the order of the list."""
         settings = self.config.settings.skills
         if self._is_off or not (settings.bundled or len(self._places) > 1):
             return ()
         return [skill for skill in self.catalog if skill.for_model and (settings.bundled or skill.source != "bundled")]
 
     def listing(self, window: int) -> str:
-        """What the model is told of them at the beginning of each request."""
+        """The list of skills at the beginning of each request."""
         return listing(self.offered, int(window * self.config.settings.skills.share)) if self.offered else ""
 
     def attach(self, session: Session, models: Models, *, outer: SkillsInUse | None = None) -> None:
@@ -93,8 +93,8 @@ class Skills:
         session.runtime.calls.make_skills = make
 
 
-def _told(catalog: Catalog) -> list[str]:
-    """Those that are left out, and what is odd about those that were not there before."""
+def _notices(catalog: Catalog) -> list[str]:
+    """Name the skills that are left out, and what is odd about those that were not there before."""
     told = [f"The skill in {one.path} is left out: {one.why}." for one in catalog.left_out]
     told += [f"The skill {skill.name}: {warning}." for skill in catalog.fresh for warning in skill.warnings]
     more = len(told) - _MOST_TOLD

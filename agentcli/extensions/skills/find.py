@@ -48,7 +48,7 @@ class CachedRead(Struct, Generic[T], frozen=True, array_like=True):
     problem: str = ""
 
 
-class Reading(NamedTuple, Generic[T]):
+class FileValues(NamedTuple, Generic[T]):
     """The values of files by their paths, those without one, and the paths that were read now, not from the cache."""
 
     values: dict[str, T]
@@ -57,13 +57,13 @@ class Reading(NamedTuple, Generic[T]):
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """What changes with a file, its contents included: a program can set the second of them to no time but now."""
+    """Values that change with a file and its contents: a program can set the second of them to no time but now."""
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
 def read_once(
     files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], cache: Path | None, place: Path
-) -> Reading[T]:
+) -> FileValues[T]:
     """Read files, or take from `cache` what was read of them, so that a start reads one file in place of a thousand.
 
     `read` raises `OSError` or `ValueError` for a file that cannot be used. `place` names the file in the cache.
@@ -88,7 +88,7 @@ def read_once(
             make_private_folder(kept_in.parent)
             replace_file(kept_in, msgspec.json.encode((_CACHE_FORM, now)), syncs=False)
     values = {path: one.value for path, one in now.items() if one.value is not None}
-    return Reading(values, [LeftOut(path, one.problem) for path, one in now.items() if one.value is None], fresh)
+    return FileValues(values, [LeftOut(path, one.problem) for path, one in now.items() if one.value is None], fresh)
 
 
 def _cached(file: Path | None, kind: type[T]) -> dict[str, CachedRead[T]]:
@@ -99,7 +99,7 @@ def _cached(file: Path | None, kind: type[T]) -> dict[str, CachedRead[T]]:
     return {}
 
 
-class Place(Struct, frozen=True):
+class SkillFolder(Struct, frozen=True):
     """A folder of skills. One with a `root` holds only what lies below that, links followed."""
 
     folder: Path
@@ -139,7 +139,7 @@ class Catalog:
         return next((one for one in (*self, *self.shadowed) if one.source == source and one.name == rest), None)
 
 
-def find_skills(places: Sequence[Place], cache: Path | None) -> Catalog:
+def find_skills(places: Sequence[SkillFolder], cache: Path | None) -> Catalog:
     """The skills of all places, the first counting most. Those that cannot be read are left out, with the reason."""
     skills: list[Skill] = []
     left_out: list[LeftOut] = []
@@ -182,7 +182,7 @@ def _line(skill: Skill, longest: int) -> str:
     return f"- {skill.name}: {told}" if longest else f"- {skill.name}"
 
 
-def _files_in(place: Place) -> Iterator[tuple[str, Stamp]]:
+def _files_in(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
     """The folders with a SKILL.md, in the order of their names, and what tells when that file has changed."""
     root = os.path.realpath(place.root) if place.root is not None else None
     waiting = [(str(place.folder), 0)]

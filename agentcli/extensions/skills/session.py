@@ -45,7 +45,7 @@ class _Override:
 
 @dataclass
 class SessionSkills:
-    """What `registry` has active is what the log's path tells, and the state has what that changes.
+    """Keeps the active skills of `registry` as the log's path has them, and the state as they change it.
 
     `known_model` gives `provider/model` for what a skill calls a model while another one is used, and raises
     `UserError` for one that cannot be used here. The tools that skills of the agent `outer` leave are all that this
@@ -64,7 +64,7 @@ class SessionSkills:
     def state(self) -> AgentState:
         return self.session.state
 
-    def tell(self, text: str) -> None:
+    def _notify(self, text: str) -> None:
         self.session.publish(Notice(text))
 
     async def activate(self, name: str, *, request: str = "", by: By = "person") -> Activation:
@@ -154,7 +154,7 @@ class SessionSkills:
                 made = SkillRegistry([skill]).activate(entry.skill.name)
             except UsageError as error:
                 self.session.append(SkillEnded(entry.id))
-                self.tell(str(error))
+                self._notify(str(error))
                 return
             self.state.notes.append(reminder(made.instructions))
         self.registry.resume(activation)
@@ -181,7 +181,7 @@ class SessionSkills:
             try:
                 rules.append(parse_rule(text, f"skill {skill.name}"))
             except UsageError as error:
-                self.tell(f"The skill {skill.name}, allowed-tools: {error}")
+                self._notify(f"The skill {skill.name}, allowed-tools: {error}")
         return rules
 
     def _take_back_grants(self, id: str) -> None:
@@ -196,7 +196,7 @@ class SessionSkills:
             try:
                 self._override(activation.id, "model", self.known_model(skill.model, state.model))
             except UserError as error:
-                self.tell(f"The skill {skill.name} asks for {skill.model}: {error} Going on with {state.model}.")
+                self._notify(f"The skill {skill.name} asks for {skill.model}: {error} Going on with {state.model}.")
         if skill.effort:
             self._override(activation.id, "effort", skill.effort)
         for path in self._files(skill):

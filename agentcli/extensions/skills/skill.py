@@ -37,7 +37,7 @@ _EFFORTS = ("low", "medium", "high", "xhigh", "max")
 
 
 class Skill(SkillRecord, frozen=True):
-    """What is known of a skill before it is activated (level 1). `digest` is its SKILL.md's SHA-256.
+    """A skill as it is known before it is activated (level 1). `digest` is its SKILL.md's SHA-256.
 
     `allowed_tools` are permission rules that it grants, `tools` the only ones that may be called while it is active
     (None: all). `model` and `effort` answer while it is active. `for_model`: the model may activate it; `for_person`:
@@ -118,7 +118,7 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
 
 
 def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
-    """What the specification says against the keys of a skill; those that tools of the field have added are let be."""
+    """Name what breaks the specification in the keys of a skill; keys that other tools have added are fine."""
     name, description, compatibility = (one_line(keys, key) for key in ("name", "description", "compatibility"))
     if not name:
         yield "it has no name: that of its folder is taken"

@@ -50,7 +50,7 @@ class Definitions(NamedTuple):
 
 
 def find_definitions(places: Sequence[tuple[Path, str]], cache: Path | None) -> Definitions:
-    """Those of all places, each with its source; the first of a name counts."""
+    """Find the kinds of all places, each with its source; the first of a name counts."""
     found = Definitions({}, [])
     for folder, source in (*places, (BUILT_IN, "built in")):
         stamps = {}

@@ -78,21 +78,14 @@ class Subagents:
         self._places = asyncio.Semaphore(MAX_RUNNING)
         self._background: dict[str, asyncio.Task[None]] = {}
 
-    def definition(self, name: str) -> AgentDefinition:
-        """Raises `UsageError` that names those there are."""
-        known = self.definitions.by_name
-        if (found := known.get(name or DEFAULT)) is None:
-            raise UsageError(f"There is no agent {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}.")
-        return found
-
     async def answer(self, call: Call, given: CreateSubagent) -> ToolOutput:
         """Let a subagent do a task, and give its answer. Raises `ToolError`."""
         if not given.task.strip():
             raise ToolError("The task is empty: say all that the subagent needs to know.", kind="invalid_parameters")
-        try:
-            definition = self.definition(given.agent)
-        except UsageError as error:
-            raise ToolError(str(error), kind="not_found") from error
+        known = self.definitions.by_name
+        if (definition := known.get(given.agent or DEFAULT)) is None:
+            near, all = did_you_mean(given.agent, known), ", ".join(known)
+            raise ToolError(f"There is no agent {given.agent!r}{near}; there is {all}.", kind="not_found")
         run = AgentRun(f"{definition.name}-{len(self.runs) + 1}", definition, given, call)
         self.runs.append(run)
         if not given.background:
@@ -130,7 +123,7 @@ class Subagents:
         finally:
             run.end = run.end or "stopped"  # perhaps before it began
         turn.denials.extend(end.denials)
-        return _output(run, end, _said(child))
+        return _output(run, end, _answer_texts(child))
 
     async def _session_of(self, run: AgentRun) -> Session:
         """Raises `ToolError`."""
@@ -149,7 +142,8 @@ class Subagents:
             async for event in events:
                 match event:
                     case Done() | TurnFailed():
-                        run.turns, run.end = event.turns, _end_of(event)
+                        run.turns = event.turns
+                        run.end = "failed" if isinstance(event, TurnFailed) else _ENDS.get(event.reason, "done")
                         return event
                     case ToolStarted(title=title):
                         run.doing = title
@@ -187,11 +181,11 @@ class Subagents:
         running[id].submit(Interrupt())
 
     async def earlier(self) -> Sequence[SessionInfo]:
-        """Those of this session that are stored, the newest first."""
+        """The stored subagents of this session, the newest first."""
         return await self._store.list(user_id=self._parent.id, limit=_MAX_EARLIER)
 
     async def transcript(self, id: str) -> Sequence[Entry]:
-        """What one said and did, by its id or its session's. Raises `UserError`."""
+        """The entries of one, by its id or its session's. Raises `UserError`."""
         run = next((run for run in self.runs if run.id == id), None)
         if run is not None and run.session is not None:
             return run.session.state.conversation.path
@@ -246,37 +240,24 @@ def _ended(run: AgentRun, child: Session) -> SubagentEnded:
     """Note how a subagent ended, and the event that tells it."""
     total = child.state.meter.total
     run.session, run.end, run.usage, run.cost_usd = None, run.end or "stopped", total.usage, total.whole_usd
-    return SubagentEnded(
-        run.id, run.call.use.id, run.end, run.turns, run.usage, run.cost_usd, _said(child), agent_id=run.id
-    )
+    spent = (run.turns, run.usage, run.cost_usd)
+    return SubagentEnded(run.id, run.call.use.id, run.end, *spent, _answer_texts(child), agent_id=run.id)
 
 
-def _end_of(event: Done | TurnFailed) -> SubagentEnd:
-    if isinstance(event, TurnFailed):
-        return "failed"
-    match event.reason:
-        case "max_turns" | "max_budget":
-            return "limit"
-        case "interrupted" | "declined" | "stopped":
-            return "stopped"
-        case _:
-            return "done"
-
-
-def _said(child: Session) -> str:
+def _answer_texts(child: Session) -> str:
     """All that it has said on its task, the newest last."""
     parts: list[str] = []
-    for entry in reversed(child.state.conversation.path):
-        match entry.body:
-            case Assistant(content):
-                parts.append("".join(block.text for block in content if isinstance(block, Text)).strip())
-            case User(is_reminder=False):
-                break
-            case _:
-                pass
-    return "\n\n".join(part for part in reversed(parts) if part)
+    for body in (entry.body for entry in child.state.conversation.path):
+        if isinstance(body, User) and not body.is_reminder:
+            parts = []
+        elif isinstance(body, Assistant):
+            parts.append("".join(block.text for block in body.content if isinstance(block, Text)).strip())
+    return "\n\n".join(filter(None, parts))
 
 
+_ENDS: dict[str, SubagentEnd] = {
+    "max_turns": "limit", "max_budget": "limit", "interrupted": "stopped", "declined": "stopped", "stopped": "stopped",
+}  # fmt: skip
 _WHY = {
     "failed": "It failed: {error}",
     "limit": "It was stopped at its limit ({reason}).",

@@ -59,7 +59,7 @@ async def _agents(host: CommandHost, argument: str) -> Outcome:
             agents.stop(id.strip())
             return f"{id.strip()} ends; its parent gets what it has."
         case "show":
-            return "\n".join(_told(await agents.transcript(id.strip())))
+            return "\n".join(_transcript_lines(await agents.transcript(id.strip())))
         case _:
             raise UsageError("Write /agents, /agents show ID or /agents stop ID.")
 
@@ -78,7 +78,7 @@ def _row(run: AgentRun) -> str:
     return f"  {_MARKS[run.end]} {run.id} · {run.spent} · {run.session_id[:13]}\n    {task}{doing}"
 
 
-def _told(entries: Sequence[Entry]) -> Iterator[str]:
+def _transcript_lines(entries: Sequence[Entry]) -> Iterator[str]:
     """A conversation in short: what was said, and each call with a line on what came of it."""
     for body in (entry.body for entry in entries):
         match body:
