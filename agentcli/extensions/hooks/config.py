@@ -16,7 +16,7 @@ from agentcli.settings.paths import project_root
 from agentcli.settings.trust import HOOKS_FILE
 
 if TYPE_CHECKING:
-    from agentcli.extensions.hooks.run import CommandHooks, RunCommand
+    from agentcli.extensions.hooks.run import CommandHooks
     from agentcli.extensions.hooks.specs import HookSpec
 
 
@@ -66,20 +66,14 @@ class Hooks:
         """The hooks of a session; None where there are none."""
         if not self.specs:
             return None
-        from agentcli.extensions.hooks.run import CommandHooks
+        from agentcli.extensions.hooks.run import CommandHooks, run_hook
 
+        environment = program_environment(self._config, session_id)
         return CommandHooks(
             specs=self.specs,
-            run=self.runner(session_id),
+            run=partial(run_hook, cwd=self._config.cwd, environment=environment),
             programs=self._programs.pins,
             session_id=session_id,
             cwd=self._config.cwd,
             mode=mode,
         )
-
-    def runner(self, session_id: str) -> RunCommand:
-        """Return the function that runs one command, with the environment of commands and without credentials."""
-        from agentcli.extensions.hooks.run import run_hook
-
-        environment = program_environment(self._config, session_id)
-        return partial(run_hook, cwd=self._config.cwd, environment=environment)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentcli.extensions.mcp.client import MCPClient
     from agentcli.extensions.mcp.server import Pins, ServerEvents
     from agentcli.extensions.mcp.servers import Servers
+    from agentcli.extensions.mcp.stdio import ServerProgram
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _TYPES = {
@@ -214,18 +215,18 @@ class Connecting:
         self._config = config
 
     async def __call__(self, spec: ServerSpec, events: ServerEvents) -> MCPClient:
-        sdk = await asyncio.to_thread(load_sdk)
+        await asyncio.to_thread(load_sdk)
+        from agentcli.extensions.mcp.connection import connect_http, connect_stdio
+
         if spec.type == "stdio":
-            made: MCPClient = await sdk.connect_stdio(spec, self._launch(spec), events, self._config.cwd)
-            return made
-        url, headers = self.address(spec)
+            return await connect_stdio(spec, self._program(spec), events, self._config.cwd)
         from agentcli.extensions.mcp import oauth
 
+        url, headers = self.address(spec)
         logins = oauth.KeptLogins(self._config.kept_keys)
         login = await asyncio.to_thread(logins.load, url)
         auth = None if "authorization" in map(str.lower, headers) else oauth.stored_auth(logins, url, login)
-        reached: MCPClient = await sdk.connect_http(spec, url, headers, events, self._config.cwd, auth=auth)
-        return reached
+        return await connect_http(spec, url, headers, events, self._config.cwd, auth=auth)
 
     def address(self, spec: ServerSpec) -> tuple[str, dict[str, str]]:
         """The address of a server and the headers it is sent. Raises `ToolError`."""
@@ -244,14 +245,14 @@ class Connecting:
         keys = ProviderKeys(self._config)
         return frozenset(name for provider in keys.takers() for name in keys.variables(provider))
 
-    def _launch(self, spec: ServerSpec) -> Any:
-        from agentcli.extensions.mcp import stdio
+    def _program(self, spec: ServerSpec) -> ServerProgram:
+        from agentcli.extensions.mcp.stdio import ServerProgram
 
         own = program_environment(self._config)
         own |= {name: self.expanded(spec, value) for name, value in spec.env.items()}
         argv = tuple(self.expanded(spec, part, own) for part in (spec.command, *spec.args))
         folder = Path(self.expanded(spec, spec.cwd, own)).expanduser()
-        return stdio.ServerProgram(argv, own, self._config.cwd / folder)
+        return ServerProgram(argv, own, self._config.cwd / folder)
 
 
 def load_sdk() -> Any:
