@@ -188,7 +188,7 @@ def read_answer(spec: HookSpec, end: ProcessEnd) -> EventAnswer:
         reason = end.stderr.strip() or end.stdout.strip() or f"The hook `{spec.command}` refused this."
         return EventAnswer("deny", reason)
     if end.exit_code:
-        first = end.stderr.strip().partition("\n")[0]
+        first = next(iter(end.stderr.strip().splitlines()), "")
         return EventAnswer(problem=f"`{spec.command}` ended with {end.exit_code}: {first}".rstrip(": "))
     return _read_output(spec, end.stdout.strip().removeprefix("\ufeff"))
 

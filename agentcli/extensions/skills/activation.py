@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Literal
 
 from msgspec import Struct
@@ -156,8 +156,3 @@ def _resources(skill: Skill) -> str:
     more = f"\n({len(names) - _MOST_LISTED} more)" if len(names) > _MOST_LISTED else ""
     listed = "\n".join(names[:_MOST_LISTED])
     return f"\nFiles in its folder, to be read or run when the instructions say so:\n{listed}{more}\n"
-
-
-def narrowing(active: Sequence[Activation]) -> list[tuple[str, tuple[str, ...]]]:
-    """The active skills that narrow the tools, with the names they leave."""
-    return [(one.skill.name, one.skill.tools) for one in active if one.skill.tools is not None]

@@ -21,7 +21,7 @@ from agentcli.conversation.entries import SkillActivated, SkillEnded, reminder
 from agentcli.conversation.turns import active_on, note_of
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.commands.user_commands import Template, expanded
-from agentcli.extensions.skills.activation import Activation, By, SkillRegistry, narrowing
+from agentcli.extensions.skills.activation import Activation, By, SkillRegistry
 from agentcli.extensions.skills.skill import Skill
 from agentcli.settings.files import read_small_file
 from agentcli.tools.builtin.arguments import SkillCall
@@ -35,10 +35,9 @@ Store = Callable[..., object]  # appends entries to the log
 
 @dataclass
 class _Override:
-    """A choice that an active skill makes in place of the session's; `before` is what it goes back to."""
+    """A choice of the skill `id` in place of the session's; `before` is the value that it goes back to."""
 
     id: str
-    key: Literal["model", "effort"]
     value: Any
     before: Any
 
@@ -58,7 +57,7 @@ class SessionSkills:
     outer: SkillsInUse | None = None
     _granted: dict[str, list[Rule]] = field(default_factory=dict)
     _is_fresh: set[str] = field(default_factory=set)
-    _overrides: list[_Override] = field(default_factory=list)
+    _overrides: dict[str, list[_Override]] = field(default_factory=lambda: {"model": [], "effort": []})
 
     @property
     def state(self) -> AgentState:
@@ -83,7 +82,8 @@ class SessionSkills:
         except BaseException:
             self.registry.active.remove(activation)
             raise
-        self._grant(activation)
+        self._granted[activation.id] = self._rules(skill)  # until the next prompt
+        self.state.rules.allow += self._granted[activation.id]
         self._apply(activation)
         return activation
 
@@ -164,16 +164,12 @@ class SessionSkills:
         """The verdict on a call, refused where an active skill leaves it out."""
         if self.outer is not None:
             verdict = self.outer.narrowed(tool, verdict)
-        for name, tools in narrowing(self.registry.active):
+        for skill in (one.skill for one in self.registry.active if one.skill.tools is not None):
+            tools = skill.tools or ()
             left = [ALIASES.get(each, each) for each in (rule.partition("(")[0] for rule in tools)]
             if tool not in (*left, *_ALWAYS_CALLED):
-                return Verdict("deny", f"the skill {name} leaves only {', '.join(tools) or 'no tool'}")
+                return Verdict("deny", f"the skill {skill.name} leaves only {', '.join(tools) or 'no tool'}")
         return verdict
-
-    def _grant(self, activation: Activation) -> None:
-        """Grant what the skill allows, until the next prompt."""
-        rules = self._granted[activation.id] = self._rules(activation.skill)
-        self.state.rules.allow += rules
 
     def _rules(self, skill: Skill) -> list[Rule]:
         rules = []
@@ -203,20 +199,21 @@ class SessionSkills:
             self.session.runtime.calls.workspace.sandbox.grant(path, "read")
 
     def _override(self, id: str, key: Literal["model", "effort"], value: Any) -> None:
-        self._overrides.append(_Override(id, key, value, getattr(self.state, key)))
+        self._overrides[key].append(_Override(id, value, getattr(self.state, key)))
         setattr(self.state, key, value)
 
     def _undo(self, activation: Activation) -> None:
         """Take back what the skill changed; a choice that the person, or a later skill, has made since stays."""
         self._take_back_grants(activation.id)
-        for override in [one for one in self._overrides if one.id == activation.id]:
-            position = self._overrides.index(override)
-            self._overrides.remove(override)
-            later = (one for one in self._overrides[position:] if one.key == override.key)
-            if (above := next(later, None)) is not None:
-                above.before = override.before
-            elif getattr(self.state, override.key) == override.value:
-                setattr(self.state, override.key, override.before)
+        for key, overrides in self._overrides.items():
+            for at, override in enumerate(overrides):
+                if override.id == activation.id:
+                    del overrides[at]
+                    if at < len(overrides):
+                        overrides[at].before = override.before
+                    elif getattr(self.state, key) == override.value:
+                        setattr(self.state, key, override.before)
+                    break
         for path in self._files(activation.skill):
             self.session.runtime.calls.workspace.sandbox.revoke(path, "read")
 
