@@ -261,9 +261,7 @@ def test_a_row_can_switch_its_counter_off(home: Path, counter: Any) -> None:
     assert not server.requests
 
 
-@pytest.mark.parametrize(
-    "answer", [json_reply({"error": "down"}, 500), *map(json_reply, BAD_ANSWERS), SILENCE, None], ids=str
-)
+@pytest.mark.parametrize("answer", [json_reply({"error": "down"}, 500), *map(json_reply, BAD_ANSWERS), SILENCE, None])
 def test_a_counter_that_fails_leaves_an_estimate_and_a_warning_and_is_not_asked_again(
     home: Path, counter: Any, caplog: pytest.LogCaptureFixture, answer: Answer | None
 ) -> None:
