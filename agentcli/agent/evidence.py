@@ -18,10 +18,10 @@ from agentcli.tools.sandbox import Files
 
 log = logging.getLogger(__name__)
 
-# Every claim has one of these in it: the outcome of a check, or what became of a file.
+# Every claim has one of these in it: the outcome of a check, what became of a file, or a name.
 _MAY_CLAIM = re.compile(
     r"pass|fail|creat|wrote|written|generat|produc|sav|add|introduc|delet|remov|chang|modif|touch|edit|updat|fix|\bran\b|"
-    r"execut|lint|buil|compil|clean|green|succe|happy|issue|error|exit|works|\bOK\b|[✅❌]|`[^`]+`",
+    r"execut|lint|buil|compil|clean|green|succe|happy|issue|error|exit|works|\bOK\b|[✅❌]|`[^`]+`|\w\.\w|file",
     re.IGNORECASE,
 )
 _MAX_FILE_BYTES = 10_000_000
