@@ -24,7 +24,6 @@ _MAX_OUTPUT_CHARS, _MAX_LINE_CHARS, _MAX_COMMAND_CHARS = 100_000, 200, 2_000  # 
 ContentId = Callable[[str], str | None]
 Comparison = tuple[bool | None, Sequence[str]]  # whether a claim is so, and the entries that say it
 _VERDICTS: dict[bool | None, ClaimVerdict] = {True: "verified", False: "refuted", None: "unverified"}
-_FAILED_LINE = re.compile(r"FAIL|✗|✕|×|❌|not ok|Error|panicked", re.IGNORECASE)
 _WRITING_TOOLS = ("bash", "file_edit", "file_write")
 _NOT_STARTED = (126, 127)  # bash(1), EXIT STATUS
 _WHOLE = {
@@ -239,8 +238,8 @@ def _check(claim: Statement, record: Record) -> Comparison:
         return None, [run.end.entry_id for run in runs[-1:]]
     run, newest = runs[-1], {run.program: run for run in of_kind}.values()
     is_so: bool | None = run.passed is claim.is_good
-    if claim.names and not run.passed:
-        is_so = True if not claim.is_good and all(_has_failed(name, run) for name in claim.names) else None
+    if claim.names and not run.passed and (claim.is_good or claim.count is None):
+        is_so = None  # which of the tests failed is not read
     elif claim.count is not None and claim.topic == "tests":
         is_so = _is_count(claim, run) if run.counts and (len(newest) == 1 or claim.target) else None
     if is_so and claim.is_good:
@@ -266,11 +265,6 @@ def _is_about(claim: Statement, run: CheckRun) -> bool:
     words = [word for word in claim.target.lower().split() if not word.startswith("-")]
     is_covered = not run.is_partial or all(name in run.end.command + run.end.output for name in claim.names)
     return is_covered and all(word in run.end.command.lower() for word in words)
-
-
-def _has_failed(name: str, run: CheckRun) -> bool:
-    bare = name.rpartition("::")[2].removesuffix("()")
-    return any(bare in line and _FAILED_LINE.search(line) for line in run.end.output.splitlines())
 
 
 def _all_checks(claim: Statement, record: Record) -> Comparison:
