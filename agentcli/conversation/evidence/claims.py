@@ -28,10 +28,10 @@ _SKIPPED = re.compile(
 )
 _QUOTED = re.compile(r"[\"“„«](?:[^\"“”„«»\n]*\s[^\"“”„«»\n]*)[\"”“»]")
 _CODE = re.compile(r"(`+)(?!`)(.+?)(?<!`)\1(?!`)")
-_LINK = re.compile(r"\[([^\]\n]+)\]\([^)\n]+\)")
+_LINK = re.compile(r"\[([^\[\]\n]+)\]\([^()\n]+\)")
 _EMPHASIS = re.compile(r"\*\*|__|(?<!\w)[*_](?=\w)|(?<=[\w.!])[*_](?!\w)")
 _LINE_END = re.compile(r"\n(?![ \t]*(?:\n|$|[-*+•|]|\d+[.)]|\S[^.\n]{0,30}:\s))[ \t]*")  # of a line that goes on
-_ITEM = re.compile(r"^\s*(?:[-*+•]|\d+[.)])\s+(?:\[[xX]\]\s*)?", re.MULTILINE)
+_ITEM = re.compile(r"^[ \t]*(?:[-*+•]|\d+[.)])[ \t]+(?:\[[xX]\]\s*)?", re.MULTILINE)
 _END = re.compile(r"(?<=[.!?;])(?=[\s✅❌]|$)|\n")
 _MARK = re.compile(r"⟦(\w)(\d+)[^⟧]*⟧")
 

@@ -74,7 +74,7 @@ def test_where_changes_are_not_recorded_their_absence_proves_nothing(is_complete
         "The tests " + "are now also still both " * 1_800,
         "`" + "npm run x " * 3_000 + "`",
         "\n - a" * 8_000,
-        "\n" * 29_000,
+        *("\n" * 29_000, "[" * 29_000, "<!--" * 7_000),
         "`pytest` " + "in 1 now " * 70,
     ],
     ids=lambda text: str(text)[:12],
@@ -82,7 +82,7 @@ def test_where_changes_are_not_recorded_their_absence_proves_nothing(is_complete
 def test_no_message_takes_long_to_read(text: str) -> None:
     began = process_time()
     find_claims(text)
-    assert process_time() - began < 20
+    assert process_time() - began < 5
 
 
 @pytest.mark.parametrize("output", ["1 failed " * 20_000, "=" * 200_000, " " * 200_000, "ok 1 a\n" * 25_000])
@@ -93,4 +93,4 @@ def test_no_message_takes_long_to_read(text: str) -> None:
 def test_no_output_takes_long_to_read(command: str, output: str) -> None:
     began = process_time()
     passed(command, 0, output)
-    assert process_time() - began < 20
+    assert process_time() - began < 5
