@@ -227,7 +227,7 @@ PLANTS: list[tuple[str, str, Plant]] = [
     ("sessions", "newer", later_sessions),
     ("keys", "could not be read", files(("home/credentials.json", "{", 0o600))),
     ("keys", "not yours alone", files(("home/credentials.json", "{}", 0o644))),
-    ("settings", "config.toml, line 6", settings("limits = [")),
+    ("settings", "config.toml", settings("limits = [")),
     ("settings", "there is no such setting", settings("[limits]\nmax_turn = 3")),
     ("settings", "limits.max_turns", settings('[limits]\nmax_turns = "three"')),
     ("settings", "http://", settings('[providers.b]\nbase_url = "ftp://example.org"')),
