@@ -9,7 +9,6 @@ from agentcli.agent.ops import SetMode
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.permissions.rule_checks import check_rule
 from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
-from agentcli.agent.state import AgentState
 from agentcli.errors import ToolError, UsageError
 
 
@@ -54,12 +53,10 @@ _IN_WORDS: dict[Mode, str] = {
 async def _picked(host: CommandHost) -> str:
     """Let the person take another mode, or take back a rule that they granted."""
     state, granted = host.session.state, await _granted(host)
-    own = [str(rule) for of in (state.rules.deny, state.rules.ask, state.rules.allow) for rule in of if _is_own(rule)]
+    own = [str(rule) for _, rule in _every(state.rules) if _is_own(rule)]
     rules = list(dict.fromkeys([*granted, *own]))
-    options = [
-        *_IN_WORDS.items(),
-        *((f"forget {rule}", "in this project" if rule in granted else "") for rule in rules),
-    ]
+    forgetting = [(f"forget {rule}", "in this project" if rule in granted else "") for rule in rules]
+    options = [*_IN_WORDS.items(), *forgetting]
     current = MODES.index(state.mode)
     picked = await host.choose_setting("Mode, or a rule to forget", options, current=current, can_keep=False)
     if picked is None:
@@ -67,6 +64,12 @@ async def _picked(host: CommandHost) -> str:
     if picked.number < len(_IN_WORDS):
         return _set_mode(host, options[picked.number][0])
     return await _forget(host, rules[picked.number - len(_IN_WORDS)])
+
+
+def _every(rules: Rules) -> list[tuple[str, Rule]]:
+    """Return all rules with what each does to calls, those that win first."""
+    by_word = {"refused": rules.deny, "asks": rules.ask, "allowed": rules.allow}
+    return [(word, rule) for word, of in by_word.items() for rule in of]
 
 
 def _is_own(rule: Rule) -> bool:
@@ -82,20 +85,17 @@ async def _shown(host: CommandHost) -> str:
     state = host.session.state
     granted = await _granted(host)
     lines = [f"Mode {state.mode}: {_IN_WORDS[state.mode]}. Another one: /permissions mode MODE"]
-    lines += [f"  refused  {rule}  ({rule.quote or rule.source or 'settings'})" for rule in state.rules.deny]
-    lines += [f"  asks     {rule}  ({rule.quote or rule.source or 'settings'})" for rule in state.rules.ask]
-    lines += [f"  allowed  {rule}  ({rule.source or 'settings'})" for rule in _not_granted(state, granted)]
+    lines += [
+        f"  {word:<7}  {rule}  ({rule.quote or rule.source or 'settings'})"
+        for word, rule in _every(state.rules)
+        if (word, rule.source) != ("allowed", "granted") or str(rule) not in granted  # one that could not be kept
+    ]
     if granted:
         lines.append("Granted for good in this project (/permissions forget NUMBER takes one back):")
         lines += [f"  {number:>2}  {rule}" for number, rule in enumerate(granted, 1)]
     if len(lines) == 1:
         lines.append("No rules: what changes something asks.")
     return "\n".join(lines)
-
-
-def _not_granted(state: AgentState, granted: list[str]) -> list[Rule]:
-    """Also a grant that was meant for good and could not be kept."""
-    return [rule for rule in state.rules.allow if rule.source != "granted" or str(rule) not in granted]
 
 
 async def _granted(host: CommandHost) -> list[str]:
@@ -109,7 +109,7 @@ async def _forget(host: CommandHost, what: str) -> str:
     if not what:
         raise UsageError(_forgettable(rules, granted))
     text = granted[number_in(what, len(granted), "lasting grant")] if what.isdecimal() else str(parse_rule(what))
-    same = [rule for of in (rules.deny, rules.ask, rules.allow) for rule in of if str(rule) == text]
+    same = [rule for _, rule in _every(rules) if str(rule) == text]
     taken = [rule for rule in same if _is_own(rule)]
     is_kept = text in granted or any(rule.source == "granted" for rule in taken)
     if is_kept and (grants := host.session.runtime.calls.services.grants) is not None:
@@ -126,10 +126,9 @@ async def _forget(host: CommandHost, what: str) -> str:
 def _forgettable(rules: Rules, granted: list[str]) -> str:
     """What to give to `forget`, and all that can be given."""
     lines = [
-        f"  {rule}  ({verb}{'' if rule.quote else ' in this session'})"
-        for verb, of in (("refused", rules.deny), ("asks", rules.ask), ("allowed", rules.allow))
-        for rule in of
-        if rule.source in ("session", "granted") and str(rule) not in granted
+        f"  {rule}  ({word}{'' if rule.quote else ' in this session'})"
+        for word, rule in _every(rules)
+        if _is_own(rule) and str(rule) not in granted
     ]
     lines += [f"  {number}  {rule}  (granted for good)" for number, rule in enumerate(granted, 1)]
     if not lines:
