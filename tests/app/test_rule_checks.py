@@ -210,7 +210,7 @@ def test_a_rule_of_the_settings_is_refused_with_its_place(place: Place, verb: st
         env = {f"AGENTCLI_PERMISSIONS_{verb.upper()}": ",".join(rules)}
     elif form.endswith(".json"):
         file.write_text(json.dumps({"permissions": {"mode": "plan", verb: rules}}, indent=1))
-        expected = f"{file}, line 6: permissions.{verb}"
+        expected = f"{file}: permissions.{verb}"
     else:
         file = place.home / form if form == "config.toml" else file
         file.parent.mkdir(exist_ok=True)
