@@ -1,7 +1,6 @@
 """Commands that people write themselves: Markdown files that are prompts with a name.
 
-- `user_commands` reads the files and adds a slash command for each; it is the only way to run them.
-- `templates` fills in the arguments, and the output of commands that the text names; skills use it, too.
-
-No settings struct: trust in a project decides (`settings/trust.py`). Described in README.md and docs/terminal.md.
+`user_commands` reads the files, adds a slash command for each, and fills in the arguments and the output of commands
+that a text names; skills use it for theirs. There are no settings: trust in a project decides (`settings/trust.py`).
+Page: docs/terminal.md.
 """

@@ -1,4 +1,8 @@
-"""Slash commands people write themselves: a Markdown file is a prompt with a name."""
+"""Reads the slash commands that people write themselves: a Markdown file is a prompt with a name.
+
+In its text, as in that of a skill, `$ARGUMENTS` and `$1` to `$9` stand for what follows the name, and !`command` for a
+command's output. Files named with `@` are attached as in every prompt.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,6 @@ import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from agentcli.agent.calls.scopes import SessionCalls
 from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
@@ -25,6 +28,7 @@ from agentcli.tools.tool import ToolContext
 
 _COMMAND = re.compile(r"!`([^`\n]+)`")
 ARGUMENT = re.compile(r"\$(ARGUMENTS\b|[1-9](?!\d))")
+_NAME = re.compile(r"[\w.-]+")
 _ALL_ARGUMENTS = re.compile(r"\$(ARGUMENTS\b)")
 
 
@@ -89,44 +93,27 @@ async def _output(shell: str, template: Template, state: AgentState, calls: Sess
     return await calls.services.masked(str(output.content))
 
 
-_NAME = re.compile(r"[\w.-]+")
-
-
-@dataclass(frozen=True)
-class UserCommand:
-    """A file's command."""
-
-    template: Template
-    description: str
-    hint: str
-    model: str = ""
-
-    @property
-    def name(self) -> str:
-        return self.template.name
-
-
 def add_user_commands(commands: Commands, folders: Sequence[Path], on_notice: Callable[[str], None]) -> None:
     """Add the commands of these folders, a later one's before an earlier's; the ones that are there keep their names.
 
     What cannot be used is told and left out.
     """
     taken = {name for command in commands for name in (command.name, *command.aliases)}
-    found: dict[str, UserCommand] = {}
+    found: dict[str, Command] = {}
     for folder in folders:
         for file in markdown_files(folder):
             try:
-                command = read_command(file, folder)
+                command, allowed = _read_command(file, folder)
                 if command.name in taken:
                     raise ValueError(f"/{command.name} is one of agentcli's own")
             except (OSError, ValueError, UsageError) as error:
                 on_notice(f"{file} is no command: {error}")
             else:
                 found[command.name] = command
-                for warning in _warnings(command.template.allowed):
+                for warning in _warnings(allowed):
                     on_notice(f"{file}, allowed-tools: {warning}")
-    for one in found.values():
-        commands.add(Command(one.name, one.description, _runner(one), one.hint))
+    for command in found.values():
+        commands.add(command)
 
 
 def _warnings(rules: Sequence[Rule]) -> Iterator[str]:
@@ -138,30 +125,23 @@ def _warnings(rules: Sequence[Rule]) -> Iterator[str]:
             yield str(error)
 
 
-def read_command(file: Path, folder: Path) -> UserCommand:
-    """Raises `OSError`, `ValueError` or `UsageError` for what cannot be used."""
+def _read_command(file: Path, folder: Path) -> tuple[Command, Sequence[Rule]]:
+    """The command of a file, and the rules that it allows. Raises `OSError`, `ValueError`, `UsageError`."""
     parts = file.relative_to(folder).with_suffix("").parts
     if not all(_NAME.fullmatch(part) for part in parts):
         raise ValueError("its name has characters that a command's cannot have")
     keys, body = split_frontmatter(read_small_file(file))
     if not body.strip():
         raise ValueError("it says nothing")
-    first = next(line.strip() for line in body.splitlines() if line.strip())
     allowed = tuple(map(parse_rule, tool_rules(keys.get("allowed-tools"))))
-    return UserCommand(
-        Template(":".join(parts), body.strip(), allowed, file),
-        one_line(keys, "description") or first.lstrip("# ")[:80],
-        one_line(keys, "argument-hint") or ("[ARGUMENTS]" if ARGUMENT.search(body) else "[TEXT]"),
-        one_line(keys, "model"),
-    )
+    template, model = Template(":".join(parts), body.strip(), allowed, file), one_line(keys, "model")
 
-
-def _runner(command: UserCommand) -> Callable[[CommandHost, str], Any]:
     async def run(host: CommandHost, argument: str) -> Outcome:
-        if command.model:
-            await host.check_model(command.model)
-        session = host.session
-        text = await expanded(command.template, argument, session.state, session.runtime.calls)
-        return AsPrompt(text, command.model)
+        if model:
+            await host.check_model(model)
+        text = await expanded(template, argument, host.session.state, host.session.runtime.calls)
+        return AsPrompt(text, model)
 
-    return run
+    help = one_line(keys, "description") or body.strip().partition("\n")[0].rstrip().lstrip("# ")[:80]
+    hint = one_line(keys, "argument-hint") or ("[ARGUMENTS]" if ARGUMENT.search(body) else "[TEXT]")
+    return Command(template.name, help, run, hint), allowed

@@ -40,6 +40,7 @@ from agentcli.version import __version__
 MOST_PAGES = 100  # of a list; a server that goes on for ever is not followed
 LARGEST_EVENT = 16 * 1024 * 1024  # bytes of one event of a stream
 CONNECT_S = 10.0
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # what all providers take
 _CLOSE_S = {"stdio": 8.0, "http": 2.0, "sse": 2.0}  # a process is ended step by step
 
 log = logging.getLogger(__name__)
@@ -276,10 +277,10 @@ def _first(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else RuntimeError(str(error))
 
 
-async def connect_stdio(spec: ServerSpec, launch: ServerProgram, events: ServerEvents, root: Path) -> ServerConnection:
+async def connect_stdio(spec: ServerSpec, program: ServerProgram, events: ServerEvents, root: Path) -> ServerConnection:
     """Raises `ToolError`."""
     client = ServerConnection(spec, events)
-    await client.open(stdio_transport(launch, on_end=client.lost), root)
+    await client.open(stdio_transport(program, on_end=client.lost), root)
     return client
 
 
@@ -313,16 +314,6 @@ async def _http_transport(
         streamable_http_client(url, http_client=http, max_sse_event_size=LARGEST_EVENT) as streams,
     ):
         yield streams
-
-
-# Its transports for HTTP take no reader of ours.
-streamable_http.jsonrpc_message_adapter = MessageReader()  # type: ignore[attr-defined, assignment]
-types.jsonrpc_message_adapter = MessageReader()  # type: ignore[assignment]
-warnings.filterwarnings("ignore", category=MCPDeprecationWarning)
-logging.getLogger("mcp").addHandler(logging.NullHandler())  # its tracebacks are for a log, not for a terminal
-
-
-_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # what all providers take
 
 
 def parts_of(blocks: Iterable[types.ContentBlock]) -> Parts:
@@ -363,3 +354,10 @@ def _media(data: str, mime_type: str, what: str) -> Text | Image | Document:
     if mime_type == "application/pdf":
         return Document(Base64Source(mime_type, data))
     return Text(f"[{what}, {mime_type or 'of an unknown type'}, which cannot be shown]")
+
+
+# Its transports for HTTP take no reader of ours.
+streamable_http.jsonrpc_message_adapter = MessageReader()  # type: ignore[attr-defined, assignment]
+types.jsonrpc_message_adapter = MessageReader()  # type: ignore[assignment]
+warnings.filterwarnings("ignore", category=MCPDeprecationWarning)
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # its tracebacks are for a log, not for a terminal

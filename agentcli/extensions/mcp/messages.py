@@ -12,6 +12,24 @@ from mcp_types import jsonrpc_message_adapter as _sdk_reader  # by its own name:
 from mcp_types import methods
 from pydantic import ValidationError
 
+Item = dict[str, Any]
+# The list that a result is about, by the method.
+_LISTS = {
+    "tools/list": "tools",
+    "prompts/list": "prompts",
+    "tools/call": "content",
+    "prompts/get": "messages",
+    "resources/read": "contents",
+}
+# What stays of an item that is not valid as a whole.
+_NEEDED = {
+    "tools": ("name", "description", "inputSchema"),
+    "prompts": ("name", "description", "arguments"),
+    "content": ("type", "text", "data", "mimeType", "uri", "name", "description", "resource"),
+    "messages": ("role", "content"),
+    "contents": ("uri", "mimeType", "text", "blob"),
+}
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # The id of a reply that is no JSON, where it can be no other's: at the beginning, or at the very end.
 _ID = re.compile(
@@ -79,25 +97,6 @@ def _whole_characters(value: Any) -> Any:
             return {_SURROGATE.sub("\ufffd", key): _whole_characters(item) for key, item in value.items()}
         case _:
             return value
-
-
-Item = dict[str, Any]
-# The list that a result is about, by the method.
-_LISTS = {
-    "tools/list": "tools",
-    "prompts/list": "prompts",
-    "tools/call": "content",
-    "prompts/get": "messages",
-    "resources/read": "contents",
-}
-# What stays of an item that is not valid as a whole.
-_NEEDED = {
-    "tools": ("name", "description", "inputSchema"),
-    "prompts": ("name", "description", "arguments"),
-    "content": ("type", "text", "data", "mimeType", "uri", "name", "description", "resource"),
-    "messages": ("role", "content"),
-    "contents": ("uri", "mimeType", "text", "blob"),
-}
 
 
 def repair_result(method: str, version: str, result: Item, report: Callable[[str], None]) -> Item:

@@ -27,6 +27,7 @@ from agentcli.settings.files import read_small_file
 from agentcli.tools.builtin.arguments import SkillCall
 from agentcli.tools.tool import ToolOutput
 
+_MAX_FOUND = 50
 _ALWAYS_CALLED = ("skill",)  # so that the model can end what narrows its tools
 
 
@@ -229,16 +230,13 @@ def skills_of(calls: SessionCalls) -> SessionSkills:
     return skills
 
 
-_MOST_FOUND = 50
-
-
 def _found(registry: SkillRegistry, word: str) -> ToolOutput:
     """Level 1: the skills whose name or description has a word."""
     offered = [skill for skill in registry.catalog if skill.for_model]
     found = [skill for skill in offered if word.lower() in f"{skill.name} {skill.description}".lower()]
-    lines = [f"- {skill.name}: {skill.description}" for skill in found[:_MOST_FOUND]]
-    if len(found) > _MOST_FOUND:
-        lines.append(f"({len(found) - _MOST_FOUND} more: give a longer word)")
+    lines = [f"- {skill.name}: {skill.description}" for skill in found[:_MAX_FOUND]]
+    if len(found) > _MAX_FOUND:
+        lines.append(f"({len(found) - _MAX_FOUND} more: give a longer word)")
     return ToolOutput("\n".join(lines) or f"No skill has {word!r} in its name or description.", summary=f"{len(found)}")
 
 
