@@ -27,12 +27,7 @@ class Hooks:
     """
 
     def __init__(
-        self,
-        config: Config,
-        *,
-        is_bare: bool,
-        tell: Callable[[str], None],
-        programs: WorkspacePrograms | None = None,
+        self, config: Config, *, is_bare: bool, tell: Callable[[str], None], programs: WorkspacePrograms | None = None
     ) -> None:
         self._config = config
         self._programs = programs or WorkspacePrograms(config)

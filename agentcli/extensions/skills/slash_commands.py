@@ -25,15 +25,7 @@ def add_skill_commands(commands: Commands, catalog: Catalog) -> None:
         name = f"{skill.source}:{skill.name}" if skill.name in taken else skill.name
         if skill.for_person and name not in taken:
             taken.add(name)
-            commands.add(
-                Command(
-                    name,
-                    _short(skill),
-                    _runner(name),
-                    skill.argument_hint or "[TEXT]",
-                    group=SKILLS,
-                )
-            )
+            commands.add(Command(name, _short(skill), _runner(name), skill.argument_hint or "[TEXT]", group=SKILLS))
 
 
 _FORMS = ("", "NAME", "off NAME", "off")
