@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
@@ -22,24 +22,24 @@ T = TypeVar("T")
 Work = Callable[[apsw.Connection], Any]
 
 
-class Database(Protocol):
-    """The file that a `Writer` writes."""
-
-    def open(self, *, may_replace: bool) -> apsw.Connection:
-        """A connection to today's tables. With `may_replace` a sound file may take a damaged one's place."""
-        ...
-
-    def failure(self, error: Exception) -> StorageError:
-        """What to tell of an error of SQLite or the disk."""
-        ...
-
-
 class Writer:
-    """The thread that owns the only writing connection. Work queued together is committed together."""
+    """The thread that owns the only writing connection. Work queued together is committed together.
 
-    def __init__(self, path: Path, database: Database, *, name: str) -> None:
+    `connect` opens today's tables; where it is given True, a sound file may take a damaged one's place. `failure` says
+    what to tell of an error of SQLite or the disk.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        connect: Callable[[bool], apsw.Connection],
+        failure: Callable[[Exception], StorageError],
+        *,
+        name: str,
+    ) -> None:
         self._path = path
-        self._database = database
+        self._connect = connect
+        self._failure = failure
         self._name = name
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -92,12 +92,12 @@ class Writer:
                     connection.close()  # a repair has put another one in its place
                     connection = None
                 if connection is None:
-                    connection = self._database.open(may_replace=any(job.writes for job in jobs))
+                    connection = self._connect(any(job.writes for job in jobs))
                     self._file = _identity(self._path)
                 results = self._commit(connection, [job.work for job in jobs])
                 self.has_written |= any(job.writes for job in jobs)
             except (apsw.Error, OSError, StorageError) as error:
-                failure = error if isinstance(error, StorageError) else self._database.failure(error)
+                failure = error if isinstance(error, StorageError) else self._failure(error)
                 for job in jobs:
                     job.tell(None, failure)
             except Exception as bug:  # nobody would be told anything any more if this thread ended
@@ -129,13 +129,13 @@ class Writer:
 class MemoryWriter(Writer):
     """The same for a database in memory: work is done at once."""
 
-    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
-        self._connect = connect
+    def __init__(self, new_connection: Callable[[], apsw.Connection]) -> None:
+        self._new_connection = new_connection
         self._connection: apsw.Connection | None = None
 
     def run(self, work: Callable[[apsw.Connection], T]) -> T:
         if self._connection is None:
-            self._connection = self._connect()
+            self._connection = self._new_connection()
         try:
             with transaction(self._connection):
                 return work(self._connection)

@@ -104,7 +104,8 @@ class SqliteEvents:
     """Implements `EventStore`. Streams that nothing was written to for `keep_s` seconds are removed at the start."""
 
     def __init__(self, path: Path, *, keep_s: float = KEEP_S) -> None:
-        self._writer: Writer = Writer(path, _EventDatabase(path, keep_s), name="agentcli-events")
+        connect = partial(_open, path, keep_s)
+        self._writer: Writer = Writer(path, connect, partial(_failure, path), name="agentcli-events")
         self._clock = time.time
         self._arrivals = Arrivals()
         self._tails: dict[str, list[StreamEvent]] = {}
@@ -243,36 +244,26 @@ def _connect_to_memory() -> apsw.Connection:
     return connection
 
 
-class _EventDatabase:
-    """Implements `Database`. A damaged file is only put aside: sessions tell again what it held."""
+def _open(path: Path, keep_s: float, may_replace: bool) -> apsw.Connection:
+    """A damaged file is only put aside: sessions tell again what it held."""
+    make_private_folder(path.parent)
+    try:
+        connection = connect(path)
+    except (apsw.NotADBError, apsw.CorruptError):
+        for suffix in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                Path(f"{path}{suffix}").replace(f"{path}{suffix}.damaged")
+        connection = connect(path)
+    with connection:
+        remove_streams(connection, "touched < ? AND status <> 'running'", time.time() - keep_s)
+    return connection
 
-    def __init__(self, path: Path, keep_s: float) -> None:
-        self._path = path
-        self._keep_s = keep_s
 
-    def open(self, *, may_replace: bool) -> apsw.Connection:
-        make_private_folder(self._path.parent)
-        try:
-            return self._connected()
-        except (apsw.NotADBError, apsw.CorruptError):
-            for suffix in ("", "-wal", "-shm"):
-                file = self._path.with_name(self._path.name + suffix)
-                with suppress(FileNotFoundError):
-                    file.replace(file.with_name(f"{file.name}.damaged"))
-            return self._connected()
-
-    def _connected(self) -> apsw.Connection:
-        connection = connect(self._path)
-        old = time.time() - self._keep_s
-        with connection:
-            remove_streams(connection, "touched < ? AND status <> 'running'", old)
-        return connection
-
-    def failure(self, error: Exception) -> StorageError:
-        return StorageError(
-            f"Events could not be stored in or read from {self._path}: {error}. See that there is room on the disk and "
-            "that the folder can be written to; what was stored before is safe."
-        )
+def _failure(path: Path, error: Exception) -> StorageError:
+    return StorageError(
+        f"Events could not be stored in or read from {path}: {error}. See that there is room on the disk and "
+        "that the folder can be written to; what was stored before is safe."
+    )
 
 
 def connect(path: Path) -> apsw.Connection:

@@ -113,30 +113,22 @@ class NotWritable(StorageError):
     """The file cannot be written, nor opened as for writing; it may be possible to read it."""
 
 
-class SessionDatabase:
-    """Implements `Database` for the file of the sessions.
+def open_sessions(
+    path: Path, on_notice: Callable[[str], None], restore: Callable[[Path], str], may_replace: bool
+) -> apsw.Connection:
+    """Connect to the file of the sessions.
 
-    `restore` replaces a damaged file by what can be restored of it, and returns what to say about that.
+    With `may_replace` a damaged one is replaced by what `restore` can restore of it, which returns what to say about
+    that; without it the damage is an error.
     """
-
-    def __init__(self, path: Path, on_notice: Callable[[str], None], restore: Callable[[Path], str]) -> None:
-        self._path = path
-        self._on_notice = on_notice
-        self._restore = restore
-
-    def open(self, *, may_replace: bool) -> apsw.Connection:
-        """With `may_replace` a damaged file is replaced; without it the damage is an error."""
-        make_private_folder(self._path.parent)
-        try:
-            return connect(self._path, self._on_notice)
-        except (apsw.NotADBError, apsw.CorruptError):
-            if not may_replace:
-                raise
-        self._on_notice(self._restore(self._path))
-        return connect(self._path, self._on_notice)
-
-    def failure(self, error: Exception) -> StorageError:
-        return _failure(self._path, error)
+    make_private_folder(path.parent)
+    try:
+        return connect(path, on_notice)
+    except (apsw.NotADBError, apsw.CorruptError):
+        if not may_replace:
+            raise
+    on_notice(restore(path))
+    return connect(path, on_notice)
 
 
 def connect(path: Path, on_notice: Callable[[str], None] = lambda text: None) -> apsw.Connection:
@@ -191,7 +183,7 @@ def read_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWrit
             with closing(connect(copy)) as connection:
                 return work(connection)
     except (apsw.NotADBError, apsw.CorruptError) as damaged:
-        raise _failure(path, damaged) from damaged
+        raise failure(path, damaged) from damaged
     except (apsw.Error, OSError) as error:
         raise refused from error
 
@@ -323,7 +315,7 @@ def lock_session(path: Path, session_id: str, *, address: str = "") -> filelock.
     return lock
 
 
-def _failure(path: Path, error: Exception) -> StorageError:
+def failure(path: Path, error: Exception) -> StorageError:
     refused = (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.FullError, apsw.IOError, OSError)
     kind = NotWritable if isinstance(error, refused) else StorageError
     return kind(_explain(path, error))

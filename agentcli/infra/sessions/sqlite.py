@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
@@ -23,9 +24,10 @@ from agentcli.conversation.entries import to_record
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions.database import (
     NotWritable,
-    SessionDatabase,
+    failure,
     holder_of,
     lock_session,
+    open_sessions,
     read_copy,
     wanted_file,
 )
@@ -145,7 +147,8 @@ class SqliteSessions(TableSessions):
         super().__init__(on_notice)
         self.path = path
         self._address = address
-        self._writer = Writer(path, SessionDatabase(path, on_notice, _replace_damaged), name="agentcli-sessions")
+        connect = partial(open_sessions, path, on_notice, _replace_damaged)
+        self._writer = Writer(path, connect, partial(failure, path), name="agentcli-sessions")
         self._opened = time.monotonic()
 
     async def _run(self, work: Work[T]) -> T:
