@@ -6,7 +6,7 @@ import colorsys
 import re
 from typing import Literal
 
-from PIL.ImageColor import colormap
+from PIL.ImageColor import colormap, getrgb
 
 Colour = tuple[int, int, int]
 Unknown = Literal["unknown"]  # a picture, a gradient, a variable: nobody can tell what it looks like here
@@ -23,8 +23,8 @@ _NEAR = 24  # of 255, in each of red, green and blue: a reader sees no letters t
 def colour_of(value: str) -> Colour | None:
     """A colour in lower case, as CSS writes it, without its transparency; None for what is none, or not known here."""
     value = value.strip()
-    if name := colormap.get(value):
-        return _from_hex(str(name)[1:])
+    if value in colormap:
+        return getrgb(value)[:3]
     if _HEX.fullmatch(value):
         digits = value[1:]
         return _from_hex("".join(2 * digit for digit in digits[:3]) if len(digits) < 6 else digits[:6])
