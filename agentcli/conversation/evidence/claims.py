@@ -58,7 +58,7 @@ class Sentence(Struct, frozen=True):
         return not _wording()["hedge"].search(self.marks, start, at)
 
     def claim(self, kind: str, start: int, target: str = "", **more: Any) -> Statement:
-        text = _MARK.sub(lambda mark: self.marked[int(mark[2])], self.marks)
+        text = _MARK.sub(lambda mark: self.marked[int(mark[2])], self.marks.replace("⟦q⟧", "…"))
         return Statement(kind, text, start, target, **more)
 
 
