@@ -55,7 +55,7 @@ def script(shell: str) -> str:
 
 def _add_flags(parser: argparse.ArgumentParser, flags: Flags) -> None:
     for names, how in flags:
-        _told(parser.add_argument(*names, **how), names[-1].lstrip("-").replace("-", "_"))
+        _note_values(parser.add_argument(*names, **how), names[-1].lstrip("-").replace("-", "_"))
 
 
 def _fill(parser: argparse.ArgumentParser, command: Any, group: str) -> None:
@@ -69,7 +69,7 @@ def _fill(parser: argparse.ArgumentParser, command: Any, group: str) -> None:
             made = parser.add_argument(*param.opts, *param.secondary_opts, help=help, **kind)
         else:
             made = parser.add_argument(str(param.name), nargs="?" if param.nargs == 1 else "*", help=help)
-        _told(made, str(param.name), group)
+        _note_values(made, str(param.name), group)
     if isinstance(command, TyperGroup):
         below = parser.add_subparsers()
         for name, one in command.commands.items():
@@ -77,7 +77,7 @@ def _fill(parser: argparse.ArgumentParser, command: Any, group: str) -> None:
             _fill(below.add_parser(name, help=told, description=told), one, group)
 
 
-def _told(action: Any, name: str, group: str = "") -> None:
+def _note_values(action: Any, name: str, group: str = "") -> None:
     """Note what an option or an argument takes: the closed list that its help names, else what its name says."""
     import shtab
 

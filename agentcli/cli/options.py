@@ -185,7 +185,7 @@ def text_or_file(options: argparse.Namespace, flag: str) -> str | None:
 
 
 def read_stdin() -> str:
-    """What was piped in; empty on a terminal or when stdin is closed."""
+    """Return the text that was piped in; empty on a terminal or when stdin is closed."""
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         return ""
     return text_of(sys.stdin.buffer.read())
@@ -199,7 +199,7 @@ def unshared_stdin() -> BinaryIO:
 
 
 def stdin_is_piped() -> bool:
-    """Whether stdin is a pipe or a file, and not a terminal, /dev/null or closed."""
+    """Return True if stdin is a pipe or a file, and not a terminal, /dev/null or closed."""
     if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
         return False
     try:

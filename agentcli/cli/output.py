@@ -1,4 +1,4 @@
-"""What the command line writes: nothing in it steers a terminal, and an output that takes nothing is told."""
+"""Writes to stdout and stderr: nothing in it steers a terminal, and an output that takes nothing is reported."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def warn(text: str) -> None:
 
 
 def banner(config: Config) -> tuple[str, str]:
-    """The program and where it runs."""
+    """Return the name of the program, and the folder it runs in."""
     from agentcli import __version__
 
     return f"agentcli {__version__}", with_tilde(printable(str(config.cwd)), str(Path.home()))
@@ -136,7 +136,7 @@ class WatchedOutput(io.FileIO):
         return written[0]
 
     def _last_line(self) -> tuple[bytes, bool]:
-        """How the last line on stdout begins, and whether it goes on."""
+        """Return the beginning of the last line on stdout, and True if it goes on."""
         line, continues, data, written = self._state
         if not written or not written[0]:
             return line, continues

@@ -1,4 +1,4 @@
-"""What a slash command is, and how one is found in what a person typed."""
+"""Slash commands: their records, their host, and finding one in a typed text."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ SCREEN_COMMANDS = ("theme", "copy", "login", "logout")  # the terminal's own: el
 
 
 class Picked(NamedTuple):
-    """What a person took from a list, from 0 on, and whether it is to hold for good."""
+    """The number of a choice in a list, from 0 on, and whether it is to hold for good."""
 
     number: int
     keeps: bool = False
 
 
 class CommandHost(Protocol):
-    """What a front end lends to a command: its session, a few ways to talk to the person, and other sessions."""
+    """The front end of a command: its session, a few ways to talk to the person, and other sessions."""
 
     @property
     def session(self) -> Session: ...
@@ -79,7 +79,7 @@ class CommandHost(Protocol):
         ...
 
     async def describe(self, topic: Topic) -> str:
-        """What the front end's surroundings know: the settings in force, the state of the installation."""
+        """Return a text on the front end's surroundings: the settings in force, the state of the installation."""
         ...
 
     async def document(self, file: str) -> str:
@@ -153,7 +153,7 @@ class Command:
 
 
 def listed(options: Sequence[tuple[str, str]], how: str) -> str:
-    """What could be chosen, as numbered lines, and how to choose without a picker."""
+    """Return the choices as numbered lines, and how to choose without a picker."""
     width = max(len(label) for label, _ in options)
     rows = [f"  {n:>2}  {label:<{width}}  {detail}".rstrip() for n, (label, detail) in enumerate(options, 1)]
     return "\n".join([*rows, how])

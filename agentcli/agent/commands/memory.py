@@ -1,4 +1,4 @@
-"""What is remembered beyond a conversation: instruction files, and the project's memory files."""
+"""The memory beyond a conversation: instruction files, and the project's memory files."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _listed(memory: Memory) -> list[str]:
 
 
 def instruction_files(host: CommandHost) -> dict[str, str]:
-    """Those that stand in the next request, the newest text of each."""
+    """Return those that stand in the next request, the newest text of each."""
     state = host.session.state
     bodies = [entry.body for entry in state.conversation.request_entries] + [*state.notes]
     texts = [body.text for body in bodies if isinstance(body, User) and body.is_reminder]

@@ -1,4 +1,4 @@
-"""What may run without asking: the mode, the rules, the grants that stay."""
+"""Permissions: the mode, the rules, the grants that stay."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ async def _forget(host: CommandHost, what: str) -> str:
 
 
 def _forgettable(rules: Rules, granted: list[str]) -> str:
-    """What to give to `forget`, and all that can be given."""
+    """Return how to use `forget`, and all that can be given to it."""
     lines = [
         f"  {rule}  ({word}{'' if rule.quote else ' in this session'})"
         for word, rule in _every(rules)

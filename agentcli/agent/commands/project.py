@@ -115,7 +115,7 @@ def _path_in(diff: str) -> str:
 
 
 async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
-    """Whether git succeeded, and what it said."""
+    """Run git; return True if it succeeded, and its output."""
     try:
         result = await workspace.sandbox.exec(
             ShellCommand(

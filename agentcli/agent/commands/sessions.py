@@ -114,7 +114,7 @@ def _in_columns(info: SessionInfo) -> tuple[str, str]:
 
 
 def age(seconds: float) -> str:
-    """How long ago something was, in words; a clock that was wrong says nothing."""
+    """Return in words how long ago something was; a clock that was wrong says nothing."""
     if seconds < 60:
         return "just now" if seconds > -60 else "some time"
     for unit, length, most in (("min", 60, 60), ("h", 3_600, 24), ("d", 86_400, 61), ("months", 2_629_746, 24)):

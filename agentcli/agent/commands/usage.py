@@ -1,4 +1,4 @@
-"""What a session used: tokens, money and time, by model and tool, and of its budgets."""
+"""The usage of a session: tokens, money and time, by model and tool, and of its budgets."""
 
 from __future__ import annotations
 

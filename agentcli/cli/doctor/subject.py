@@ -1,4 +1,4 @@
-"""What the doctor's checks look at, and what they find."""
+"""The subject of the doctor's checks, and their findings."""
 
 from __future__ import annotations
 

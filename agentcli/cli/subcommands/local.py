@@ -54,7 +54,7 @@ class _Progress:
 
 @app.command()
 def status(json: AsJson = False) -> None:
-    """Whether the engine and the weights are here, and which servers run."""
+    """Show whether the engine and the weights are here, and which servers run."""
     config = configuration()
     path = Models(config).local_path("default")
     running = asyncio.run(running_servers(_state(config)))

@@ -49,7 +49,7 @@ def login(
     else:
         key = _typed(provider)
         if not untried and provider not in SEARCH:
-            tell(_tried(models, provider, key))
+            tell(_try_key(models, provider, key))
         tell(models.keys.store(provider, variables[provider][0], key))
 
 
@@ -64,8 +64,8 @@ def _typed(provider: str) -> str:
     return key
 
 
-def _tried(models: Models, provider: str, key: str) -> str:
-    """What came back. Raises `UserError` where the key does not work."""
+def _try_key(models: Models, provider: str, key: str) -> str:
+    """Return the provider's answer. Raises `UserError` where the key does not work."""
     health = wait_for(models.try_key(provider, key))
     if not health.ok:
         raise UserError(f"{health.detail} (not kept; --untried keeps it all the same)")

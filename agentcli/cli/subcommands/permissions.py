@@ -45,7 +45,7 @@ def explain(
         bool, typer.Option("--jsonl", help='Read {"command"} lines from stdin, write a verdict a line.')
     ] = False,
 ) -> None:
-    """Whether a command would run, be asked about, or be refused: part by part, with the rule that decides.
+    """Show whether a command would run, be asked about, or be refused: part by part, with the rule that decides.
 
     Also what it would read, write and delete, and which hosts it would talk to.
     """
@@ -61,10 +61,10 @@ def explain(
     elif json:
         print_json(judging.explained(command))
     else:
-        tell(judging.told(command))
+        tell(judging.text(command))
 
 
-class Line(msgspec.Struct, frozen=True):
+class CommandLine(msgspec.Struct, frozen=True):
     """One line of input."""
 
     command: str
@@ -74,7 +74,7 @@ def _answer(line: bytes, judging: Judging) -> dict[str, Any]:
     """The verdict for a line; one that cannot be judged is not allowed, and has an `error` beside the rest."""
     command = ""
     try:
-        command = msgspec.json.decode(line, type=Line).command
+        command = msgspec.json.decode(line, type=CommandLine).command
         return judging.explained(command)
     except (ValueError, RecursionError, ToolError) as error:
         said = str(error) if command else f'Not a line like {{"command": "ls"}}: {error}.'
@@ -141,7 +141,7 @@ class Judging:
         effects = msgspec.to_builtins(segment.effects)
         return {"text": segment.text, "verdict": decided, "reason": why, "effects": effects}
 
-    def told(self, command: str) -> str:
+    def text(self, command: str) -> str:
         verdict, analysis = self._judged(command)
         lines = [f"{_VERDICTS[verdict.decision]}: {verdict.reason}"]
         if len(analysis.segments) > 1:

@@ -159,7 +159,7 @@ async def _written(session_id: str, form: Form, raw: bool) -> tuple[str, int]:
 
 
 async def _mask(config: Config) -> Mask | None:
-    """What masks the output of tools in this folder."""
+    """Return the mask of what tools give in this folder."""
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     try:
         workspace = builder.workspace()
@@ -207,14 +207,14 @@ def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> Non
     info = _confirmed(session_id, yes)
     wait_for(with_store(lambda store: store.remove(info.id)))
     wait_for(with_agents(info.id, lambda store, agent_id: store.remove(agent_id)))
-    _tell_done(info.id, f"Removed {info.id}: agentcli sessions restore {info.id} brings it back.", json)
+    _report_done(info.id, f"Removed {info.id}: agentcli sessions restore {info.id} brings it back.", json)
 
 
 @app.command()
 def restore(session_id: SessionId, json: AsJson = False) -> None:
     """Bring back what `rm` took last."""
     id = wait_for(with_store(lambda store: store.restore(session_id)))
-    _tell_done(id, f"{id} is back.", json)
+    _report_done(id, f"{id} is back.", json)
 
 
 @app.command()
@@ -284,7 +284,7 @@ def _copies(database: Path) -> list[Path]:
 
 
 def _confirmed(session_id: str, yes: bool) -> SessionInfo:
-    """The session, if the person agrees. Raises `UsageError` where nobody can be asked."""
+    """Return the session, if the person agrees. Raises `UsageError` where nobody can be asked."""
     info, _ = wait_for(with_store(lambda store: store.load(session_id)))
     if yes:
         return info
@@ -295,7 +295,7 @@ def _confirmed(session_id: str, yes: bool) -> SessionInfo:
     return info
 
 
-def _tell_done(session_id: str, text: str, json: bool) -> None:
+def _report_done(session_id: str, text: str, json: bool) -> None:
     print_json({"session_id": session_id}) if json else tell(text)
 
 
@@ -312,11 +312,11 @@ def fsck(
     if json:
         print_json({**msgspec.to_builtins(report), "healthy": report.is_healthy})
     else:
-        _tell_faults(report, repairs)
+        _report_faults(report, repairs)
     raise typer.Exit(0 if report.is_healthy else 1)
 
 
-def _tell_faults(report: Report, repairs: bool) -> None:
+def _report_faults(report: Report, repairs: bool) -> None:
     for fault in report.found[:_MOST_TOLD]:
         tell(fault.text)
     if len(report.found) > _MOST_TOLD:

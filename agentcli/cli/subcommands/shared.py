@@ -1,4 +1,4 @@
-"""What the subcommands share: a typer app, the configuration, and answers as JSON."""
+"""Helpers of the subcommands: a typer app, the configuration, and answers as JSON."""
 
 from __future__ import annotations
 

@@ -17,8 +17,7 @@ import msgspec
 import typer
 
 from agentcli.agent.calls.run import run_call
-from agentcli.agent.calls.scopes import Call as RunningCall
-from agentcli.agent.calls.scopes import SessionCalls, TurnCalls
+from agentcli.agent.calls.scopes import Call, SessionCalls, TurnCalls
 from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.state import AgentState
@@ -36,7 +35,7 @@ from agentcli.tools.summary import call_title
 app = make_app("Look at the model's tools, or run them by hand.")
 
 
-class Call(msgspec.Struct, frozen=True):
+class ToolLine(msgspec.Struct, frozen=True):
     """One line of input."""
 
     name: str
@@ -68,11 +67,11 @@ def run_tools(
     raise typer.Exit(code)
 
 
-def _one(name: str, input: str) -> Call:
+def _one(name: str, input: str) -> ToolLine:
     try:
         if not is_utf8(input):  # bytes of a name, or of the locale's charset
             input = json.dumps(_with_text(json.loads(input)))
-        return Call(name, msgspec.json.decode(input, type=dict[str, Any]))
+        return ToolLine(name, msgspec.json.decode(input, type=dict[str, Any]))
     except (msgspec.DecodeError, json.JSONDecodeError) as error:
         raise UsageError(f"The arguments are not a JSON object: {error}") from error
 
@@ -94,7 +93,7 @@ def _builder() -> Builder:
     return Builder(configuration(warns=True), store=MemorySessions(), on_notice=warn)
 
 
-async def _run_calls(single: Call | None, mode: Mode) -> int:
+async def _run_calls(single: ToolLine | None, mode: Mode) -> int:
     builder = _builder()
     rules = builder.rules()
     workspace = builder.workspace(rules)
@@ -123,7 +122,7 @@ async def _run_calls(single: Call | None, mode: Mode) -> int:
             await builder.aclose()
 
 
-async def _answer_calls(single: Call | None, bench: Bench) -> int:
+async def _answer_calls(single: ToolLine | None, bench: Bench) -> int:
     if single is not None:
         answer = await bench.answer(single)
         _write(answer)
@@ -172,12 +171,14 @@ _EXAMPLE = '{"id": "1", "name": "file_read", "input": {"path": "a.py"}}'
 
 async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
     try:
-        call = msgspec.json.decode(line, type=Call)
+        call = msgspec.json.decode(line, type=ToolLine)
     except (ValueError, RecursionError) as error:
         id = _id_in(line)
         message = f"Not a call: {_problem(line, error)}. A call is a line like {_EXAMPLE}"
         wrong = CallError("invalid_parameters", "invalid_parameters", message, id)
-        return _answer(Call("", id=id), ToolFinished(id, "", ToolResult(id, message, is_error=True), 0.0, error=wrong))
+        return _answer(
+            ToolLine("", id=id), ToolFinished(id, "", ToolResult(id, message, is_error=True), 0.0, error=wrong)
+        )
     return await bench.answer(call)
 
 
@@ -221,17 +222,17 @@ class Bench(NamedTuple):
     calls: SessionCalls
     state: AgentState
 
-    async def answer(self, call: Call) -> dict[str, Any]:
+    async def answer(self, call: ToolLine) -> dict[str, Any]:
         events: list[Event] = []
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
-        await run_call(RunningCall(use, TurnCalls(self.calls, self.state, events.append)))
+        await run_call(Call(use, TurnCalls(self.calls, self.state, events.append)))
         answer = _answer(call, next(event for event in reversed(events) if isinstance(event, ToolFinished)))
         if (mask := self.calls.services.mask) is not None:  # the title has what the call was given
             answer["summary"] = mask.text(answer["summary"])
         return answer
 
 
-def _answer(call: Call, ended: ToolFinished) -> dict[str, Any]:
+def _answer(call: ToolLine, ended: ToolFinished) -> dict[str, Any]:
     content = ended.result.content
     answer: dict[str, Any] = {
         "id": call.id,

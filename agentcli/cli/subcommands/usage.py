@@ -25,7 +25,7 @@ def show(
     session: Annotated[str, typer.Option(help="Of one session, on all its days: its id, or its name.")] = "",
     json: AsJson = False,
 ) -> None:
-    """What the stored sessions used, by day, model, tool and user."""
+    """Show what the stored sessions used, by day, model, tool and user."""
     midnight = time.mktime((*time.localtime()[:3], 0, 0, 0, 0, 0, -1))
     since = midnight - (days - 1) * _A_DAY if days and not session else 0.0
     found = wait_for(with_store(lambda store: store.usage(since=since, session=session)))

@@ -14,7 +14,7 @@ from agentcli.agent.permissions.modes import parse_mode
 from agentcli.agent.state import AgentState
 from agentcli.app import Builder
 from agentcli.cli.output import warn
-from agentcli.cli.subcommands.tools import Bench, Call
+from agentcli.cli.subcommands.tools import Bench, ToolLine
 from agentcli.errors import UsageError
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.settings.load import Config
@@ -42,7 +42,7 @@ async def serve_tools(config: Config, mode: str, only: Collection[str]) -> None:
         return types.ListToolsResult(tools=[_described(tool) for tool in offered.values()])
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        answer = await bench.answer(Call(params.name, params.arguments or {}))
+        answer = await bench.answer(ToolLine(params.name, params.arguments or {}))
         return _result(answer)
 
     server: Server[Any] = Server("agentcli", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
