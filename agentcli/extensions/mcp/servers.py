@@ -117,14 +117,13 @@ class Servers:
         self._is_skipped.set()
 
     async def _wait_for_new(self) -> None:
-        new = [server for server in self if server.pinned is None and not server.problem]
-        if not new:
-            return
+        new = [server for server in self if server.pinned is None]
         self._is_skipped.clear()
         skipped: asyncio.Task[Any] = asyncio.create_task(self._is_skipped.wait())
-        tasks: set[asyncio.Task[Any]] = {self._begin(server) for server in new}
+        late: set[asyncio.Task[Any]] = {self._begin(server) for server in new if not server.problem}
         try:
-            _, late = await asyncio.wait(tasks, timeout=QUIET_WAIT_S)
+            if late:
+                _, late = await asyncio.wait(late, timeout=QUIET_WAIT_S)
             if late:
                 waiting = [server for server in new if server.pinned is None and not server.problem]
                 names = ", ".join(server.name for server in waiting)
