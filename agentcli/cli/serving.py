@@ -227,7 +227,7 @@ def _events(config: Config) -> EventStore:
         from agentcli.infra.event_log.redis import RedisEvents
 
         return RedisEvents(config.settings.serve.redis)
-    return SqliteEvents(config.paths.state / "events.db")
+    return SqliteEvents(config.paths.sessions)
 
 
 @contextmanager

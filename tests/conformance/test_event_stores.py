@@ -9,14 +9,18 @@ import sys
 import textwrap
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 from agentcli.agent.event_store import EventStore, StreamState
+from agentcli.conversation.entries import User
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.infra.event_log.sqlite import MemoryEvents, SqliteEvents, forget_streams
+from agentcli.infra.event_log.sqlite import MemoryEvents, SqliteEvents
+from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.llm.messages import Text
 from tests.conformance.redis_server import redis_url
 
 
@@ -330,7 +334,7 @@ def test_in_redis_an_earlier_version_may_write_in_between(folder: Path) -> None:
 
 
 def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
-    path = tmp_path / "events.db"
+    path = tmp_path / "sessions.db"
     path.write_bytes(b"no database at all" * 100)
 
     async def run() -> None:
@@ -339,7 +343,25 @@ def test_a_damaged_file_is_put_aside(tmp_path: Path) -> None:
         await store.close()
 
     asyncio.run(run())
-    assert (tmp_path / "events.db.damaged").is_file()
+    assert list(tmp_path.glob("sessions.db.damaged-*"))
+
+
+def test_the_streams_of_an_earlier_version_go_on_in_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "events.db"
+
+    async def run() -> None:
+        store = SqliteEvents(path)
+        await store.append("stream", [b"1", b"2"])
+        await store.close()
+        with closing(apsw.Connection(str(path))) as db:
+            db.execute("DROP TABLE words; DROP TABLE entries; DROP TABLE sessions; DROP INDEX streams_by_time")
+            db.pragma("user_version", 1)
+        store = SqliteEvents(path)
+        assert await store.append("stream", [b"3"]) == 3
+        assert [event.data for event in await store.read("stream")] == [b"1", b"2", b"3"]
+        await store.close()
+
+    asyncio.run(run())
 
 
 def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -354,20 +376,28 @@ def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-def test_of_a_forgotten_stream_no_byte_is_left(tmp_path: Path) -> None:
-    path = tmp_path / "events.db"
+def test_of_a_redacted_session_no_event_and_of_its_stream_no_byte_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
 
     async def run() -> None:
-        store = SqliteEvents(path)
-        await store.append("stream", [b"hunter2 " * 500] * 20)
-        await store.append("other", [b"kept"])
-        forget_streams(path, ["stream"])
-        assert [event.data for event in await store.read("other")] == [b"kept"]
-        assert not await store.read("stream")
-        await store.close()
+        events, sessions = SqliteEvents(path), SqliteSessions(path)
+        ids = []
+        for text in ("hunter2", "harmless"):
+            log = await sessions.create(cwd=tmp_path)
+            await log.append(User((Text(text),))).committed
+            await log.close()
+            await events.append(log.session_id, [f"{text} ".encode() * 500] * 20)
+            ids.append(log.session_id)
+        await sessions.redact(ids[0], ["hunter2"])
+        assert not await events.read(ids[0])
+        assert len(await events.read(ids[1])) == 20
+        await sessions.remove(ids[1])
+        assert not await events.read(ids[1])
+        await events.close()
+        await sessions.close()
 
     asyncio.run(run())
-    for file in tmp_path.iterdir():
+    for file in tmp_path.glob("sessions.db*"):
         assert b"hunter2" not in file.read_bytes(), file
 
 

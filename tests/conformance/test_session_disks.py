@@ -307,12 +307,12 @@ async def test_a_copy_is_made_once_a_day_of_a_file_that_was_written_to(tmp_path:
 
 
 async def test_a_full_disk_keeps_the_copy_of_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with tiny_disk(tmp_path, "600k") as place:
+    with tiny_disk(tmp_path, "2m") as place:
         path = place / "sessions.db"
         await stored(path, (said("x" * 150_000),))
         sound = Path(f"{path}.copy").read_bytes()
         os.utime(f"{path}.copy", (1e9, 1e9))
-        (place / "filler").write_bytes(b"x" * 50_000)
+        (place / "filler").write_bytes(bytes(shutil.disk_usage(place).free - 150_000))
         await stored(path, (said("two"),))
         assert Path(f"{path}.copy").read_bytes() == sound
         assert "see that there is room" in caplog.text

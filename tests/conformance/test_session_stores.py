@@ -949,7 +949,7 @@ async def test_an_entry_that_cannot_be_read_is_left_out_and_said(tmp_path: Path,
 
 
 TABLES_OF_4 = """
-DROP TABLE words; DROP TABLE entries; DROP TABLE sessions;
+DROP TABLE words; DROP TABLE entries; DROP TABLE sessions; DROP TABLE events; DROP TABLE streams;
 CREATE TABLE sessions (
     id TEXT PRIMARY KEY, cwd TEXT NOT NULL, name TEXT NOT NULL, title TEXT NOT NULL, created REAL NOT NULL,
     updated REAL NOT NULL, forked_from TEXT, forked_at INTEGER, used INTEGER NOT NULL DEFAULT 0,

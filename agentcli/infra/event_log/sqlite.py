@@ -1,4 +1,4 @@
-"""Keeps event streams in an SQLite file, which several processes of one machine may share, or in memory.
+"""Keeps event streams in the database of the sessions, which several processes may share, or in memory.
 
 What is committed outlives the process; after a power cut the newest events may be missing, since the log of the session
 holds what counts of them. Their ids are then not known here, which a reader is told.
@@ -7,9 +7,10 @@ holds what counts of them. Their ids are then not known here, which a reader is 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -19,34 +20,18 @@ import apsw
 from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import KEEP_S
+from agentcli.infra.sessions.database import connect_to_memory, open_sessions
+from agentcli.infra.sessions.fsck import replace_damaged
 from agentcli.infra.sqlite_writer import MemoryWriter, Writer
-from agentcli.settings.files import make_private_folder
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 LOOK_EVERY_S = 0.05  # for what other processes have written
-BUSY_TIMEOUT_MS = 5_000
 TIME_TO_LIVE_S = 3_600.0  # in memory
 _TAIL = 256  # events of a stream that are kept for those who follow it
 
-_VERSION = 1
-_TABLES = """
-CREATE TABLE streams (
-    number INTEGER PRIMARY KEY,
-    id TEXT NOT NULL UNIQUE,
-    status TEXT NOT NULL,
-    last_id INTEGER NOT NULL,
-    note TEXT NOT NULL,
-    touched REAL NOT NULL,
-    is_there INTEGER NOT NULL
-) STRICT;
-CREATE TABLE events (
-    stream INTEGER NOT NULL REFERENCES streams (number),
-    id INTEGER NOT NULL,
-    data BLOB NOT NULL,
-    PRIMARY KEY (stream, id)
-) STRICT, WITHOUT ROWID;
-"""
 _KEEP_STATE = """
 INSERT INTO streams (id, status, last_id, note, touched, is_there) VALUES (:id, :status, :last_id, :note, :now, 1)
 ON CONFLICT (id) DO UPDATE SET status = :status, last_id = :last_id, note = :note, touched = :now, is_there = 1
@@ -104,8 +89,9 @@ class SqliteEvents:
     """Implements `EventStore`. Streams that nothing was written to for `keep_s` seconds are removed at the start."""
 
     def __init__(self, path: Path, *, keep_s: float = KEEP_S) -> None:
-        connect = partial(_open, path, keep_s)
-        self._writer: Writer = Writer(path, connect, partial(_failure, path), name="agentcli-events")
+        self._writer: Writer = Writer(
+            path, partial(_open, path, keep_s), partial(_failure, path), name="agentcli-events"
+        )
         self._clock = time.time
         self._arrivals = Arrivals()
         self._tails: dict[str, list[StreamEvent]] = {}
@@ -147,7 +133,8 @@ class SqliteEvents:
         return last_id
 
     async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
-        return await self._writer.call(work)
+        result: T = await self._writer.submit(work, writes=True)
+        return result
 
     def _keep_tail(self, stream_id: str, events: Sequence[StreamEvent]) -> None:
         """Keep the newest events of a stream that somebody follows here."""
@@ -222,7 +209,7 @@ class MemoryEvents(SqliteEvents):
 
     def __init__(self, *, ttl_s: float = TIME_TO_LIVE_S, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(Path())
-        self._writer = self._memory = MemoryWriter(_connect_to_memory)
+        self._writer = self._memory = MemoryWriter(connect_to_memory)
         self._ttl_s = ttl_s
         self._clock = clock
 
@@ -238,22 +225,8 @@ class MemoryEvents(SqliteEvents):
         pass
 
 
-def _connect_to_memory() -> apsw.Connection:
-    connection = apsw.Connection(":memory:")
-    connection.execute(f"{_TABLES}; CREATE INDEX streams_by_time ON streams (touched) WHERE is_there")
-    return connection
-
-
 def _open(path: Path, keep_s: float, may_replace: bool) -> apsw.Connection:
-    """A damaged file is only put aside: sessions tell again what it held."""
-    make_private_folder(path.parent)
-    try:
-        connection = connect(path)
-    except (apsw.NotADBError, apsw.CorruptError):
-        for suffix in ("", "-wal", "-shm"):
-            with suppress(FileNotFoundError):
-                Path(f"{path}{suffix}").replace(f"{path}{suffix}.damaged")
-        connection = connect(path)
+    connection = open_sessions(path, log.warning, replace_damaged, may_replace, synchronous="normal")
     with connection:
         remove_streams(connection, "touched < ? AND status <> 'running'", time.time() - keep_s)
     return connection
@@ -264,41 +237,6 @@ def _failure(path: Path, error: Exception) -> StorageError:
         f"Events could not be stored in or read from {path}: {error}. See that there is room on the disk and "
         "that the folder can be written to; what was stored before is safe."
     )
-
-
-def connect(path: Path) -> apsw.Connection:
-    """A connection to today's tables, which are made where there are none. Raises `StorageError` for a newer file."""
-    path.touch(mode=0o600)
-    connection = apsw.Connection(str(path))
-    try:
-        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        connection.pragma("synchronous", "normal")
-        connection.pragma("secure_delete", "on")  # what is struck out of a session is not to stay here
-        connection.pragma("journal_mode", "wal")
-        connection.transaction_mode = "IMMEDIATE"
-        with connection:
-            version = int(connection.pragma("user_version"))
-            if version > _VERSION:
-                raise StorageError(f"{path} was written by a newer agentcli: update agentcli.")
-            if version == 0:
-                connection.execute(_TABLES)
-                connection.pragma("user_version", _VERSION)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def forget_streams(path: Path, stream_ids: Sequence[str]) -> None:
-    """Remove streams from a store that may be open elsewhere, with every byte of them. Raises `StorageError`."""
-    try:
-        with closing(connect(path)) as connection:
-            with connection:
-                for stream_id in stream_ids:
-                    remove_streams(connection, "id = ?", stream_id)
-            connection.pragma("wal_checkpoint", "truncate")
-    except apsw.Error as error:
-        raise StorageError(f"What servers keep of these sessions stays in {path}: {error}.") from error
 
 
 def remove_streams(db: apsw.Connection, which: str, value: float | str) -> None:

@@ -34,7 +34,8 @@ T = TypeVar("T")
 # to the trash. A result's id is its call's id, which a model may use again. `used` grows with each use of any session:
 # unlike `updated` it holds when the clock was wrong. `checksum` is the CRC-32 of the body's bytes, NULL in old rows.
 # `changes_of_files` is for blame. `words` is the search index, which keeps no text: its rowid is the entry's `n`.
-_TABLES = """
+# `streams` and `events` are what servers send to their readers; a stream that is removed leaves its last id.
+_SESSIONS = """
 CREATE TABLE sessions (
     id TEXT NOT NULL,
     trashed INTEGER NOT NULL DEFAULT 0,
@@ -72,6 +73,24 @@ CREATE VIRTUAL TABLE words USING fts5(
     text, content='', contentless_delete=1, tokenize='unicode61 remove_diacritics 0'
 );
 """
+_STREAMS = """
+CREATE TABLE streams (
+    number INTEGER PRIMARY KEY,
+    id TEXT NOT NULL UNIQUE,
+    status TEXT NOT NULL,
+    last_id INTEGER NOT NULL,
+    note TEXT NOT NULL,
+    touched REAL NOT NULL,
+    is_there INTEGER NOT NULL
+) STRICT;
+CREATE TABLE events (
+    stream INTEGER NOT NULL REFERENCES streams (number),
+    id INTEGER NOT NULL,
+    data BLOB NOT NULL,
+    PRIMARY KEY (stream, id)
+) STRICT, WITHOUT ROWID;
+"""
+_BY_TIME = "CREATE INDEX streams_by_time ON streams (touched) WHERE is_there;"
 
 # In version 4 a fork shared the entries of `forked_from` up to the number `forked_at`, and had none of its own before.
 _FROM_4 = f"""
@@ -81,7 +100,7 @@ DROP INDEX sessions_by_use;
 DROP INDEX changes_of_files;
 DROP TABLE words;
 DROP TABLE indexed;
-{_TABLES}
+{_SESSIONS}{_STREAMS}{_BY_TIME}
 INSERT INTO sessions (id, cwd, name, user_id, title, created, updated, used)
 SELECT id, cwd, name, user_id, title, created, updated, used FROM old_sessions;
 CREATE TEMP TABLE numbers AS SELECT session_id, seq, row_number() OVER (ORDER BY time, seq) AS n FROM old_entries;
@@ -106,7 +125,8 @@ UPDATE sessions SET last_prompt = coalesce((
     WHERE session_id = sessions.id AND kind = 'user') WHERE prompt <> '' ORDER BY seq DESC LIMIT 1
 ), '');
 """  # noqa: S608 - constants of this module
-_STEPS = {4: _FROM_4}  # from each released version to the next
+# From each released version to this one. Version 1 is that of a file with streams alone.
+_STEPS = {0: _SESSIONS + _STREAMS + _BY_TIME, 1: _SESSIONS + _BY_TIME, 4: _FROM_4}
 
 
 class NotWritable(StorageError):
@@ -114,7 +134,12 @@ class NotWritable(StorageError):
 
 
 def open_sessions(
-    path: Path, on_notice: Callable[[str], None], restore: Callable[[Path], str], may_replace: bool
+    path: Path,
+    on_notice: Callable[[str], None],
+    restore: Callable[[Path], str],
+    may_replace: bool,
+    *,
+    synchronous: str = "full",
 ) -> apsw.Connection:
     """Connect to the file of the sessions.
 
@@ -123,15 +148,17 @@ def open_sessions(
     """
     make_private_folder(path.parent)
     try:
-        return connect(path, on_notice)
+        return connect(path, on_notice, synchronous=synchronous)
     except (apsw.NotADBError, apsw.CorruptError):
         if not may_replace:
             raise
     on_notice(restore(path))
-    return connect(path, on_notice)
+    return connect(path, on_notice, synchronous=synchronous)
 
 
-def connect(path: Path, on_notice: Callable[[str], None] = lambda text: None) -> apsw.Connection:
+def connect(
+    path: Path, on_notice: Callable[[str], None] = lambda text: None, *, synchronous: str = "full"
+) -> apsw.Connection:
     """A connection for writing to today's tables, which are made where there are none.
 
     A file that is not ours is refused before anything of it is changed.
@@ -140,7 +167,7 @@ def connect(path: Path, on_notice: Callable[[str], None] = lambda text: None) ->
     connection = apsw.Connection(str(path))
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
-        connection.pragma("synchronous", "full")
+        connection.pragma("synchronous", synchronous)
         connection.transaction_mode = "IMMEDIATE"
         _add_functions(connection)
         if connection.pragma("user_version") != VERSION:
@@ -160,7 +187,7 @@ def connect(path: Path, on_notice: Callable[[str], None] = lambda text: None) ->
 
 def connect_to_memory() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
-    connection.execute(_TABLES)
+    connection.execute(_STEPS[0])
     connection.pragma("foreign_keys", "on")
     return connection
 
@@ -206,9 +233,8 @@ def checked_version(connection: apsw.Connection) -> int:
             f"{connection.filename} was written by a newer agentcli (version {version}, this one knows {VERSION}): "
             "update agentcli."
         )
-    if version not in (0, *_STEPS, VERSION) or (
-        version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").get
-    ):
+    tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    if version not in (*_STEPS, VERSION) or (version == 0 and tables) or (version == 1 and "streams" not in tables):
         raise StorageError(f"{connection.filename} belongs to another program: move it away.")
     return version
 
@@ -216,15 +242,16 @@ def checked_version(connection: apsw.Connection) -> int:
 def _bring_up(connection: apsw.Connection, on_notice: Callable[[str], None]) -> None:
     """Make the tables, or those of an older file into today's; such a file is copied first."""
     version = checked_version(connection)
-    if version == 0:
-        connection.execute(_TABLES)
-    elif version < VERSION:
+    if version == VERSION:  # another program was faster
+        return
+    if version:
         kept = free_name(path := Path(connection.filename), f".v{version}")
         with vacuum_into(path, kept):  # by another connection, since this one writes
             pass
         on_notice(f"The session database is brought up to this version of agentcli: {kept} is the one of before.")
-        for step in range(version, VERSION):
-            connection.execute(_STEPS[step])
+        for suffix in ("", "-wal", "-shm") if version == 4 else ():  # its streams, which sessions tell again
+            Path(f"{path.with_name('events.db')}{suffix}").unlink(missing_ok=True)
+    connection.execute(_STEPS[version])
     connection.pragma("user_version", VERSION)
 
 

@@ -189,11 +189,13 @@ class SqliteSessions(TableSessions):
         return holder_of(self.path, session_id)
 
     async def _forget_streams(self, session_ids: Sequence[str]) -> None:
-        events = self.path.with_name("events.db")
-        if events.exists():
-            from agentcli.infra.event_log.sqlite import forget_streams as forget
+        from agentcli.infra.event_log.sqlite import remove_streams
 
-            await asyncio.to_thread(forget, events, session_ids)
+        def work(db: apsw.Connection) -> None:
+            for id in session_ids:
+                remove_streams(db, "id = ?", id)
+
+        await self._writer.call(work)
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
