@@ -227,6 +227,8 @@ def _events(config: Config) -> EventStore:
         from agentcli.infra.event_log.redis import RedisEvents
 
         return RedisEvents(config.settings.serve.redis)
+    for file in config.paths.state.glob("events.db*"):  # streams of an earlier version: sessions tell them again
+        file.unlink(missing_ok=True)
     return SqliteEvents(config.paths.sessions)
 
 

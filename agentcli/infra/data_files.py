@@ -27,7 +27,7 @@ _CHUNK = 1024 * 1024
 
 
 class Bounds(Struct, frozen=True):
-    """How long files are kept from their creation on, how large all are together, and how often that is seen to."""
+    """Limits of the age of files from their creation on and of their size together, and how often they are applied."""
 
     max_age_hours: float = 24.0
     max_size_gb: float = 10.0

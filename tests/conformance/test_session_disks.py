@@ -17,7 +17,7 @@ from agentcli.agent.interfaces import SessionStore
 from agentcli.conversation.entries import Body, ContextNote, Entry, Unreadable, User
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.database import lock_session
-from agentcli.infra.sessions.fsck import Report, check, make_copy, repair
+from agentcli.infra.sessions.fsck import CheckReport, check, make_copy, repair
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Text
 from tests.conformance.disks import disk, tiny_disk
@@ -170,7 +170,7 @@ async def a_filled_store(folder: Path, chance: random.Random) -> tuple[Path, dic
     return path, {id: await read(path, id) for id in (*ids, fork.session_id)}
 
 
-async def checked_repair(path: Path, before: dict[str, list[Entry]]) -> Report | None:
+async def checked_repair(path: Path, before: dict[str, list[Entry]]) -> CheckReport | None:
     """What the repair says; every way ends in a sound file with every entry, or in a clear answer."""
     damage = path.read_bytes()
     try:

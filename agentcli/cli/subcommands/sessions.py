@@ -24,7 +24,7 @@ from agentcli.frontends.export.documents import Form, document, form_of
 from agentcli.frontends.export.documents import shown as as_json
 from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.processes.environment import credentials_in
-from agentcli.infra.sessions.fsck import Report, check, repair
+from agentcli.infra.sessions.fsck import CheckReport, check, repair
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.messages import Message
 from agentcli.safety.secrets.masking import Masker
@@ -278,9 +278,9 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _copies(database: Path) -> list[Path]:
-    """Files that may hold what was in the database: damaged ones, and the trash of earlier versions."""
-    damaged = database.parent.glob(f"{database.name}.damaged-*")
-    return sorted((*damaged, *(database.parent / "trash").glob("*.jsonl")))
+    """Files of earlier versions, or damaged ones, that may hold what was in the database."""
+    patterns = (f"{database.name}.damaged-*", "trash/*.jsonl", "events.db")
+    return sorted(file for pattern in patterns for file in database.parent.glob(pattern))
 
 
 def _confirmed(session_id: str, yes: bool) -> SessionInfo:
@@ -316,7 +316,7 @@ def fsck(
     raise typer.Exit(0 if report.is_healthy else 1)
 
 
-def _report_faults(report: Report, repairs: bool) -> None:
+def _report_faults(report: CheckReport, repairs: bool) -> None:
     for fault in report.found[:_MOST_TOLD]:
         tell(fault.text)
     if len(report.found) > _MOST_TOLD:

@@ -64,7 +64,7 @@ class Arrivals:
     async def wait(
         self, stream_id: str, look: Callable[[], Awaitable[Sequence[StreamEvent]]], wait_s: float
     ) -> Sequence[StreamEvent]:
-        """What `look` finds, now or once something arrives within `wait_s` seconds."""
+        """Return the events that `look` finds, now or once something arrives within `wait_s` seconds."""
         if wait_s <= 0:
             return await look()
         arrived = asyncio.Event()

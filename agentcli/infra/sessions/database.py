@@ -249,8 +249,6 @@ def _bring_up(connection: apsw.Connection, on_notice: Callable[[str], None]) -> 
         with vacuum_into(path, kept):  # by another connection, since this one writes
             pass
         on_notice(f"The session database is brought up to this version of agentcli: {kept} is the one of before.")
-        for suffix in ("", "-wal", "-shm") if version == 4 else ():  # its streams, which sessions tell again
-            Path(f"{path.with_name('events.db')}{suffix}").unlink(missing_ok=True)
     connection.execute(_STEPS[version])
     connection.pragma("user_version", VERSION)
 

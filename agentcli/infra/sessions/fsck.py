@@ -66,7 +66,7 @@ UPDATE entries SET parent_id = (
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong; `kind` is `file`, `checksum`, `parent` or `order`."""
+    """One thing that is wrong; `kind` is `file`, `checksum`, `parent` or `order`."""
 
     kind: str
     text: str
@@ -74,8 +74,8 @@ class Fault(msgspec.Struct, frozen=True):
     entry_id: str = ""
 
 
-class Report(msgspec.Struct, frozen=True):
-    """What was found; after a repair also what is left, and where the damaged file is kept.
+class CheckReport(msgspec.Struct, frozen=True):
+    """The faults that were found; after a repair also those that are left, and where the damaged file is kept.
 
     `restored_from` is when the copy was made that took the place of the file, in seconds since 1970; 0 where the file
     itself could be repaired.
@@ -100,14 +100,14 @@ class Report(msgspec.Struct, frozen=True):
         return f"what was stored until {made} is restored from the copy of that time"
 
 
-def check(path: Path) -> Report:
+def check(path: Path) -> CheckReport:
     """Raises `StorageError` for a file that is not ours, or that cannot be opened."""
     found = _faults(path) if path.exists() else []
-    return Report(str(path), found, found)
+    return CheckReport(str(path), found, found)
 
 
 def first_damage(path: Path, *, within_s: float) -> str:
-    """What SQLite finds wrong with the file first; empty if it finds nothing in that time, or cannot open it."""
+    """The first fault that SQLite finds in the file; empty if it finds none in that time, or cannot open it."""
     until = time.monotonic() + within_s
     try:
         with closing(open_raw(path)) as db:
@@ -156,7 +156,7 @@ def is_copy_due(path: Path) -> bool:
 
 @contextmanager
 def copying(path: Path, *, timeout_s: float) -> Iterator[None]:
-    """While nobody else makes a copy. Raises `filelock.Timeout`."""
+    """Keep others from making a copy meanwhile. Raises `filelock.Timeout`."""
     with filelock.FileLock(path.parent / "locks" / f"{path.name}.copy", timeout=timeout_s):
         yield
 
@@ -196,7 +196,7 @@ def wipe(path: Path) -> None:
 # Repairing.
 
 
-def repair(path: Path, *, even_if_open: bool = False) -> Report:
+def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
     """Put a sound file in the place of one with faults; the other one is kept beside it.
 
     Damaged entries come from the copy, or give way to a note. A file that cannot be read through is replaced by the
@@ -222,7 +222,7 @@ def repair(path: Path, *, even_if_open: bool = False) -> Report:
         if not even_if_open:
             _refuse_open_sessions(path)  # one that was opened meanwhile counts on what the old file holds
         _swap(path, old, new, kept)
-    return Report(str(path), before.found, [], str(kept), restored_from)
+    return CheckReport(str(path), before.found, [], str(kept), restored_from)
 
 
 def replace_damaged(path: Path) -> str:

@@ -105,7 +105,7 @@ class Ownership(Protocol):
     async def release(self) -> None: ...
 
 
-class NewSession(msgspec.Struct, kw_only=True):
+class UnstoredSession(msgspec.Struct, kw_only=True):
     """A session that is stored together with its first entries, after the first `shared` ones of its `source`."""
 
     id: str
@@ -122,7 +122,7 @@ class TableLog:
 
     def __init__(self, session_id: str, queue: WorkQueue, owner: Ownership, *, last: str | None, last_seq: int) -> None:
         self.session_id = session_id
-        self.new: NewSession | None = None  # until it is stored
+        self.new: UnstoredSession | None = None  # until it is stored
         self._queue = queue
         self._owner = owner
         self._last = last
@@ -167,12 +167,12 @@ class TableLog:
         await self._owner.release()
 
 
-async def store_entries(db: Tables, session: NewSession | str, *parts: Stored) -> None:
+async def store_entries(db: Tables, session: UnstoredSession | str, *parts: Stored) -> None:
     """Store those that are not there yet, after the session itself where it is new.
 
     Raises `StorageError` when what that was forked from was removed before.
     """
-    if isinstance(session, NewSession):
+    if isinstance(session, UnstoredSession):
         if not await is_stored(db, session.id):
             await _store_session(db, session)
         session = session.id
@@ -183,7 +183,7 @@ async def store_entries(db: Tables, session: NewSession | str, *parts: Stored) -
     await _touch(db, session, [entry for part in parts for entry in part.entries])
 
 
-async def _store_session(db: Tables, new: NewSession) -> None:
+async def _store_session(db: Tables, new: UnstoredSession) -> None:
     if new.source:  # first of all: work that fails has changed nothing
         await db.lock_copies(alone=False)
         at = "SELECT id FROM entries WHERE session_id = :source AND trashed = 0 AND seq = :shared"

@@ -9,7 +9,7 @@ from agentcli.agent.interfaces import Stored
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse
 from agentcli.infra.sessions.database import connect_to_memory
-from agentcli.infra.sessions.log import NewSession, Ownership, Tables, Work, WorkQueue, store_entries
+from agentcli.infra.sessions.log import Ownership, Tables, UnstoredSession, Work, WorkQueue, store_entries
 from agentcli.infra.sessions.sqlite import SqliteQueue, T, in_sqlite
 from agentcli.infra.sessions.store import TableSessions
 from agentcli.infra.sqlite_writer import MemoryWriter
@@ -45,7 +45,7 @@ class MemorySessions(TableSessions):
 
     def hold(self, session_id: str, entries: Sequence[Entry], *, cwd: Path, user_id: str = "") -> None:
         """Have a session with these entries, as it was kept elsewhere."""
-        new = NewSession(id=session_id, cwd=folder_text(cwd), name="", user_id=user_id)
+        new = UnstoredSession(id=session_id, cwd=folder_text(cwd), name="", user_id=user_id)
         self._writer.run(in_sqlite(lambda db: store_entries(db, new, Stored(tuple(entries), 1))))
 
     async def _run(self, work: Work[T]) -> T:

@@ -96,7 +96,7 @@ def words_in(text: str) -> list[str]:
 
 
 def text_of(body: Body) -> str:
-    """What a search looks at: not the model's thinking, nor what agentcli told it."""
+    """The text that a search looks at: not the model's thinking, nor system reminders."""
     match body:
         case User(is_reminder=False) as user:
             return user.text

@@ -1,4 +1,4 @@
-"""What every store of sessions in tables does."""
+"""Stores sessions in tables, in whatever database these are."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import log as tables
 from agentcli.infra.sessions.ids import new_id as made_id
 from agentcli.infra.sessions.ids import position_of
-from agentcli.infra.sessions.log import NewSession, Ownership, TableLog, Tables, Work, WorkQueue
+from agentcli.infra.sessions.log import Ownership, TableLog, Tables, UnstoredSession, Work, WorkQueue
 from agentcli.settings.paths import folder_text
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ class TableSessions:
     async def create(
         self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
     ) -> SessionLog:
-        new = NewSession(id=session_id or made_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
+        new = UnstoredSession(id=session_id or made_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         return await self._create(new, has_given_id=session_id is not None)
 
-    async def _create(self, new: NewSession, *, has_given_id: bool) -> SessionLog:
+    async def _create(self, new: UnstoredSession, *, has_given_id: bool) -> SessionLog:
         owner = await self._own(new.id)
         try:
             if has_given_id and await self._read(lambda db: tables.is_stored(db, new.id)):
@@ -95,7 +95,7 @@ class TableSessions:
         info, entries = await self.load(session_id)
         entries = entries[: position_of(at, [entry.id for entry in entries]) + 1]
         self._report_unreadable(info.id, entries)
-        new = NewSession(id=new_id or made_id(), cwd=folder_text(cwd), name=name, user_id=info.user_id)
+        new = UnstoredSession(id=new_id or made_id(), cwd=folder_text(cwd), name=name, user_id=info.user_id)
         if entries:
             new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
         return await self._create(new, has_given_id=new_id is not None), entries
@@ -143,7 +143,7 @@ class TableSessions:
         return await self._read(work)
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
-        """What was stored since a time, of one session (by its id, its start, or its name) or of all, or of a user."""
+        """Add up usage since a time: of one session (by its id, its start, or its name), of a user, or of all."""
         from agentcli.agent.accounting.usage import UsageCollector
 
         async def work(db: Tables) -> UsageCollector:
