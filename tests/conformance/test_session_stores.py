@@ -1347,7 +1347,7 @@ async def test_a_full_disk_ends_turns_with_a_sentence_and_prints_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     thinks = {"text": "x" * 20_000, "tool_calls": [call("think", thought=one) for one in "ab"]}
-    with tiny_disk(tmp_path, "150k") as disk:
+    with tiny_disk(tmp_path, "200k") as disk:
         async with on_disk(disk) as store, on_stage(tmp_path, [thinks] * 12, log=await store.create(cwd=HERE)) as stage:
             for _ in range(2):
                 ended = await stage.ask("y" * 30_000)
