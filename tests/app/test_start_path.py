@@ -11,7 +11,7 @@ from tests.app.running import Place
 from tests.conformance.replies import anthropic_reply
 from tests.conformance.servers import anthropic_server
 
-# The modules of ours on the way to an answer without calls, from a scripted model. One that joins them costs every start
+# The modules of ours on the way to an answer without calls, from a scripted model. One that joins them costs each start
 # some tenths of a millisecond: it is added here only if each answer needs it.
 NEEDED = set(Path(__file__).with_name("start_modules.txt").read_text("utf-8").split())
 # Those in place of the scripted provider's, for a model that is reached over HTTP.
