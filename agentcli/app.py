@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from agentcli.agent.calls.asking import asking_outside_calls
+from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.calls.recording import account_for_interrupted
-from agentcli.agent.calls.scopes import CallServices, SessionCalls
+from agentcli.agent.calls.run import asking_outside_calls
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice

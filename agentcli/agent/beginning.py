@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from agentcli.agent.accounting.budgets import MemoryAccount
-from agentcli.agent.calls.scopes import TurnCalls
+from agentcli.agent.calls.model import TurnCalls
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.request import add_notes
 from agentcli.agent.runtime import Runtime

@@ -10,7 +10,7 @@ from agentcli.conversation.entries import User, reminder
 from agentcli.errors import UserError
 
 if TYPE_CHECKING:
-    from agentcli.agent.calls.scopes import Call, SessionCalls
+    from agentcli.agent.calls.model import Call, SessionCalls
     from agentcli.agent.events import ApprovalRequested
     from agentcli.agent.turn_log import Turn
 

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
-from agentcli.agent.calls.record import CallRecord
+from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.entries import Entry
 from agentcli.llm.messages import ToolResult, ToolUse, Usage
 
@@ -16,6 +16,16 @@ EventName = Literal[
     "PreCompact", "PostCompact",
 ]  # fmt: skip
 Decision = Literal["", "allow", "ask", "deny"]
+
+
+class CallRecord(Struct, frozen=True):
+    """`id` is the model's, `caller` the id of the agent that made the call, `mode` the mode it is judged by."""
+
+    id: str
+    tool: str
+    version: str
+    caller: str
+    mode: Mode
 
 
 class TurnHooks(Protocol):

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from agentcli.agent.calls.scopes import Decide
+from agentcli.agent.calls.model import Decide
 from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Emit
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec import Struct, to_builtins
 
 from agentcli.agent.events import Done, Event, TurnEnded, TurnFailed, TurnStarted
-from agentcli.agent.result_object import result_object, usage_object
-from agentcli.agent.session import Session
-from agentcli.conversation.evidence import Claim
+from agentcli.errors import UsageError
+from agentcli.llm.messages import Usage
 
 if TYPE_CHECKING:
-    from agentcli.agent.answer_schema import AnswerSchema
+    from agentcli.agent.session import Session
+    from agentcli.conversation.evidence import Claim
 
 INTERRUPTED_EXIT = 130
 EXIT_CODES = {
@@ -146,3 +149,109 @@ def exit_code(end: Done | TurnFailed, demands: Demands) -> int:
     if code == 0 and demands.no_denials and end.denials:
         return DENIED_EXIT
     return UNPROVEN_EXIT if code == 0 and demands.lack_evidence(end) else code
+
+
+def result_object(subtype: str, text: str, *, session_id: str = "", reason: str = "") -> dict[str, Any]:
+    """A run that asked no model. Durations are milliseconds, costs USD (null where unknown)."""
+    return {
+        "type": "result",
+        "subtype": subtype,
+        "is_error": subtype != "success",
+        "result": text,
+        "structured_output": None,
+        "session_id": session_id,
+        "num_turns": 0,
+        "duration_ms": 0,
+        "duration_api_ms": 0,
+        "total_cost_usd": 0.0,
+        "usage": usage_object(Usage()),
+        "model_usage": {},
+        "permission_denials": [],
+        "claims": [],
+        "terminal_reason": reason or subtype,
+        "uuid": _uuid4(),
+    }
+
+
+def usage_object(usage: Usage) -> dict[str, int]:
+    return {
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cache_creation_input_tokens": usage.cache_creation_input_tokens,
+        "cache_read_input_tokens": usage.cache_read_input_tokens,
+    }
+
+
+def to_json_line(value: Any) -> bytes:
+    """One line of UTF-8; a line separator inside a string never splits it, since only \\n ends a line."""
+    return msgspec.json.encode(value) + b"\n"
+
+
+def _uuid4() -> str:
+    """RFC 9562 §5.4. Ours because a signal handler may need it, which must not import."""
+    random = int.from_bytes(os.urandom(16))
+    digits = f"{random & ~(0xF << 76) & ~(0b11 << 62) | 4 << 76 | 0b10 << 62:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+_FENCED = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
+_LONGEST_PROBLEM = 500  # characters of what a validator says
+
+
+class AnswerSchema:
+    """`schema` is a JSON Schema, by default of 2020-12. Raises `UsageError` for what is none."""
+
+    most_tries = 2  # how often the model is asked again
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        import jsonschema  # 60 ms
+        from referencing.exceptions import Unresolvable
+
+        self.schema = schema
+        self._unanswerable = (Unresolvable, RecursionError)
+        self._best_match = jsonschema.exceptions.best_match
+        try:
+            kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft202012Validator)
+            kind.check_schema(schema)
+            self._validator = kind(schema)
+            list(self._validator.iter_errors(None))  # what it refers to has to be there
+        except jsonschema.SchemaError as error:
+            raise UsageError(f"--json-schema is no JSON Schema: {error.message[:_LONGEST_PROBLEM]}.") from error
+        except self._unanswerable as error:
+            raise UsageError(f"--json-schema refers to what is not in it, or to itself: {error}.") from error
+
+    @property
+    def request(self) -> str:
+        """What the model is told with the prompt."""
+        shown = msgspec.json.encode(self.schema).decode()
+        return f"Your final answer has to be one JSON value and nothing else. It has to fit this JSON Schema: {shown}"
+
+    def value(self, text: str) -> Any:
+        """The value that a text is, or that stands in its only block of code. Raises `ValueError`."""
+        blocks = _FENCED.findall(text)
+        try:
+            value = msgspec.json.decode((blocks[0] if len(blocks) == 1 else text).strip())
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise ValueError(f"it is no JSON ({error})") from error
+        try:
+            problem = self._best_match(self._validator.iter_errors(value))
+        except self._unanswerable as error:
+            raise ValueError(f"it cannot be held against the schema ({error})") from error
+        if problem:
+            raise ValueError(f"{problem.json_path}: {problem.message[:_LONGEST_PROBLEM]}")
+        return value
+
+    def problem(self, text: str) -> str:
+        """Why a text does not fit; empty where it does."""
+        try:
+            self.value(text)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    @staticmethod
+    def again(problem: str) -> str:
+        """What the model is told of an answer that does not fit."""
+        return (
+            f"Your answer does not fit the JSON Schema: {problem}. Answer again, with the JSON value and nothing else."
+        )

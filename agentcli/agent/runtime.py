@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from agentcli.agent.accounting.budgets import Amounts
-from agentcli.agent.calls.scopes import SessionCalls
+from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.sources import CountTexts, estimated
 from agentcli.agent.events import Emit
@@ -25,7 +25,7 @@ from agentcli.llm.retry import RetryPolicy
 from agentcli.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
-    from agentcli.agent.answer_schema import AnswerSchema
+    from agentcli.agent.result import AnswerSchema
 
 Resolve = Callable[[AgentState], Awaitable[tuple[Provider, ModelInfo]]]
 ModelFinder = Callable[[str], ModelInfo]

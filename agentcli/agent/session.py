@@ -11,9 +11,9 @@ import msgspec
 from agentcli.agent.activity_log import log_activity
 from agentcli.agent.beginning import begin_turn, cut_turn
 from agentcli.agent.calls.client import merged
+from agentcli.agent.calls.model import TurnCalls
 from agentcli.agent.calls.own_command import own_command_entry, run_own_command, told_output
 from agentcli.agent.calls.recording import end_recording
-from agentcli.agent.calls.scopes import TurnCalls
 from agentcli.agent.event_hooks import end_session, fire
 from agentcli.agent.event_queue import Subscribers
 from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TurnFailed

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from agentcli.agent import events
 from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.batches import not_run
-from agentcli.agent.calls.scopes import TurnCalls
+from agentcli.agent.calls.model import TurnCalls
 from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
 from agentcli.agent.interfaces import Appended
 from agentcli.agent.permissions.modes import untold_mode

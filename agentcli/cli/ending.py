@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import zip_longest
 from typing import Any
 
-from agentcli.agent.result_object import result_object, to_json_line
+from agentcli.agent.result import result_object, to_json_line
 from agentcli.cli.output import WatchedOutput, warn
 from agentcli.errors import OUT_OF_MEMORY, AgentcliError, UserError, is_out_of_memory
 from agentcli.frontends.printable import printable

@@ -7,14 +7,14 @@ import asyncio
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec.structs import replace
 
 from agentcli.agent.commands.command import Commands
 from agentcli.agent.interfaces import SessionStore
-from agentcli.agent.result import INTERRUPTED_EXIT, Demands, ResultBuilder
+from agentcli.agent.result import INTERRUPTED_EXIT, AnswerSchema, Demands, ResultBuilder
 from agentcli.app import Builder
 from agentcli.cli.ending import Ending
 from agentcli.cli.options import text_or_file, unshared_stdin
@@ -29,9 +29,6 @@ from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.load import Config
 from agentcli.setup.options import Extras, SessionChoice
-
-if TYPE_CHECKING:
-    from agentcli.agent.answer_schema import AnswerSchema
 
 
 async def answer_once(config: Config, options: argparse.Namespace, prompt: str, ending: Ending) -> int:
@@ -129,8 +126,6 @@ async def _answered(
 
 def _answer_schema(given: str) -> AnswerSchema:
     """The schema of `--json-schema`, which is a file or the JSON itself. Raises `UsageError`."""
-    from agentcli.agent.answer_schema import AnswerSchema  # jsonschema: 60 ms
-
     try:
         text = given if given.lstrip().startswith("{") else Path(given).read_text("utf-8")
         return AnswerSchema(msgspec.json.decode(text, type=dict[str, Any]))

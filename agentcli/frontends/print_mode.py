@@ -20,8 +20,7 @@ from agentcli.agent.events import (
     TurnEnded,
     TurnFailed,
 )
-from agentcli.agent.result import Demands, ResultBuilder, exit_code, unproven
-from agentcli.agent.result_object import to_json_line
+from agentcli.agent.result import Demands, ResultBuilder, exit_code, to_json_line, unproven
 from agentcli.agent.session import Session
 from agentcli.conversation.titles import shortened
 from agentcli.frontends.printable import PrintableStream, printable

@@ -10,7 +10,7 @@ import uuid
 from typing import Any
 
 from agentcli.agent.events import Done
-from agentcli.agent.result_object import usage_object
+from agentcli.agent.result import usage_object
 
 _CUT = ("max_tokens", "max_turns", "max_budget")  # ends that leave an answer unfinished
 

@@ -33,7 +33,7 @@ from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Tool
 
 if TYPE_CHECKING:
-    from agentcli.agent.answer_schema import AnswerSchema
+    from agentcli.agent.result import AnswerSchema
     from agentcli.extensions.mcp.client import MCPClient
     from agentcli.tools.web.searching import SearchProvider
 

@@ -16,10 +16,9 @@ from msgspec import Struct
 
 import agentcli
 from agentcli import Agent, AgentFailed, Settings, tool
-from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.events import ApprovalRequested, ClientToolRequested, Done, EntryStored, TextDelta, ToolFinished
 from agentcli.agent.events import Compaction as Compacted
-from agentcli.agent.hooks import HookAnswer, NoHooks
+from agentcli.agent.hooks import CallRecord, HookAnswer, NoHooks
 from agentcli.agent.ops import ClientResult
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Compaction

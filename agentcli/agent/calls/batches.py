@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 
+from agentcli.agent.calls.model import Call, TurnCalls
 from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.calls.run import run_call
-from agentcli.agent.calls.scopes import Call, TurnCalls
 from agentcli.agent.events import Steered
 from agentcli.conversation.entries import Result
 from agentcli.llm.messages import ToolResult, ToolUse

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agentcli.agent.calls.model import Ask, Call, TurnCalls, at_once
 from agentcli.agent.calls.run import run_call
-from agentcli.agent.calls.scopes import Ask, Call, TurnCalls, at_once
 from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Body

@@ -6,8 +6,8 @@ import asyncio
 import os
 from signal import SIGINT
 
+from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.calls.report import Report
-from agentcli.agent.calls.scopes import SessionCalls
 from agentcli.agent.events import Emit
 from agentcli.conversation.entries import Body, ContextNote, Result, User
 from agentcli.errors import ToolError

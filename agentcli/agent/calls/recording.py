@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from agentcli.agent.calls.scopes import Call, SessionCalls
+from agentcli.agent.calls.model import Call, SessionCalls
 from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.conversation.entries import Entry

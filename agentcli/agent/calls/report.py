@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.events import CallError, Emit, OutputDelta, ToolFinished, ToolStarted
+from agentcli.agent.hooks import CallRecord
 from agentcli.agent.masking import Mask
 from agentcli.conversation.entries import Result
 from agentcli.errors import Declined, ToolError

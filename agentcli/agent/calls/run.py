@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import errno
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from agentcli.agent.calls.asking import asking
+from agentcli.agent.calls.model import SAME_CALL_LIMIT, Call, CallServices, SessionCalls, SkillsInUse, SubagentRuns
 from agentcli.agent.calls.observe import asked_level, observed
-from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.calls.recording import recorded
-from agentcli.agent.calls.retry import run_with_retries
-from agentcli.agent.calls.scopes import SAME_CALL_LIMIT, Call, CallServices, SkillsInUse, SubagentRuns
 from agentcli.agent.calls.trying import Try, may_be_tried, try_first
 from agentcli.agent.event_hooks import fire_about
-from agentcli.agent.events import Denial
-from agentcli.agent.hooks import HookAnswer
+from agentcli.agent.events import ApprovalRequested, Denial
+from agentcli.agent.hooks import CallRecord, HookAnswer
 from agentcli.agent.masking import Mask
+from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import Permitted, Question, ask_person, grant
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.exposure import decide_with_exposure
 from agentcli.agent.permissions.judge import judge
 from agentcli.conversation.entries import CallDenied, Result, reminder
-from agentcli.errors import ToolError, UsageError
-from agentcli.llm.messages import Text
-from agentcli.tools.tool import Tool, ToolContext, Workspace
+from agentcli.errors import ToolError, ToolErrorKind, UsageError, errno_name
+from agentcli.llm.messages import Text, ToolUse
+from agentcli.tools.tool import Ask, Tool, ToolContext, ToolOutput, Workspace
 from agentcli.tools.tool import ToolOutput as Output
 
 LARGEST_ARGUMENTS = 10 * 1024 * 1024  # bytes
@@ -297,3 +298,88 @@ async def _run_session_tool(call: Call, arguments: Any) -> Output:
     except UsageError as error:
         raise ToolError(str(error), kind="validation_error") from error
     return await body.answer(call, arguments)
+
+
+def asking(call: Call) -> Ask | None:
+    """What a tool asks the person with; None where nobody can be asked.
+
+    Such a question is no entry: a call that has begun is not begun again after a crash, so it would not be asked again.
+    """
+    ask, numbers = call.turn.session.ask, count(1)
+    if ask is None:
+        return None
+
+    async def asked(question: str, options: Sequence[str]) -> str | None:
+        request = ApprovalRequested(
+            f"{call.use.id}-{next(numbers)}", call.use, question, "", "", kind="ask", options=tuple(options)
+        )
+        since = time.perf_counter()
+        try:
+            answer = await ask(request, None)
+        finally:
+            call.report.waited_s += time.perf_counter() - since
+        return answer.comment if isinstance(answer, Approve) and answer.allowed else None
+
+    return asked
+
+
+def asking_outside_calls(calls: SessionCalls) -> Ask:
+    """What asks the person about something that no call of the model's is about; None is answered where nobody is."""
+    numbers = count(1)
+
+    async def asked(question: str, options: Sequence[str]) -> str | None:
+        if (ask := calls.ask) is None:
+            return None
+        id = f"question-{next(numbers)}"
+        use = ToolUse(id, "ask_user", {"question": question, "options": list(options)})
+        answer = await ask(ApprovalRequested(id, use, question, "", "", kind="ask", options=tuple(options)), None)
+        return answer.comment if isinstance(answer, Approve) and answer.allowed else None
+
+    return asked
+
+
+LONGEST_LIMIT_S = 300.0
+
+# What is the same at the next try; all else may pass.
+_LASTING: dict[int, ToolErrorKind] = {
+    errno.EACCES: "permission_denied",
+    errno.EPERM: "permission_denied",
+    errno.EROFS: "permission_denied",
+    errno.ENOENT: "not_found",
+}
+
+
+class Attempts(Struct, frozen=True):
+    """What came of all tries. `last_error` is the failure before the last try, empty when the first one did."""
+
+    output: ToolOutput
+    retry_count: int = 0
+    last_error: str = ""
+
+
+async def run_with_retries(tool: Tool, run: Callable[[], Awaitable[ToolOutput]]) -> Attempts:
+    """Raises `ToolError` with `retry_count` and `last_error` set; what else goes wrong is an internal_error."""
+    limit, retries, last_error = tool.time_limit_s, 0, ""
+    while True:
+        try:
+            return Attempts(await _within(tool.name, limit, run), retries, last_error)
+        except ToolError as error:
+            again = tool.may_be_repeated and error.kind in tool.retry.retry_on and retries < tool.retry.most
+            if not again:
+                error.retry_count, error.last_error = retries, last_error
+                raise
+            await asyncio.sleep(error.retry_after or tool.retry.delay(retries))
+            retries, last_error = retries + 1, str(error)
+            limit = None if limit is None else max(limit, min(limit * 2, LONGEST_LIMIT_S))
+
+
+async def _within(name: str, limit_s: float | None, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
+    try:
+        async with asyncio.timeout(limit_s) as limit:
+            return await run()
+    except TimeoutError as error:
+        took = f"took longer than {limit_s:g} s" if limit.expired() else f"ran out of time: {error or 'no answer'}"
+        raise ToolError(f"{name} {took}.", kind="timeout") from error
+    except OSError as error:
+        kind = _LASTING.get(error.errno or 0, "resource_error")
+        raise ToolError(f"{name} failed: {error}.", kind=kind, code=errno_name(error)) from error

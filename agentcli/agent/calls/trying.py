@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentcli.agent.calls.model import Call
 from agentcli.agent.calls.recording import recorded
-from agentcli.agent.calls.scopes import Call
 from agentcli.agent.calls.try_texts import (
     Chosen,
     answer_told,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentcli.agent.calls.scopes import Call
+from agentcli.agent.calls.model import Call
 from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import NOBODY_LEFT

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from agentcli.agent.calls.scopes import Call, Decide
+from agentcli.agent.calls.model import Call, Decide
 from agentcli.agent.calls.trying import Try, may_be_tried
 from agentcli.agent.event_hooks import asked_hooks
 from agentcli.agent.events import ApprovalRequested, Notice

@@ -11,7 +11,7 @@ import stat
 import sys
 from pathlib import Path
 
-from agentcli.agent.result_object import to_json_line
+from agentcli.agent.result import to_json_line
 from agentcli.cli.acp_sessions import load_for
 from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import SERVER_FLAGS, server_parser

@@ -16,8 +16,8 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 import msgspec
 import typer
 
+from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.run import run_call
-from agentcli.agent.calls.scopes import Call, SessionCalls, TurnCalls
 from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.state import AgentState

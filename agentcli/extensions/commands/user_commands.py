@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentcli.agent.calls.scopes import SessionCalls
+from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
 from agentcli.agent.permissions.exposure import decide_with_exposure
 from agentcli.agent.permissions.judge import judge

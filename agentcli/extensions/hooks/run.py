@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.events import Emit, HookRan, Notice
-from agentcli.agent.hooks import Decision, EventAnswer, EventName
+from agentcli.agent.hooks import CallRecord, Decision, EventAnswer, EventName
 from agentcli.extensions.hooks.specs import (
     HookSpec,
     ProcessEnd,

@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from agentcli.agent.calls.scopes import SessionCalls
+from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.state import AgentState

@@ -17,7 +17,7 @@ from agentcli.settings.paths import home_of, project_root
 from agentcli.settings.trust import SKILL_FOLDERS, project_places
 
 if TYPE_CHECKING:
-    from agentcli.agent.calls.scopes import SkillsInUse
+    from agentcli.agent.calls.model import SkillsInUse
     from agentcli.agent.session import Session
 
 _MOST_TOLD = 3

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import structs
 
-from agentcli.agent.calls.scopes import Call, SessionCalls, SkillsInUse
+from agentcli.agent.calls.model import Call, SessionCalls, SkillsInUse
 from agentcli.agent.events import Notice
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.permissions.rules import ALIASES, Rule, parse_rule

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from agentcli.agent.accounting.budgets import in_words
-from agentcli.agent.calls.scopes import Ask, Call, Decide, SessionCalls
+from agentcli.agent.calls.model import Ask, Call, Decide, SessionCalls
 from agentcli.agent.events import (
     ApprovalRequested,
     ApprovalSettled,

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentcli.agent.accounting.budgets import MemoryAccount
 from agentcli.agent.accounting.usage import UsageCollector
-from agentcli.agent.calls.scopes import SessionCalls
+from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentcli.agent.result_object import usage_object
+from agentcli.agent.result import usage_object
 from agentcli.conversation.entries import (
     Assistant,
     Compaction,

@@ -32,8 +32,7 @@ from agentcli.agent.events import (
     TurnStarted,
     UsageReported,
 )
-from agentcli.agent.result import NO_DEMANDS, Demands, ResultBuilder
-from agentcli.agent.result_object import usage_object
+from agentcli.agent.result import NO_DEMANDS, Demands, ResultBuilder, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry
 from agentcli.frontends.json_forms.entry_objects import reply_or_result, system_object

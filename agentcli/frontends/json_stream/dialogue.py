@@ -10,8 +10,15 @@ from typing import Any, BinaryIO
 from agentcli.agent import ops
 from agentcli.agent.commands.command import SKILLS
 from agentcli.agent.events import Done, Event, Notice, TakenOver, TurnFailed
-from agentcli.agent.result import DENIED_EXIT, INTERRUPTED_EXIT, MISFIT_EXIT, UNPROVEN_EXIT, Demands, exit_code
-from agentcli.agent.result_object import to_json_line
+from agentcli.agent.result import (
+    DENIED_EXIT,
+    INTERRUPTED_EXIT,
+    MISFIT_EXIT,
+    UNPROVEN_EXIT,
+    Demands,
+    exit_code,
+    to_json_line,
+)
 from agentcli.agent.session import Session
 from agentcli.agent.usage_limits import awaited_reset
 from agentcli.errors import UserError

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from msgspec import Struct
 
 from agentcli.agent.accounting.budgets import Budgets
-from agentcli.agent.calls.scopes import CallServices, SessionCalls
+from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.events import Done, Event, TurnFailed
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import NEWEST, Appended, GrantStore, SessionLog

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path as Folder
 from typing import Any
 
-from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.events import ApprovalRequested
-from agentcli.agent.hooks import HookAnswer
+from agentcli.agent.hooks import CallRecord, HookAnswer
 from agentcli.agent.ops import Approve, SetAttended
 from agentcli.conversation.entries import CallAllowed, CallAsked, CallDenied, Result
 from agentcli.llm.messages import ToolResult

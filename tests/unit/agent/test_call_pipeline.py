@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from agentcli.agent.calls.record import CallRecord
 from agentcli.agent.events import ClientToolRequested, ToolFinished, TurnFailed
-from agentcli.agent.hooks import HookAnswer
+from agentcli.agent.hooks import CallRecord, HookAnswer
 from agentcli.agent.ops import ClientResult, Interrupt, Prompt
 from agentcli.conversation.entries import Result
 from agentcli.errors import ToolError, ToolErrorKind

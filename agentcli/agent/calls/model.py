@@ -1,10 +1,11 @@
-"""The scopes calls live in: what a session's calls share, what a turn adds, and one call on its way."""
+"""The records of calls: what a session's calls share, what a turn adds, and one call on its way."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -15,10 +16,9 @@ from cachetools import TTLCache
 
 from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.client import ClientCalls
-from agentcli.agent.calls.record import CallMetrics
 from agentcli.agent.calls.report import Report
 from agentcli.agent.events import ApprovalRequested, ClientToolRequested, Denial, Emit
-from agentcli.agent.hooks import CallHooks, EventHooks
+from agentcli.agent.hooks import CallHooks, CallRecord, EventHooks
 from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks
 from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve, Background, Op
@@ -32,6 +32,32 @@ from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
 from agentcli.tools.tool import ToolOutput, Workspace
+
+
+@dataclass
+class ToolMetrics:
+    """The calls of one tool: `errors` by kind, `seconds` of all together."""
+
+    calls: int = 0
+    retries: int = 0
+    seconds: float = 0.0
+    errors: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+
+class CallMetrics:
+    """What the calls of a session came to, by tool."""
+
+    def __init__(self) -> None:
+        self.by_tool: dict[str, ToolMetrics] = {}
+
+    def add(self, record: CallRecord, *, seconds: float, retries: int, error_kind: str) -> None:
+        tool = self.by_tool.setdefault(record.tool, ToolMetrics())
+        tool.calls += 1
+        tool.retries += retries
+        tool.seconds += seconds
+        if error_kind:
+            tool.errors[error_kind] += 1
+
 
 Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a call
 # Gives the person's answer, or the verdict that settled the question before they gave one.
