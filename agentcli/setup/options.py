@@ -178,7 +178,7 @@ def configured_rules(
             key = f"permissions.{verb}"
             try:
                 rule = parse_rule(text, "settings")
-                warning = check_rule(rule, verb, tools, written=text, under_any_name=brings_tools)
+                warning = check_rule(rule, tools, written=text, under_any_name=brings_tools)
             except UsageError as error:
                 raise config.error(str(error), key, item=text) from error
             of_server = any(f"{rule.tool}__".startswith(prefix) for prefix in servers)
@@ -213,7 +213,7 @@ def _kept(grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], 
     for verb, text, quote in kept:
         try:
             rule = parse_rule(text, "granted", quote)
-            check_rule(rule, verb, tools, written=text, more_may_come=True)
+            check_rule(rule, tools, written=text, more_may_come=True)
             yield verb, rule
         except UsageError as error:
             on_notice(f"{grants.file}: {error} This {'grant' if verb == 'allow' else 'rule'} is left out.")

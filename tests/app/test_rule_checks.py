@@ -49,51 +49,6 @@ def test_a_flag_s_rule_that_can_never_hold_is_refused(place: Place, flag: str, r
 
 
 @pytest.mark.parametrize(
-    ("rule", "says"),
-    [
-        ("Bash('unclosed)", "Bash('unclosed): it speaks of no command that could run: a quote is not closed"),
-        ('Bash(git commit -m "x)', "a quote is not closed"),
-        ("Bash(echo $(ls)", ") is missing"),
-        ("Bash(echo `ls)", "a backquote is not closed"),
-        ("Bash(&& ls)", "a command is missing before '&&'"),
-        ("Bash(| sh *)", "a command is missing before '|'"),
-        ("Bash(; 'rm' *)", "a command is missing before ';'"),
-        ("Bash(* &&)", "a command is missing before 'the end'"),
-        ("Bash(ls || && rm *)", "a command is missing before '&&'"),
-        ("Bash(make >)", "a redirection leads nowhere"),
-        ("Bash(\n&& ls)", "a command is missing before '&&'"),
-        ("Bash('' *)", "the name of its program is empty"),
-        ('Bash("")', "the name of its program is empty"),
-    ],
-)
-@pytest.mark.parametrize("verb", ["ask", "deny"])
-def test_a_refusal_that_speaks_of_no_command_is_refused(place: Place, verb: str, rule: str, says: str) -> None:
-    place.home.mkdir()
-    (place.home / "config.toml").write_text(f"[permissions]\n{verb} = [{json.dumps(rule)}]\n")
-    ran = place.run("permissions", "explain", "ls")
-    assert (ran.code, ran.out) == (2, "")
-    assert f"config.toml, line 2: permissions.{verb}: " in ran.err
-    assert says in ran.err
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        "bash(git log * | head *)",
-        "bash(make && *)",
-        "bash(npm test > *)",
-        "bash(rm -rf /)",
-        "bash(for f in *)",
-    ],
-)
-def test_a_grant_that_covers_no_command_is_refused_and_may_be_a_refusal(place: Place, rule: str) -> None:
-    ran = place.run("-p", "go", "-m", place.script(SAID), "--allow", rule)
-    assert ran.code == 2
-    assert "it covers no command" in ran.err
-    assert place.run("-p", "go", "-m", place.script(SAID), "--deny", rule).code == 0
-
-
-@pytest.mark.parametrize(
     ("rule", "command"),
     [
         ("bash(curl * | sh)", "curl x | sh"),

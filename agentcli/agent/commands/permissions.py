@@ -24,7 +24,7 @@ async def _permissions(host: CommandHost, argument: str) -> Outcome:
             return _set_mode(host, rest.strip())
         case "allow" | "ask" | "deny" if rest.strip():
             rule = parse_rule(rest, "session")
-            warning = check_rule(rule, verb, host.session.runtime.calls.tools, written=rest)
+            warning = check_rule(rule, host.session.runtime.calls.tools, written=rest)
             rules.of(verb).append(rule)
             said = f"{rule} is {_DONE[verb]} in this session; /permissions forget {rule} takes it back."
             return f"{said} {warning}".rstrip()

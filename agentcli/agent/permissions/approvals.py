@@ -161,7 +161,7 @@ def check_offered(request: ApprovalRequested, answer: Approve) -> None:
 def check_named_rule(text: str, tools: ToolRegistry) -> None:
     """Raises `UsageError` for the rule of an answer that allows nothing."""
     for rule in parse_rules(text):
-        if warning := check_rule(rule, "allow", tools):
+        if warning := check_rule(rule, tools):
             raise UsageError(warning)
 
 
@@ -191,7 +191,7 @@ async def grant(asker: Call, question: Question, answer: Approve, offered: tuple
     try:
         granted = parse_rules(text, "granted" if is_for_good else "session")
         for rule in granted:
-            check_rule(rule, "allow", session.tools)
+            check_rule(rule, session.tools)
     except UsageError as error:
         emit(Notice(f"{error} The call is allowed this once."))
         return

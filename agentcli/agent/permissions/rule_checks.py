@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -15,15 +14,10 @@ from agentcli.agent.permissions.rules import (
     ELSEWHERE,
     PathGround,
     Rule,
-    Verb,
     host_meant,
-    is_literal,
     matches_path,
 )
 from agentcli.errors import UsageError, did_you_mean
-from agentcli.safety.commands import analyse, refusal_of
-from agentcli.safety.commands.records import Places
-from agentcli.safety.commands.rules import covers
 from agentcli.tools.tool import Tool, kind_argument
 
 # What the brackets of a rule hold, by the kind of tool; "" is for tools whose every call is meant.
@@ -37,13 +31,11 @@ _EXAMPLES: dict[Form, str] = {
     "": "nothing in brackets: write {name}",
 }
 _NOWHERE = Path("/workspace")
-_PLACES = Places(_NOWHERE, (_NOWHERE,), Path("/home"), lambda path: False)
 _GROUND = PathGround(_NOWHERE, _NOWHERE, Path("/home"))
 
 
 def check_rule(
     rule: Rule,
-    verb: Verb,
     tools: Iterable[Tool],
     *,
     written: str = "",
@@ -63,7 +55,7 @@ def check_rule(
         return _why_unknown(
             rule.tool, [tool.name for tool in known], shown, more_may_come=more_may_come, under_any_name=under_any_name
         )
-    problems = [_problem(rule, verb, tool) for tool in mine] if rule.pattern else [""]
+    problems = [_problem(rule, tool) for tool in mine] if rule.pattern else [""]
     if all(problems):
         raise UsageError(f"{shown}: {problems[0]}.")
     return ""
@@ -108,7 +100,7 @@ def _takes(form: Form, name: str) -> str:
     return f"{name} takes {_EXAMPLES[form].format(name=name)}"
 
 
-def _problem(rule: Rule, verb: Verb, tool: Tool) -> str:
+def _problem(rule: Rule, tool: Tool) -> str:
     """Why a rule's pattern can match no call of a tool; empty where it may match one."""
     form, pattern = form_of(tool), rule.pattern
     is_for_hosts = pattern.startswith("domain:")
@@ -119,14 +111,6 @@ def _problem(rule: Rule, verb: Verb, tool: Tool) -> str:
             return f"{pattern.removeprefix('domain:')!r} is no host; {_takes(form, tool.name)}"
         case "path":
             return _why_no_path(pattern)
-        # A grant without wildcards is a yes to this very text, though bash may refuse it.
-        case "command" if (verb != "allow" or not is_literal(pattern)) and (refusal := _why_no_command(pattern)):
-            return f"it speaks of no command that could run: {refusal}"
-        case "command" if verb == "allow" and not _may_cover(pattern):
-            return (
-                "it covers no command: each part of a pipe or list needs a rule of its own, and a command that writes "
-                "into a file, or that is refused in every mode, is never covered"
-            )
     return ""
 
 
@@ -144,55 +128,3 @@ def _why_no_path(pattern: str) -> str:
     except re.error as error:
         return f"its brackets make no sense ({error})"
     return ""
-
-
-def _why_no_command(pattern: str) -> str:
-    """Why bash would refuse whatever the pattern matches; empty where it may match a command."""
-    if re.fullmatch(_PLAIN, pattern):
-        return ""
-    if re.match(r"(?:''|\"\")+(?:\s|$)", pattern):
-        return "the name of its program is empty"
-    # Whitespace does not count, and `echo it's` is how `echo "it's"` is held against it.
-    in_a_line = " ".join(pattern.split())
-    texts = (in_a_line, pattern, re.sub(r"(?<=\S)['\"|&;]+(?=\S)", "x", in_a_line))
-    refusals = [refusal_of(_WILDCARD.sub(partial(_filled, "x"), _certain(text))) for text in texts]
-    return refusals[0] if all(refusals) else ""
-
-
-_PLAIN = r"[\w./:=,@%+*? -]+"
-_OPENS_OR_CLOSES = re.compile(
-    r"['\"`(){}\[\]#\\$]|\b(?:if|then|elif|else|fi|for|while|until|select|case|in|do|done|esac|function)\b"
-)
-
-
-def _certain(pattern: str) -> str:
-    """The pattern, or only the operators at its ends where a `*` may stand for what opens or closes something."""
-    if "*" not in pattern or not _OPENS_OR_CLOSES.search(pattern):
-        return pattern
-    return re.sub(r"(?s)^([&|;<>\s]*).*?(?<!\\)([&|<>\s]*)$", r"\1x\2", pattern)
-
-
-def _may_cover(pattern: str) -> bool:
-    """Whether some command is covered: the pattern's own examples are looked at."""
-    for example in _examples(pattern):
-        analysis = analyse(example, places=_PLACES)
-        if analysis.verdict == "block":
-            continue
-        # A rule without wildcards is also held against a command as a whole.
-        if is_literal(pattern) or any(covers(pattern, segment) for segment in analysis.segments):
-            return True
-    within_words = re.sub(r"(?<=\S)[|&;]+(?=\S)", "x", pattern)  # `grep a|b *` is how `grep 'a|b' .` is held against it
-    return within_words != pattern and _may_cover(within_words)
-
-
-def _examples(pattern: str) -> Iterator[str]:
-    for word in ("x", "1", ""):
-        yield _WILDCARD.sub(partial(_filled, word), pattern)
-
-
-_WILDCARD = re.compile(r"\[([*?[])\]|\[[^]]*\]|[*?]")
-
-
-def _filled(word: str, found: re.Match[str]) -> str:
-    """The character that brackets escape, else the word."""
-    return found[1] or word

@@ -91,7 +91,7 @@ def _take_rule(verb: Verb, draft: Draft, what: str, text: Any) -> None:
     shown = f"{what}: {text}"
     try:
         rule = parse_rule(str(text))
-        check_rule(rule, verb, builtin_tools(), written=str(text))
+        check_rule(rule, builtin_tools(), written=str(text))
     except UsageError as error:
         draft.leave(shown, str(error).removeprefix(f"{text}: ").rstrip("."))
         return

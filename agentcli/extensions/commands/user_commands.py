@@ -120,7 +120,7 @@ def _warnings(rules: Sequence[Rule]) -> Iterator[str]:
     """About rules that never hold; files of other agents name tools that are not here, and work all the same."""
     for rule in rules:
         try:
-            check_rule(rule, "allow", builtin_tools())
+            check_rule(rule, builtin_tools())
         except UsageError as error:
             yield str(error)
 

@@ -15,13 +15,6 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     return analyse(command, places=places)
 
 
-def refusal_of(text: str) -> str:
-    """The syntax error for which bash would run nothing of `text`; empty if there is none, or none for certain."""
-    from agentcli.safety.commands.reader.commands import read_commands
-
-    return read_commands(text).refusal
-
-
 __all__ = [
     "UNKNOWN",
     "CommandAnalysis",
@@ -31,7 +24,6 @@ __all__ = [
     "Verdict",
     "analyse",
     "covers",
-    "refusal_of",
     "rules_by_segment",
     "touches",
 ]

@@ -35,7 +35,7 @@ def offered(bench: Bench, name: str, **given: Any) -> list[str]:
     """The rules a person is offered; each of them can hold."""
     tool = bench.tools.get(name)
     rules = list(suggested_rules(judge(tool, tool.parse(given), bench.workspace), "default", Rules()))
-    assert not any(check_rule(part, "allow", bench.tools) for rule in rules for part in parse_rules(rule))
+    assert not any(check_rule(part, bench.tools) for rule in rules for part in parse_rules(rule))
     return rules
 
 
