@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
 
-from agentcli.safety.commands.judge.calls import Call
+from agentcli.safety.commands.judge.calls import Call, name_of
 from agentcli.safety.commands.judge.catastrophe import write_catastrophe
 from agentcli.safety.commands.programs.effects import effects_of_redirect
 from agentcli.safety.commands.programs.read_check import ReadCheck
+from agentcli.safety.commands.programs.system_paths import is_system_path
 from agentcli.safety.commands.reader.syntax import Field, Redirect, State
 from agentcli.safety.commands.records import Effects
 
@@ -82,3 +83,16 @@ def states_after(call: Call, state: State) -> tuple[State, State]:
     if len(targets) != 1 or targets[0].text[:1] in ("-", "+"):
         return state.anywhere(), state
     return state.entering(targets[0]), state
+
+
+_DELETING = frozenset("rm rmdir unlink srm shred truncate dd wipefs find chmod chown chgrp".split())
+
+
+def deletes_unseen(fields: Sequence[Field], state: State) -> str:
+    """Return the reason why a command may delete more than its text tells; an empty string if there is none."""
+    if not fields[0].is_known:
+        is_grave = any(is_system_path(field, state) for field in fields[1:])
+        return "what it runs on a system folder cannot be told" if is_grave else ""
+    name = name_of(fields)
+    is_unseen = name in _DELETING and not all(field.is_known for field in fields)
+    return f"what {name} changes cannot be told" if is_unseen else ""

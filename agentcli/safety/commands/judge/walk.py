@@ -21,8 +21,13 @@ from agentcli.safety.commands.judge.handover import (
     traits_of,
 )
 from agentcli.safety.commands.judge.opened import opened_files
-from agentcli.safety.commands.judge.side_effects import Redirected, judge_redirects, states_after, variable_problem
-from agentcli.safety.commands.programs.deleting import deletes_unseen
+from agentcli.safety.commands.judge.side_effects import (
+    Redirected,
+    deletes_unseen,
+    judge_redirects,
+    states_after,
+    variable_problem,
+)
 from agentcli.safety.commands.programs.effects import effects_of
 from agentcli.safety.commands.programs.read_check import ReadCheck
 from agentcli.safety.commands.programs.read_only import problem_of

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
-from agentcli.safety.commands.programs.conditions import condition_problem
-from agentcli.safety.commands.programs.embedded_scripts import awk_problem, jq_problem, sed_problem
 from agentcli.safety.commands.programs.find import find_problem
 from agentcli.safety.commands.programs.git import git_problem
 from agentcli.safety.commands.programs.only_reading import PROGRAMS, VERSIONS
@@ -65,19 +64,50 @@ def _printf_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     return check.problem(arguments, "text")
 
 
-def _of_script(name: str, judge: Callable[[str], str]) -> Callable[[Sequence[Field], ReadCheck], str]:
-    """A check for programs that are given a script, then files."""
-    known = options(PROGRAMS[name])
+# Scripts of sed that only print, such as `10,20p`, `/a/,/b/d`, `s/a/b/g`, or several of these. All others may do more.
+_SED_TEXT = r"(?:[^\\\n\[\]{0}]|\\[^\n]|\[\^?[^\\\n\[\]{0}]+\])*"
+_SED_ADDRESS = rf"(?:\d+|\$|/{_SED_TEXT.format('/')}/I?)"
+_SED_REPLACE = "|".join(rf"s\{mark}{text}\{mark}{text}\{mark}" for mark in "/|#,:" for text in [_SED_TEXT.format(mark)])
+_SED_COMMAND = rf"(?:{_SED_ADDRESS}(?:,\+?{_SED_ADDRESS})?)?!?(?:[pdqDNPnhHgGx=]|(?:{_SED_REPLACE})[gpiI0-9]*)"
+# By program: a pattern of the scripts that may do more than compute and print. Awk and jq have names that run programs,
+# load code, or read other files or the environment; awk also writes with a pipe, or a `>` behind a `print`.
+_MAY_DO_MORE = {
+    "awk": r"\b(system|getline|ENVIRON|PROCINFO|ARGV|ARGC|ARGIND|SYMTAB|FUNCTAB|extension|include|load|namespace)\b"
+    r"|@|(?<!\|)\|(?!\|)|(?s:print.*>)",
+    "jq": r"(?<![.\w])(env|ENV|__prog_args|input_filename|import|include|modulemeta|get_search_list)\b",
+    "sed": rf"\A(?!(?:{_SED_COMMAND})?(?:[ ;\n]+{_SED_COMMAND})*[ ;\n]*\Z)",
+}
+
+
+def _script_problem(name: str) -> Callable[[Sequence[Field], ReadCheck], str]:
+    """Return the check for a program that is given a script, then files."""
+    more = ", such as show the environment" if name == "jq" else ""
 
     def problem(arguments: Sequence[Field], check: ReadCheck) -> str:
-        read = read_arguments(arguments, known)
+        read = read_arguments(arguments, options(PROGRAMS[name]))
         scripts, files = read.operands[:1], read.operands[1:]
         is_told = all(field.is_known and not field.is_glob and not field.may_vanish for field in scripts)
         if not is_told or any(field.text == "--" for field in arguments):
             return f"what {name} does cannot be told"
-        return read.problem or "".join(judge(field.text) for field in scripts) or check.problem(files, "content")
+        if any(re.search(_MAY_DO_MORE[name], field.text) for field in scripts):
+            return read.problem or f"the script of {name} may do more than print{more}"
+        return read.problem or check.problem(files, "content")
 
     return problem
+
+
+_TESTS_OF_FILES = frozenset("-b -c -d -e -f -g -h -k -p -r -s -u -w -x -G -L -N -O -S".split())
+_OTHER_TESTS = frozenset("-n -z -t -a -o -eq -ne -lt -le -gt -ge".split())
+
+
+def _condition_problem(fields: Sequence[Field], check: ReadCheck) -> str:
+    """Tests such as `-v` and `-R` may do more than look, because a subscript can run a command."""
+    if any(field.may_vanish or field.is_glob for field in fields):
+        return "an unquoted expansion can turn into another test"
+    for field in fields:
+        if field.text.startswith("-") and field.text not in _TESTS_OF_FILES | _OTHER_TESTS:
+            return f"the test {field.text} is not known to only look"
+    return check.problem([field for test, field in pairwise(fields) if test.text in _TESTS_OF_FILES], "facts")
 
 
 _PS = re.compile(r"([aufxwlj]+( |$))?(-[aAefFlHw]*([opC] [\w,%=:]+)?( |$)|--sort=[\w%,-]+( |$))*")
@@ -111,16 +141,16 @@ def _command_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
 
 
 _SPECIAL: dict[str, Callable[[Sequence[Field], ReadCheck], str]] = {
-    "[": lambda arguments, check: condition_problem(arguments[:-1], check),
-    **dict.fromkeys(("awk", "gawk", "mawk"), _of_script("awk", awk_problem)),
+    **dict.fromkeys(("awk", "gawk", "mawk"), _script_problem("awk")),
+    "[": lambda arguments, check: _condition_problem(arguments[:-1], check),
     "cd": _cd_problem,
     "command": _command_problem,
     "find": find_problem,
     "git": git_problem,
-    "jq": _of_script("jq", jq_problem),
+    "jq": _script_problem("jq"),
     "printf": _printf_problem,
     "ps": _ps_problem,
-    "sed": _of_script("sed", sed_problem),
+    "sed": _script_problem("sed"),
     "set": _set_problem,
-    "test": condition_problem,
+    "test": _condition_problem,
 }
