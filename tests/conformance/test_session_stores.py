@@ -1342,6 +1342,24 @@ async def test_a_full_disk_is_told_and_takes_nothing_away(tmp_path: Path) -> Non
     assert texts_of(entries)[-1] == "room again"
 
 
+async def test_a_damaged_file_waits_for_room_to_be_restored_from_its_copy(tmp_path: Path) -> None:
+    with tiny_disk(tmp_path, "1m") as disk:
+        async with on_disk(disk) as store:
+            id = await a_session(store, "Remember me " + "x" * 100_000)
+        file, filler = database(disk), disk / "filler"
+        file.write_bytes(damage := bytes(16) + file.read_bytes()[16:])
+        copy = file.with_name("sessions.db.copy").read_bytes()
+        with pytest.raises(OSError):
+            filler.write_bytes(b"x" * 1_000_000)
+        async with on_disk(disk) as store:
+            with pytest.raises(StorageError, match=r"make room.*Nothing was changed"):
+                await a_session(store, "Another")
+            assert (file.read_bytes(), file.with_name("sessions.db.copy").read_bytes()) == (damage, copy)
+            filler.unlink()
+            await a_session(store, "Another")
+            assert len((await store.load(id))[1]) == 1
+
+
 @pytest.mark.slow
 async def test_a_full_disk_ends_turns_with_a_sentence_and_prints_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -226,17 +226,25 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
 
 
 def replace_damaged(path: Path) -> str:
-    """Replace a damaged file by what can be restored of it, or by a new one; gives what to say about that."""
-    with suppress(StorageError):
+    """Replace a damaged file by what can be restored of it, or by a new one; gives what to say about that.
+
+    Raises `StorageError` where a copy of it cannot take its place now, as on a full disk.
+    """
+    try:
         report = repair(path, even_if_open=True)
         if report.kept_as:
             return f"The session database was damaged: it is kept as {report.kept_as}, and {report.restored_text}."
+    except StorageError:
+        if copy_of(path).exists():  # beside a new file, the next copy would take its place
+            raise
     kept = free_name(path, f".damaged-{int(time.time())}")
     path.replace(kept)
     for suffix in ("-wal", "-shm"):
         with suppress(FileNotFoundError):
             Path(f"{path}{suffix}").replace(f"{kept}{suffix}")
-    return f"The session database was damaged and there is no copy of it: it is kept as {kept}, a new one was begun."
+    with suppress(FileNotFoundError):
+        copy_of(path).replace(copy_of(kept))  # it is no sound one, but may hold more than nothing
+    return f"The session database was damaged and there is no sound copy: it is kept as {kept}, a new one was begun."
 
 
 def _rewrite(old: Path, new: Path, copy: Path | None, kept: str) -> bool:
