@@ -207,6 +207,19 @@ class SqliteSessions(TableSessions):
                 pass  # each in a transaction of its own: others may write between them
         return await super().search(text, cwd=cwd, limit=limit, user_id=user_id)
 
+    async def restore(self, session_id: str) -> str:
+        """Also what the last release has moved to its trash."""
+        from agentcli.infra.sessions import old_trash
+
+        try:
+            return await super().restore(session_id)
+        except StorageError:
+            if (file := old_trash.find_file(self.path.parent / "trash", session_id)) is None:
+                raise
+        await self._writer.call(partial(old_trash.take_over, file=file))
+        file.unlink()
+        return await super().restore(session_id)
+
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
         """Leave no byte of them in the file or in a copy of it, also where an earlier call could not."""
         from agentcli.infra.sessions import fsck
