@@ -88,6 +88,8 @@ class Connections:
                     if not proxy.is_socks:
                         await self._tunnel(connection, proxy, url)
                     await _start_tls(streams[1], self._tls, origin[1])
+                    if connection.has_unread:
+                        raise broken_connection(self._where, "the proxy answered in the place of the server")
             except BaseException:
                 connection.abort()
                 raise
@@ -287,8 +289,13 @@ class Response:
         self.idle_since = time.monotonic()
         return self._is_complete and not self._pieces and self._can_go_on and self.is_alive()
 
+    @property
+    def has_unread(self) -> bool:
+        """True if there are bytes that nobody asked for: what a server says to no request, or a proxy before TLS."""
+        return bool(self._reader._buffer)  # type: ignore[attr-defined]  # noqa: SLF001 - no method tells
+
     def is_alive(self) -> bool:
-        is_open = not (self._reader.at_eof() or self._writer.transport.is_closing())
+        is_open = not (self.has_unread or self._reader.at_eof() or self._writer.transport.is_closing())
         return is_open and time.monotonic() - self.idle_since < MAX_IDLE_S
 
     def abort(self) -> None:

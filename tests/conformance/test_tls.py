@@ -76,6 +76,15 @@ class Network:
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
         await asyncio.gather(_pump(reader, back), _pump(there, writer))
 
+    async def socks(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A SOCKS5 proxy that adds a response of its own to its answer."""
+        await reader.readexactly(3)
+        writer.write(b"\x05\x00")
+        await reader.readexactly(4 + 1 + len("model.test") + 2)
+        there, back = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(b"\x05\x00\x00\x01" + bytes(6) + b'HTTP/1.1 200 OK\r\ncontent-length: 14\r\n\r\n{"text": "no"}')
+        await asyncio.gather(_pump(reader, back), _pump(there, writer))
+
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
@@ -169,6 +178,19 @@ async def test_a_proxy_s_tunnel_carries_tls_to_the_server(
         assert b"proxy-authorization: basic bwu6chc=\r\n" in tunnel.lower()
         with pytest.raises(ConnectionFailed, match="Hostname mismatch"):
             await asked("https://other.test", carrier)
+
+
+async def test_a_proxy_cannot_answer_in_the_place_of_the_server(
+    certificate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    async with (
+        Network(certificate).serving() as network,
+        await asyncio.start_server(network.socks, "127.0.0.1", 0) as proxy,
+    ):
+        monkeypatch.setenv("HTTPS_PROXY", f"socks5://127.0.0.1:{proxy.sockets[0].getsockname()[1]}")
+        with pytest.raises(ConnectionFailed, match="the proxy answered in the place of the server"):
+            await asked("https://model.test")
 
 
 @carriers

@@ -121,6 +121,16 @@ async def test_a_connection_is_kept_only_while_it_is_in_order(first: bytes, conn
         assert server.connections == connections
 
 
+async def test_what_a_server_says_to_no_request_answers_none() -> None:
+    async with wire((reply(), b"HTTP/1.1 408 Too Slow\r\n\r\n"), (reply(b'{"second": 1}'),)) as server:
+        client = HttpClient(f"http://127.0.0.1:{server.port}", {}, read_timeout=5)
+        await client.get_json("/x")
+        await asyncio.sleep(0.05)
+        assert await client.get_json("/x") == {"second": 1}
+        await client.aclose()
+        assert server.connections == 2
+
+
 async def test_nothing_that_is_sent_can_add_a_header_or_a_request() -> None:
     async with wire((reply(),), (reply(),)) as server:
         for headers in ({"x": "a\r\ny: b"}, {"x\r\ny": "b"}, {"x y": "b"}, {"transfer-encoding": "chunked"}):
