@@ -111,7 +111,7 @@ class HttpClient(Carrier):
             address, mark, query = self.base_url.partition("?")  # Azure's has its version there
             url = urlsplit(f"{address.rstrip('/')}{path}{mark}{query}")
             content = b"" if body is None else encode_json(body)
-            own = _login_in(url) | self._headers
+            own = self._headers | _login_in(url)
             for _ in range(MAX_REDIRECTS + 1):
                 sent = self._default_headers(url, content, method) | own
                 async with self._connections.answered(method, url, sent, content) as response:

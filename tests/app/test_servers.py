@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from agentcli.llm.addresses import ollama_address
+from agentcli.llm.addresses import basic_auth, ollama_address
 from agentcli.llm.http import is_same_place
 from tests.app.running import Place, Ran
 from tests.conformance.replies import (
@@ -100,6 +100,14 @@ def test_a_redirect_on_the_same_host_is_followed_with_the_whole_request(place: P
         (first, second) = (server.requests[0], server.others[0])
     assert first.json == second.json
     assert second.headers["authorization"] == f"Bearer {KEY}"
+
+
+def test_a_login_in_the_address_goes_in_place_of_a_bearer_token(place: Place) -> None:
+    with chat_server([leading_to("/v1/chat/completions?again")]) as server:
+        server._routes["POST /v1/chat/completions?again"] = chat_reply("Hi.")
+        assert answer_of(asked(place, server.url.replace("//", "//me:p%40ss@"))) == "Hi."
+        sent = [request.headers["authorization"] for request in (*server.requests, *server.others)]
+    assert sent == [basic_auth("me", "p@ss")] * 2
 
 
 @pytest.mark.parametrize(
