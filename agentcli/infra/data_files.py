@@ -144,13 +144,20 @@ class DataFolder:
         import apsw
 
         try:
-            with contextlib.closing(apsw.Connection(str(index))) as database:
-                for row in database.execute("SELECT session_id, call_id, hash, created FROM files"):
-                    _make_link(self._link(row[0], row[1]), row[2], row[3])
-        except apsw.Error as error:
+            with contextlib.closing(apsw.Connection(str(index), flags=apsw.SQLITE_OPEN_READWRITE)) as database:
+                for session_id, call_id, hash, created in database.execute(
+                    "SELECT session_id, call_id, hash, created FROM files"
+                ):
+                    if not os.path.lexists(link := self._link(session_id, call_id)):
+                        _make_link(link, hash, created)
+        except (apsw.NotADBError, apsw.CorruptError, apsw.SQLError) as error:
             log.warning("Large results of earlier sessions cannot be found any more: %s (%s).", index, error)
-        for file in self.folder.glob("index.db*"):
-            file.unlink(missing_ok=True)
+        except (apsw.Error, OSError) as error:  # another program uses it, or nothing can be written now
+            log.info("%s is read the next time: %s.", index, error)
+            return
+        with contextlib.suppress(OSError):
+            for file in self.folder.glob("index.db*"):
+                file.unlink(missing_ok=True)
 
     def _remove_leftovers(self, now: float) -> None:
         """Remove files that a crash left half written."""
