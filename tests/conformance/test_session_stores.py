@@ -1105,6 +1105,21 @@ async def test_a_search_also_works_where_nothing_can_be_written(tmp_path: Path) 
         subprocess.run(["mount", "-o", "remount,rw", disk], check=True)
 
 
+@pytest.mark.skipif(is_root, reason="root writes to read-only files")
+async def test_a_file_of_the_last_release_is_read_where_nothing_can_be_written(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as store:
+        id = await a_session(store, "one")
+    with closing(apsw.Connection(str(database(tmp_path)))) as old:
+        as_version_4(old)
+    database(tmp_path).chmod(0o400)
+    database(tmp_path).parent.chmod(0o500)
+    try:
+        async with on_disk(tmp_path) as store:
+            assert [info.id for info in await store.list()] == [id]
+    finally:
+        database(tmp_path).parent.chmod(0o700)
+
+
 async def test_the_program_goes_on_while_an_entry_waits_for_another_writer(tmp_path: Path) -> None:
     async with on_disk(tmp_path) as store:
         log = await store.create(cwd=HERE)

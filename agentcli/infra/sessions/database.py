@@ -207,6 +207,7 @@ def read_copy(path: Path, work: Callable[[apsw.Connection], T], refused: NotWrit
         with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
             copy = Path(folder, path.name)
             copy_files(path, copy)
+            copy.chmod(0o600)  # an older file is brought up
             with closing(connect(copy)) as connection:
                 return work(connection)
     except (apsw.NotADBError, apsw.CorruptError) as damaged:
