@@ -106,7 +106,7 @@ def test_no_secret_is_shown(place: Place, config: Path) -> None:
         f'''[observability.headers]
 x = "{secret}"
 [providers.work]
-base_url = "http://a"
+base_url = "https://me:hunter2@gateway.example/v1"
 headers = {{ y = "{secret}" }}
 [serve]
 database = "postgresql://me:hunter2@db/x"
@@ -117,9 +117,10 @@ env = {{ K = "hunter2" }}
 PreToolUse = [{{ matcher = "{secret}" }}]
 '''
     )
-    for key in ("observability.headers", "providers", "providers.work.headers.y", "serve", "mcp_servers.s", "hooks"):
+    keys = ("observability.headers", "providers", "providers.work.headers.y", "serve", "mcp_servers.s", "hooks")
+    for command in (("show",), *(("get", key) for key in keys)):
         for flags in ((), ("--json",)):
-            ran = place.run("config", "get", key, *flags)
+            ran = place.run("config", *command, *flags)
             assert ran.code == 0, ran.err
             assert secret not in ran.out
             assert "hunter2" not in ran.out

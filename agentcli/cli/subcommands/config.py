@@ -55,7 +55,7 @@ def show(json: AsJson = False) -> None:
     config = configuration()
     builder = _checked(config)
     if json:
-        print_json(msgspec.to_builtins(without_secrets(config.settings)))
+        print_json(_masked(msgspec.to_builtins(without_secrets(config.settings))))
         return
     for line in (*config.notices, *builder.models.keys.lines()):
         tell(f"# {line}")
