@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import shutil
@@ -19,6 +20,7 @@ import pytest
 from agentcli.infra.sandbox.confinement import Launch
 from agentcli.infra.sandbox.processes.keeper_client import Keeper
 from agentcli.infra.sandbox.processes.process_tree import processes_below
+from agentcli.settings.short_program import run_short_program
 from tests.unit.sandbox.trees import ENDS, LEAST_PROCESSES, alive
 from tests.unit.tools.bench import is_alive, until
 
@@ -243,3 +245,14 @@ asyncio.run(run())
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=CHECKOUT, check=True)
     assert ran.stdout == "Too many open files 0\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no files in memory")
+async def test_a_short_program_is_given_its_input_also_where_the_disk_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    given = b"x" * 1_000_000
+    end = await run_short_program(["cat"], timeout_s=10, max_bytes=2_000_000, stdin=given)
+    assert (end.exit_code, end.stdout) == (0, given)
