@@ -474,6 +474,15 @@ def test_a_server_that_ends_at_once_is_shown_with_its_last_words(place: Place) -
 
 
 @pytest.mark.slow
+def test_a_server_that_ends_when_it_is_left_has_no_problem(place: Place) -> None:
+    slow_end = f"trap '' TERM; {sys.executable} -I {SERVER}; exec >&-; sleep 9"
+    assert place.run("mcp", "add", "test", "--", "sh", "-c", slow_end).code == 0
+    (row,) = json.loads(place.run("mcp", "list", "--json").out)
+    assert row["status"] == "connected"
+    assert "problem" not in row
+
+
+@pytest.mark.slow
 def test_without_the_extra_nothing_is_added_and_its_installation_is_shown(place: Place) -> None:
     broken = place.folder.parent / "without" / "mcp"
     broken.mkdir(parents=True)

@@ -121,9 +121,10 @@ class ServerConnection:
         self._events.report(f"The MCP server {self.name}: {problem}.")
 
     def lost(self, why: str) -> None:
-        """The transport has ended."""
-        self._leave.set()
-        self._events.lost(f"The MCP server {self.name} is gone. {why}")
+        """The transport has ended; a server that is being left ends in order."""
+        if not self._leave.is_set():
+            self._leave.set()
+            self._events.lost(f"The MCP server {self.name} is gone. {why}")
 
     async def _listen(self, client: Client) -> None:
         """Have a server of the newer era tell of changes; one of the older does so unasked."""
