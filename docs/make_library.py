@@ -21,7 +21,7 @@ Everything below comes from the package `agentcli`, is typed, and passes `mypy -
 notebook, a web server), and any number of agents live side by side. `examples/` holds whole programs.
 
 `Agent(settings=…)` takes a dict that is nested like `config.toml` ([settings.md](settings.md)), or the same as a typed `Settings`; the
-structs of its groups are in `agentcli.settings.structs`. Of a `Settings` those values count that differ from the defaults:
+structs of its groups are in `agentcli.settings.structs`. A value of a `Settings` counts where it differs from the default:
 
 ```python
 from agentcli import Agent, Settings
