@@ -25,7 +25,7 @@ class Engine(Protocol):
 
 
 class Progress(Protocol):
-    """Hears of each attempt that begins, and of each that ends."""
+    """Is called as an attempt begins, and as it ends."""
 
     def started(self, task: str, sample: int) -> None: ...
 

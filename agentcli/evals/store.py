@@ -56,7 +56,7 @@ class About(Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """The same for a run and an unfinished one that it may continue; the engine is no part of it."""
+        """Return a key that a run shares with an unfinished one that it may continue; their engines may differ."""
         same = (self.variant, self.tasks, self.samples, self.tasks_folder, self.name, self.agentcli)
         return hashlib.sha256(msgspec.json.encode(same)).hexdigest()[:16]
 

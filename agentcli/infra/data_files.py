@@ -137,7 +137,7 @@ class DataFolder:
         return removed
 
     def _bring_up(self) -> None:
-        """Make links of the database in which an earlier version kept what belongs to which call."""
+        """Make links from the database in which an earlier version kept the results of calls."""
         index = self.folder / "index.db"
         if not index.exists():
             return

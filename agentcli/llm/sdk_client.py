@@ -52,7 +52,7 @@ _REMEDIES = {
 
 
 class Service(Struct, frozen=True):
-    """A service that serves Claude, and the credentials for it; the SDK finds what is empty as the vendor's tools do.
+    """A service that serves Claude, and its credentials; empty ones are found by the SDK as by the vendor's tools.
 
     `auth_token` goes as Bearer. A region is one of AWS or Google, a project Google's, a resource Azure's.
     """

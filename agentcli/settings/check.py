@@ -24,7 +24,7 @@ _PATTERNS = {
 
 
 def find_error(value: Any, kind: Any, key: str = "") -> tuple[str, str] | None:
-    """Return the dotted key of the first value that does not fit its type, and a sentence on what would."""
+    """Return the dotted key of the first value that does not fit its type, and a sentence that says what does."""
     choices = [choice for choice in get_args(kind) if choice is not NoneType]
     if NoneType in get_args(kind) and value is not None and len(choices) == 1:
         kind = choices[0]
@@ -60,7 +60,8 @@ def setting_type(key: Sequence[str]) -> Any:
             return Any
         kinds = member_types(kind)
         if (of := kinds.get(name, kinds.get("*"))) is None:
-            message = unknown_setting(name, kinds) if kinds else "there is no such setting: it is part of a value."
+            single = f"there is no such setting: {'.'.join(key[: depth - 1])} has a single value."
+            message = unknown_setting(name, kinds) if kinds else single
             raise ConfigError(message, key=".".join(key[:depth]))
         kind = of
     return kind

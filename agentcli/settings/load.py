@@ -45,7 +45,7 @@ class Layer(Struct, frozen=True):
         return ConfigError(message, file=self.source, line=line, key=self.names.get(key, key))
 
     def holds(self, key: str, item: Any = None) -> bool:
-        """Return True if it sets a dotted key, and, where an item is given, has it in that list."""
+        """Return True if the source sets a dotted key, and has `item`, if one is given, in that list."""
         return any(
             item is None or (isinstance(value, list | tuple) and item in value) for value in _at(self.values, key)
         )
@@ -168,7 +168,11 @@ def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) 
     if not found or trust or is_trusted(paths, cwd):
         return found
     names = ", ".join(str(file) for file in found[:4]) + (f" and {len(found) - 4} more" if len(found) > 4 else "")
-    notices.append(f"{names} is not used: run `agentcli config trust` here, or pass --trust, once you have read it.")
+    is_one = len(found) == 1
+    notices.append(
+        f"{names} {'is' if is_one else 'are'} not used: run `agentcli config trust` here, or pass --trust, "
+        f"once you have read {'it' if is_one else 'them'}."
+    )
     return []
 
 
@@ -223,7 +227,7 @@ def read_layer(file: Path) -> Layer:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """JSON readers let the last of two equal keys win, and a list of refusals would be lost. Raises `ValueError`."""
+    """Return an object of JSON. Raises `ValueError` for a key that is there twice: the first value would be lost."""
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]

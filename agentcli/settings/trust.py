@@ -161,9 +161,9 @@ def _pinned(folder: Path, root: Path) -> list[Path]:
 
 
 def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
-    """Return a digest of what is pinned: of contents, or of what changes with them.
+    """Return a digest of the pinned files: of their contents, or of their names, sizes and times.
 
-    These are names, sizes and times, of which a program cannot set the last.
+    One of the times is the `ctime`, which a program cannot set.
     """
     digest = hashlib.sha256()
     for file in _pinned(folder, root):

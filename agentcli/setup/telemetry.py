@@ -112,7 +112,7 @@ def sent_headers(config: Config, signal: str) -> dict[str, str]:
 def secret_headers(config: Config) -> list[str]:
     """Return the values of these headers and their words (`Bearer …`), which are shown nowhere.
 
-    Those of logs are among them, which other programs may send.
+    Headers for logs are included, because other programs may send them.
     """
     values = {value for signal in (*SIGNALS, "logs") for value in sent_headers(config, signal).values()}
     return [word for value in values for word in (value, *value.split())]

@@ -37,7 +37,7 @@ def test_a_value_is_set_and_all_else_stays_as_it_was(place: Place, config: Path)
     [
         ("retry.mxa", "5", "retry.mxa: there is no such setting (did you mean max?)"),
         ("retries.max", "5", "retries: there is no such setting (did you mean retry?)"),
-        ("retry.max.x", "5", "retry.max.x: there is no such setting: it is part of a value."),
+        ("retry.max.x", "5", "retry.max.x: there is no such setting: retry.max has a single value."),
         ("a b", "5", "'a b' is not the name of a setting"),
         ("retry.max", "many", "retry.max: Expected `int`, got `str`."),
         ("retry.max", "99", "retry.max: Expected `int` <= 20."),

@@ -151,9 +151,10 @@ def test_texts_are_struck_out_for_good_and_what_is_not_touched_is_told(program: 
     damaged = program.database.with_name("sessions.db.damaged-1")
     damaged.write_text("sesame")
     told = program("redact", id, "sesame").out
-    assert "Struck out in 2 places" in told
+    assert "Redacted in 2 places" in told
     assert str(damaged) in told
     assert "history of prompts" in told
+    assert "Nothing to redact" in program("redact", id, "sesame").out
     done = program.json("redact", id, "-", stdin="swordfish\r\n\nSesame\n")
     assert (done["session_id"], done["places"]) == (id, 2)
     assert not any(word in program.database.read_bytes().lower() for word in (b"sesame", b"swordfish"))

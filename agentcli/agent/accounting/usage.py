@@ -171,9 +171,9 @@ class UsageCollector:
         return {
             "total": self.total.as_dict(),
             "days": _rows("day", sorted(self.days.items())),
-            "models": _rows("model", dearest(self.models)),
+            "models": _rows("model", by_cost(self.models)),
             "tools": _rows("tool", tools),
-            "users": _rows("user_id", dearest(self.users)),
+            "users": _rows("user_id", by_cost(self.users)),
             "sessions": _rows("session_id", sessions),
         }
 
@@ -207,8 +207,8 @@ def counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or f'{one}s'}"
 
 
-def dearest(tallies: Mapping[str, Tally]) -> list[tuple[str, Tally]]:
-    """Return the dearest first; of those that cost the same the one with the most tokens."""
+def by_cost(tallies: Mapping[str, Tally]) -> list[tuple[str, Tally]]:
+    """Return the tallies by cost, the highest first, and by tokens where the cost is the same."""
     return sorted(tallies.items(), key=lambda item: (-item[1].cost_usd, -item[1].usage.context_tokens, item[0]))
 
 

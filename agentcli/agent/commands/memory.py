@@ -58,7 +58,7 @@ def _listed(memory: Memory) -> list[str]:
 
 
 def instruction_files(host: CommandHost) -> dict[str, str]:
-    """Return those that stand in the next request, the newest text of each."""
+    """Return the instruction files in the next request, each with its newest text."""
     state = host.session.state
     bodies = [entry.body for entry in state.conversation.request_entries] + [*state.notes]
     texts = [body.text for body in bodies if isinstance(body, User) and body.is_reminder]

@@ -42,7 +42,9 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
         raise UsageError("Write /diff, or /diff all.")
     checkpoints = calls.services.checkpoints
     if checkpoints is None:
-        raise UserError("Changes of files are not recorded: the setting checkpoints.enabled is off. Write /diff all.")
+        raise UserError(
+            "Changes of files are not recorded, because checkpoints.enabled is off. /diff all shows those of git."
+        )
     if not host.session.is_busy and (changed := await checkpoints.under_way()):
         host.session.append(*changed)
     entries = host.session.state.conversation.entries

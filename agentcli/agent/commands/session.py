@@ -1,4 +1,4 @@
-"""The session: how it stands, its jobs in the background, what is compacted of it; and the table of all commands."""
+"""Commands about the session: its status, background jobs and compaction; and the table of all commands."""
 
 from __future__ import annotations
 

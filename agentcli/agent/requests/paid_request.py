@@ -26,10 +26,10 @@ from agentcli.llm.tokens import estimate
 class PaidRequest:
     """A request and its retries.
 
-    `most_prompt_tokens` gives what the prompt may have at most. `on_broken` is told what a try that ended without a
-    reply is booked with: what its stream reported, else an estimate; the budgets are charged with the worst case. So
-    are they for a reply whose server counted nothing. `retries`, and of the newest try `sent`,
-    `duration_ms` and `is_estimated`, are read afterwards.
+    `most_prompt_tokens` returns an upper bound of the prompt's tokens. `on_broken` gets the usage of a try that ended
+    without a reply: what its stream reported, else an estimate. The budgets are charged with the worst case for such a
+    try, and for a reply whose server counted nothing. `retries`, and of the newest try `sent`, `duration_ms` and
+    `is_estimated`, are read afterwards.
     """
 
     provider: Provider

@@ -65,9 +65,9 @@ T = TypeVar("T")
 
 
 class Rewrite(NamedTuple):
-    """Another form of a refused request: in words, and as keys for `without`.
+    """A change to a refused request: in words, and as keys for `without`.
 
-    One that `stands_alone` is given up again if the refusal stays the same; the others add up.
+    A change that `stands_alone` is undone if the refusal stays the same; the others add up.
     """
 
     how: str
@@ -110,7 +110,7 @@ async def with_repairs(
 
 
 def _without_guess(error: ProviderError, request: Request, info: ModelInfo) -> ProviderError:
-    """Return the error; one of a request of at most half the window is about its length only if the server says so."""
+    """Return the error, but a plain refusal in place of a guess that a short request (half the window) was too long."""
     if not isinstance(error, ContextOverflow) or not error.is_guess or estimate(request, info).tokens * 2 > info.window:
         return error
     plain = BadRequest(str(error), status=error.status)

@@ -47,7 +47,7 @@ class Subject:
         return Models(self.config)
 
     def builder(self, on_notice: Callable[[str], None], **changes: Any) -> Builder:
-        """Return one without the settings of models: a mistake in those is found by the check that is for them."""
+        """Return a builder without the settings of models, because a check of its own finds mistakes in those."""
         plain = {"provider": ProviderSettings(), "providers": {}, "models": {}, "budgets": BudgetSettings()}
         settings = structs.replace(self.config.settings, **plain, **changes)
         return Builder(structs.replace(self.config, settings=settings), store=MemorySessions(), on_notice=on_notice)

@@ -65,7 +65,7 @@ def take_table(draft: Draft, table: Table, given: Mapping[str, Any], above: str 
 
 
 def _take_folder(path: tuple[str, str], draft: Draft, what: str, folder: Any) -> None:
-    """Take one that is there: with another no session would start. A relative one is meant from wherever one works."""
+    """Take a folder that exists; with one that does not, no session would start."""
     if not from_home(str(folder)).is_absolute() and not draft.is_project:
         draft.leave(f"{what}: {folder}", "there it means another folder in each project: name the whole path")
     elif not from_home(str(folder)).is_dir():
@@ -207,7 +207,7 @@ CODEX: Table = {
 
 
 def drafts(config: Config, tools: tuple[str, ...], *, is_project: bool) -> list[Draft]:
-    """Return one for each file that would be changed; a project's local settings have one of their own."""
+    """Return a draft for each file to change; a project's local settings have a draft of their own."""
     environment, home, root = config.environment, home_of(config.environment), project_root(config.cwd)
     claude = Path(environment.get("CLAUDE_CONFIG_DIR") or home / ".claude")
     codex = Path(environment.get("CODEX_HOME") or home / ".codex")

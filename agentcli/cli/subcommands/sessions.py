@@ -159,7 +159,7 @@ async def _written(session_id: str, form: Form, raw: bool) -> tuple[str, int]:
 
 
 async def _mask(config: Config) -> Mask | None:
-    """Return the mask of what tools give in this folder."""
+    """Return the mask that the output of tools gets in this folder."""
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
     try:
         workspace = builder.workspace()
@@ -221,15 +221,13 @@ def restore(session_id: SessionId, json: AsJson = False) -> None:
 def redact(
     session_id: SessionId,
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="- reads lines from stdin.")] = None,
-    found: Annotated[bool, typer.Option("--found", help="Strike out what looks like a secret.")] = False,
+    found: Annotated[bool, typer.Option("--found", help="Redact what looks like a secret.")] = False,
     json: AsJson = False,
 ) -> None:
-    """Strike texts out of everything that is stored of a session, for good."""
+    """Replace texts in everything that is stored of a session by [redacted], for good."""
     secrets = [line for text in texts or () for line in (_lines() if text == "-" else [text])]
     if not (secrets or found):
-        raise UsageError(
-            f"Say what to strike out: agentcli sessions redact {session_id} TEXT, - for stdin, or --found."
-        )
+        raise UsageError(f"Say what to redact: agentcli sessions redact {session_id} TEXT, - for stdin, or --found.")
     config = configuration()
 
     async def work(store: SessionStore, session_id: str) -> tuple[str, int]:
@@ -243,7 +241,10 @@ def redact(
     if json:
         print_json({"session_id": id, "places": places, "not_touched": [str(path) for path in kept]})
         return
-    tell(f"Struck out in {places} place{'s' * (places != 1)}; sessions that share these entries show it, too.")
+    if places:
+        tell(f"Redacted in {places} place{'s' * (places != 1)}; forks that have these entries show it, too.")
+    else:
+        tell("Nothing to redact was found in the session.")
     tell("Not touched: the history of prompts, files in any project, what the sandbox keeps of commands.")
     for path in kept:
         tell(f"Not touched: {path}, which may hold it; delete it if you can do without it.")

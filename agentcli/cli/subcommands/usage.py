@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agentcli.agent.accounting.usage import Tally, UsageCollector, counted, dearest
+from agentcli.agent.accounting.usage import Tally, UsageCollector, by_cost, counted
 from agentcli.cli.output import draws_tables, print_table, tell
 from agentcli.cli.subcommands.shared import AsJson, make_app, print_json, wait_for, with_store
 
@@ -44,9 +44,9 @@ def _report(found: UsageCollector, *, one_session: bool) -> None:
     sessions = "" if one_session else f" in {counted(len(found.sessions), 'session')}"
     tell(f"{_money(total)} for {counted(total.requests, 'request')}{sessions}{took}{retries}\n")
     _tallies("day", sorted(found.days.items()), has_bars=True)
-    _tallies("model", dearest(found.models))
+    _tallies("model", by_cost(found.models))
     if len(found.users) > 1:
-        _tallies("user", [(user or "(none)", tally) for user, tally in dearest(found.users)])
+        _tallies("user", [(user or "(none)", tally) for user, tally in by_cost(found.users)])
     if found.tools:
         rows = [
             (

@@ -1,4 +1,4 @@
-"""Fires events at the hooks of a session, all at once, and makes one answer of theirs."""
+"""Runs the hooks of an event, all at once, and combines their answers into one."""
 
 from __future__ import annotations
 

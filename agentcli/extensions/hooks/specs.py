@@ -68,7 +68,7 @@ class HookSpec(Struct, frozen=True):
     source: str = ""
 
     def is_for(self, subject: str, input: Mapping[str, Any] | None) -> bool:
-        """True for a tool, by any of its names, with such an input; for other events for what they are about."""
+        """Return True if the hook is for a tool, by any of its names, with such an input, or for an event's subject."""
         names = (subject, *(theirs for theirs, ours in ALIASES.items() if ours == subject))
         if self.matcher and not any(re.fullmatch(self.matcher, name) for name in names):
             return False
@@ -109,7 +109,7 @@ def read_hooks(table: Any, source: str, problems: list[str]) -> Iterator[HookSpe
 
 
 def _hook(event: EventName, matcher: str, hook: Any, source: str) -> HookSpec:
-    """Raises `ValueError` or `UsageError` that says why it is left out."""
+    """Return a hook of the settings. Raises `ValueError` or `UsageError` that says why it is left out."""
     if not isinstance(hook, Mapping) or not isinstance(hook.get("command"), str) or not hook["command"].strip():
         raise ValueError("a hook without a command is left out")
     if (kind := hook.get("type", "command")) != "command":
@@ -275,8 +275,8 @@ def _read_json(spec: HookSpec, answer: dict[str, Any]) -> EventAnswer:
 
 
 def _failed(spec: HookSpec, why: str, decision: OnError | None = None) -> EventAnswer:
-    """The answer in place of one that cannot be used: what the hook's settings want, unless another is given."""
+    """Return the answer for a hook that failed: `decision`, else what its `onError` says."""
     problem = f"`{spec.command}`: {why}"
     if (decision := decision or spec.on_error) == "allow":
         return EventAnswer(problem=problem)
-    return EventAnswer(decision, f"A hook failed whose answer is required: {problem}", problem=problem)
+    return EventAnswer(decision, f"A hook whose answer is required failed: {problem}", problem=problem)

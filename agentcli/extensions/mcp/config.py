@@ -136,7 +136,7 @@ def servers_in(file: Path) -> Mapping[str, Any]:
 
 
 def _spec(name: str, entry: Any, scope: Scope, source: str, timeouts: tuple[float, float]) -> ServerSpec | None:
-    """None for a server that is off. Raises `ValueError` or `ValidationError` for one that cannot be read."""
+    """Return a server; None if it is off. Raises `ValueError` or `ValidationError` for one that cannot be read."""
     given = msgspec.convert(entry, _ServerEntry)
     kind, url = _TYPES.get(given.type or given.transport), given.url or given.httpUrl
     if kind is None:
@@ -166,7 +166,7 @@ def _spec(name: str, entry: Any, scope: Scope, source: str, timeouts: tuple[floa
 
 
 def _from_environment(config: Config, name: str, tell: Callable[[str], None]) -> float:
-    """A time limit in seconds, of a variable that has milliseconds; 0 without one."""
+    """Return a time limit in seconds from a variable in milliseconds; 0 if it is not set."""
     try:
         value = config.environment.get(name, "").strip()
         return msgspec.convert(value, Milliseconds, strict=False) / 1000 if value else 0

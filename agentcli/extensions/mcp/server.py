@@ -94,10 +94,9 @@ class Pins:
 
 
 class Server:
-    """One server. `pinned` is what models are shown of it; `now` is what it said last, None before it has.
+    """One server. Models are shown the offer `pinned`; `now` is its newest offer, None before the first connection.
 
-    Without `pins` nothing is kept. `tell` gets sentences for the person, `updated` is called when `pinned` becomes
-    another.
+    Without `pins` nothing is kept. `tell` gets sentences for the person, `updated` is called when `pinned` changes.
     """
 
     def __init__(

@@ -57,7 +57,7 @@ class FileValues(NamedTuple, Generic[T]):
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """Values that change with a file and its contents: a program can set the second of them to no time but now."""
+    """Return values that change with a file and its contents; a program cannot choose the second, `ctime`."""
     return status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino
 
 
