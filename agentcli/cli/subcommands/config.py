@@ -59,7 +59,7 @@ def show(json: AsJson = False) -> None:
         return
     for line in (*config.notices, *builder.models.keys.lines()):
         tell(f"# {line}")
-    tell(readable_settings(config.settings))
+    tell(mask(readable_settings(config.settings)))
 
 
 def _checked(config: Config) -> Builder:
