@@ -432,3 +432,24 @@ def test_redis_that_is_not_there_is_told_without_its_password() -> None:
     text = asyncio.run(run())
     assert "127.0.0.1" in text
     assert "hunter2" not in text
+
+
+async def test_sessions_and_streams_that_find_a_damaged_file_at_once_restore_it_once(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "sessions.db"
+    store = SqliteSessions(path)
+    log = await store.create(cwd=tmp_path)
+    await log.append(User((Text("Remember me"),))).committed
+    await log.close()
+    await store.close()
+    path.write_bytes(bytes(16) + path.read_bytes()[16:])
+    store, events = SqliteSessions(path), SqliteEvents(path)
+    other = await store.create(cwd=tmp_path)
+    await asyncio.gather(
+        other.append(User((Text("Another"),))).committed, *(events.append(name, [b"x"]) for name in "ab")
+    )
+    await other.close()
+    assert {info.title for info in await store.list()} == {"Remember me", "Another"}
+    assert [event.data for event in await events.read("a")] == [b"x"]
+    await store.close()
+    await events.close()
+    assert len([file for file in path.parent.glob("*.damaged-*") if file.suffix[-4:] not in ("-wal", "-shm")]) == 1

@@ -17,7 +17,7 @@ from agentcli.agent.interfaces import SessionStore
 from agentcli.conversation.entries import Body, ContextNote, Entry, Unreadable, User
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.database import lock_session
-from agentcli.infra.sessions.fsck import CheckReport, check, make_copy, repair
+from agentcli.infra.sessions.fsck import CheckReport, check, make_copy, repair, replace_damaged
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Text
 from tests.conformance.disks import disk, tiny_disk
@@ -231,6 +231,16 @@ async def test_a_file_that_was_cut_off_is_restored_from_its_copy_or_left_without
     report = await checked_repair(path, before)
     assert report is not None
     assert (report.is_healthy, report.kept_as) == (False, "")
+
+
+async def test_what_another_program_has_restored_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "sessions.db"
+    (id,) = await stored(path, (said("one"),))
+    before = await read(path, id)
+    path.write_bytes(bytes(16) + path.read_bytes()[16:])
+    assert "is restored from the copy" in replace_damaged(path)
+    assert replace_damaged(path) == ""
+    assert await read(path, id) == before
 
 
 async def test_what_was_stored_after_the_copy_outlives_damage_of_single_entries(tmp_path: Path) -> None:

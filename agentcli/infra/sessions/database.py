@@ -144,7 +144,7 @@ def open_sessions(
     """Connect to the file of the sessions.
 
     With `may_replace` a damaged one is replaced by what `restore` can restore of it, which returns what to say about
-    that; without it the damage is an error.
+    that, if anything; without it the damage is an error.
     """
     make_private_folder(path.parent)
     try:
@@ -152,7 +152,8 @@ def open_sessions(
     except (apsw.NotADBError, apsw.CorruptError):
         if not may_replace:
             raise
-    on_notice(restore(path))
+    if notice := restore(path):
+        on_notice(notice)
     return connect(path, on_notice, synchronous=synchronous)
 
 

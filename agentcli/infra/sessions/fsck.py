@@ -32,6 +32,7 @@ from agentcli.infra.sessions.database import (
 log = logging.getLogger(__name__)
 
 _COPY_EVERY_S = 86_400.0
+_REPAIR_PATIENCE_S = 20.0  # with another one that repairs or copies
 _MAX_FILE_FAULTS = 100  # lines of SQLite about one file
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
 # By kind: the text of a fault, and the entries that have it as session, number and id.
@@ -228,12 +229,23 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
 def replace_damaged(path: Path) -> str:
     """Replace a damaged file by what can be restored of it, or by a new one; gives what to say about that.
 
-    Raises `StorageError` where a copy of it cannot take its place now, as on a full disk.
+    That is nothing where another one has done it meanwhile. Raises `StorageError` where a copy of it cannot take its
+    place now, as on a full disk.
     """
+    try:
+        with copying(path, timeout_s=_REPAIR_PATIENCE_S):
+            return _replace(path)
+    except (filelock.Timeout, OSError) as error:
+        raise StorageError(f"{path} is damaged and could not be replaced ({error}): try again.") from error
+
+
+def _replace(path: Path) -> str:
     try:
         report = repair(path, even_if_open=True)
         if report.kept_as:
             return f"The session database was damaged: it is kept as {report.kept_as}, and {report.restored_text}."
+        if report.is_healthy:
+            return ""
     except StorageError:
         if copy_of(path).exists():  # beside a new file, the next copy would take its place
             raise
