@@ -190,8 +190,10 @@ class Response:
         self._is_complete, self._can_go_on, self._head_bytes, self._pieces = False, False, 0, list[bytes]()
         self._failure: Exception | None = None
         self._parser = HttpResponseParser(self)
-        # Servers that end lines with a bare LF are read, and of two framings `chunked` counts.
-        self._parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_optional_cr_before_lf=True)
+        # Servers that end lines with a bare LF or pad sizes are read, and of two framings `chunked` counts.
+        self._parser.set_dangerous_leniencies(
+            lenient_chunked_length=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
+        )
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         if not all(map(is_header_name, headers)) or not all(line.isascii() and line.isprintable() for line in lines):
             raise permanent_connection_error(f"The request to {self._where} cannot be sent: a header is malformed.")

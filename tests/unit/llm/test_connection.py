@@ -73,6 +73,7 @@ def reply(body: bytes = b"{}", **headers: str) -> bytes:
         (b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n", reply(b'{"a": 1}')),
         (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\ncontent-length: 3\r\n\r\n8\r\n", b'{"a": 1}\r\n0\r\n\r\n'),
         (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n8;x=y\r\n", b'{"a": 1}\r\n0\r\nx: y\r\n\r\n'),
+        (b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n8  \r\n", b'{"a": 1}\r\n0  \r\n\r\n'),
         (reply(gzip.compress(b'{"a": 1}'), content_encoding="gzip"),),
         (reply(b'{"a": 1}', connection="Upgrade, Keep-Alive", upgrade="h2,h2c"),),
     ],
