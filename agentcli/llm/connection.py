@@ -30,6 +30,7 @@ MAX_HEAD_BYTES = 100 * 1024  # that arrive before the first bytes of a body or a
 READ_SIZE = 64 * 1024
 MAX_UNZIPPED_BYTES = 1024 * 1024  # of one piece
 _GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # recognises each by its first bytes
+_GZIP_START = 0x1F
 _URL_SAFE = "!$%&'()*+,-./:;=?@_~[]"  # besides letters and digits; `%` so that what is quoted stays so
 
 Headers = Mapping[str, str]
@@ -211,16 +212,19 @@ class Response:
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The decompressed body as it arrives. Raises `ProviderError`."""
         is_compressed = self.headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip", "deflate")
-        unzip = zlib.decompressobj(_GZIP_OR_ZLIB) if is_compressed else None
+        unzip: zlib._Decompress | None = None
         while self._pieces or not self._is_complete:
             if not self._pieces:
                 await self._receive()
                 continue
             waiting, self._pieces = b"".join(self._pieces), []
             self.received += len(waiting)
-            if unzip is None:
+            if not is_compressed:
                 yield waiting
                 continue
+            if unzip is None:
+                is_raw = waiting[0] & 0x0F != zlib.DEFLATED and waiting[0] != _GZIP_START  # some servers' `deflate`
+                unzip = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _GZIP_OR_ZLIB)
             is_full = True
             while waiting or is_full:  # a kilobyte may hold a megabyte: in pieces, so that the reader can stop
                 try:
