@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import shutil
@@ -16,6 +17,7 @@ import pytest
 from agentcli.agent.interfaces import SessionStore
 from agentcli.conversation.entries import Body, ContextNote, Entry, Unreadable, User
 from agentcli.errors import StorageError
+from agentcli.infra.sessions import sqlite
 from agentcli.infra.sessions.database import lock_session
 from agentcli.infra.sessions.fsck import CheckReport, check, make_copy, repair, replace_damaged
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -314,6 +316,23 @@ async def test_a_copy_is_made_once_a_day_of_a_file_that_was_written_to(tmp_path:
     os.utime(copy, (1e9, 1e9))
     assert not await copied()
     assert await copied(said("three"))
+
+
+async def test_a_large_file_is_copied_by_a_program_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sessions.db"
+    monkeypatch.setattr(sqlite, "_LARGE", 0)
+    for text in ("one", "two"):
+        await stored(path, (said(text),))
+    assert [file.name for file in tmp_path.glob("sessions.db.*")] == []
+    monkeypatch.setattr(sqlite, "_COPY_DELAY_S", 0.01)
+    store = SqliteSessions(path)
+    await a_session(store, said("three"))
+    async with asyncio.timeout(20):
+        while not Path(f"{path}.copy").exists():
+            await asyncio.sleep(0.01)
+    await store.close()
 
 
 async def test_a_full_disk_keeps_the_copy_of_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -155,6 +155,11 @@ def is_copy_due(path: Path) -> bool:
         return True
 
 
+def make_due_copy(path: Path) -> None:
+    if is_copy_due(path):
+        make_copy(path)
+
+
 @contextmanager
 def copying(path: Path, *, timeout_s: float) -> Iterator[None]:
     """Keep others from making a copy meanwhile. Raises `filelock.Timeout`."""

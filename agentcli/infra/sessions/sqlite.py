@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 PATIENCE_S = 20.0  # with a program that is to give up a session
 _LARGE = 64 * 1024 * 1024  # bytes; a larger database is copied while the program runs, not at its end
 _LONG_S = 86_400.0
+_COPY_DELAY_S = 60.0  # a program that ends before has not begun a large copy for nothing
 _COLUMNS = "seq, id, parent_id, time, kind, schema_version, checksum, body"
 _INSERT = f"""
 INSERT INTO entries (n, origin, own, session_id, {_COLUMNS})
@@ -150,6 +151,7 @@ class SqliteSessions(TableSessions):
         connect = partial(open_sessions, path, on_notice, _replace_damaged)
         self._writer = Writer(path, connect, partial(failure, path), name="agentcli-sessions")
         self._opened = time.monotonic()
+        self._copying: threading.Timer | None = None
 
     async def _run(self, work: Work[T]) -> T:
         return await self._writer.call(in_sqlite(work))
@@ -235,12 +237,16 @@ class SqliteSessions(TableSessions):
 
     def _copy_meanwhile(self) -> None:
         """Copy a large database while the program runs, and any other one in a program that runs for days."""
+        if self._copying is not None and self._copying.is_alive():
+            return
         if time.monotonic() - self._opened > _LONG_S or self._is_large():
-            from agentcli.infra.sessions.fsck import is_copy_due, make_copy
+            from agentcli.infra.sessions.fsck import is_copy_due, make_due_copy
 
             if is_copy_due(self.path):
                 self._opened = time.monotonic()
-                threading.Thread(target=make_copy, args=(self.path,), name="agentcli-copy", daemon=True).start()
+                self._copying = threading.Timer(_COPY_DELAY_S, make_due_copy, (self.path,))
+                self._copying.daemon = True
+                self._copying.start()
 
     def _is_large(self) -> bool:
         try:
@@ -249,12 +255,14 @@ class SqliteSessions(TableSessions):
             return False
 
     async def close(self) -> None:
+        if self._copying is not None:
+            self._copying.cancel()
         if self._writer.has_written and not self._is_large():
-            from agentcli.infra.sessions.fsck import is_copy_due, make_copy
+            from agentcli.infra.sessions.fsck import is_copy_due, make_due_copy
 
             if is_copy_due(self.path):
                 await self._writer.drain()
-                await asyncio.to_thread(make_copy, self.path)
+                await asyncio.to_thread(make_due_copy, self.path)
         await self._writer.close()
 
 
