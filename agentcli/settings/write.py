@@ -34,7 +34,7 @@ def describe_override(config: Config, key: str, file: Path) -> str:
     sources = [layer.source for layer in config.layers]
     above = config.layers[sources.index(str(file)) + 1 if str(file) in sources else 0 :]
     wins = next((layer for layer in reversed(above) if layer.holds(key)), None)
-    return f" Here {wins.source} sets another one ({wins.names.get(key, key)})." if wins else ""
+    return f" Here another value wins: {wins.names.get(key, key)} ({wins.source})." if wins else ""
 
 
 def store_in(file: Path, key: str, value: Any) -> str:
@@ -162,7 +162,10 @@ def parse_value(text: str, key: Sequence[str]) -> Any:
 def without_secrets(settings: Settings) -> Settings:
     """The settings as anybody may see them: without values of headers and variables, and passwords of addresses."""
     observed, serve = settings.observability, settings.serve
-    providers = {name: replace(one, headers=_masked(one.headers)) for name, one in settings.providers.items()}
+    providers = {
+        name: replace(one, headers=_masked(one.headers), base_url=_without_password(one.base_url))
+        for name, one in settings.providers.items()
+    }
     servers = {
         name: {key: _masked(value) if key in ("env", "headers") else value for key, value in server.items()}
         for name, server in settings.mcp_servers.items()

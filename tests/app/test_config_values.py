@@ -89,7 +89,7 @@ def test_a_project_has_files_of_its_own_that_may_not_say_where_prompts_go(place:
 def test_the_value_that_counts_is_shown_with_its_source(place: Place, config: Path) -> None:
     env = {"AGENTCLI_RETRY_MAX": "2"}
     ran = place.run("config", "set", "retry.max", "4", env=env)
-    assert ran.out.endswith(" Here environment sets another one (AGENTCLI_RETRY_MAX).\n")
+    assert ran.out.endswith(" Here another value wins: AGENTCLI_RETRY_MAX (environment).\n")
     got = json.loads(place.run("config", "get", "retry.max", "--json", env=env).out)
     assert got == {"key": "retry.max", "value": 2, "source": "environment"}
     got = json.loads(place.run("config", "get", "tokens.effort", "--json").out)
@@ -108,6 +108,8 @@ x = "{secret}"
 [providers.work]
 base_url = "https://me:hunter2@gateway.example/v1"
 headers = {{ y = "{secret}" }}
+[providers.short]
+base_url = "https://me:pw7@gateway.example/v1"
 [serve]
 database = "postgresql://me:hunter2@db/x"
 [mcp_servers.s]
@@ -124,4 +126,5 @@ PreToolUse = [{{ matcher = "{secret}" }}]
             assert ran.code == 0, ran.err
             assert secret not in ran.out
             assert "hunter2" not in ran.out
+            assert "pw7" not in ran.out
             assert "masked" in ran.out.lower(), ran.out
