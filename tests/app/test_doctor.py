@@ -280,6 +280,11 @@ def test_a_planted_problem_is_found_with_its_mend(house: House, check: str, said
     assert KEY not in json.dumps(found)
 
 
+def test_a_server_that_cannot_be_read_is_a_finding_of_one_check(house: House) -> None:
+    house.set("[mcp_servers.nameless]\nargs = []")
+    assert [one["check"] for one in wrong(house.doctor()) if "nameless" in one["message"]] == ["MCP servers"]
+
+
 @pytest.mark.full
 def test_a_key_goes_to_its_own_provider_alone_and_all_are_asked_at_once(house: House) -> None:
     silent = [house.stack.enter_context(chat_server(models=SILENCE)) for _ in range(3)]

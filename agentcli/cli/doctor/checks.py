@@ -316,7 +316,8 @@ def lines(found: Sequence[Finding]) -> list[str]:
 
 
 def rest(found: Sequence[Finding]) -> str:
-    return f"{sum(not one.message for one in found)} more checks found nothing."
+    silent = sum(not one.message for one in found)
+    return f"{silent} more check{'s' * (silent != 1)} found nothing."
 
 
 def shown(finding: Finding, indent: int = 0) -> str:

@@ -110,4 +110,5 @@ async def _ask(subject: Subject, name: str, *, is_used: bool) -> list[Result]:
     mend = f"Start the server, or correct its address ({place}) or the model's name."
     if provider == "ollama":
         mend = f"Start it (ollama serve), and fetch the model: ollama pull {model}"
-    return [*found, ("problem" if is_used else "warning", f"{name}: {health.detail}.", mend)]
+    end = "" if health.detail.endswith((".", "?")) else "."
+    return [*found, ("problem" if is_used else "warning", f"{name}: {health.detail}{end}", mend)]

@@ -15,7 +15,7 @@ from agentcli.errors import ConfigError
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config
-from agentcli.settings.structs import BudgetSettings, ProviderSettings
+from agentcli.settings.structs import BudgetSettings, MCPSettings, ProviderSettings
 
 Status = Literal["ok", "warning", "problem"]
 _MAX_RUN_S = 3.0
@@ -47,8 +47,14 @@ class Subject:
         return Models(self.config)
 
     def builder(self, on_notice: Callable[[str], None], **changes: Any) -> Builder:
-        """Return a builder without the settings of models, because a check of its own finds mistakes in those."""
-        plain = {"provider": ProviderSettings(), "providers": {}, "models": {}, "budgets": BudgetSettings()}
+        """Return a builder without models and MCP servers, because checks of their own find mistakes in those."""
+        plain: dict[str, Any] = {
+            "provider": ProviderSettings(),
+            "providers": {},
+            "models": {},
+            "budgets": BudgetSettings(),
+        }
+        plain["mcp"] = MCPSettings(enabled=False)
         settings = structs.replace(self.config.settings, **plain, **changes)
         return Builder(structs.replace(self.config, settings=settings), store=MemorySessions(), on_notice=on_notice)
 
