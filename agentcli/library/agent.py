@@ -64,7 +64,7 @@ class Agent:
             print((await agent.run("What does this project do?")).text)
 
     `model` is `provider/model` (empty: as the command line would choose). `settings` is nested like config.toml, or a
-    `Settings`, of which counts what differs from the defaults. `tools` are `Tool`s, or functions as `@tool` takes them.
+    `Settings`, of which all but the defaults count. `tools` are `Tool`s, or functions as `@tool` takes them.
     `approve` decides what the permission mode would ask; without it such calls are denied. A text from it is a yes,
     and the answer to a question of the model's. `search` is what web_search asks, in place of Tavily.
 

@@ -260,9 +260,9 @@ class Response:
     def _end(self) -> None:
         """The connection has ended, and with it a body that tells nothing of its length. Raises `ConnectionFailed`."""
         if not self.status:
-            raise broken_connection(self._where, "Server disconnected without sending a response")
+            raise broken_connection(self._where, "the server closed it without sending a response")
         if "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower():
-            raise broken_connection(self._where, "Server disconnected before the end of the response")
+            raise broken_connection(self._where, "the server closed it before the end of the response")
         self._is_complete = True
 
     def on_message_begin(self) -> None:

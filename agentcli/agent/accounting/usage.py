@@ -112,7 +112,7 @@ class ToolTally(Struct):
 
 
 class UsageCollector:
-    """Adds up what all conversations that it is given to used, as far as they were stored since.
+    """Adds up the usage of all conversations that it is given to, from then on.
 
         collector = UsageCollector()
         async with Agent(model, usage=collector) as one, Agent(model, usage=collector) as other:
