@@ -26,10 +26,10 @@ from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.event_log.sqlite import SqliteEvents
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.load import Config
+from agentcli.settings.structs import ServeTokenSettings
 
 if TYPE_CHECKING:
     from agentcli.agent.event_store import EventStore
-    from agentcli.frontends.http.tokens import Token
 
 _QUICK_S = 2.0  # a worker that ends sooner is not replaced at once
 _ENDING_S = 20.0  # for all workers to store what they have
@@ -44,8 +44,7 @@ class Worker(Struct, frozen=True):
 
     options: argparse.Namespace
     config: Config
-    tokens: tuple[Token, ...]
-    hosts: tuple[str, ...]
+    tokens: tuple[ServeTokenSettings, ...]
     listening: socket.socket
 
 
@@ -155,9 +154,9 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
     """One process: what it serves, to whom, and where other processes reach it. It ends with its `parent`."""
     import uvicorn  # the extra, as what follows
 
-    from agentcli.frontends.http.forwarding import Forwarding
     from agentcli.frontends.http.guard import Guard
     from agentcli.frontends.http.hosting import Hosting
+    from agentcli.frontends.http.relay import Forwarding
     from agentcli.frontends.http.routes import Routes
 
     serving, paths = worker.config.settings.serve, worker.config.paths
@@ -166,27 +165,18 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
         store = _store(worker.config, address)
         sessions = HttpSessions(worker.options, store, budgets=paths.state / "serve" / "budgets")
         budgets = {token.user_id: token.budget_usd for token in worker.tokens}
-
-        def budget_of(user_id: str) -> float | None:
-            return budgets.get(user_id, budgets[""])
-
-        hosting = Hosting(sessions, _events(worker.config), budget_of=budget_of, idle_s=serving.idle_minutes * 60)
+        hosting = Hosting(
+            sessions,
+            _events(worker.config),
+            budget_of=lambda user_id: budgets.get(user_id, budgets[""]),
+            idle_s=serving.idle_minutes * 60,
+        )
         routes = Routes(hosting, Forwarding(), cwd=worker.config.cwd)
-        is_socket = bool(worker.options.socket)
-        app = Guard(
-            routes.application(on_ready=on_ready), tokens=worker.tokens, hosts=worker.hosts, is_socket=is_socket
-        )
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                timeout_keep_alive=75,
-                timeout_graceful_shutdown=_GRACE_S,
-            )
-        )
+        hosts, is_socket = (*serving.hosts, worker.options.host), bool(worker.options.socket)
+        app = Guard(routes.application(on_ready=on_ready), tokens=worker.tokens, hosts=hosts, is_socket=is_socket)
+        settings: dict[str, Any] = {"log_config": None, "access_log": False, "proxy_headers": False}
+        settings |= {"server_header": False, "timeout_keep_alive": 75, "timeout_graceful_shutdown": _GRACE_S}
+        server = uvicorn.Server(uvicorn.Config(app, **settings))
 
         def leave() -> None:
             hosting.leave().add_done_callback(lambda _: setattr(server, "should_exit", True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import hashlib
 import os
 import secrets
 import socket
@@ -18,10 +19,9 @@ from agentcli.cli.options import SERVER_FLAGS, server_parser
 from agentcli.cli.output import warn
 from agentcli.cli.serving import Worker, serve
 from agentcli.errors import UsageError
-from agentcli.frontends.http.tokens import Token, hash_of
 from agentcli.settings.files import make_private_folder
-from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder
+from agentcli.settings.structs import ServeTokenSettings
 
 _MOST_WORKERS, _HIGHEST_PORT = 64, 65_535
 FLAGS = (
@@ -51,7 +51,9 @@ def run(arguments: list[str]) -> int:
     token = kept_token(token_file)
     listening, told = _listening(options)
     bound = Path(options.socket).lstat() if options.socket else None
-    worker = Worker(options, config, tokens=_tokens(config, token), hosts=_hosts(options, config), listening=listening)
+    limits = config.settings.serve
+    own = ServeTokenSettings(hashlib.sha256(token.encode()).hexdigest(), "", limits.rate_per_minute, limits.budget_usd)
+    worker = Worker(options, config, tokens=(own, *limits.tokens.values()), listening=listening)
 
     def tell_ready() -> None:
         sys.stdout.buffer.write(to_json_line({**told, "token_file": str(token_file)}))
@@ -84,16 +86,6 @@ def kept_token(file: Path) -> str:
     if len(token) < 16 or not token.isascii() or len(token.split()) != 1:
         raise UsageError(f"{file} has no token: one word of at least 16 letters and digits, or nothing.")
     return token
-
-
-def _tokens(config: Config, token: str) -> tuple[Token, ...]:
-    serve = config.settings.serve
-    further = (Token(one.sha256, one.user_id, one.rate_per_minute, one.budget_usd) for one in serve.tokens.values())
-    return Token(hash_of(token), "", serve.rate_per_minute, serve.budget_usd), *further
-
-
-def _hosts(options: argparse.Namespace, config: Config) -> tuple[str, ...]:
-    return (*config.settings.serve.hosts, options.host)
 
 
 def _listening(options: argparse.Namespace) -> tuple[socket.socket, dict[str, str]]:

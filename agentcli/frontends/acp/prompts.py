@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from agentcli.frontends.acp.messages import Content, Contents, ImageContent, LinkContent, ResourceContent, TextContent
 from agentcli.frontends.acp.rpc import INVALID_PARAMS, RpcError
-from agentcli.frontends.given_media import DOCUMENT_TYPES, IMAGE_TYPES, check_media
+from agentcli.frontends.json_forms.input import DOCUMENT_TYPES, IMAGE_TYPES, check_media
 from agentcli.llm.messages import Base64Source, Document, Image, Text
 
 _LINES = re.compile(r"L(\d+)(?:[:-]L?(\d+))?")

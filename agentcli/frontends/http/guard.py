@@ -1,22 +1,60 @@
-"""Lets in who has a token, from an address that is ours, and not too often."""
+"""Lets in requests with a token, from an address that is ours, and not too often; answers those that fail."""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import time
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from agentcli.frontends.http.failures import Refused, failed
-from agentcli.frontends.http.page import PAGE_FILES
-from agentcli.frontends.http.tokens import Token, hash_of
+from agentcli.errors import AmbiguousSession, NoSession, SessionInUse, StorageError, UsageError, UserError
+from agentcli.frontends.json_forms.input import NobodyWaits
+from agentcli.settings.structs import ServeTokenSettings
 
+PAGE_FILES = ("page.css", "page.js", "markdown.js", "questions.js", "stream.js", "view.js")
 # These say nothing about any session.
 _OPEN = frozenset(("/", "/health", "/openapi.json", *(f"/{name}" for name in PAGE_FILES)))
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
+
+
+class Refused(UserError):
+    """A request that is not served: an HTTP status, and a word for programs."""
+
+    def __init__(self, status: int, code: str, message: str, *, headers: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = headers or {}
+
+
+def json_answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
+
+
+_FAILURES: tuple[tuple[type[UserError], int, str], ...] = (
+    (NoSession, 404, "not_found"),
+    (AmbiguousSession, 404, "not_found"),
+    (NobodyWaits, 409, "nobody_waits"),
+    (SessionInUse, 409, "in_use"),
+    (StorageError, 503, "storage"),
+    (UsageError, 400, "invalid"),
+    (UserError, 422, "refused"),
+)
+
+
+def failed(error: UserError) -> Response:
+    """Answer a request that failed: `{"error": {"code", "message"}}`."""
+    if not isinstance(error, Refused):
+        status, code = next((status, code) for kind, status, code in _FAILURES if isinstance(error, kind))
+        error = Refused(status, code, str(error))
+    return json_answer({"error": {"code": error.code, "message": str(error)}}, error.status, error.headers)
 
 
 class Bucket:
@@ -41,10 +79,18 @@ class Bucket:
 
 
 class Guard:
-    """ASGI middleware. `hosts` are the names, beside those of this machine, by which the server may be called."""
+    """ASGI middleware. `hosts` are the names, beside those of this machine, by which the server may be called.
+
+    A token without a `user_id` opens all sessions, one with it only that user's.
+    """
 
     def __init__(
-        self, app: ASGIApp, *, tokens: Sequence[Token], hosts: Collection[str] = (), is_socket: bool = False
+        self,
+        app: ASGIApp,
+        *,
+        tokens: Sequence[ServeTokenSettings],
+        hosts: Collection[str] = (),
+        is_socket: bool = False,
     ) -> None:
         self._app = app
         self._tokens = tokens
@@ -63,7 +109,7 @@ class Guard:
             return
         await self._app(scope, receive, send)
 
-    def _allowed(self, asked: HTTPConnection) -> Token | None:
+    def _allowed(self, asked: HTTPConnection) -> ServeTokenSettings | None:
         """Raises `Refused`."""
         self._check_names(asked)
         if asked.scope["path"] in _OPEN:
@@ -85,7 +131,7 @@ class Guard:
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
             raise Refused(403, "origin", f"A page of {origin[:200]!r} may not use this server.")
 
-    def _token_of(self, asked: HTTPConnection) -> Token:
+    def _token_of(self, asked: HTTPConnection) -> ServeTokenSettings:
         kind, _, given = asked.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not given:
             raise Refused(
@@ -94,7 +140,7 @@ class Guard:
                 "Send the header Authorization: Bearer TOKEN, with what is in the token file.",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        hashed = hash_of(given.strip())
+        hashed = hashlib.sha256(given.strip().encode()).hexdigest()
         found = [token for token in self._tokens if hmac.compare_digest(token.sha256, hashed)]
         if not found:
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
@@ -102,9 +148,9 @@ class Guard:
         return found[0]
 
 
-def token_of(request: Request) -> Token:
+def token_of(request: Request) -> ServeTokenSettings:
     token = request.state.token
-    assert isinstance(token, Token)
+    assert isinstance(token, ServeTokenSettings)
     return token
 
 

@@ -28,14 +28,12 @@ from agentcli.agent.ops import GoOn, Prompt, RunQueued, Steer
 from agentcli.agent.result import ResultBuilder
 from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
-from agentcli.frontends.http.failures import Refused
+from agentcli.frontends.http.guard import Refused
 from agentcli.frontends.http.opening import Opened
 from agentcli.frontends.http.stream import StreamWriter, Waiting, hash_of
-from agentcli.frontends.json_forms.controlling import control
-from agentcli.frontends.json_forms.entry_objects import entry_object, system_object
-from agentcli.frontends.json_forms.input import Control, Message, RunCommand, SetModel
+from agentcli.frontends.json_forms.input import Control, Message, RunCommand, SetModel, control
 from agentcli.frontends.json_forms.input import Steer as SayNow
-from agentcli.frontends.json_forms.output import JsonOutput
+from agentcli.frontends.json_forms.output import JsonOutput, entry_object, system_object
 from agentcli.frontends.screenless import ScreenlessHost, TypedCommand
 from agentcli.llm.messages import Block, Text, Usage
 from agentcli.llm.provider import ToolSpec

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from weakref import WeakValueDictionary
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.agent.event_store import EventStore, StreamEvent
@@ -20,7 +19,7 @@ from agentcli.errors import SessionInUse, StorageError, StreamMoved, UserError
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.opening import Sessions, Wanted
 from agentcli.frontends.http.stream import StreamWriter
-from agentcli.frontends.json_forms.entry_objects import system_object
+from agentcli.frontends.json_forms.output import system_object
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +29,6 @@ IDLE_S = 600.0
 CLOSE_TIMEOUT_S, PEERS_TIMEOUT_S, READERS_TIMEOUT_S = 10.0, 3.0, 1.0
 _ENDS = "The server is ending: send this again in a moment."
 _MOST_WAIT_S = 60.0
-
-
-class Elsewhere(Struct, frozen=True):
-    """A session that another process has open, which is reached at an address (empty: at none)."""
-
-    address: str
 
 
 class Hosting:
@@ -71,8 +64,8 @@ class Hosting:
             raise StorageError(_ENDS)
         return (await self._opened(wanted)).id
 
-    async def owner(self, session_id: str, *, take_over: bool = False) -> HostedSession | Elsewhere:
-        """The session, opened here unless another process has it. Raises `UserError`."""
+    async def owner(self, session_id: str, *, take_over: bool = False) -> HostedSession | str:
+        """Open the session here, or return the address of the process that has it, if any. Raises `UserError`."""
         if self._leaving is not None:
             raise StorageError(_ENDS)
         if (hosted := self._open.get(session_id)) is not None:
@@ -83,12 +76,12 @@ class Hosting:
             info, _ = await self.sessions.load(session_id, after=1 << 40)
             holder = await self.sessions.holder(session_id)
             if holder is not None and not (take_over and not holder):
-                return Elsewhere(holder)
+                return holder
             try:
                 wanted = Wanted(Path(info.cwd), session_id, user_id=info.user_id, take_over=take_over)
                 return await self._opened(wanted)
             except SessionInUse:
-                return Elsewhere(await self.sessions.holder(session_id) or "")
+                return await self.sessions.holder(session_id) or ""
 
     async def _opened(self, wanted: Wanted) -> HostedSession:
         state = await self.events.state(wanted.id) if wanted.id else None

@@ -1,25 +1,31 @@
-"""Reads the bodies of requests, each into its struct."""
+"""Defines the bodies of requests and of answers, and reads the former."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 from starlette.requests import ClientDisconnect, Request
 
-from agentcli.frontends.given_media import check_media
-from agentcli.frontends.http.failures import Refused
-from agentcli.frontends.json_forms.input import CONTROLS, Control, Message, Say, asked, check_tool
-from agentcli.frontends.json_lines import json_in
-from agentcli.llm.messages import Document, Image, Text
+from agentcli.frontends.http.guard import Refused
+from agentcli.frontends.json_forms.input import (
+    CONTROLS,
+    ClientTools,
+    Control,
+    Media,
+    Message,
+    Say,
+    check_request,
+    json_in,
+)
 from agentcli.llm.provider import ToolSpec
+from agentcli.version import __version__
 
 LARGEST_BODY = 32 * 1024 * 1024  # bytes: what the Messages API takes in one request
 
-OPS = CONTROLS
-
-T = TypeVar("T")
+Time = Annotated[float, Meta(description="Seconds since 1970.")]
+Messages = Annotated[list[dict[str, Any]], Meta(description="In the form of the Messages API.")]
 
 
 class NewSession(Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,14 +45,63 @@ class NewMessage(Struct, frozen=True, forbid_unknown_fields=True):
     once, however often it is sent.
     """
 
-    content: str | tuple[Text | Image | Document, ...]
+    content: str | tuple[Media, ...]
     mode: Literal["prompt", "steer", "follow_up"] = "prompt"
     tools: tuple[ToolSpec, ...] = ()
     stream_id: Annotated[str, Meta(max_length=128)] = ""
 
+    @property
+    def message(self) -> Message:
+        return Message(self.content)
 
-class TakeOver(Struct, frozen=True, tag_field="subtype", tag="take_over"):
+
+class TakeOver(Struct, frozen=True, tag="take_over"):
     """Have the program that has the session open end, and go on with it here."""
+
+
+Op = Control | TakeOver
+
+
+class Health(Struct, frozen=True):
+    status: Literal["ok"] = "ok"
+    version: str = __version__
+
+
+class Begun(Struct, frozen=True):
+    session_id: str
+
+
+class MessageTaken(Struct, frozen=True):
+    stream_id: str
+
+
+class OpTaken(Struct, frozen=True):
+    ok: Literal[True] = True
+
+
+class SessionRow(Struct, frozen=True, kw_only=True):
+    """A stored session."""
+
+    session_id: str
+    cwd: str
+    name: str
+    title: str
+    last_prompt: str
+    created: Time
+    updated: Time
+    entries: int
+    user_id: str
+    is_running: bool
+
+
+class WholeSession(SessionRow, frozen=True, kw_only=True):
+    """A stored session with its messages."""
+
+    model: str
+    permission_mode: str
+    last_event_id: int
+    held_by: Literal["server", "terminal"] | None
+    messages: Messages
 
 
 async def body_of(request: Request) -> bytes:
@@ -64,40 +119,13 @@ async def body_of(request: Request) -> bytes:
     return b"".join(parts)
 
 
-def parsed(body: bytes, form: type[T]) -> T:
-    """Raises `Refused` that says what was expected."""
+def parsed(body: bytes, form: Any) -> Any:
+    """Return the body as a `form`. Raises `Refused` that says what was expected."""
     try:
-        return msgspec.convert(json_in(body or b"{}"), form)
+        given = msgspec.convert(json_in(body or b"{}"), form)
+        for part in (Say(given.message), ClientTools(given.tools)) if isinstance(given, NewMessage) else (given,):
+            check_request(part)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, "invalid", f"{str(error).rstrip('.')}.") from error
-
-
-def message_of(body: bytes) -> NewMessage:
-    """Raises `Refused`."""
-    given = parsed(body, NewMessage)
-    blocks = Message(given.content).blocks
-    try:
-        if not blocks:
-            raise ValueError("the message is empty")
-        check_media(blocks)
-        for tool in given.tools:
-            check_tool(tool)
-    except ValueError as error:
-        raise Refused(400, "invalid", f"{error}.") from error
+        types = f" The type of an op is one of {', '.join((*CONTROLS, 'take_over'))}." if form is Op else ""
+        raise Refused(400, "invalid", f"{str(error).rstrip('.')}.{types}") from error
     return given
-
-
-def op_of(body: bytes) -> Control | TakeOver:
-    """What an op asks for; its `type` is a control's `subtype`. Raises `Refused`."""
-    try:
-        given: Any = json_in(body)
-        kind = given.get("type") if isinstance(given, dict) else None
-        if kind not in (*OPS, "take_over"):
-            raise ValueError(f"type is one of {', '.join((*OPS, 'take_over'))}")
-        if kind == "take_over":
-            return TakeOver()
-        asks = asked({**given, "type": "control", "subtype": kind})
-        assert not isinstance(asks, Say)
-        return asks
-    except (ValueError, RecursionError) as error:
-        raise Refused(400, "invalid", f"{str(error).rstrip('.')}.") from error

@@ -7,11 +7,13 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec.structs import replace
+from msgspec import structs
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -22,25 +24,55 @@ from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoSession, StreamMoved, UsageError, UserError
-from agentcli.frontends.http.description import description
-from agentcli.frontends.http.failures import Refused, failed, json_answer
-from agentcli.frontends.http.forwarding import Forwarding
-from agentcli.frontends.http.guard import token_of
+from agentcli.frontends.http.description import Event, Operation, openapi
+from agentcli.frontends.http.guard import PAGE_FILES, Refused, failed, json_answer, token_of
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import Hosting
 from agentcli.frontends.http.opening import Wanted
-from agentcli.frontends.http.page import PAGE_FILES, page_file
-from agentcli.frontends.http.requests import NewSession, TakeOver, body_of, message_of, op_of, parsed
-from agentcli.frontends.http.sse import sent
+from agentcli.frontends.http.relay import Forwarding, stream_events, wire_messages
+from agentcli.frontends.http.requests import (
+    Begun,
+    Health,
+    MessageTaken,
+    NewMessage,
+    NewSession,
+    Op,
+    OpTaken,
+    SessionRow,
+    TakeOver,
+    WholeSession,
+    body_of,
+    parsed,
+)
 from agentcli.frontends.http.stream import StreamWriter
-from agentcli.frontends.json_forms.input import Message
-from agentcli.llm.wire.anthropic_request import block_to_wire
-from agentcli.version import __version__
 
 MOST_LISTED = 200
+_KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+_SAY = "Say something. It is stored before the answer; its turn carries the stream_id."
+_CONTROL = "Interrupt, answer a question, give the result of a client tool, change model or mode."
+_FOLLOW = "Follow the stream from its first event, or from an id on. It stays open."
+_IN_TERMINAL = (
+    "Session {id} is open in a terminal, where it can be followed but not steered: take it over with the op "
+    '{{"type":"take_over"}}, which ends it there in order.'
+)
 _TRY_FOR_S = 8.0  # an owner that died is known after its lease
 
 Answer = Callable[[Request], Awaitable[Response]]
+Handler = TypeVar("Handler", bound=Callable[[Any, Request], Awaitable[Response]])
+
+
+_OPERATIONS: list[tuple[Operation, Callable[[Any, Request], Awaitable[Response]]]] = []
+_SESSION = "/v1/sessions/{session_id}"
+
+
+def _operation(method: str, path: str, summary: str, **more: Any) -> Callable[[Handler], Handler]:
+    """Have a method of `Routes` answer requests, and describe it."""
+
+    def register(handler: Handler) -> Handler:
+        _OPERATIONS.append((Operation(method=method, path=path, summary=summary, **more), handler))
+        return handler
+
+    return register
 
 
 class Routes:
@@ -53,21 +85,11 @@ class Routes:
 
     def application(self, *, on_ready: Callable[[], Any]) -> Starlette:
         """The ASGI application; calls `on_ready` once it answers."""
-        session = "/v1/sessions/{session_id}"
-        routes = [
-            Route("/", _page("page.html")),
-            *(Route(f"/{name}", _page(name)) for name in PAGE_FILES),
-            Route("/health", self._told(self._health)),
-            Route("/openapi.json", self._told(self._describe)),
-            Route("/v1/sessions", self._told(self._create), methods=["POST"]),
-            Route("/v1/sessions", self._told(self._list), methods=["GET"]),
-            Route(session, self._told(self._show), methods=["GET"]),
-            Route(session, self._told(self._remove), methods=["DELETE"]),
-            Route(f"{session}/messages", self._told(self._message), methods=["POST"]),
-            Route(f"{session}/ops", self._told(self._op), methods=["POST"]),
-            Route(f"{session}/events", self._told(self._events), methods=["GET"]),
-            Route("/v1/usage", self._told(self._usage), methods=["GET"]),
-        ]
+        pages = {"/": "page.html", **{f"/{name}": name for name in PAGE_FILES}}
+        routes = [Route(path, _page(name)) for path, name in pages.items()]
+        for one, handler in _OPERATIONS:
+            routes.append(Route(one.path, _answering(partial(handler, self)), methods=[one.method]))
+        routes.append(Route("/openapi.json", _answering(_describe)))
 
         @asynccontextmanager
         async def running(app: Starlette) -> Any:
@@ -82,25 +104,16 @@ class Routes:
 
         return Starlette(routes=routes, lifespan=running, exception_handlers={HTTPException: _http_failure})
 
-    def _told(self, answer: Answer) -> Answer:
-        async def told(request: Request) -> Response:
-            try:
-                return await answer(request)
-            except UserError as error:
-                return failed(error)
-
-        return told
-
+    @_operation("GET", "/health", "Tell that the server runs.", answer=Health, is_open=True)
     async def _health(self, request: Request) -> Response:
-        return json_answer({"status": "ok", "version": __version__})
-
-    async def _describe(self, request: Request) -> Response:
-        return json_answer(description())
+        return json_answer(Health())
 
     # Sessions
 
+    @_operation("POST", "/v1/sessions", "Begin a session.", body=NewSession, status=201, answer=Begun)
     async def _create(self, request: Request) -> Response:
-        given, token = parsed(await body_of(request), NewSession), token_of(request)
+        given: NewSession = parsed(await body_of(request), NewSession)
+        token = token_of(request)
         if given.permission_mode:
             parse_mode(given.permission_mode)
         if token.user_id and given.user_id not in ("", token.user_id):
@@ -109,34 +122,36 @@ class Routes:
         user_id = token.user_id or given.user_id
         wanted = Wanted(cwd, "", given.model, given.permission_mode, user_id, name=given.name)
         session_id = await self._hosting.create(wanted)
-        return json_answer({"session_id": session_id}, 201, {"Location": f"/v1/sessions/{session_id}"})
+        return json_answer(Begun(session_id), 201, {"Location": f"/v1/sessions/{session_id}"})
 
+    @_operation(
+        "GET", "/v1/sessions", "List sessions, the one used last first.", answer=list[SessionRow], query={"limit": int}
+    )
     async def _list(self, request: Request) -> Response:
         limit = _number(request, "limit", 50, most=MOST_LISTED)
         found = await self._hosting.sessions.list(token_of(request).user_id or None, limit)
         running = set(await self._hosting.events.running())
-        return json_answer([_listed(info, is_running=info.id in running) for info in found])
+        return json_answer([SessionRow(**_fields(info), is_running=info.id in running) for info in found])
 
+    @_operation("GET", _SESSION, "Show a session with its messages.", answer=WholeSession)
     async def _show(self, request: Request) -> Response:
         info = await self._found(request)
         _, entries = await self._hosting.sessions.load(info.id)
         note = (await StreamWriter.of(self._hosting.events, info.id)).note
         state = await self._hosting.events.state(info.id)
         holder = await self._hosting.sessions.holder(info.id)
-        conversation = Conversation(entries)
-        told = {
-            "model": note.model,
-            "permission_mode": note.mode,
-            "last_event_id": state.last_id if state else 0,
-            "held_by": {None: None, "": "terminal"}.get(holder, "server"),
-            "messages": [
-                {"role": message.role, "content": [block_to_wire(block) for block in message.content]}
-                for message in conversation.messages
-            ],
-        }
-        is_running = state is not None and state.status == "running"
-        return json_answer(_listed(info, is_running=is_running) | told)
+        shown = WholeSession(
+            **_fields(info),
+            is_running=state is not None and state.status == "running",
+            model=note.model,
+            permission_mode=note.mode,
+            last_event_id=state.last_id if state else 0,
+            held_by=None if holder is None else "server" if holder else "terminal",
+            messages=wire_messages(Conversation(entries)),
+        )
+        return json_answer(shown)
 
+    @_operation("DELETE", _SESSION, "Move a session to the trash; its stream ends.", status=204)
     async def _remove(self, request: Request) -> Response:
         info = await self._found(request)
         if (there := await self._elsewhere(request, info.id)) is not None:
@@ -155,35 +170,37 @@ class Routes:
 
     # What is asked of a session
 
+    @_operation("POST", f"{_SESSION}/messages", _SAY, body=NewMessage, status=202, answer=MessageTaken)
     async def _message(self, request: Request) -> Response:
         body, info = await body_of(request), await self._found(request)
-        given = message_of(body)
-        given = replace(given, stream_id=given.stream_id or uuid.uuid4().hex)  # before it is handed on, perhaps twice
+        given: NewMessage = parsed(body, NewMessage)
+        name = given.stream_id or uuid.uuid4().hex
+        given = structs.replace(given, stream_id=name)  # before it is handed on, perhaps twice
 
-        async def take(hosted: HostedSession) -> dict[str, Any]:
-            message, steers = Message(given.content), given.mode == "steer"
-            told = await hosted.message(message, steers=steers, tools=given.tools, stream_id=given.stream_id)
-            return {"stream_id": told}
+        async def take(hosted: HostedSession) -> MessageTaken:
+            steers = given.mode == "steer"
+            return MessageTaken(await hosted.message(given.message, steers=steers, tools=given.tools, stream_id=name))
 
         return await self._asked(request, msgspec.json.encode(given), info, take, is_repeatable=True)
 
+    @_operation("POST", f"{_SESSION}/ops", _CONTROL, body=Op, status=202, answer=OpTaken)
     async def _op(self, request: Request) -> Response:
         body, info = await body_of(request), await self._found(request)
-        asks = op_of(body)
+        op: Op = parsed(body, Op)
 
-        async def take(hosted: HostedSession) -> dict[str, Any]:
-            if not isinstance(asks, TakeOver):
-                await hosted.control(asks)
-            return {"ok": True}
+        async def take(hosted: HostedSession) -> OpTaken:
+            if not isinstance(op, TakeOver):
+                await hosted.control(op)
+            return OpTaken()
 
-        return await self._asked(request, body, info, take, take_over=isinstance(asks, TakeOver))
+        return await self._asked(request, body, info, take, take_over=isinstance(op, TakeOver))
 
     async def _asked(
         self,
         request: Request,
         body: bytes,
         info: SessionInfo,
-        take: Callable[[HostedSession], Awaitable[dict[str, Any]]],
+        take: Callable[[HostedSession], Awaitable[MessageTaken | OpTaken]],
         *,
         take_over: bool = False,
         is_repeatable: bool = False,
@@ -197,9 +214,9 @@ class Routes:
                     return json_answer(await take(owner), 202)
                 except StreamMoved:
                     self._hosting.give_up(info.id)  # another server has taken it
-            elif not owner.address:
-                raise _held_by_a_terminal(info)
-            elif answer := await self._forwarding.forward(request, owner.address, body, is_repeatable=is_repeatable):
+            elif not owner:
+                raise Refused(409, "in_use", _IN_TERMINAL.format(id=info.id))
+            elif answer := await self._forwarding.forward(request, owner, body, is_repeatable=is_repeatable):
                 return answer
             if time.monotonic() > deadline:
                 raise Refused(503, "no_owner", "The server that has the session open does not answer: try again.")
@@ -214,14 +231,24 @@ class Routes:
             raise Refused(409, "in_use", "A terminal has the session open: end it there, or take it over first.")
         return await self._forwarding.forward(request, owner, b"", is_repeatable=True) if owner else None
 
+    @_operation("GET", f"{_SESSION}/events", _FOLLOW, answer=Event, query={"Last-Event-ID": int, "after": int})
     async def _events(self, request: Request) -> Response:
         info = await self._found(request)
         after = 0
         if given := request.headers.get("last-event-id") or request.query_params.get("after"):
             after = int(given) if given.isdecimal() and len(given) < 19 else -1  # what is no id of ours is not known
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(sent(self._hosting, info.id, after), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(
+            stream_events(self._hosting, info.id, after), media_type="text/event-stream", headers=headers
+        )
 
+    @_operation(
+        "GET",
+        "/v1/usage",
+        "Tell what sessions used and cost.",
+        answer=dict[str, Any],
+        query={"days": int, "session": str},
+    )
     async def _usage(self, request: Request) -> Response:
         days, session = _number(request, "days", 30, most=36_500), request.query_params.get("session", "")
         since = time.time() - days * 86_400 if days and not session else 0.0
@@ -229,28 +256,9 @@ class Routes:
         return json_answer(await self._hosting.sessions.usage(since=since, session_id=session, user_id=user))
 
 
-def _listed(info: SessionInfo, *, is_running: bool) -> dict[str, Any]:
-    return {
-        "session_id": info.id,
-        "cwd": info.cwd,
-        "name": info.name,
-        "title": info.title,
-        "last_prompt": info.last_prompt,
-        "created": info.created,
-        "updated": info.updated,
-        "entries": info.entries,
-        "user_id": info.user_id,
-        "is_running": is_running,
-    }
-
-
-def _held_by_a_terminal(info: SessionInfo) -> Refused:
-    return Refused(
-        409,
-        "in_use",
-        f"Session {info.id} is open in a terminal, where it can be followed but not steered: take it over with the op "
-        '{"type":"take_over"}, which ends it there in order.',
-    )
+def _fields(info: SessionInfo) -> dict[str, Any]:
+    fields = structs.asdict(info)
+    return {"session_id": fields.pop("id"), **fields}
 
 
 def _number(request: Request, name: str, otherwise: int, *, most: int) -> int:
@@ -273,18 +281,34 @@ def _folder(name: str) -> Path:
 
 
 def _page(name: str) -> Answer:
+    """Send a file of the page, plain HTML, CSS or JavaScript, as it is."""
+    content, kind = files(__package__).joinpath("page", name).read_bytes(), _KINDS[name.rpartition(".")[2]]
+    policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
+    headers = {
+        "Content-Security-Policy": f"{policy}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "no-cache",
+    }
+
     async def answer(request: Request) -> Response:
-        content, kind = page_file(name)
-        policy = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:"
-        headers = {
-            "Content-Security-Policy": f"{policy}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-            "X-Content-Type-Options": "nosniff",
-            "Referrer-Policy": "no-referrer",
-            "Cache-Control": "no-cache",
-        }
         return Response(content, media_type=kind, headers=headers)
 
     return answer
+
+
+def _answering(answer: Answer) -> Answer:
+    async def answered(request: Request) -> Response:
+        try:
+            return await answer(request)
+        except UserError as error:
+            return failed(error)
+
+    return answered
+
+
+async def _describe(request: Request) -> Response:
+    return json_answer(openapi([one for one, _ in _OPERATIONS]))
 
 
 async def _http_failure(request: Request, error: Exception) -> Response:

@@ -1,27 +1,47 @@
-"""Reads JSON lines and says what each of them asks for."""
+"""Reads JSON from programs, says what each line of it asks for, and has the session do it."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import binascii
+import codecs
 import re
-from typing import Any, Literal, get_args
+import threading
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, get_args
 
 import msgspec
 from msgspec import Struct
 
-from agentcli.frontends.given_media import check_media
-from agentcli.frontends.json_lines import json_in
+from agentcli.agent import ops
+from agentcli.agent.ops import ClientResult
+from agentcli.agent.permissions.approvals import check_offered
+from agentcli.agent.permissions.modes import parse_mode
+from agentcli.errors import UserError
+from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 
+if TYPE_CHECKING:
+    from agentcli.frontends.screenless import ScreenlessHost
+
+MAX_LINE_BYTES = 64 * 1024 * 1024  # twice what the Messages API takes in one request
+MAX_DEPTH = 100  # levels of lists and objects: what is deeper could not be written to the log again
+IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+DOCUMENT_TYPES = ("application/pdf",)
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+Media = Text | Image | Document
 
 
 class Message(Struct, frozen=True):
-    content: str | tuple[Text | Image | Document, ...]
+    content: str | tuple[Media, ...]
     role: Literal["user"] = "user"
 
     @property
-    def blocks(self) -> tuple[Text | Image | Document, ...]:
+    def blocks(self) -> tuple[Media, ...]:
         """The content without empty text, which providers refuse."""
         given = (Text(self.content),) if isinstance(self.content, str) else self.content
         return tuple(block for block in given if not isinstance(block, Text) or block.text.strip())
@@ -31,27 +51,23 @@ class Say(Struct, frozen=True, tag="user"):
     message: Message
 
 
-class _Control(Struct, frozen=True, tag_field="subtype"):
+class Interrupt(Struct, frozen=True, tag="interrupt"):
     pass
 
 
-class Interrupt(_Control, frozen=True, tag="interrupt"):
-    pass
-
-
-class Steer(_Control, frozen=True, tag="steer"):
+class Steer(Struct, frozen=True, tag="steer"):
     message: Message
 
 
-class SetPermissionMode(_Control, frozen=True, tag="set_permission_mode"):
+class SetPermissionMode(Struct, frozen=True, tag="set_permission_mode"):
     mode: str
 
 
-class SetModel(_Control, frozen=True, tag="set_model"):
+class SetModel(Struct, frozen=True, tag="set_model"):
     model: str
 
 
-class Approve(_Control, frozen=True, tag="approve"):
+class Approve(Struct, frozen=True, tag="approve"):
     id: str
     scope: Literal["once", "session", "always", "try"] = "once"
     comment: str = ""
@@ -60,34 +76,30 @@ class Approve(_Control, frozen=True, tag="approve"):
     mode: str = ""
 
 
-class Answer(_Control, frozen=True, tag="answer"):
+class Answer(Struct, frozen=True, tag="answer"):
     id: str
     text: str
 
 
-class Deny(_Control, frozen=True, tag="deny"):
+class Deny(Struct, frozen=True, tag="deny"):
     id: str
     comment: str = ""
 
 
-class RunCommand(_Control, frozen=True, tag="command"):
+class RunCommand(Struct, frozen=True, tag="command"):
     text: str
 
 
-class ClientTools(_Control, frozen=True, tag="client_tools"):
+class ClientTools(Struct, frozen=True, tag="client_tools"):
     tools: tuple[ToolSpec, ...]
 
 
-class ClientResult(_Control, frozen=True, tag="client_result"):
-    id: str
-    content: str | tuple[Text | Image, ...]
-    is_error: bool = False
-    structured: Any = None
-
-
-Decision = Approve | Answer | Deny
-Control = Interrupt | Steer | SetPermissionMode | SetModel | Decision | RunCommand | ClientTools | ClientResult
-CONTROLS: dict[str, type[_Control]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
+SimpleControl = Interrupt | SetPermissionMode | SetModel | Approve | Answer | Deny | ClientTools | ClientResult
+# In the order in which messages name them. A control's `subtype`, and an op's `type`, is the tag of its struct.
+Control = (
+    Interrupt | Steer | SetPermissionMode | SetModel | Approve | Answer | Deny | RunCommand | ClientTools | ClientResult
+)
+CONTROLS: dict[str, type[Struct]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
 
 
 class Line(Struct, frozen=True):
@@ -99,6 +111,53 @@ class Line(Struct, frozen=True):
     problem: str = ""
 
 
+class NobodyWaits(UserError):
+    """No question or call of that id waits for an answer."""
+
+
+def read_lines(input: BinaryIO, lines: asyncio.Queue[bytes | None]) -> None:
+    """Put lines into the queue from a thread, then None: a pipe's readiness cannot be waited for on every platform."""
+    loop = asyncio.get_running_loop()
+
+    def read() -> None:
+        with suppress(RuntimeError):  # the loop has ended, and nobody listens any more
+            with suppress(OSError):  # what cannot be read has ended
+                is_first = True
+                while line := input.readline(MAX_LINE_BYTES + 1):
+                    rest = line
+                    line, is_first = line.removeprefix(codecs.BOM_UTF8) if is_first else line, False
+                    while len(rest) > MAX_LINE_BYTES and not rest.endswith(b"\n"):
+                        rest = input.readline(MAX_LINE_BYTES + 1)
+                    if line.strip():
+                        loop.call_soon_threadsafe(lines.put_nowait, line)
+            loop.call_soon_threadsafe(lines.put_nowait, None)
+
+    threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()
+
+
+def json_in(raw: bytes) -> Any:
+    """The value of a line. Raises `ValueError` that says what is wrong with it."""
+    if len(raw) > MAX_LINE_BYTES:
+        raise ValueError(f"the line is longer than {MAX_LINE_BYTES // 1024**2} MB")
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"not UTF-8 at byte {error.start}") from error
+    data = decode_json(raw)
+    level = [data]
+    for _ in range(MAX_DEPTH):
+        level = [value for outer in level for value in _values(outer) if isinstance(value, dict | list)]
+    if level:
+        raise ValueError(f"JSON nested deeper than {MAX_DEPTH} levels")
+    return data
+
+
+def _values(outer: Any) -> Sequence[Any]:
+    if isinstance(outer, dict):
+        return list(outer.values())
+    return outer if isinstance(outer, list) else ()
+
+
 def parse_line(raw: bytes) -> Line:
     """Never raises: a line that makes no sense is one with a problem, which names what was expected."""
     id: str | int | None = None
@@ -106,52 +165,70 @@ def parse_line(raw: bytes) -> Line:
     try:
         data = json_in(raw)
         id = _id(data)
-        return Line(raw, asked(data), id)
+        return Line(raw, _request_in(data), id)
     except (ValueError, RecursionError) as error:
         return Line(raw, None, id, f"{str(error).rstrip('.')}. {_expected(data)}")
 
 
 def _id(data: Any) -> str | int | None:
     match data:
-        case {"type": "control", "id": bool()}:
-            raise ValueError("id is a string or an integer")
-        case {"type": "control", "id": str() | int() | None as id}:
-            return id
-        case {"type": "control", "id": _}:
+        case {"type": "control", "id": id}:
+            if isinstance(id, str | int | None) and not isinstance(id, bool):
+                return id
             raise ValueError("id is a string or an integer")
         case _:
             return None
 
 
-def asked(data: Any) -> Say | Control:
+def _request_in(data: Any) -> Say | Control:
     """Raises `ValueError`."""
     match data:
         case {"type": "user"}:
-            asks: Say | Control = msgspec.convert(data, Say)
+            request: Say | Control = msgspec.convert(data, Say)
+        case {"type": "control", "subtype": str(subtype)} if subtype in CONTROLS:
+            request = msgspec.convert({**data, "type": subtype}, Control)
         case {"type": "control"}:
-            asks = msgspec.convert(data, Control)
+            raise ValueError("this control has no subtype that is known")
         case _:
             raise ValueError("this is neither a user message nor a control")
-    match asks:
+    check_request(request)
+    return request
+
+
+def check_request(request: object) -> None:
+    """Raises `ValueError` for an empty message, and for tools and media that no model takes."""
+    match request:
         case Say(message) | Steer(message):
             if not message.blocks:
                 raise ValueError("the message is empty")
             check_media(message.blocks)
         case ClientTools(tools):
             for tool in tools:
-                check_tool(tool)
+                if not _TOOL_NAME.fullmatch(tool.name):
+                    raise ValueError(f"{tool.name[:80]!r} is no name of a tool: 1 to 64 letters, digits, _ and -")
+                if tool.input_schema.get("type") != "object":
+                    raise ValueError(f'the input_schema of {tool.name} has not "type": "object"')
         case ClientResult(_, content) if not isinstance(content, str):
             check_media(content)
         case _:
             pass
-    return asks
 
 
-def check_tool(tool: ToolSpec) -> None:
-    if not _TOOL_NAME.fullmatch(tool.name):
-        raise ValueError(f"{tool.name[:80]!r} is no name of a tool: 1 to 64 letters, digits, _ and -")
-    if tool.input_schema.get("type") != "object":
-        raise ValueError(f'the input_schema of {tool.name} has not "type": "object"')
+def check_media(blocks: Sequence[Media]) -> None:
+    """Raises `ValueError` for what no model takes: another type, or data that is not base64."""
+    for block in blocks:
+        if isinstance(block, Text):
+            continue
+        source = block.source
+        kind, known = ("image", IMAGE_TYPES) if isinstance(block, Image) else ("document", DOCUMENT_TYPES)
+        if source.media_type not in known:
+            raise ValueError(f"the media_type of an {kind} is {' or '.join(known)}, not {source.media_type!r}")
+        try:
+            data = base64.b64decode(source.data, validate=True)
+        except (binascii.Error, ValueError) as error:
+            raise ValueError(f"the {kind}'s data is not base64 ({error})") from error
+        if not data:
+            raise ValueError(f"the {kind} has no data")
 
 
 def _expected(data: Any) -> str:
@@ -169,3 +246,40 @@ def _expected(data: Any) -> str:
             return f"Expected a subtype, one of {', '.join(CONTROLS)}."
         case _:
             return 'Expected one JSON object a line, with "type":"user" or "type":"control".'
+
+
+async def control(host: ScreenlessHost, asks: SimpleControl) -> None:
+    """Have the session do what is asked. Raises `UserError`."""
+    session = host.session
+    match asks:
+        case SetPermissionMode(mode):
+            session.submit(ops.SetMode(parse_mode(mode)))
+        case SetModel(model):
+            session.submit(ops.SetModel(model))  # also a wrong one: no other may answer in its place
+            await host.check_model(model)
+        case ClientTools(tools):
+            session.bring(tools)
+        case Interrupt():
+            host.interrupt()
+        case Answer(id, text):
+            _check_waits(id, session.asked, "question")
+            session.submit(ops.Approve(id, True, comment=text))
+        case Approve(id, scope, comment, rule, hunks, mode):
+            _check_waits(id, session.asked, "question")
+            answer = ops.Approve(id, True, scope, comment, rule, hunks, parse_mode(mode) if mode else "")
+            check_offered(session.asked[id], answer)
+            if rule:
+                session.check_rule(rule)
+            session.submit(answer)
+        case Deny(id, comment):
+            _check_waits(id, session.asked, "question")
+            session.submit(ops.Approve(id, False, comment=comment))
+        case ClientResult(id):
+            _check_waits(id, session.waiting_for_client, "call")
+            session.submit(asks)
+
+
+def _check_waits(id: str, waiting: Collection[str], what: str) -> None:
+    if id not in waiting:
+        these = f"there is {', '.join(waiting)}" if waiting else "none waits"
+        raise NobodyWaits(f"No {what} {id[:80]!r} waits for an answer; {these}.")

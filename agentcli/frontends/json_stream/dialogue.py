@@ -23,7 +23,6 @@ from agentcli.agent.session import Session
 from agentcli.agent.usage_limits import awaited_reset
 from agentcli.errors import UserError
 from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
-from agentcli.frontends.json_forms.controlling import control
 from agentcli.frontends.json_forms.input import (
     Answer,
     Approve,
@@ -36,10 +35,11 @@ from agentcli.frontends.json_forms.input import (
     RunCommand,
     Say,
     Steer,
+    control,
     parse_line,
+    read_lines,
 )
 from agentcli.frontends.json_forms.output import JsonOutput
-from agentcli.frontends.json_lines import read_lines
 from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessHost, TypedCommand
 from agentcli.llm.messages import Block, Text
 

@@ -1,0 +1,128 @@
+"""Sends a session's stream to its readers, and requests to the server process that has the session open.
+
+https://html.spec.whatwg.org/multipage/server-sent-events.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import httpx2
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from agentcli.agent.event_store import StreamEvent
+from agentcli.conversation.conversation import Conversation
+from agentcli.errors import StorageError
+from agentcli.frontends.http.guard import Refused
+from agentcli.frontends.http.hosting import Hosting
+from agentcli.frontends.http.requests import Messages
+from agentcli.frontends.http.stream import StreamWriter
+from agentcli.frontends.json_forms.output import system_object
+from agentcli.llm.wire.anthropic_request import block_to_wire
+
+ALIVE_EVERY_S = 15.0
+FORWARDED = "x-agentcli-forwarded"
+_PAGE = 200  # events that are read at once
+_HELLO = b"retry: 1000\n\n"
+_ALIVE = b": alive\n\n"
+_TIMEOUT = httpx2.Timeout(30.0, connect=2.0)
+
+
+def wire_messages(conversation: Conversation) -> Messages:
+    """Return the messages of a conversation in the form of the Messages API."""
+    return [
+        {"role": message.role, "content": [block_to_wire(block) for block in message.content]}
+        for message in conversation.messages
+    ]
+
+
+async def stream_events(hosting: Hosting, session_id: str, after: int) -> AsyncIterator[bytes]:
+    """Send the stream after an event's id, as server-sent events; ends when the session is removed.
+
+    After an id that is not known (any more) the first event is a `reset`: it holds the whole conversation, and takes
+    the place of all the reader has.
+    """
+    events = hosting.events
+    async with hosting.reading(session_id):
+        await hosting.catch_up(session_id)
+        yield _HELLO
+        if after and not await events.has(session_id, after):
+            event = await _reset(hosting, session_id)
+            after = event.id
+            yield _frame(event)
+        while True:
+            try:
+                found = await hosting.events_after(session_id, after, _PAGE, wait_s=ALIVE_EVERY_S)
+            except StorageError as error:
+                yield b": " + str(error).replace("\n", " ").encode() + b"\n\n"
+                return  # the reader comes again
+            if not found and await events.state(session_id) is None:
+                return
+            yield b"".join(map(_frame, found)) or _ALIVE
+            after = found[-1].id if found else after
+
+
+def _frame(event: StreamEvent) -> bytes:
+    return b"id: %d\ndata: %b\n\n" % (event.id, event.data)
+
+
+async def _reset(hosting: Hosting, session_id: str) -> StreamEvent:
+    """Return the log as an event with the id of the one that told the newest of it: deltas since then follow."""
+    note = (await StreamWriter.of(hosting.events, session_id)).note
+    info, entries = await hosting.sessions.load(session_id)
+    reset = system_object(
+        "reset",
+        session_id,
+        messages=wire_messages(Conversation(entries[: note.entries])),
+        model=note.model,
+        permission_mode=note.mode,
+        cwd=info.cwd,
+        stream_id=note.span,
+        is_open=note.is_open,
+    )
+    return StreamEvent(note.told, msgspec.json.encode(reset))
+
+
+class Forwarding:
+    """Speaks to other processes at addresses such as `unix:/run/a.sock` and `http://10.0.0.5:8001`."""
+
+    def __init__(self) -> None:
+        self._clients: dict[str, httpx2.AsyncClient] = {}
+
+    async def forward(
+        self, request: Request, address: str, body: bytes, *, is_repeatable: bool = False
+    ) -> Response | None:
+        """The other process's answer; None where it was not asked, so that the request may be tried again.
+
+        So may one that `is_repeatable` when the answer did not come; raises `Refused` for others. A request is
+        forwarded once: where two processes each take the other for the owner, one of them learns better.
+        """
+        if FORWARDED in request.headers:
+            return None
+        headers = {"authorization": request.headers["authorization"], FORWARDED: "1", "host": "localhost"}
+        path = request.url.path
+        try:
+            answer = await self._client(address).request(request.method, path, content=body, headers=headers)
+        except httpx2.ConnectError:
+            return None
+        except httpx2.HTTPError as error:
+            if is_repeatable:
+                return None
+            why = "The server that has the session open ended: look what is done."
+            raise Refused(503, "unknown_outcome", why) from error
+        return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
+
+    def _client(self, address: str) -> httpx2.AsyncClient:
+        if address not in self._clients:
+            kind, _, path = address.partition(":")
+            transport = httpx2.AsyncHTTPTransport(uds=path if kind == "unix" else None)
+            base = "http://localhost" if kind == "unix" else address
+            client = httpx2.AsyncClient(transport=transport, base_url=base, timeout=_TIMEOUT, trust_env=False)
+            self._clients[address] = client
+        return self._clients[address]
+
+    async def aclose(self) -> None:
+        for client in self._clients.values():
+            await client.aclose()
