@@ -69,6 +69,10 @@ class UsageError(UserError):
     exit_code = 2
 
 
+class NoModel(UsageError):
+    """No model is set up; the message names the ways to get one."""
+
+
 class NoKey(UsageError):
     """A provider's key is not there; `provider` is its name, `variable` where the key is looked for."""
 

@@ -64,6 +64,12 @@ class Demands(Struct, frozen=True):
     def lack_evidence(self, end: Done | TurnFailed) -> bool:
         return self.evidence and bool(unproven(end))
 
+    def unmet(self, end: Done | TurnFailed) -> set[int]:
+        """The exit codes of what an end does not meet; the lowest counts."""
+        is_denied = self.no_denials and bool(end.denials)
+        unmet = ((MISFIT_EXIT, self.misfit(end)), (DENIED_EXIT, is_denied), (UNPROVEN_EXIT, self.lack_evidence(end)))
+        return {code for code, is_unmet in unmet if is_unmet}
+
 
 NO_DEMANDS = Demands()
 
@@ -143,12 +149,7 @@ def unproven(end: Done | TurnFailed) -> list[Claim]:
 def exit_code(end: Done | TurnFailed, demands: Demands) -> int:
     if isinstance(end, TurnFailed):
         return 1
-    code = EXIT_CODES[end.reason]
-    if code == 0 and demands.misfit(end):
-        return MISFIT_EXIT
-    if code == 0 and demands.no_denials and end.denials:
-        return DENIED_EXIT
-    return UNPROVEN_EXIT if code == 0 and demands.lack_evidence(end) else code
+    return EXIT_CODES[end.reason] or min(demands.unmet(end), default=0)
 
 
 def result_object(subtype: str, text: str, *, session_id: str = "", reason: str = "") -> dict[str, Any]:

@@ -21,10 +21,8 @@ from agentcli.cli.options import text_or_file, unshared_stdin
 from agentcli.cli.output import warn
 from agentcli.cli.session_opener import ConfiguredOpener
 from agentcli.errors import NoKey, UsageError
-from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
-from agentcli.frontends.idle import end_when_idle
+from agentcli.frontends.run_end import end_when_idle, ended_jobs, interrupt_on_signals, running_jobs
 from agentcli.frontends.screenless import Given, ScreenlessHost
-from agentcli.frontends.signals import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.load import Config
@@ -59,8 +57,13 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
                 raise
         given = Given(typed, prompt.removeprefix(typed))
         knows_commands = options.output_format == "stream-json" or typed.lstrip().startswith("/")
-        commands = _commands(config, builder) if knows_commands else Commands(())
-        host = ScreenlessHost(ConfiguredOpener(config, builder), session, commands, stays_open=takes_stream)
+        opener, commands = ConfiguredOpener(config, builder), Commands(())
+        if knows_commands:
+            from agentcli.agent.commands.session import conversation_commands  # seldom needed here
+
+            commands = conversation_commands()
+            opener.add_own_commands(commands, warn)
+        host = ScreenlessHost(opener, session, commands, stays_open=takes_stream)
         leaving = asyncio.Event()
 
         def leave() -> None:
@@ -133,16 +136,6 @@ def _answer_schema(given: str) -> AnswerSchema:
         raise UsageError(f"Could not read {given}: {error}.") from error
     except msgspec.MsgspecError as error:
         raise UsageError(f"--json-schema is no JSON object ({error}).") from error
-
-
-def _commands(config: Config, builder: Builder) -> Commands:
-    """All slash commands; imported only where one may be run."""
-    from agentcli.agent.commands.session import conversation_commands
-    from agentcli.cli.own_commands import add_own_commands
-
-    commands = conversation_commands()
-    add_own_commands(commands, config, builder, warn)
-    return commands
 
 
 def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[[str], None]) -> SessionStore:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
+import logging
 import os
 import resource
 import signal
@@ -19,17 +21,22 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
 
-from agentcli.cli.http_sessions import HttpSessions, UsageStore
+from agentcli.cli.client_sessions import ClientSessions
 from agentcli.cli.output import warn
 from agentcli.errors import UsageError, UserError
-from agentcli.frontends.signals import interrupt_on_signals
+from agentcli.frontends.run_end import interrupt_on_signals
+from agentcli.frontends.session_opener import UsageStore
+from agentcli.infra.day_account import DayAccount
 from agentcli.infra.event_log.sqlite import SqliteEvents
 from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.settings.files import make_private_folder
 from agentcli.settings.load import Config
 from agentcli.settings.structs import ServeTokenSettings
 
 if TYPE_CHECKING:
     from agentcli.agent.event_store import EventStore
+
+log = logging.getLogger(__name__)
 
 _QUICK_S = 2.0  # a worker that ends sooner is not replaced at once
 _ENDING_S = 20.0  # for all workers to store what they have
@@ -163,12 +170,11 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
     with ExitStack() as open_files:
         inner, address = open_files.enter_context(_inner_socket(paths.state / "serve", serving.advertise))
         store = _store(worker.config, address)
-        sessions = HttpSessions(worker.options, store, budgets=paths.state / "serve" / "budgets")
-        budgets = {token.user_id: token.budget_usd for token in worker.tokens}
+        sessions = ClientSessions(worker.options, store, is_server=True, on_notice=log.warning)
         hosting = Hosting(
             sessions,
             _events(worker.config),
-            budget_of=lambda user_id: budgets.get(user_id, budgets[""]),
+            account_of=partial(_account, worker),
             idle_s=serving.idle_minutes * 60,
         )
         routes = Routes(hosting, Forwarding(), cwd=worker.config.cwd)
@@ -210,6 +216,17 @@ def _store(config: Config, address: str) -> UsageStore:
 
         return PostgresSessions(config.settings.serve.database, address=address, on_notice=warn)
     return SqliteSessions(config.paths.sessions, address=address, on_notice=warn)
+
+
+def _account(worker: Worker, user_id: str) -> DayAccount | None:
+    """The account of what all sessions of a user cost on a day; None where that has no limit."""
+    limits = {token.user_id: token.budget_usd for token in worker.tokens}
+    if (limit := limits.get(user_id, limits[""])) is None:
+        return None
+    folder = worker.config.paths.state / "serve" / "budgets"
+    make_private_folder(folder)
+    name = hashlib.sha256(user_id.encode()).hexdigest()[:16] if user_id else "owner"
+    return DayAccount(folder / f"{name}.db", {"usd": limit})
 
 
 def _events(config: Config) -> EventStore:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ from agentcli.settings.write import readable_settings, store_setting
 from agentcli.setup.options import SessionChoice
 
 if TYPE_CHECKING:
-    from agentcli.agent.commands.command import Topic
+    from agentcli.agent.commands.command import Commands, Topic
 
 
 class ConfiguredOpener:
@@ -49,11 +49,20 @@ class ConfiguredOpener:
         return f"From the next request on: {name}, window {info.window:,} tokens.{known}"
 
     async def models(self) -> Sequence[tuple[str, str]]:
-        here = [(name, "here") for name in await self._builder.models.running()]
-        if self._builder.models.embedded_path().is_file():
-            here.append((EMBEDDED, "here"))
         known = await asyncio.to_thread(self.known_models)
-        return [*here, *(row for row in known if not row[0].startswith("local/"))]
+        return [*await self._models_here("here"), *(row for row in known if not row[0].startswith("local/"))]
+
+    async def usable_models(self) -> Sequence[tuple[str, str]]:
+        infos, keys = list(self._builder.models.table()), self._builder.models.keys
+        names = {info.provider for info in infos}
+        keyed = await asyncio.to_thread(lambda: {name for name in names if keys.variables(name) and keys.has(name)})
+        rows = [(f"{info.provider}/{info.id}", f"{info.window:,} tokens") for info in infos if info.provider in keyed]
+        return [*await self._models_here("on this machine"), *rows]
+
+    async def _models_here(self, note: str) -> Sequence[tuple[str, str]]:
+        models = self._builder.models
+        embedded = [EMBEDDED] if models.embedded_path().is_file() else []
+        return [(name, note) for name in (*await models.running(), *embedded)]
 
     def known_models(self) -> Sequence[tuple[str, str]]:
         """The models of the table, those with a key first."""
@@ -62,6 +71,26 @@ class ConfiguredOpener:
         has_key = {name: models.keys.has(name) for name in {info.provider for info in infos}}
         infos.sort(key=lambda info: not has_key[info.provider])
         return [(f"{info.provider}/{info.id}", _in_columns(info, has_key=has_key[info.provider])) for info in infos]
+
+    def window(self, model: str) -> int:
+        return self._builder.models.info(model).window
+
+    @property
+    def shows_claims(self) -> bool:
+        return self._config.settings.evidence.show
+
+    def add_own_commands(self, commands: Commands, on_notice: Callable[[str], None]) -> None:
+        """Add the slash commands that people bring; agentcli's own keep their names."""
+        from agentcli.extensions.commands.user_commands import add_user_commands
+        from agentcli.extensions.mcp.slash_commands import add_mcp_commands
+        from agentcli.extensions.skills.slash_commands import add_skill_commands
+        from agentcli.extensions.subagents.slash_commands import add_agent_commands
+
+        add_user_commands(commands, self._config.command_folders, on_notice)
+        add_skill_commands(commands, self._builder.skills.catalog)
+        add_mcp_commands(commands, self._builder.servers)
+        if self._config.settings.agents.enabled:
+            add_agent_commands(commands, self._builder.agents.definitions)
 
     def store_setting(self, key: str, value: Any) -> str:
         return store_setting(self._config, key, value)

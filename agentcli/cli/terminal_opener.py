@@ -10,17 +10,15 @@ from pathlib import Path
 
 import msgspec
 
-from agentcli.agent.commands.command import Commands
 from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.one_shot import extras_from, make_store, session_choice
 from agentcli.cli.output import banner
-from agentcli.cli.own_commands import add_own_commands
 from agentcli.cli.session_opener import ConfiguredOpener
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.system_prompt import git_branch
-from agentcli.errors import NoKey, UsageError
+from agentcli.errors import NoKey, NoModel, UsageError
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import TerminalApp
 from agentcli.frontends.terminal.console import Console
@@ -31,7 +29,6 @@ from agentcli.frontends.terminal.input.history import ProjectHistory
 from agentcli.frontends.terminal.plain import PlainTerminal
 from agentcli.frontends.terminal.protocols import TerminalActions
 from agentcli.llm.provider import Health
-from agentcli.models.choice import NoModel
 from agentcli.settings.load import Config
 from agentcli.settings.paths import folder_text, project_root
 from agentcli.setup.options import SessionChoice
@@ -54,11 +51,11 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
             history=ProjectHistory(config.paths.state / "history" if keeps else None, project),
             drafts=drafts_of(config.paths.state / "drafts", config.cwd) if keeps else None,
         ),
-        shows_claims=config.settings.evidence.show,
+        shows_claims=opener.shows_claims,
     )
     opener.tell = app.tell
     app.on_close = opener.aclose
-    opener.add_own_commands(app.controller.commands)
+    opener.add_own_commands(app.controller.commands, opener.tell)
     app.start(prompt)
     return app
 
@@ -66,14 +63,14 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
 async def open_plain(config: Config, options: argparse.Namespace, prompt: str | None, banner: Sequence[str]) -> int:
     opener = ConfiguredTerminalOpener(config, options)
     commands = conversation_commands()
-    opener.add_own_commands(commands)
+    opener.add_own_commands(commands, opener.tell)
     terminal = PlainTerminal(
         opener,
         commands,
         stdin=sys.stdin.fileno(),
         out=sys.stdout,
         banner=banner,
-        shows_claims=config.settings.evidence.show,
+        shows_claims=opener.shows_claims,
     )
     try:
         return await terminal.run(prompt)
@@ -94,27 +91,22 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
     """Opens sessions for a terminal. Implements `TerminalOpener`."""
 
     def __init__(self, config: Config, options: argparse.Namespace) -> None:
-        self._config, self._options = config, options
-        super().__init__(config, self._new_builder())
-        self._warming: asyncio.Task[None] | None = None
-        self._root = project_root(config.cwd)
+        self._options = options
         # A live screen has its own way.
         self.tell: Callable[[str], None] = lambda text: print(printable(text), file=sys.stderr)
-
-    def add_own_commands(self, commands: Commands) -> None:
-        add_own_commands(commands, self._config, self._builder, self.tell)
-
-    def _new_builder(self) -> Builder:
-        def on_notice(text: str) -> None:
-            self.tell(text)
-
-        return Builder(
-            self._config,
-            store=make_store(self._config, self._options, on_notice),
-            extras=extras_from(self._options),
+        builder = Builder(
+            config,
+            store=make_store(config, options, self._notice),
+            extras=extras_from(options),
             is_interactive=True,
-            on_notice=on_notice,
+            on_notice=self._notice,
         )
+        super().__init__(config, builder)
+        self._warming: asyncio.Task[None] | None = None
+        self._root = project_root(config.cwd)
+
+    def _notice(self, text: str) -> None:
+        self.tell(text)
 
     async def first(self, terminal: TerminalActions) -> Session:
         choice = session_choice(self._options)
@@ -244,9 +236,6 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         said = models.keys.remove(provider, models.keys.variables(provider))
         models.forget(provider)
         return said
-
-    def window(self, model: str) -> int:
-        return self._builder.models.info(model).window
 
     def cold_read_usd(self, model: str, tokens: int) -> float | None:
         prices = self._builder.models.info(model).prices

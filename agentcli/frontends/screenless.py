@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -17,7 +18,10 @@ from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry, Paid
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.session_opener import OpenerHost, SessionOpener, open_after
-from agentcli.llm.messages import Block, Usage
+from agentcli.llm.messages import Block, Text, Usage
+
+if TYPE_CHECKING:
+    from agentcli.frontends.json_forms.input import Message
 
 log = logging.getLogger(__name__)
 
@@ -84,8 +88,18 @@ class ScreenlessHost(OpenerHost):
             return TypedCommand(text.split(None, 1)[0], error=error)
         return TypedCommand(text.split(None, 1)[0], *found) if found else None
 
-    async def run(self, typed: TypedCommand, *, piped: str = "") -> CommandEnded:
-        """Never raises: a bug in one command must not end a session that others use."""
+    def command(self, text: str) -> TypedCommand:
+        """The command that a control names. Raises `UsageError`."""
+        if (typed := self.typed(text)) is None:
+            raise UsageError(f"{text[:80]!r} is no slash command: one begins with / and its name.")
+        return typed
+
+    def command_in(self, content: Sequence[Block]) -> TypedCommand | None:
+        """The command that a message is."""
+        return self.typed(content[0].text) if isinstance(content[0], Text) else None
+
+    async def run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
+        """Run a command; one that stands for a prompt has `more` in it. Never raises: others use the session, too."""
         if typed.command is None:
             return _failed(typed, typed.error or UsageError(f"There is no command {typed.name}."))
         session, entries_before = self._session, len(self._session.snapshot().conversation.entries)
@@ -95,7 +109,7 @@ class ScreenlessHost(OpenerHost):
             outcome = await task
             text, prompt = "", None
             if isinstance(outcome, AsPrompt):
-                prompt = Prompt((*self.attach(f"{outcome.text}{piped}"), *outcome.more), outcome.model)
+                prompt = Prompt((*self.attach(f"{outcome.text}{piped}"), *outcome.more, *more), outcome.model)
             else:
                 text = outcome.text if isinstance(outcome, AsDiff) else outcome
             cost = _cost_of(session.snapshot().conversation.entries[entries_before:])
@@ -124,6 +138,11 @@ class ScreenlessHost(OpenerHost):
 
     def attach(self, text: str) -> tuple[Block, ...]:
         return self._opener.attach(text, self._session, typed=text)
+
+    def content_of(self, message: Message) -> tuple[Block, ...]:
+        """A text with the files that it names, unless it is a command; blocks are what the client made them."""
+        content = message.content
+        return self.attach(content) if isinstance(content, str) and not self.typed(content) else message.blocks
 
     def interrupt(self) -> None:
         """End the turn and the commands that run."""

@@ -1,17 +1,23 @@
-"""Defines a front end's seam to the program that starts it: sessions, models, the files of a prompt."""
+"""Defines a front end's seam to the program that starts it: stored and open sessions, models, files of a prompt."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from agentcli.agent.commands.command import Topic
+from msgspec import Struct
+
+from agentcli.agent.commands.command import Commands, Topic
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.ops import SetEffort, SetMode
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError
 from agentcli.llm.messages import Block
+
+if TYPE_CHECKING:
+    from agentcli.agent.accounting.usage import UsageCollector
 
 
 class SessionOpener(Protocol):
@@ -26,6 +32,17 @@ class SessionOpener(Protocol):
 
     async def list(self) -> Sequence[SessionInfo]: ...
 
+    async def usable_models(self) -> Sequence[tuple[str, str]]:
+        """List the models on this machine and those whose provider has a key, each with a few words."""
+        ...
+
+    def window(self, model: str) -> int:
+        """The context window of `provider/model`, in tokens."""
+        ...
+
+    @property
+    def shows_claims(self) -> bool: ...
+
     def check_model(self, name: str) -> str:
         """A sentence on `provider/model`. Raises `NoKey`, and other `UserError`s."""
         ...
@@ -39,6 +56,53 @@ class SessionOpener(Protocol):
         ...
 
     def describe(self, topic: Topic) -> str: ...
+
+
+class UsageStore(SessionStore, Protocol):
+    """A store that also sums up what its sessions used."""
+
+    async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector: ...
+
+
+class Editor(Struct, frozen=True):
+    """What an editor adds to a session: folders, MCP servers by name, and its own files, by the session's id."""
+
+    folders: tuple[Path, ...] = ()
+    servers: Mapping[str, Any] = {}
+    files: Callable[[str], Any] | None = None
+
+
+class OpenRequest(Struct, frozen=True, kw_only=True):
+    """A session to open: a new one, or a stored one by `id`. Empty `model` and `mode` are those of the settings."""
+
+    cwd: Path
+    id: str = ""
+    model: str = ""
+    mode: str = ""
+    name: str = ""
+    user_id: str = ""
+    take_over: bool = False
+    editor: Editor = Editor()
+
+
+class OpenSession(Struct, frozen=True):
+    """An open session; call `aclose` once it is closed."""
+
+    session: Session
+    opener: SessionOpener
+    commands: Commands
+    aclose: Callable[[], Awaitable[None]]
+
+
+class Sessions(Protocol):
+    """The sessions of an editor's or a server's clients, each with the settings of its folder."""
+
+    @property
+    def store(self) -> UsageStore: ...
+
+    async def open(self, request: OpenRequest) -> OpenSession:
+        """Raises `UserError`."""
+        ...
 
 
 class OpenerHost:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from agentcli.errors import UsageError, did_you_mean
+from agentcli.errors import NoModel, UsageError, did_you_mean
 from agentcli.llm.addresses import is_header_name, ollama_address
 from agentcli.llm.models import REGIONAL, ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
 from agentcli.llm.provider import Health, Provider
@@ -51,10 +51,6 @@ NO_MODEL = """No model is set up. Three ways to get one:
   an own server     start Ollama or LM Studio with a model, or name any with -m ollama/MODEL
   the built-in one  agentcli local install (about 1.2 GB, runs on this machine)
 To see the program at work without a model: agentcli demo"""
-
-
-class NoModel(UsageError):
-    """No model is set up; the message names the ways to get one."""
 
 
 def check_settings(config: Config) -> None:

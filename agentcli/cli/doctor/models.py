@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 from agentcli.cli.doctor.subject import Result, Subject
 from agentcli.cli.subcommands.shared import wait_for
-from agentcli.errors import AgentcliError, NoKey, did_you_mean
+from agentcli.errors import AgentcliError, NoKey, NoModel, did_you_mean
 from agentcli.llm.addresses import is_loopback
 from agentcli.llm.provider import Health
-from agentcli.models.choice import NoModel, split_name
+from agentcli.models.choice import split_name
 
 _MAX_ANSWER_S = 3.0
 _SMALL_WINDOW = 16_384  # tokens; the system text and the tools take about 2,000, a file or two the rest

@@ -7,13 +7,14 @@ import asyncio
 import os
 import sys
 
-from agentcli.cli.acp_sessions import AcpSessions, load_for
+from agentcli.cli.client_sessions import ClientSessions, load_for
 from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import SERVER_FLAGS, server_parser, unshared_stdin
 from agentcli.cli.output import tell, warn
 from agentcli.errors import UsageError
 from agentcli.frontends.acp.agent import Agent
-from agentcli.frontends.signals import interrupt_on_signals
+from agentcli.frontends.run_end import interrupt_on_signals
+from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder
@@ -45,7 +46,8 @@ def _own_stdout() -> int:
 
 
 async def _serve(options: argparse.Namespace, config: Config, out: int) -> int:
-    agent = Agent(AcpSessions(options, config), out=out)
+    store = SqliteSessions(config.paths.sessions, on_notice=warn)  # stderr, which editors keep as a log
+    agent = Agent(ClientSessions(options, store, is_server=False, on_notice=warn), out=out)
     with interrupt_on_signals(agent.leave) as received:
         await agent.run(unshared_stdin())
     return 128 + received["signal"] if received else 0

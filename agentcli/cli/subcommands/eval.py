@@ -27,7 +27,7 @@ from agentcli.evals.store import About, EvalRun, EvalStore, PlannedTask
 from agentcli.evals.swe_bench import swe_bench_tasks
 from agentcli.evals.task import BUNDLED, Task, find_tasks
 from agentcli.frontends.export.markdown import money, when
-from agentcli.frontends.signals import interrupt_on_signals
+from agentcli.frontends.run_end import interrupt_on_signals
 from agentcli.settings.load import Config, read_layer
 
 PARALLEL = 4

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from agentcli.agent.result import to_json_line
-from agentcli.cli.acp_sessions import load_for
+from agentcli.cli.client_sessions import load_for
 from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import SERVER_FLAGS, server_parser
 from agentcli.cli.output import warn

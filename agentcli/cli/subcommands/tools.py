@@ -26,7 +26,7 @@ from agentcli.cli.options import text_of_argument, unshared_stdin
 from agentcli.cli.output import print_table, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.errors import UsageError
-from agentcli.frontends.signals import interrupt_on_signals
+from agentcli.frontends.run_end import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.path_names import display_name, is_utf8

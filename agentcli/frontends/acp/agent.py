@@ -13,8 +13,9 @@ from typing import Any, BinaryIO
 import msgspec
 
 from agentcli.agent.interfaces import SessionInfo
-from agentcli.errors import NoKey, NoSession, SessionInUse, UsageError, UserError
+from agentcli.errors import NoKey, NoModel, NoSession, SessionInUse, UsageError, UserError
 from agentcli.frontends.acp.client import Client
+from agentcli.frontends.acp.client_files import ClientFiles
 from agentcli.frontends.acp.messages import (
     Authenticate,
     ClientCapabilities,
@@ -28,7 +29,6 @@ from agentcli.frontends.acp.messages import (
     SetOption,
     StoredSession,
 )
-from agentcli.frontends.acp.opening import Sessions, Wanted
 from agentcli.frontends.acp.rpc import (
     AUTH_REQUIRED,
     INTERNAL_ERROR,
@@ -40,6 +40,7 @@ from agentcli.frontends.acp.rpc import (
     RpcError,
 )
 from agentcli.frontends.acp.session import ClientSession
+from agentcli.frontends.session_opener import Editor, OpenRequest, Sessions
 from agentcli.version import __version__
 
 log = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class Agent:
     """One connection with all its sessions. `out` is the descriptor that the client reads from."""
 
     def __init__(self, sessions: Sessions, *, out: int) -> None:
-        self._sessions = sessions
+        self._sessions, self._store = sessions, sessions.store
         self._connection = Connection(out, handle=self._handle, heed=self._heed)
         self._client = Client(self._connection)
         self._open: dict[str, ClientSession] = {}
@@ -96,7 +97,7 @@ class Agent:
         closing = (*(session.close() for session in self._open.values()), *self._closing)
         ends = await asyncio.gather(*closing, return_exceptions=True)
         await self._connection.aclose()
-        await self._sessions.aclose()
+        await self._store.close()
         for failure in filter(None, ends):
             raise failure
 
@@ -163,17 +164,25 @@ class Agent:
 
     async def _opened(self, given: NewSession, id: str = "") -> ClientSession:
         """Open a session; one that is already open here is closed first. Raises `UserError` and `RpcError`."""
-        folders = tuple(_folder(name) for name in given.additional_directories or ())
-        wanted = Wanted(_folder(given.cwd), folders, id, given.mcp_servers or ())
+        cwd, folders = _folder(given.cwd), tuple(_folder(name) for name in given.additional_directories or ())
+        servers = {server.name: server.entry for server in given.mcp_servers or ()}
+        files = partial(ClientFiles, self._client, cwd) if self._client.can.has_files else None
+        request = OpenRequest(cwd=cwd, id=id, editor=Editor(folders, servers, files))
         if id and id in self._opening:
             raise RpcError(INVALID_REQUEST, f"Session {id[:80]} is being opened.")
         self._opening.add(id)
         try:
             if (before := self._open.pop(id, None)) is not None:
                 await before.close()
-            opened = await self._sessions.open(wanted, self._client)
+            opened = await self._sessions.open(request)
             key = opened.session.id
-            session = ClientSession(opened, self._client, on_taken_over=partial(self._given_up, key))
+            try:
+                models = await opened.opener.usable_models()
+            except BaseException:
+                await opened.session.close()
+                await opened.aclose()
+                raise
+            session = ClientSession(opened, models, self._client, on_taken_over=partial(self._given_up, key))
             if self._is_leaving or (id and key != id):  # a part of an id is none here
                 await session.close()
                 raise NoSession(id)
@@ -203,7 +212,7 @@ class Agent:
                 raise UsageError(f"{given.cursor[:80]!r} is no cursor of a list that was given here.")
             start = int(given.cursor)
         cwd = _absolute(given.cwd) if given.cwd is not None else None
-        found = await self._sessions.list(cwd, start + PAGE + 1)
+        found = await self._store.list(cwd=cwd, limit=start + PAGE + 1)
         more = {"nextCursor": str(start + PAGE)} if len(found) > start + PAGE else {}
         return {"sessions": [_listed(info) for info in found[start : start + PAGE]], **more}
 
@@ -218,7 +227,7 @@ class Agent:
         if given.session_id in self._open:
             await self._close(given)
         try:
-            await self._sessions.remove(given.session_id)
+            await self._store.remove(given.session_id)
         except NoSession:
             log.debug("there was no session %s to delete", given.session_id[:80])
         return {}
@@ -248,7 +257,7 @@ def _told(error: UserError) -> RpcError:
     match error:
         case NoSession():
             return RpcError(NOT_FOUND, str(error))
-        case NoKey():
+        case NoKey() | NoModel():
             return RpcError(AUTH_REQUIRED, str(error))
         case UsageError():
             return RpcError(INVALID_PARAMS, str(error))

@@ -1,11 +1,11 @@
-"""Drives one session for a client: prompts in, updates out."""
+"""Drives one session for a client: prompts and settings in, updates out."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from agentcli.agent.commands.command import Command
 from agentcli.agent.events import (
@@ -21,43 +21,62 @@ from agentcli.agent.events import (
     ToolFinished,
     TurnFailed,
 )
-from agentcli.agent.ops import Prompt, SetModel
+from agentcli.agent.ops import Op, Prompt, SetEffort, SetMode, SetModel
+from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.result import INTERRUPTED_EXIT
+from agentcli.agent.snapshot import SessionSnapshot
 from agentcli.conversation.entries import Entry, Paid, User
 from agentcli.conversation.titles import title_of
+from agentcli.errors import UsageError
 from agentcli.frontends.acp.client import Client
-from agentcli.frontends.acp.host import ClientHost
-from agentcli.frontends.acp.live_output import LiveOutput
 from agentcli.frontends.acp.messages import Content
-from agentcli.frontends.acp.opening import Opened
-from agentcli.frontends.acp.options import config_options, modes, setting
 from agentcli.frontends.acp.prompts import given
-from agentcli.frontends.acp.questions import Questions
+from agentcli.frontends.acp.questions import ClientHost, Questions
 from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, RpcError
-from agentcli.frontends.acp.tool_calls import call_id, fenced
+from agentcli.frontends.acp.tool_calls import LiveOutput, call_id, fenced
 from agentcli.frontends.acp.updates import Updates, notice, replayed
-from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
+from agentcli.frontends.run_end import ended_jobs, running_jobs
 from agentcli.frontends.screenless import TypedCommand
+from agentcli.frontends.session_opener import OpenSession
 from agentcli.llm.messages import Block
+from agentcli.llm.provider import Effort
 
 log = logging.getLogger(__name__)
 
+Models = Sequence[tuple[str, str]]  # names, and what is known of each
+
 _STOP_REASONS = {"max_tokens": "max_tokens", "max_turns": "max_turn_requests", "interrupted": "cancelled"}
 _NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))
+_MODES: dict[Mode, tuple[str, str]] = {
+    "default": ("Ask", "asks before edits, and about what commands changed"),
+    "acceptEdits": ("Accept edits", "edits in the project are not asked about"),
+    "plan": ("Plan", "changes nothing, and ends with a plan"),
+    "auto": ("Auto", "asks for nothing that stays inside the sandbox and the project"),
+    "dontAsk": ("Don't ask", "what would ask is denied"),
+    "bypassPermissions": ("Bypass permissions", "asks for nothing"),
+}
+_EFFORTS: tuple[Effort, ...] = get_args(Effort)
+AS_SET = "default"  # the effort of the settings
 _CANCELLED = {"stopReason": "cancelled"}
 
 
 class ClientSession:
-    """A session as a client sees it. `on_taken_over` is called when another program goes on with it."""
+    """A session as a client sees it, with the `models` it offers.
 
-    def __init__(self, opened: Opened, client: Client, *, on_taken_over: Callable[[], None]) -> None:
+    `on_taken_over` is called when another program goes on with it.
+    """
+
+    def __init__(
+        self, opened: OpenSession, models: Models, client: Client, *, on_taken_over: Callable[[], None]
+    ) -> None:
         self._opened = opened
+        self._models = models
         self._client = client
         self._on_taken_over = on_taken_over
         self._session = session = opened.session
         self._host = ClientHost(opened.opener, session, opened.commands, client)
         self._cwd = session.snapshot().workspace.cwd
-        self._updates = Updates(self._cwd, window=opened.window, shows_claims=opened.shows_claims)
+        self._updates = Updates(self._cwd, window=opened.opener.window, shows_claims=opened.opener.shows_claims)
         self._live = LiveOutput(self._tell)
         self._questions = Questions(client, session)
         self._turns_told = session.turns_begun
@@ -75,12 +94,12 @@ class ClientSession:
     def state(self) -> dict[str, Any]:
         """Return the modes and config options, in the form of the answer to session/new."""
         shown = self._session.snapshot()
-        return {"modes": modes(shown), "configOptions": config_options(shown, self._opened.models)}
+        return {"modes": modes(shown), "configOptions": config_options(shown, self._models)}
 
     async def replay(self) -> None:
         """Send the whole conversation."""
         shown = self._session.snapshot()
-        for update in replayed(shown, window=self._opened.window(shown.model)):
+        for update in replayed(shown, window=self._opened.opener.window(shown.model)):
             self._tell(update)
             await self._client.connection.room()
 
@@ -134,10 +153,10 @@ class ClientSession:
 
     async def _run(self, typed: TypedCommand, more: Sequence[Block]) -> Prompt | None:
         """Run a command and send its output; returns a prompt if the command stands for one."""
-        ended = await self._host.run(typed)
+        ended = await self._host.run(typed, more=more)
         self._tell_settings()
         if ended.prompt is not None:
-            return Prompt((*ended.prompt.content, *more), ended.prompt.model)
+            return ended.prompt
         self._is_cancelled |= ended.exit_code == INTERRUPTED_EXIT
         if ended.output:
             is_line = "\n" not in ended.output.strip()
@@ -249,3 +268,50 @@ class ClientSession:
 def _offered(command: Command) -> dict[str, Any]:
     hint = {"input": {"hint": command.argument}} if command.argument else {}
     return {"name": command.name, "description": command.help, **hint}
+
+
+def modes(shown: SessionSnapshot) -> dict[str, Any]:
+    rows = [{"id": mode, "name": _MODES[mode][0], "description": _MODES[mode][1]} for mode in MODES]
+    return {"currentModeId": shown.mode, "availableModes": rows}
+
+
+def config_options(shown: SessionSnapshot, models: Models) -> list[dict[str, Any]]:
+    """The model in use need not be among the `models`."""
+    if shown.model not in (name for name, _ in models):
+        models = [(shown.model, ""), *models]
+    efforts = [(AS_SET, "Default", "as the settings or the model have it")]
+    efforts += [(effort, effort.capitalize(), "") for effort in _EFFORTS]
+    return [
+        _select("mode", "Permission mode", "mode", shown.mode, [(mode, *_MODES[mode]) for mode in MODES]),
+        _select("model", "Model", "model", shown.model, [(name, name, detail) for name, detail in models]),
+        _select("effort", "Thinking", "thought_level", shown.effort or AS_SET, efforts),
+    ]
+
+
+def _select(id: str, name: str, category: str, current: str, options: Sequence[tuple[str, str, str]]) -> dict[str, Any]:
+    rows = [
+        {"value": value, "name": label, **({"description": detail} if detail else {})}
+        for value, label, detail in options
+    ]
+    return {
+        "id": id,
+        "name": name,
+        "category": category,
+        "type": "select",
+        "currentValue": current,
+        "options": rows,
+    }
+
+
+def setting(id: str, value: str) -> Op:
+    """The operation for another mode or thought level. Raises `UsageError`."""
+    match id:
+        case "mode":
+            return SetMode(parse_mode(value))
+        case "effort":
+            effort = next((effort for effort in _EFFORTS if effort == value), None)
+            if effort is None and value != AS_SET:
+                raise UsageError(f"No thought level {value!r}; there is {', '.join((AS_SET, *_EFFORTS))}.")
+            return SetEffort(effort)
+        case _:
+            raise UsageError(f"There is no option {id!r}; there is mode, model, effort.")

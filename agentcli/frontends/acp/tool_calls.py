@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from agentcli.llm.messages import Image, Text, ToolResult
 from agentcli.tools.summary import call_title
 from agentcli.tools.text.diff import sides_of_hunks, split_files
 
+STEP_S = 0.25  # between two updates of output that is still coming
+MOST_SHOWN = 8_000  # characters of it: its end
 LARGEST_RAW = 32 * 1024  # bytes of a structured result that goes along
 
 _KINDS = {
@@ -152,3 +155,31 @@ def _locations(name: str, input: dict[str, Any], cwd: Path) -> list[dict[str, An
     if name not in _OF_FILES or not isinstance(path, str) or not path or "\0" in path:
         return []
     return [{"path": str(cwd / path), **({"line": line} if isinstance(line, int) and line > 0 else {})}]
+
+
+class LiveOutput:
+    """Streams the output of running calls; each update replaces the one before."""
+
+    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
+        self._send = send
+        self._heard: dict[str, str] = {}
+        self._due: dict[str, asyncio.TimerHandle] = {}
+
+    def heard(self, id: str, text: str) -> None:
+        self._heard[id] = (self._heard.get(id, "") + text)[-MOST_SHOWN:]
+        if id not in self._due:
+            self._due[id] = asyncio.get_running_loop().call_later(STEP_S, self._tell, id)
+
+    def ended(self, id: str) -> None:
+        """The call's result stands in place of what was heard."""
+        self._heard.pop(id, None)
+        if timer := self._due.pop(id, None):
+            timer.cancel()
+
+    def close(self) -> None:
+        for id in list(self._heard):
+            self.ended(id)
+
+    def _tell(self, id: str) -> None:
+        del self._due[id]
+        self._send(updated(id, content=[text_content(fenced(self._heard[id]))]))

@@ -29,12 +29,12 @@ from agentcli.agent.result import ResultBuilder
 from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
 from agentcli.frontends.http.guard import Refused
-from agentcli.frontends.http.opening import Opened
 from agentcli.frontends.http.stream import StreamWriter, Waiting, hash_of
 from agentcli.frontends.json_forms.input import Control, Message, RunCommand, SetModel, control
 from agentcli.frontends.json_forms.input import Steer as SayNow
 from agentcli.frontends.json_forms.output import JsonOutput, entry_object, system_object
 from agentcli.frontends.screenless import ScreenlessHost, TypedCommand
+from agentcli.frontends.session_opener import OpenSession
 from agentcli.llm.messages import Block, Text, Usage
 from agentcli.llm.provider import ToolSpec
 
@@ -53,7 +53,7 @@ class HostedSession:
     `on_given_up` is called when another program goes on with it.
     """
 
-    def __init__(self, opened: Opened, writer: StreamWriter, *, on_given_up: Callable[[str], None]) -> None:
+    def __init__(self, opened: OpenSession, writer: StreamWriter, *, on_given_up: Callable[[str], None]) -> None:
         self._opened = opened
         self._session = session = opened.session
         self._host = ScreenlessHost(opened.opener, session, opened.commands, stays_open=False)
@@ -259,12 +259,11 @@ class HostedSession:
             self._check_room()
             if tools:
                 self._session.bring(tools)
-            first = message.blocks[0]
-            if isinstance(first, Text) and (typed := self._host.typed(first.text)) is not None:
+            if (typed := self._host.command_in(message.blocks)) is not None:
                 await self._note_taken(stream_id)
                 self._spawn_command(typed, stream_id, more=message.blocks[1:], answers=True)
                 return stream_id
-            content = self._with_files(message)
+            content = self._host.content_of(message)
             if steers and self._session.is_busy:
                 span = self._writer.note.span
                 self._steers[hash_of(content)] = span
@@ -300,18 +299,12 @@ class HostedSession:
         self._session.submit(prompt)
         await self._session.stored()
 
-    def _with_files(self, message: Message) -> tuple[Block, ...]:
-        content = message.content
-        return self._host.attach(content) if isinstance(content, str) else message.blocks
-
     async def control(self, asks: Control) -> None:
         """Raises `UserError`."""
         self.last_used = time.monotonic()
         match asks:
             case RunCommand(text):
-                if (typed := self._host.typed(text)) is None:
-                    raise UsageError(f"{text[:80]!r} is no slash command: one begins with / and its name.")
-                self._spawn_command(typed, uuid.uuid4().hex)
+                self._spawn_command(self._host.command(text), uuid.uuid4().hex)
             case SayNow(message):
                 await self.message(message, steers=True, tools=(), stream_id=uuid.uuid4().hex)
             case _:
@@ -336,7 +329,7 @@ class HostedSession:
         started = time.monotonic()
         if typed.command is not None and typed.command.name in _NOT_OFFERED:
             typed = TypedCommand(typed.name, error=UsageError(f"{typed.name} is for terminals: see POST /v1/sessions."))
-        ended = await self._host.run(typed)
+        ended = await self._host.run(typed, more=more)
         output.command(ended)
         if ended.prompt is None and answers:
             output.command_result(ended, started)
@@ -344,8 +337,7 @@ class HostedSession:
         await self._writer.write([made | {"stream_id": stream_id} for made in objects])
         if ended.prompt is not None:
             try:
-                prompt = Prompt((*ended.prompt.content, *more), ended.prompt.model)
-                await self._submit(prompt, stream_id)
+                await self._submit(ended.prompt, stream_id)
             except UserError as error:
                 log.warning("the prompt of %s was not taken: %s", typed.name, error)
 

@@ -14,12 +14,13 @@ from weakref import WeakValueDictionary
 
 from msgspec.structs import replace
 
+from agentcli.agent.accounting.budgets import Account
 from agentcli.agent.event_store import EventStore, StreamEvent
 from agentcli.errors import SessionInUse, StorageError, StreamMoved, UserError
 from agentcli.frontends.http.hosted import HostedSession
-from agentcli.frontends.http.opening import Sessions, Wanted
 from agentcli.frontends.http.stream import StreamWriter
 from agentcli.frontends.json_forms.output import system_object
+from agentcli.frontends.session_opener import OpenRequest, Sessions
 
 log = logging.getLogger(__name__)
 
@@ -32,19 +33,19 @@ _MOST_WAIT_S = 60.0
 
 
 class Hosting:
-    """The sessions that are open here. `budget_of` gives what a user's sessions may cost on a day, in USD."""
+    """The sessions that are open here. `account_of` gives the account of a user who may not spend without limit."""
 
     def __init__(
         self,
         sessions: Sessions,
         events: EventStore,
         *,
-        budget_of: Callable[[str], float | None] = lambda user: None,
+        account_of: Callable[[str], Account | None] = lambda user: None,
         idle_s: float = IDLE_S,
     ) -> None:
-        self.sessions = sessions
+        self._sessions, self.store = sessions, sessions.store
         self.events = events
-        self._budget_of = budget_of
+        self._account_of = account_of
         self._idle_s = idle_s
         self._open: dict[str, HostedSession] = {}
         self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -58,11 +59,11 @@ class Hosting:
     def hosted(self, session_id: str) -> HostedSession | None:
         return self._open.get(session_id)
 
-    async def create(self, wanted: Wanted) -> str:
+    async def create(self, request: OpenRequest) -> str:
         """Open a new session, which is stored when this returns. Raises `UserError`."""
         if self._leaving is not None:
             raise StorageError(_ENDS)
-        return (await self._opened(wanted)).id
+        return (await self._opened(request)).id
 
     async def owner(self, session_id: str, *, take_over: bool = False) -> HostedSession | str:
         """Open the session here, or return the address of the process that has it, if any. Raises `UserError`."""
@@ -73,23 +74,25 @@ class Hosting:
         async with self._opening.setdefault(session_id, asyncio.Lock()):
             if (hosted := self._open.get(session_id)) is not None:
                 return hosted
-            info, _ = await self.sessions.load(session_id, after=1 << 40)
-            holder = await self.sessions.holder(session_id)
+            info, _ = await self.store.load(session_id, after=1 << 40)
+            holder = await self.store.holder(session_id)
             if holder is not None and not (take_over and not holder):
                 return holder
             try:
-                wanted = Wanted(Path(info.cwd), session_id, user_id=info.user_id, take_over=take_over)
-                return await self._opened(wanted)
+                request = OpenRequest(cwd=Path(info.cwd), id=session_id, user_id=info.user_id, take_over=take_over)
+                return await self._opened(request)
             except SessionInUse:
-                return await self.sessions.holder(session_id) or ""
+                return await self.store.holder(session_id) or ""
 
-    async def _opened(self, wanted: Wanted) -> HostedSession:
-        state = await self.events.state(wanted.id) if wanted.id else None
-        if wanted.id:
-            note = (await StreamWriter.of(self.events, wanted.id)).note
-            wanted = replace(wanted, model=note.model, mode=note.mode)
-        opened = await self.sessions.open(replace(wanted, budget_usd=self._budget_of(wanted.user_id)))
+    async def _opened(self, request: OpenRequest) -> HostedSession:
+        state = await self.events.state(request.id) if request.id else None
+        if request.id:
+            note = (await StreamWriter.of(self.events, request.id)).note
+            request = replace(request, model=note.model, mode=note.mode)
+        opened = await self._sessions.open(request)
         id = opened.session.id
+        if (account := self._account_of(request.user_id)) is not None:
+            opened.session.state.budgets = opened.session.state.budgets.within(account)
         try:
             writer = await StreamWriter.taken(self.events, id)
             hosted = HostedSession(opened, writer, on_given_up=self.give_up)
@@ -125,7 +128,7 @@ class Hosting:
         async with self._opening.setdefault(session_id, asyncio.Lock()):
             if (hosted := self._open.pop(session_id, None)) is not None:
                 await hosted.close()
-            await self.sessions.remove(session_id)
+            await self.store.remove(session_id)
             await self.events.remove(session_id)
 
     @asynccontextmanager
@@ -193,13 +196,13 @@ class Hosting:
 
     async def catch_up(self, session_id: str) -> None:
         """Tell what the log has and the stream has not, where no server has the session open. Raises `StorageError`."""
-        if session_id in self._open or (holder := await self.sessions.holder(session_id)):
+        if session_id in self._open or (holder := await self.store.holder(session_id)):
             return
         state = await self.events.state(session_id)
         if holder is None and state is not None and state.status == "running":
             return  # whoever goes on with it tells what is missing, and answers it
         writer = await StreamWriter.of(self.events, session_id)
-        info, missing = await self.sessions.load(session_id, after=writer.note.entries)
+        info, missing = await self.store.load(session_id, after=writer.note.entries)
         if not missing and writer.note.epoch + writer.note.entries:
             return
         first = [] if writer.note.entries else [system_object("init", session_id, cwd=info.cwd, is_resumed=False)]
@@ -225,7 +228,7 @@ class Hosting:
             self._close_idle()
 
     async def _take_over(self, session_id: str) -> None:
-        if await self.sessions.holder(session_id) is None:
+        if await self.store.holder(session_id) is None:
             await self.owner(session_id)
 
     async def _look_after(self, session_id: str, work: Callable[[str], Awaitable[None]]) -> None:
@@ -250,4 +253,4 @@ class Hosting:
     async def aclose(self) -> None:
         await self.leave()
         await self.events.close()
-        await self.sessions.aclose()
+        await self.store.close()

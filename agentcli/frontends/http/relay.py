@@ -71,7 +71,7 @@ def _frame(event: StreamEvent) -> bytes:
 async def _reset(hosting: Hosting, session_id: str) -> StreamEvent:
     """Return the log as an event with the id of the one that told the newest of it: deltas since then follow."""
     note = (await StreamWriter.of(hosting.events, session_id)).note
-    info, entries = await hosting.sessions.load(session_id)
+    info, entries = await hosting.store.load(session_id)
     reset = system_object(
         "reset",
         session_id,

@@ -28,7 +28,6 @@ from agentcli.frontends.http.description import Event, Operation, openapi
 from agentcli.frontends.http.guard import PAGE_FILES, Refused, failed, json_answer, token_of
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import Hosting
-from agentcli.frontends.http.opening import Wanted
 from agentcli.frontends.http.relay import Forwarding, stream_events, wire_messages
 from agentcli.frontends.http.requests import (
     Begun,
@@ -45,6 +44,7 @@ from agentcli.frontends.http.requests import (
     parsed,
 )
 from agentcli.frontends.http.stream import StreamWriter
+from agentcli.frontends.session_opener import OpenRequest
 
 MOST_LISTED = 200
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
@@ -120,7 +120,8 @@ class Routes:
             raise Refused(403, "user", f"This token begins sessions of {token.user_id} alone.")
         cwd = await asyncio.to_thread(_folder, given.cwd) if given.cwd else self._cwd
         user_id = token.user_id or given.user_id
-        wanted = Wanted(cwd, "", given.model, given.permission_mode, user_id, name=given.name)
+        mode, name = given.permission_mode, given.name
+        wanted = OpenRequest(cwd=cwd, model=given.model, mode=mode, name=name, user_id=user_id)
         session_id = await self._hosting.create(wanted)
         return json_answer(Begun(session_id), 201, {"Location": f"/v1/sessions/{session_id}"})
 
@@ -129,17 +130,17 @@ class Routes:
     )
     async def _list(self, request: Request) -> Response:
         limit = _number(request, "limit", 50, most=MOST_LISTED)
-        found = await self._hosting.sessions.list(token_of(request).user_id or None, limit)
+        found = await self._hosting.store.list(limit=limit, user_id=token_of(request).user_id or None)
         running = set(await self._hosting.events.running())
         return json_answer([SessionRow(**_fields(info), is_running=info.id in running) for info in found])
 
     @_operation("GET", _SESSION, "Show a session with its messages.", answer=WholeSession)
     async def _show(self, request: Request) -> Response:
         info = await self._found(request)
-        _, entries = await self._hosting.sessions.load(info.id)
+        _, entries = await self._hosting.store.load(info.id)
         note = (await StreamWriter.of(self._hosting.events, info.id)).note
         state = await self._hosting.events.state(info.id)
-        holder = await self._hosting.sessions.holder(info.id)
+        holder = await self._hosting.store.holder(info.id)
         shown = WholeSession(
             **_fields(info),
             is_running=state is not None and state.status == "running",
@@ -163,7 +164,7 @@ class Routes:
         """The session of the address; another user's is not there. Raises `NoSession`."""
         session_id = request.path_params["session_id"]
         user = token_of(request).user_id or None
-        info, _ = await self._hosting.sessions.load(session_id, after=1 << 40, user_id=user)
+        info, _ = await self._hosting.store.load(session_id, after=1 << 40, user_id=user)
         if info.id != session_id:
             raise NoSession(session_id[:80])
         return info
@@ -226,7 +227,7 @@ class Routes:
         """The answer of the server that owns the session; None where none does."""
         if self._hosting.hosted(session_id) is not None:
             return None
-        owner = await self._hosting.sessions.holder(session_id)
+        owner = await self._hosting.store.holder(session_id)
         if owner == "":
             raise Refused(409, "in_use", "A terminal has the session open: end it there, or take it over first.")
         return await self._forwarding.forward(request, owner, b"", is_repeatable=True) if owner else None
@@ -253,7 +254,7 @@ class Routes:
         days, session = _number(request, "days", 30, most=36_500), request.query_params.get("session", "")
         since = time.time() - days * 86_400 if days and not session else 0.0
         user = token_of(request).user_id or None
-        return json_answer(await self._hosting.sessions.usage(since=since, session_id=session, user_id=user))
+        return json_answer((await self._hosting.store.usage(since=since, session=session, user_id=user)).report())
 
 
 def _fields(info: SessionInfo) -> dict[str, Any]:

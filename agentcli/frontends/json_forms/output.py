@@ -48,7 +48,7 @@ from agentcli.conversation.entries import (
 )
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.screenless import CommandEnded
-from agentcli.llm.messages import ToolUse, Usage
+from agentcli.llm.messages import Usage
 from agentcli.llm.wire.anthropic_request import block_to_wire
 
 LONGEST_ECHO = 200  # bytes of a line that was refused
@@ -77,95 +77,69 @@ class JsonOutput:
 
     def begin(self, slash_commands: Sequence[str], skills: Sequence[str]) -> None:
         session = self._session.snapshot()
-        self.write(
-            {
-                "type": "system",
-                "subtype": "init",
-                "session_id": session.id,
-                "model": session.model,
-                "cwd": os.fsencode(session.workspace.cwd).decode(errors="replace"),
-                "tools": session.tools,
-                "mcp_servers": session.mcp_servers,
-                "permission_mode": session.mode,
-                "slash_commands": slash_commands,
-                "skills": skills,
-            }
+        self._system(
+            "init",
+            model=session.model,
+            cwd=os.fsencode(session.workspace.cwd).decode(errors="replace"),
+            tools=session.tools,
+            mcp_servers=session.mcp_servers,
+            permission_mode=session.mode,
+            slash_commands=slash_commands,
+            skills=skills,
         )
 
     def show(self, event: Event) -> None:
-        """Write what an event means."""
-        if event.agent_id != "main":
-            self._show_of_subagent(event)
-            return
-        self._result.heed(event)
-        if self._partial:
-            self._show_partial(event)
+        """Write what an event means; messages of a subagent name the call that made it."""
+        is_main = event.agent_id == "main"
+        agent = {} if is_main else {"agent_id": event.agent_id}
+        if is_main:
+            self._result.heed(event)
+            if self._partial:
+                self._show_partial(event)
         match event:
             case EntryStored(entry):
-                self._entry(entry)
+                if made := reply_or_result(entry, self._session.id, made_by=self._made_by.get(event.agent_id)):
+                    self.write(made)
+            case Notice(text):
+                self._system("notice", text=text, **agent)
+            case ApprovalRequested():
+                self._approval(event, **agent)
+            case ApprovalSettled(id):
+                self._system("approval_settled", id=id, **agent)
+            case ClientToolRequested(calls):
+                for call in calls:
+                    self._system("client_tool_requested", id=call.id, tool_name=call.name, tool_input=call.input)
+            case HookRan():
+                fields = ("command", "subject", "decision", "reason", "problem", "duration_ms", "agent_id")
+                self._system("hook", hook_event=event.event, **{name: getattr(event, name) for name in fields})
+            case SubagentStarted(id, call_id, name, task, session_id, model):
+                self._made_by[id] = call_id
+                told = {"agent": name, "task": task, "agent_session_id": session_id, "model": model}
+                self._system("subagent_started", agent_id=id, parent_tool_use_id=call_id, **told)
+            case SubagentEnded(id, call_id, end, turns, usage, cost_usd):
+                spent = {"num_turns": turns, "usage": usage_object(usage), "total_cost_usd": cost_usd}
+                self._system("subagent_ended", agent_id=id, parent_tool_use_id=call_id, end=end, **spent)
+            case _ if is_main:
+                self._show_of_main(event)
+            case _:
+                pass
+
+    def _show_of_main(self, event: Event) -> None:
+        match event:
             case Retry(number, delay_s, error):
                 self._system("retry", number=number, delay_ms=round(delay_s * 1000), error=error)
             case ProviderSwitched(before, after, reason):
                 self._system("provider_switch", **{"from": before, "to": after, "reason": reason})
             case Compaction(before, after, strategy, trigger, cost_usd):
-                self._system(
-                    "compact_boundary",
-                    strategy=strategy,
-                    trigger=trigger,
-                    tokens_before=before,
-                    tokens_after=after,
-                    cost_usd=cost_usd,
-                )
-            case HookRan():
-                self._hook(event)
+                told = {"strategy": strategy, "trigger": trigger, "tokens_before": before, "tokens_after": after}
+                self._system("compact_boundary", **told, cost_usd=cost_usd)
             case Steered(skipped):
                 self._system("steered", skipped=[call.id for call in skipped])
-            case Notice(text):
-                self._system("notice", text=text)
-            case ApprovalRequested():
-                self._approval(event)
-            case ApprovalSettled(id):
-                self._system("approval_settled", id=id)
-            case ClientToolRequested(calls):
-                self._client_tools(calls)
             case Done() | TurnFailed():
                 self.write(self._result.build(event, self._demands))
                 self._result = ResultBuilder(self._session)
             case _:
                 pass
-
-    def _show_of_subagent(self, event: Event) -> None:
-        """Write what a subagent says and asks; its messages name the call that made it."""
-        match event:
-            case SubagentStarted(id, call_id, agent, task, session_id, model):
-                self._made_by[id] = call_id
-                told = {"agent": agent, "task": task, "agent_session_id": session_id, "model": model}
-                self._system("subagent_started", agent_id=id, parent_tool_use_id=call_id, **told)
-            case SubagentEnded(id, call_id, end, turns, usage, cost_usd):
-                spent = {"num_turns": turns, "usage": usage_object(usage), "total_cost_usd": cost_usd}
-                self._system("subagent_ended", agent_id=id, parent_tool_use_id=call_id, end=end, **spent)
-            case EntryStored(entry):
-                self._entry(entry, self._made_by.get(event.agent_id))
-            case Notice(text):
-                self._system("notice", text=text, agent_id=event.agent_id)
-            case ApprovalRequested():
-                self._approval(event, agent_id=event.agent_id)
-            case ApprovalSettled(id):
-                self._system("approval_settled", id=id, agent_id=event.agent_id)
-            case ClientToolRequested(calls):
-                self._client_tools(calls)
-            case HookRan():
-                self._hook(event)
-            case _:
-                pass
-
-    def _hook(self, ran: HookRan) -> None:
-        fields = ("command", "subject", "decision", "reason", "problem", "duration_ms", "agent_id")
-        self._system("hook", hook_event=ran.event, **{name: getattr(ran, name) for name in fields})
-
-    def _client_tools(self, calls: Sequence[ToolUse]) -> None:
-        for call in calls:
-            self._system("client_tool_requested", id=call.id, tool_name=call.name, tool_input=call.input)
 
     def _approval(self, asked: ApprovalRequested, **more: Any) -> None:
         if asked.kind == "ask":
@@ -197,10 +171,6 @@ class JsonOutput:
 
     def _system(self, subtype: str, **fields: Any) -> None:
         self.write(system_object(subtype, self._session.id, **fields))
-
-    def _entry(self, entry: Entry, made_by: str | None = None) -> None:
-        if made := reply_or_result(entry, self._session.id, made_by=made_by):
-            self.write(made)
 
     def _show_partial(self, event: Event) -> None:
         """The reply as the Messages API would stream it."""
@@ -236,12 +206,8 @@ class JsonOutput:
             self._end_message(None)
         self._is_in_message, self._usage = True, Usage()
         message = {"id": f"msg_{os.urandom(12).hex()}", "type": "message", "role": "assistant", "model": model}
-        rest: dict[str, Any] = {
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": usage_object(self._usage),
-        }
+        rest: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+        rest["usage"] = usage_object(self._usage)
         self._stream_event({"type": "message_start", "message": message | rest})
 
     def _end_message(self, stop_reason: str | None) -> None:

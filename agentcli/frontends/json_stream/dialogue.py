@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any, BinaryIO
 
 from agentcli.agent import ops
 from agentcli.agent.commands.command import SKILLS
 from agentcli.agent.events import Done, Event, Notice, TakenOver, TurnFailed
-from agentcli.agent.result import (
-    DENIED_EXIT,
-    INTERRUPTED_EXIT,
-    MISFIT_EXIT,
-    UNPROVEN_EXIT,
-    Demands,
-    exit_code,
-    to_json_line,
-)
+from agentcli.agent.result import INTERRUPTED_EXIT, Demands, exit_code, to_json_line
 from agentcli.agent.session import Session
 from agentcli.agent.usage_limits import awaited_reset
 from agentcli.errors import UserError
-from agentcli.frontends.ending_jobs import ended_jobs, running_jobs
 from agentcli.frontends.json_forms.input import (
     Answer,
     Approve,
-    ClientResult,
     Control,
     Deny,
     Interrupt,
     Line,
-    Message,
     RunCommand,
     Say,
     Steer,
@@ -40,6 +29,7 @@ from agentcli.frontends.json_forms.input import (
     read_lines,
 )
 from agentcli.frontends.json_forms.output import JsonOutput
+from agentcli.frontends.run_end import ended_jobs, running_jobs
 from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessHost, TypedCommand
 from agentcli.llm.messages import Block, Text
 
@@ -82,7 +72,7 @@ class Dialogue:
         self._demands = demands
         self._code = 0
         self._has_refused = self._has_taken = False
-        self._was_denied = self._lacked_evidence = self._did_not_fit = False
+        self._unmet: set[int] = set()
         self._lines: asyncio.Queue[Line | None] = asyncio.Queue()
         self._has_client = True
         self._leaving = leaving
@@ -128,11 +118,7 @@ class Dialogue:
                 task.cancel()
         if self._leaving.is_set():
             return INTERRUPTED_EXIT
-        if not self._code and self._did_not_fit:
-            return MISFIT_EXIT
-        if not self._code and self._demands.no_denials and self._was_denied:
-            return DENIED_EXIT
-        return UNPROVEN_EXIT if not self._code and self._lacked_evidence else self._code
+        return self._code or min(self._unmet, default=0)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run something beside the rest; what it raises ends the dialogue."""
@@ -162,9 +148,7 @@ class Dialogue:
                 self._leaving.set()
             if isinstance(event, Done | TurnFailed):
                 self._code = exit_code(event, self._demands)
-                self._was_denied = self._was_denied or bool(event.denials)
-                self._did_not_fit = self._did_not_fit or bool(self._demands.misfit(event))
-                self._lacked_evidence = self._lacked_evidence or self._demands.lack_evidence(event)
+                self._unmet |= self._demands.unmet(event)
                 # Nobody is there to say whether what waits after an interrupt still counts.
                 self._session.submit(ops.Interrupt() if self._leaving.is_set() else ops.RunQueued())
                 self._turns_told += 1
@@ -189,7 +173,7 @@ class Dialogue:
         read_lines(input, raw_lines)
         while (raw := await raw_lines.get()) is not None:
             line = parse_line(raw)
-            if isinstance(line.asks, Interrupt | Approve | Answer | Deny | ClientResult | None):
+            if isinstance(line.asks, Interrupt | Approve | Answer | Deny | ops.ClientResult | None):
                 await self._do(line)
             else:
                 self._lines.put_nowait(line)
@@ -248,17 +232,15 @@ class Dialogue:
         session = self._host.session
         match asks:
             case Say(message):
-                await self._say(self._with_files(message))
+                await self._say(self._host.content_of(message))
             case Steer(message):
-                if typed := self._command_in(message.blocks):
+                if typed := self._host.command_in(message.blocks):
                     await self._run_aloud(typed)
                 else:
                     self._has_taken = True
-                    session.submit(ops.Steer(self._with_files(message)))
+                    session.submit(ops.Steer(self._host.content_of(message)))
             case RunCommand(text):
-                if (typed := self._host.typed(text)) is None:
-                    raise UserError(f"{text[:80]!r} is no slash command: one begins with / and its name.")
-                await self._run_aloud(typed)
+                await self._run_aloud(self._host.command(text))
             case _:
                 await control(self._host, asks)
 
@@ -267,7 +249,7 @@ class Dialogue:
     async def _say(self, content: tuple[Block, ...], given: Given | None = None) -> None:
         """Submit a prompt, one that was `given` on the command line with its files; or run the command that it is."""
         self._has_taken = True
-        typed = self._command_in(content)
+        typed = self._host.command_in(content)
         if typed is None:
             self._session.submit(ops.Prompt(self._host.attach(f"{given.text}{given.piped}") if given else content))
             return
@@ -275,19 +257,12 @@ class Dialogue:
         if self._leaving.is_set():
             return
         started = time.monotonic()
-        ended = await self._run(typed, piped=given.piped if given else "")
+        ended = await self._run(typed, piped=given.piped if given else "", more=content[1:])
         if ended.prompt is None:
             self._output.command_result(ended, started)
             self._code = ended.exit_code
         else:
-            self._session.submit(ops.Prompt((*ended.prompt.content, *content[1:]), ended.prompt.model))
-
-    def _with_files(self, message: Message) -> tuple[Block, ...]:
-        """A text with the files that it names; blocks are what the client made them."""
-        content = message.content
-        if isinstance(content, str) and content.strip() and not self._command_in(message.blocks):
-            return self._host.attach(content)
-        return message.blocks
+            self._session.submit(ended.prompt)
 
     async def _run_aloud(self, typed: TypedCommand) -> None:
         """Run a command that no result is expected of, unless it becomes a prompt. Raises `CommandFailed`."""
@@ -298,14 +273,11 @@ class Dialogue:
         if ended.is_error:
             raise CommandFailed(ended.output)
 
-    async def _run(self, typed: TypedCommand, *, piped: str = "") -> CommandEnded:
-        ended = await self._host.run(typed, piped=piped)
+    async def _run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
+        ended = await self._host.run(typed, piped=piped, more=more)
         if self._host.session is not self._session:
             await self._all_told()
             self._following.cancel()
             self._begin(self._host.session)
         self._output.command(ended)
         return ended
-
-    def _command_in(self, content: tuple[Block, ...]) -> TypedCommand | None:
-        return self._host.typed(content[0].text) if isinstance(content[0], Text) else None

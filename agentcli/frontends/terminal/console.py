@@ -21,7 +21,7 @@ from prompt_toolkit.key_binding import DynamicKeyBindings, KeyBindings, KeyPress
 from prompt_toolkit.key_binding.vi_state import InputMode
 from prompt_toolkit.output.vt100 import Vt100_Output
 
-from agentcli.frontends.signals import ignore_hangups
+from agentcli.frontends.run_end import ignore_hangups
 from agentcli.frontends.terminal.input.keyboard import QUESTIONS, TerminalInput
 from agentcli.frontends.terminal.input.prompt import PromptArea
 from agentcli.frontends.terminal.output.hint import Hint

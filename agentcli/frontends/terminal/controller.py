@@ -28,7 +28,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.usage_limits import awaited_reset
 from agentcli.conversation.entries import Entry, Retracted, User
 from agentcli.errors import NoKey, UserError
-from agentcli.frontends.ending_jobs import ended_jobs, named, running_jobs
+from agentcli.frontends.run_end import ended_jobs, named, running_jobs
 from agentcli.frontends.session_opener import OpenerHost, open_after
 from agentcli.frontends.terminal.command_runner import CommandRunner
 from agentcli.frontends.terminal.input.pastes import Pastes

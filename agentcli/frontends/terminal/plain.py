@@ -15,7 +15,7 @@ from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import Approve, Interrupt, RunCommand
 from agentcli.frontends.printable import printable
-from agentcli.frontends.signals import ignore_hangups
+from agentcli.frontends.run_end import ignore_hangups
 from agentcli.frontends.terminal.approval.panel import ApprovalPanel
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView

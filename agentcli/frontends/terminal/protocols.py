@@ -36,10 +36,6 @@ class TerminalOpener(SessionOpener, Protocol):
         """Remove a key that was kept or typed; gives a sentence on it. Raises `UserError`."""
         ...
 
-    def window(self, model: str) -> int:
-        """The size of a model's context window, in tokens."""
-        ...
-
     def cold_read_usd(self, model: str, tokens: int) -> float | None:
         """What a prompt of so many tokens costs where the model's cache does not hold it; None if it has no cache."""
         ...

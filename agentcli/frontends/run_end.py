@@ -1,0 +1,116 @@
+"""Ends a run in order: at a signal, when nothing happens any more, and with the background jobs that still run."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager
+from typing import TYPE_CHECKING
+
+from agentcli.agent.ops import Interrupt
+
+if TYPE_CHECKING:
+    from agentcli.agent.session import Session
+    from agentcli.tools.command import BackgroundJob
+
+_INTERRUPT_TIMEOUT_S = 10.0  # for a turn that does not even react to its interruption
+_MAX_COMMAND_CHARS = 60
+
+
+@contextmanager
+def interrupt_on_signals(
+    interrupt: Callable[[], None], *, at_once: Callable[[int], None] = lambda number: os._exit(128 + number)
+) -> Iterator[dict[str, int]]:
+    """Let SIGINT, SIGTERM and SIGHUP end the turn in order; the dictionary tells afterwards which one came.
+
+    A second one is for somebody impatient: `at_once` is called, also where the loop is held up by a write that
+    nobody reads; by default it ends the process, where everything is stored. At the end signals mean again what they
+    did before.
+    """
+    received: dict[str, int] = {}
+    loop = asyncio.get_running_loop()
+
+    def first(number: int) -> None:
+        if not received:
+            received["signal"] = number
+            interrupt()
+
+    came: list[int] = []
+
+    def count(number: int, frame: object) -> None:
+        came.append(number)
+        if len(came) > 1 and number != signal.SIGHUP:  # a terminal that closes sends several of those
+            at_once(number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    if before[signal.SIGHUP] == signal.SIG_IGN:  # as nohup leaves it
+        del before[signal.SIGHUP]
+    for number in before:
+        loop.add_signal_handler(number, first, number)
+        signal.signal(number, count)  # in place of the loop's own, which does nothing: its pipe brings the signal
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            loop.remove_signal_handler(number)  # or the loop resets it when it closes
+            signal.signal(number, handler)
+
+
+def ignore_hangups() -> None:
+    """From the first one on, until the process has ended: a terminal that closes sends several, nobody is impatient."""
+    asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)  # or the loop resets it when it closes
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
+async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: Callable[[str], None]) -> None:
+    """Fail the turn of a session that tells of no event for so long; where even that ends nothing, `leave`.
+
+    The time in which a person or a client is waited for does not count.
+    """
+    while True:
+        watched = session()
+        if not await _is_silent(watched, limit_s) or watched is not session() or not _is_stuck(watched):
+            continue
+        why = f"Nothing has happened for {limit_s:g} s: the run was ended (limits.idle_s)."
+        watched.submit(Interrupt(why))
+        try:
+            async with asyncio.timeout(_INTERRUPT_TIMEOUT_S):
+                await watched.idle()
+        except TimeoutError:
+            leave(why)
+
+
+async def _is_silent(session: Session, limit_s: float) -> bool:
+    """True once there was no event for so long; False at the first one."""
+    async with aclosing(session.subscribe()) as events:
+        try:
+            async with asyncio.timeout(limit_s):
+                await anext(events)
+        except TimeoutError:
+            return True
+    return False
+
+
+def _is_stuck(session: Session) -> bool:
+    return session.is_busy and not session.state.awaits_reset and not session.asked and not session.waiting_for_client
+
+
+def running_jobs(session: Session) -> list[BackgroundJob]:
+    return [job for job in session.snapshot().workspace.sandbox.jobs() if job.is_running]
+
+
+def ended_jobs(jobs: Sequence[BackgroundJob]) -> str:
+    """A line for the person about the jobs that end with a session; empty where none was running."""
+    if not jobs:
+        return ""
+    subject = "A job was" if len(jobs) == 1 else f"{len(jobs)} jobs were"
+    return f"{subject} still running and ended with the session: {named(jobs)}."
+
+
+def named(jobs: Sequence[BackgroundJob]) -> str:
+    shown = ((job.id, " ".join(job.command.split())) for job in jobs)
+    return ", ".join(
+        f"{id} ({text if len(text) <= _MAX_COMMAND_CHARS else f'{text[:_MAX_COMMAND_CHARS]}…'})" for id, text in shown
+    )
