@@ -5,28 +5,23 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from agentcli.agent.commands.command import Commands
-from agentcli.agent.interfaces import SessionStore
 from agentcli.agent.result import INTERRUPTED_EXIT, AnswerSchema, Demands, ResultBuilder
 from agentcli.app import Builder
 from agentcli.cli.ending import Ending
-from agentcli.cli.options import text_or_file, unshared_stdin
+from agentcli.cli.options import unshared_stdin
 from agentcli.cli.output import warn
-from agentcli.cli.session_opener import ConfiguredOpener
+from agentcli.cli.session_opener import ConfiguredOpener, extras_from, make_store, session_choice
 from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.run_end import end_when_idle, ended_jobs, interrupt_on_signals, running_jobs
 from agentcli.frontends.screenless import Given, ScreenlessHost
-from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.load import Config
-from agentcli.setup.options import Extras, SessionChoice
 
 
 async def answer_once(config: Config, options: argparse.Namespace, prompt: str, ending: Ending) -> int:
@@ -136,46 +131,3 @@ def _answer_schema(given: str) -> AnswerSchema:
         raise UsageError(f"Could not read {given}: {error}.") from error
     except msgspec.MsgspecError as error:
         raise UsageError(f"--json-schema is no JSON object ({error}).") from error
-
-
-def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[[str], None]) -> SessionStore:
-    return MemorySessions() if options.no_session else SqliteSessions(config.paths.sessions, on_notice=on_notice)
-
-
-def extras_from(options: argparse.Namespace) -> Extras:
-    return Extras(
-        text_or_file(options, "system-prompt"),
-        text_or_file(options, "append-system-prompt") or "",
-        options.bare,
-        brings_tools=options.input_format == "stream-json",
-        mcp_config=options.mcp_config or "",
-        is_strict_mcp=options.strict_mcp_config,
-    )
-
-
-def session_choice(options: argparse.Namespace) -> SessionChoice:
-    """Which session the flags mean. Raises `UsageError` for flags that exclude each other."""
-    if options.continue_ and options.resume is not None:
-        raise UsageError("--continue and --resume exclude each other.")
-    if options.fork_session and not (options.continue_ or options.resume):
-        raise UsageError("--fork-session goes with --continue or --resume.")
-    if options.session_id is not None and (options.continue_ or options.resume) and not options.fork_session:
-        raise UsageError("--session-id is for a new session: leave it out, or continue a copy with --fork-session.")
-    if options.no_session and (options.continue_ or options.resume):
-        raise UsageError("--no-session stores nothing, so there is nothing to continue.")
-    how: Literal["newest", "id", "new"] = "newest" if options.continue_ else "id" if options.resume else "new"
-    if options.take_over and (options.fork_session or not (options.continue_ or options.resume)):
-        raise UsageError("--take-over goes with --continue or --resume, without --fork-session.")
-    new_id = _uuid(options.session_id)
-    return SessionChoice(how, options.resume or "", options.fork_session, new_id, options.name, options.take_over)
-
-
-def _uuid(text: str | None) -> str | None:
-    if text is None:
-        return None
-    import uuid
-
-    try:
-        return str(uuid.UUID(text))
-    except ValueError as error:
-        raise UsageError(f"--session-id takes a UUID, not {text!r}.") from error

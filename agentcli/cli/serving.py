@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from msgspec import Struct
 
-from agentcli.cli.client_sessions import ClientSessions
 from agentcli.cli.output import warn
+from agentcli.cli.session_opener import ClientSessions
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.run_end import interrupt_on_signals
 from agentcli.frontends.session_opener import UsageStore
@@ -239,19 +239,25 @@ def _events(config: Config) -> EventStore:
     return SqliteEvents(config.paths.sessions)
 
 
+def listen_tcp(host: str, port: int) -> tuple[socket.socket, str]:
+    """A socket that is bound, and its address. Raises `OSError` and `OverflowError`."""
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    opened = socket.socket(family, socket.SOCK_STREAM)
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    opened.bind(address)
+    return opened, f"http://{f'[{host}]' if ':' in host else host}:{opened.getsockname()[1]}"
+
+
 @contextmanager
 def _inner_socket(folder: Path, advertise: str) -> Any:
     """A socket for other processes of the server, in a folder that is its owner's alone, and its address."""
     if advertise:
         try:
-            family, *_, address = socket.getaddrinfo(advertise, 0, type=socket.SOCK_STREAM)[0]
-            opened = socket.socket(family, socket.SOCK_STREAM)
-            opened.bind(address)
+            opened, url = listen_tcp(advertise, 0)
         except OSError as error:
             raise UsageError(f"serve.advertise: {advertise} is no address of this machine ({error}).") from error
         with opened:
-            name = f"[{advertise}]" if ":" in advertise else advertise
-            yield opened, f"http://{name}:{opened.getsockname()[1]}"
+            yield opened, url
         return
     with ExitStack() as open_files:
         path = folder / f"{os.getpid()}.sock"

@@ -1,23 +1,34 @@
-"""Opens sessions as the flags and settings say, and answers commands about models and settings."""
+"""Opens sessions as flags and settings say, also for clients, and answers commands about models and settings."""
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec.structs import replace
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
+from agentcli.agent.ops import SetMode
 from agentcli.agent.session import Session
 from agentcli.app import Builder
+from agentcli.cli.options import FLAG_OF, settings_from, text_or_file
 from agentcli.conversation.mentions import with_attachments
-from agentcli.errors import UserError
+from agentcli.errors import UsageError, UserError
+from agentcli.frontends.session_opener import OpenRequest, OpenSession, UsageStore
+from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import EMBEDDED
-from agentcli.settings.load import Config
+from agentcli.settings.load import Config, load_config
+from agentcli.settings.paths import find_paths
 from agentcli.settings.write import readable_settings, store_setting
-from agentcli.setup.options import SessionChoice
+from agentcli.setup.options import Extras, SessionChoice
 
 if TYPE_CHECKING:
     from agentcli.agent.commands.command import Commands, Topic
@@ -120,3 +131,129 @@ def _in_columns(info: ModelInfo, *, has_key: bool) -> str:
     prices = f"${info.prices.input:g} in, ${info.prices.output:g} out" if info.prices else ""
     window = f"{info.window // 1_000_000}M" if info.window % 1_000_000 == 0 else f"{info.window // 1_000}k"
     return f"{'✓ key' if has_key else 'no key':<6}  {window:>5}  {prices}".rstrip()
+
+
+class ClientSessions:
+    """Implements `Sessions` with the flags of a program.
+
+    For a server, clients bring tools, and a stored session whose model is gone goes on with the usual one.
+    """
+
+    def __init__(
+        self, options: argparse.Namespace, store: UsageStore, *, is_server: bool, on_notice: Callable[[str], None]
+    ) -> None:
+        self._options = options
+        self.store = store
+        self._is_server = is_server
+        self._on_notice = on_notice
+
+    async def open(self, request: OpenRequest) -> OpenSession:
+        editor = request.editor
+        config = await asyncio.to_thread(load_for, self._options, request.cwd, editor.folders)
+        for notice in config.notices:
+            self._on_notice(notice)
+        extras = replace(
+            extras_from(self._options),
+            brings_tools=self._is_server,
+            mcp_servers=editor.servers,
+            client_files=editor.files,
+        )
+        builder = Builder(
+            config,
+            store=self.store,
+            extras=extras,
+            can_ask=True,
+            goes_on=True,
+            owns_store=False,
+            on_notice=self._on_notice,
+        )
+        opener = ConfiguredOpener(config, builder)
+        choice = SessionChoice(user_id=request.user_id, name=request.name)
+        if request.id:
+            choice = SessionChoice("id", request.id, take_over=request.take_over)
+        try:
+            model = self._usable_model(opener, request)
+            if self._is_server and request.id:
+                model = model or await builder.models.default()
+            session = await builder.build_session(choice, model=model)
+            from agentcli.agent.commands.session import conversation_commands  # a one-shot seldom runs any
+
+            commands = conversation_commands()
+            opener.add_own_commands(commands, self._on_notice)
+        except BaseException:
+            await builder.aclose()
+            raise
+        if request.mode:
+            session.submit(SetMode(request.mode))
+        return OpenSession(session, opener, commands, builder.aclose)
+
+    def _usable_model(self, opener: ConfiguredOpener, request: OpenRequest) -> str:
+        try:
+            if request.model:
+                opener.check_model(request.model)
+        except UserError as error:
+            if not request.id:
+                raise
+            self._on_notice(f"session {request.id} goes on with another model: {error}")
+            return ""
+        return request.model
+
+
+def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = ()) -> Config:
+    """The settings of sessions in a folder, with the flags on top. Raises `ConfigError` and `UsageError`."""
+    flags = settings_from(options)
+    if folders:
+        added = flags["permissions"].get("additional_directories", [])
+        flags["permissions"]["additional_directories"] = [*added, *map(str, folders)]
+    return load_config(
+        find_paths(os.environ.get("AGENTCLI_HOME")),
+        cwd,
+        os.environ,
+        flags=flags,
+        flag_names={key: f"{flag} ({key})" for key, flag in FLAG_OF.items()},
+        extra_file=Path(options.settings).absolute() if options.settings else None,
+        trust=options.trust,
+    )
+
+
+def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[[str], None]) -> SessionStore:
+    return MemorySessions() if options.no_session else SqliteSessions(config.paths.sessions, on_notice=on_notice)
+
+
+def extras_from(options: argparse.Namespace) -> Extras:
+    return Extras(
+        text_or_file(options, "system-prompt"),
+        text_or_file(options, "append-system-prompt") or "",
+        options.bare,
+        brings_tools=options.input_format == "stream-json",
+        mcp_config=options.mcp_config or "",
+        is_strict_mcp=options.strict_mcp_config,
+    )
+
+
+def session_choice(options: argparse.Namespace) -> SessionChoice:
+    """Which session the flags mean. Raises `UsageError` for flags that exclude each other."""
+    if options.continue_ and options.resume is not None:
+        raise UsageError("--continue and --resume exclude each other.")
+    if options.fork_session and not (options.continue_ or options.resume):
+        raise UsageError("--fork-session goes with --continue or --resume.")
+    if options.session_id is not None and (options.continue_ or options.resume) and not options.fork_session:
+        raise UsageError("--session-id is for a new session: leave it out, or continue a copy with --fork-session.")
+    if options.no_session and (options.continue_ or options.resume):
+        raise UsageError("--no-session stores nothing, so there is nothing to continue.")
+    how: Literal["newest", "id", "new"] = "newest" if options.continue_ else "id" if options.resume else "new"
+    if options.take_over and (options.fork_session or not (options.continue_ or options.resume)):
+        raise UsageError("--take-over goes with --continue or --resume, without --fork-session.")
+    new_id = _uuid(options.session_id)
+    return SessionChoice(how, options.resume or "", options.fork_session, new_id, options.name, options.take_over)
+
+
+def _uuid(text: str | None) -> str | None:
+    if text is None:
+        return None
+    import uuid
+
+    try:
+        return str(uuid.UUID(text))
+    except ValueError as error:
+        raise UsageError(f"--session-id takes a UUID, not {text!r}.") from error

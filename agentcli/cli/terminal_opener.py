@@ -13,9 +13,8 @@ import msgspec
 from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.cli.one_shot import extras_from, make_store, session_choice
 from agentcli.cli.output import banner
-from agentcli.cli.session_opener import ConfiguredOpener
+from agentcli.cli.session_opener import ConfiguredOpener, extras_from, make_store, session_choice
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.system_prompt import git_branch
 from agentcli.errors import NoKey, NoModel, UsageError
@@ -124,7 +123,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         await asyncio.to_thread(models.load, model)
         session = await self._builder.build_session(choice, model=model)
         self._warming = asyncio.create_task(self._builder.warm_up(session))
-        await self._tell_of_sandbox(session)
+        if warning := await asyncio.to_thread(session.snapshot().workspace.sandbox.warning):
+            self.tell(warning)  # commands are confined less than they could be; /sandbox shows it at any time
         return session
 
     async def _model_of(self, choice: SessionChoice) -> str:
@@ -136,11 +136,6 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             return ""
         _, entries = await store.load(id)
         return self._builder.model_of(Conversation(entries))
-
-    async def _tell_of_sandbox(self, session: Session) -> None:
-        """Warn where commands are confined less than they could be; /sandbox shows it at any time."""
-        if warning := await asyncio.to_thread(session.snapshot().workspace.sandbox.warning):
-            self.tell(warning)
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
         """Let the person choose at a first start. Gives a model; empty when one should be looked for again.

@@ -6,20 +6,7 @@ import sys
 import time
 from typing import BinaryIO, TextIO
 
-from agentcli.agent.events import (
-    Done,
-    Event,
-    Notice,
-    ProviderSwitched,
-    Retry,
-    SubagentEnded,
-    SubagentStarted,
-    TextDelta,
-    ToolFinished,
-    ToolStarted,
-    TurnEnded,
-    TurnFailed,
-)
+from agentcli.agent import events
 from agentcli.agent.result import Demands, ResultBuilder, exit_code, to_json_line, unproven
 from agentcli.agent.session import Session
 from agentcli.conversation.titles import shortened
@@ -44,36 +31,36 @@ async def print_answer(
     safe = PrintableStream()
     titles: dict[str, str] = {}
     is_in_text = False
-    events = session.subscribe()
+    stream = session.subscribe()
     session.submit(prompt)
-    async for event in events:
+    async for event in stream:
         if event.agent_id != "main":
             if told := _told_of_subagent(event, is_verbose=live or verbose):
                 _say(log, told, after_text=is_in_text)
             continue
         match event:
-            case TextDelta(text) if live:
+            case events.TextDelta(text) if live:
                 out.write(safe.feed(text))
                 out.flush()
                 is_in_text = True
-            case TurnEnded() if live:
+            case events.TurnEnded() if live:
                 out.write(safe.close())
                 is_in_text = False
-            case ToolStarted(id, _, _, title):
+            case events.ToolStarted(id, _, _, title):
                 titles[id] = title
-            case ToolFinished(id, _, result, _, summary) if live or verbose:
+            case events.ToolFinished(id, _, result, _, summary) if live or verbose:
                 mark = "✗" if result.is_error else "✓"
                 _say(log, f"{mark} {titles.get(id, '')} · {summary}", after_text=live)
-            case Retry(number, delay_s, error):
+            case events.Retry(number, delay_s, error):
                 _say(log, f"{error} Trying again in {delay_s:.0f} s (retry {number}).")
-            case Notice(text):
+            case events.Notice(text):
                 _say(log, text, after_text=is_in_text)
-            case ProviderSwitched(before, after):
+            case events.ProviderSwitched(before, after):
                 _say(log, f"Went from {before} to {after}.")
-            case TurnFailed(error):
+            case events.TurnFailed(error):
                 _say(log, f"agentcli: {error}", after_text=live)
                 return exit_code(event, demands)
-            case Done():
+            case events.Done():
                 line_end = "\n" if event.text or live else ""
                 print("" if live else _plain_answer(event, demands), end=line_end, file=out, flush=True)
                 _explain(event, session, log)
@@ -87,20 +74,20 @@ async def print_answer(
     raise AssertionError("a subscription does not end by itself")
 
 
-def _plain_answer(done: Done, demands: Demands) -> str:
+def _plain_answer(done: events.Done, demands: Demands) -> str:
     """The answer as a pipe wants it: where a schema was asked for, the JSON value and nothing around it."""
     value = demands.value(done)
     return done.text if value is None else to_json_line(value).decode().strip()
 
 
-def _told_of_subagent(event: Event, *, is_verbose: bool) -> str:
+def _told_of_subagent(event: events.Event, *, is_verbose: bool) -> str:
     """A line about a subagent; empty for what is not told of it."""
     match event:
-        case SubagentStarted(id, _, _, task) if is_verbose:
+        case events.SubagentStarted(id, _, _, task) if is_verbose:
             return f"{id}: {shortened(' '.join(task.split()), LONGEST_TASK)}"
-        case SubagentEnded(id, _, end, turns) if is_verbose:
+        case events.SubagentEnded(id, _, end, turns) if is_verbose:
             return f"{id} {end} after {turns} rounds"
-        case Notice(text):
+        case events.Notice(text):
             return text
         case _:
             return ""
@@ -124,14 +111,14 @@ async def print_json(host: ScreenlessHost, given: Given, *, out: BinaryIO, log: 
         out.write(to_json_line(result.build(prompt.end)))
         out.flush()
         return prompt.exit_code
-    events = session.subscribe()
+    stream = session.subscribe()
     session.submit(prompt)
-    async for event in events:
+    async for event in stream:
         result.heed(event)
         match event:
-            case Retry() | Notice():
-                _say(log, event.error if isinstance(event, Retry) else event.text)
-            case Done() | TurnFailed():
+            case events.Retry() | events.Notice():
+                _say(log, event.error if isinstance(event, events.Retry) else event.text)
+            case events.Done() | events.TurnFailed():
                 out.write(to_json_line(result.build(event, demands)))
                 out.flush()
                 return exit_code(event, demands)
@@ -140,7 +127,7 @@ async def print_json(host: ScreenlessHost, given: Given, *, out: BinaryIO, log: 
     raise AssertionError("a subscription does not end by itself")
 
 
-def _explain(done: Done, session: Session, log: TextIO) -> None:
+def _explain(done: events.Done, session: Session, log: TextIO) -> None:
     limits = session.snapshot()
     match done.reason:
         case "max_turns":
@@ -159,7 +146,7 @@ def _explain(done: Done, session: Session, log: TextIO) -> None:
             _say(log, f"{said}: {names}. Allow it with --allow or --permission-mode.")
 
 
-def _tell_unproven(done: Done, log: TextIO) -> None:
+def _tell_unproven(done: events.Done, log: TextIO) -> None:
     for claim in unproven(done):
         how = "The log says otherwise" if claim.verdict == "refuted" else "Not verified"
         _say(log, f"{how} ({claim.kind}): {' '.join(claim.text.split())}")

@@ -160,3 +160,21 @@ async def open_after(
         opened.submit(SetMode(chosen.mode))
         opened.submit(SetEffort(chosen.effort))
     return opened
+
+
+def absolute_path(name: str) -> Path:
+    """Raises `UsageError`."""
+    if not name.startswith("/") or "\0" in name:
+        raise UsageError(f"{name[:200]!r} is no absolute path.")
+    return Path(name)
+
+
+def working_folder(name: str) -> Path:
+    """The folder that a client names. Raises `UsageError`."""
+    folder, why = absolute_path(name), "there is no such folder"
+    try:
+        if folder.is_dir():
+            return folder
+    except OSError as error:
+        why = error.strerror
+    raise UsageError(f"Could not work in {name[:200]}: {why}.")

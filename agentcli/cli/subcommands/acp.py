@@ -7,10 +7,10 @@ import asyncio
 import os
 import sys
 
-from agentcli.cli.client_sessions import ClientSessions, load_for
 from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import SERVER_FLAGS, server_parser, unshared_stdin
 from agentcli.cli.output import tell, warn
+from agentcli.cli.session_opener import ClientSessions, load_for
 from agentcli.errors import UsageError
 from agentcli.frontends.acp.agent import Agent
 from agentcli.frontends.run_end import interrupt_on_signals

@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 
 from agentcli.agent.result import to_json_line
-from agentcli.cli.client_sessions import load_for
 from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import SERVER_FLAGS, server_parser
 from agentcli.cli.output import warn
-from agentcli.cli.serving import Worker, serve
+from agentcli.cli.serving import Worker, listen_tcp, serve
+from agentcli.cli.session_opener import load_for
 from agentcli.errors import UsageError
 from agentcli.settings.files import make_private_folder
 from agentcli.settings.paths import current_folder
@@ -94,15 +94,10 @@ def _listening(options: argparse.Namespace) -> tuple[socket.socket, dict[str, st
         path = Path(options.socket).absolute()
         return _unix_socket(path), {"url": "http://localhost", "socket": str(path)}
     try:
-        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        family, _, _, _, address = found[0]
-        opened = socket.socket(family, socket.SOCK_STREAM)
-        opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        opened.bind(address)
+        opened, url = listen_tcp(options.host, options.port)
     except (OSError, OverflowError) as error:
         raise UsageError(f"Could not listen on {options.host}, port {options.port}: {error}.") from error
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    return opened, {"url": f"http://{host}:{opened.getsockname()[1]}"}
+    return opened, {"url": url}
 
 
 def _unix_socket(path: Path) -> socket.socket:

@@ -7,40 +7,16 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import msgspec
 
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.errors import NoKey, NoModel, NoSession, SessionInUse, UsageError, UserError
-from agentcli.frontends.acp.client import Client
-from agentcli.frontends.acp.client_files import ClientFiles
-from agentcli.frontends.acp.messages import (
-    Authenticate,
-    ClientCapabilities,
-    Initialize,
-    ListSessions,
-    Message,
-    NewSession,
-    OfSession,
-    Prompt,
-    SetMode,
-    SetOption,
-    StoredSession,
-)
-from agentcli.frontends.acp.rpc import (
-    AUTH_REQUIRED,
-    INTERNAL_ERROR,
-    INVALID_PARAMS,
-    INVALID_REQUEST,
-    METHOD_NOT_FOUND,
-    NOT_FOUND,
-    Connection,
-    RpcError,
-)
+from agentcli.frontends.acp import messages, rpc
+from agentcli.frontends.acp.client import Client, ClientFiles
 from agentcli.frontends.acp.session import ClientSession
-from agentcli.frontends.session_opener import Editor, OpenRequest, Sessions
+from agentcli.frontends.session_opener import Editor, OpenRequest, Sessions, absolute_path, working_folder
 from agentcli.version import __version__
 
 log = logging.getLogger(__name__)
@@ -62,7 +38,7 @@ _CAPABILITIES = {
     "sessionCapabilities": {"list": {}, "resume": {}, "close": {}, "delete": {}, "additionalDirectories": {}},
 }
 
-Method = tuple[type[Message], Callable[[Any], Awaitable[dict[str, Any]]]]
+Method = tuple[type[messages.Message], Callable[[Any], Awaitable[dict[str, Any]]]]
 
 
 class Agent:
@@ -70,24 +46,24 @@ class Agent:
 
     def __init__(self, sessions: Sessions, *, out: int) -> None:
         self._sessions, self._store = sessions, sessions.store
-        self._connection = Connection(out, handle=self._handle, heed=self._heed)
+        self._connection = rpc.Connection(out, handle=self._handle, heed=self._heed)
         self._client = Client(self._connection)
         self._open: dict[str, ClientSession] = {}
         self._opening: set[str] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._is_introduced = self._is_leaving = False
         self._methods: dict[str, Method] = {
-            "initialize": (Initialize, self._initialize),
-            "authenticate": (Authenticate, self._authenticate),
-            "session/new": (NewSession, self._new),
-            "session/load": (StoredSession, self._load),
-            "session/resume": (StoredSession, self._resume),
-            "session/list": (ListSessions, self._list),
-            "session/close": (OfSession, self._close),
-            "session/delete": (OfSession, self._delete),
-            "session/prompt": (Prompt, self._prompt),
-            "session/set_mode": (SetMode, self._set_mode),
-            "session/set_config_option": (SetOption, self._set_option),
+            "initialize": (messages.Initialize, self._initialize),
+            "authenticate": (messages.Authenticate, self._authenticate),
+            "session/new": (messages.NewSession, self._new),
+            "session/load": (messages.StoredSession, self._load),
+            "session/resume": (messages.StoredSession, self._resume),
+            "session/list": (messages.ListSessions, self._list),
+            "session/close": (messages.OfSession, self._close),
+            "session/delete": (messages.OfSession, self._delete),
+            "session/prompt": (messages.Prompt, self._prompt),
+            "session/set_mode": (messages.SetMode, self._set_mode),
+            "session/set_config_option": (messages.SetOption, self._set_option),
         }
 
     async def run(self, input: BinaryIO) -> None:
@@ -107,14 +83,14 @@ class Agent:
     async def _handle(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
         found = self._methods.get(method)
         if found is None:
-            raise RpcError(METHOD_NOT_FOUND, f"Method not found: {method[:200]}", {"method": method[:200]})
+            raise rpc.RpcError(rpc.METHOD_NOT_FOUND, f"Method not found: {method[:200]}", {"method": method[:200]})
         if not self._is_introduced and method != "initialize":
-            raise RpcError(INVALID_REQUEST, "Invalid request: initialize comes first.")
+            raise rpc.RpcError(rpc.INVALID_REQUEST, "Invalid request: initialize comes first.")
         form, answer = found
         try:
             given = msgspec.convert(params, form)
         except msgspec.ValidationError as error:
-            raise RpcError(INVALID_PARAMS, f"Invalid params: {error}") from error
+            raise rpc.RpcError(rpc.INVALID_PARAMS, f"Invalid params: {error}") from error
         try:
             return await answer(given)
         except UserError as error:
@@ -124,16 +100,16 @@ class Agent:
         if method != "session/cancel":
             return  # others are for those who know them
         try:
-            session = self._open.get(msgspec.convert(params, OfSession).session_id)
+            session = self._open.get(msgspec.convert(params, messages.OfSession).session_id)
         except msgspec.ValidationError as error:
             log.warning("session/cancel: %s", error)
             return
         if session is not None:
             session.cancel()
 
-    async def _initialize(self, given: Initialize) -> dict[str, Any]:
+    async def _initialize(self, given: messages.Initialize) -> dict[str, Any]:
         """Only one version is spoken here, so it answers every request."""
-        self._client.can = given.client_capabilities or ClientCapabilities()
+        self._client.can = given.client_capabilities or messages.ClientCapabilities()
         self._is_introduced = True
         return {
             "protocolVersion": PROTOCOL_VERSION,
@@ -142,7 +118,7 @@ class Agent:
             "authMethods": [_LOGIN] if self._client.can.has_terminal_login else [],
         }
 
-    async def _authenticate(self, given: Authenticate) -> dict[str, Any]:
+    async def _authenticate(self, given: messages.Authenticate) -> dict[str, Any]:
         raise UsageError(
             f"There is no method {given.method_id[:80]!r} to authenticate by here: keys come from the environment of "
             "this program, or are kept with `agentcli login PROVIDER` in a terminal."
@@ -150,26 +126,29 @@ class Agent:
 
     # Sessions
 
-    async def _new(self, given: NewSession) -> dict[str, Any]:
+    async def _new(self, given: messages.NewSession) -> dict[str, Any]:
         session = await self._opened(given)
         return _introduced(session) | {"sessionId": session.id}
 
-    async def _load(self, given: StoredSession) -> dict[str, Any]:
+    async def _load(self, given: messages.StoredSession) -> dict[str, Any]:
         session = await self._opened(given, given.session_id)
         await session.replay()
         return _introduced(session)
 
-    async def _resume(self, given: StoredSession) -> dict[str, Any]:
+    async def _resume(self, given: messages.StoredSession) -> dict[str, Any]:
         return _introduced(await self._opened(given, given.session_id))
 
-    async def _opened(self, given: NewSession, id: str = "") -> ClientSession:
+    async def _opened(self, given: messages.NewSession, id: str = "") -> ClientSession:
         """Open a session; one that is already open here is closed first. Raises `UserError` and `RpcError`."""
-        cwd, folders = _folder(given.cwd), tuple(_folder(name) for name in given.additional_directories or ())
+        cwd, folders = (
+            working_folder(given.cwd),
+            tuple(working_folder(name) for name in given.additional_directories or ()),
+        )
         servers = {server.name: server.entry for server in given.mcp_servers or ()}
         files = partial(ClientFiles, self._client, cwd) if self._client.can.has_files else None
         request = OpenRequest(cwd=cwd, id=id, editor=Editor(folders, servers, files))
         if id and id in self._opening:
-            raise RpcError(INVALID_REQUEST, f"Session {id[:80]} is being opened.")
+            raise rpc.RpcError(rpc.INVALID_REQUEST, f"Session {id[:80]} is being opened.")
         self._opening.add(id)
         try:
             if (before := self._open.pop(id, None)) is not None:
@@ -202,27 +181,27 @@ class Agent:
         """Raises `RpcError`."""
         if (session := self._open.get(id)) is None:
             message = f"No session {id[:80]!r} is open here: begin one with session/new, or load it with session/load."
-            raise RpcError(NOT_FOUND, message, {"sessionId": id[:80]})
+            raise rpc.RpcError(rpc.NOT_FOUND, message, {"sessionId": id[:80]})
         return session
 
-    async def _list(self, given: ListSessions) -> dict[str, Any]:
+    async def _list(self, given: messages.ListSessions) -> dict[str, Any]:
         start = 0
         if given.cursor is not None:
             if not given.cursor.isdecimal() or len(given.cursor) > 9:
                 raise UsageError(f"{given.cursor[:80]!r} is no cursor of a list that was given here.")
             start = int(given.cursor)
-        cwd = _absolute(given.cwd) if given.cwd is not None else None
+        cwd = absolute_path(given.cwd) if given.cwd is not None else None
         found = await self._store.list(cwd=cwd, limit=start + PAGE + 1)
         more = {"nextCursor": str(start + PAGE)} if len(found) > start + PAGE else {}
         return {"sessions": [_listed(info) for info in found[start : start + PAGE]], **more}
 
-    async def _close(self, given: OfSession) -> dict[str, Any]:
+    async def _close(self, given: messages.OfSession) -> dict[str, Any]:
         session = self._session(given.session_id)
         del self._open[given.session_id]
         await session.close()
         return {}
 
-    async def _delete(self, given: OfSession) -> dict[str, Any]:
+    async def _delete(self, given: messages.OfSession) -> dict[str, Any]:
         """Move a session to the trash. One that does not exist counts as deleted."""
         if given.session_id in self._open:
             await self._close(given)
@@ -232,14 +211,14 @@ class Agent:
             log.debug("there was no session %s to delete", given.session_id[:80])
         return {}
 
-    async def _prompt(self, given: Prompt) -> dict[str, Any]:
+    async def _prompt(self, given: messages.Prompt) -> dict[str, Any]:
         return await self._session(given.session_id).prompt(given.prompt)
 
-    async def _set_mode(self, given: SetMode) -> dict[str, Any]:
+    async def _set_mode(self, given: messages.SetMode) -> dict[str, Any]:
         await self._session(given.session_id).set("mode", given.mode_id)
         return {}
 
-    async def _set_option(self, given: SetOption) -> dict[str, Any]:
+    async def _set_option(self, given: messages.SetOption) -> dict[str, Any]:
         session = self._session(given.session_id)
         if not isinstance(given.value, str):
             raise UsageError(f"The option {given.config_id[:80]!r} takes the name of a value, no boolean.")
@@ -253,36 +232,18 @@ def _introduced(session: ClientSession) -> dict[str, Any]:
     return session.state()
 
 
-def _told(error: UserError) -> RpcError:
+def _told(error: UserError) -> rpc.RpcError:
     match error:
         case NoSession():
-            return RpcError(NOT_FOUND, str(error))
+            return rpc.RpcError(rpc.NOT_FOUND, str(error))
         case NoKey() | NoModel():
-            return RpcError(AUTH_REQUIRED, str(error))
+            return rpc.RpcError(rpc.AUTH_REQUIRED, str(error))
         case UsageError():
-            return RpcError(INVALID_PARAMS, str(error))
+            return rpc.RpcError(rpc.INVALID_PARAMS, str(error))
         case SessionInUse(session_id=id):
-            return RpcError(INTERNAL_ERROR, f"Session {id} is open in another agentcli: close it there first.")
+            return rpc.RpcError(rpc.INTERNAL_ERROR, f"Session {id} is open in another agentcli: close it there first.")
         case _:
-            return RpcError(INTERNAL_ERROR, str(error))
-
-
-def _absolute(name: str) -> Path:
-    """Raises `UsageError`."""
-    if not name.startswith("/") or "\0" in name:
-        raise UsageError(f"{name[:200]!r} is no absolute path.")
-    return Path(name)
-
-
-def _folder(name: str) -> Path:
-    """Raises `UsageError`."""
-    folder = _absolute(name)
-    try:
-        if folder.is_dir():
-            return folder
-    except OSError as error:
-        raise UsageError(f"Could not work in {folder}: {error.strerror}.") from error
-    raise UsageError(f"Could not work in {folder}: there is no such folder.")
+            return rpc.RpcError(rpc.INTERNAL_ERROR, str(error))
 
 
 def _listed(info: SessionInfo) -> dict[str, Any]:

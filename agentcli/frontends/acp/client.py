@@ -1,17 +1,31 @@
-"""Represents the client: its capabilities, and the requests and updates sent to it."""
+"""Represents the client: its capabilities, the requests and updates sent to it, and the files it holds."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+import asyncio
+import errno
+import io
+import logging
+from collections.abc import Coroutine, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
 
-from agentcli.frontends.acp.messages import ClientCapabilities, Filled, Message, Permission
+from agentcli.agent.interfaces import Checkpoints
+from agentcli.errors import ToolError
+from agentcli.frontends.acp.messages import ClientCapabilities, Filled, Message, Permission, TextFile
 from agentcli.frontends.acp.rpc import INTERNAL_ERROR, Connection, RpcError
+from agentcli.tools.sandbox import Sandbox
+from agentcli.tools.text.encoding import DecodedText, decode
 
-T = TypeVar("T", bound=Message)
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+M = TypeVar("M", bound=Message)
+
+MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file that an editor is asked for
+FILE_TIMEOUT_S = 30.0
 
 
 class Option(Struct, frozen=True):
@@ -32,7 +46,7 @@ class Client:
     def update(self, session_id: str, update: dict[str, Any]) -> None:
         self.connection.notify("session/update", {"sessionId": session_id, "update": update})
 
-    async def request(self, method: str, answer: type[T], **params: Any) -> T:
+    async def request(self, method: str, answer: type[M], **params: Any) -> M:
         """Raises `RpcError`, also for an answer that makes no sense."""
         given = await self.connection.request(method, params)
         try:
@@ -57,3 +71,136 @@ class Client:
         params["requestedSchema"] = {"type": "object", "properties": fields, "required": list(required)}
         filled = await self.request("elicitation/create", Filled, **params)
         return (filled.content or {}) if filled.action == "accept" else None
+
+
+class ClientFiles:
+    """Wraps the sandbox and the checkpoints of one session, and asks the editor first.
+
+    A file without unsaved changes keeps its bytes. A file that the editor does not serve is read from the disk;
+    searches and commands always see the disk. A write that the editor refuses fails.
+    """
+
+    def __init__(self, client: Client, cwd: Path, session_id: str) -> None:
+        self._client = client
+        self._cwd, self._real_cwd = cwd, cwd.resolve()
+        self._session_id = session_id
+        self._loop = asyncio.get_running_loop()
+        self._disk: Sandbox
+
+    def sandbox(self, made: Sandbox) -> Sandbox:
+        self._disk = made
+        return cast("Sandbox", _Over(made, read=self._read, write=self._write))
+
+    def checkpoints(self, made: Checkpoints) -> Checkpoints:
+        """Save unsaved changes before a call edits their file, so that undoing the call leaves them alone."""
+
+        async def begin(call_id: str, paths: Sequence[Path] | None) -> Any:
+            for path in paths or ():
+                await asyncio.to_thread(self._save, path)
+            return await made.begin(call_id, paths)
+
+        return cast("Checkpoints", _Over(made, begin=begin))
+
+    def _read(self, path: Path) -> BinaryIO:
+        file = self._disk.read(path)
+        if not self._is_shared(path):
+            return file
+        on_disk = file.read(MAX_FILE_BYTES + 1)
+        if (unsaved := self._unsaved(path, on_disk)) is not None:
+            file.close()
+            return io.BytesIO(unsaved)
+        file.seek(0)
+        return file
+
+    def _write(self, path: Path, content: bytes) -> None:
+        """Leave exactly `content` on the disk, even if the editor does not save it, or reformats it."""
+        decoded = decode(content)
+        is_plain = decoded is not None and decoded.encoding == "utf-8" and not decoded.bom
+        parent = self._disk.status(path.parent)
+        if decoded is not None and is_plain and parent is not None and self._is_shared(path):
+            params = {**self._about(path), "content": decoded.text}
+            try:
+                self._wait(self._client.connection.request("fs/write_text_file", params))
+            except (RpcError, TimeoutError) as error:
+                raise PermissionError(errno.EACCES, f"the editor did not write it: {error}") from error
+            if self._on_disk(path) == content:
+                return
+        self._disk.write(path, content)
+
+    def _save(self, path: Path) -> None:
+        """Raises `ToolError`."""
+        on_disk = self._on_disk(path)
+        if on_disk is None or not self._is_shared(path):
+            return
+        try:
+            if (unsaved := self._unsaved(path, on_disk)) is not None:
+                self._write(path, unsaved)
+        except OSError as error:
+            raise ToolError(
+                f"The changes of {path.name} in the editor could not be saved: {error.strerror}."
+            ) from error
+
+    def _unsaved(self, path: Path, on_disk: bytes) -> bytes | None:
+        """Return the file as the editor would save it; None if it has no unsaved changes."""
+        if len(on_disk) > MAX_FILE_BYTES or (decoded := decode(on_disk)) is None or not decoded.is_certain:
+            return None  # in a file of unknown encoding, other letters than the editor's are no change
+        try:
+            asked = self._client.request("fs/read_text_file", TextFile, **self._about(path))
+            text = _lines(self._wait(asked).content)
+        except (RpcError, TimeoutError) as error:
+            log.debug("%s is read from the disk: %s", path, error)
+            return None
+        return None if text == _lines(decoded.text) else _as_saved(text, decoded)
+
+    def _on_disk(self, path: Path) -> bytes | None:
+        try:
+            with self._disk.read(path) as file:
+                return file.read()
+        except OSError:
+            return None
+
+    def _is_shared(self, path: Path) -> bool:
+        """True for files of the workspace, except those that git obeys. False in the event loop, which cannot block
+        for an answer that it has to deliver itself.
+        """
+        try:
+            if asyncio.get_running_loop() is self._loop:
+                return False
+        except RuntimeError:
+            pass  # in a thread, as it should be
+        is_inside = any(path.is_relative_to(root) for root in self._disk.roots)
+        return is_inside and not self._disk.is_write_protected(path)
+
+    def _about(self, path: Path) -> dict[str, Any]:
+        """The path is the editor's own, which may have opened the folder through a link."""
+        if path.is_relative_to(self._real_cwd):
+            path = self._cwd / path.relative_to(self._real_cwd)
+        return {"sessionId": self._session_id, "path": str(path)}
+
+    def _wait(self, asked: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(asyncio.wait_for(asked, FILE_TIMEOUT_S), self._loop).result()
+
+
+class _Over:
+    """An object with some of its methods replaced."""
+
+    def __init__(self, made: object, **methods: Any) -> None:
+        self._made = made
+        vars(self).update(methods)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._made, name)
+
+
+def _lines(text: str) -> str:
+    """A text as editors hold it: line ends and a byte order mark are not part of it."""
+    return text.removeprefix("\ufeff").replace("\r\n", "\n")
+
+
+def _as_saved(text: str, before: DecodedText) -> bytes:
+    if 0 < before.text.count("\n") == before.text.count("\r\n"):
+        text = text.replace("\n", "\r\n")
+    try:
+        return before.encoded(text)
+    except ToolError:  # the encoding lacks a character: the editor will need another one, too
+        return text.encode()

@@ -7,20 +7,8 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, get_args
 
+from agentcli.agent import events
 from agentcli.agent.commands.command import Command
-from agentcli.agent.events import (
-    ApprovalRequested,
-    ApprovalSettled,
-    Done,
-    EntryStored,
-    Event,
-    ModeChanged,
-    OutputDelta,
-    ProviderSwitched,
-    TakenOver,
-    ToolFinished,
-    TurnFailed,
-)
 from agentcli.agent.ops import Op, Prompt, SetEffort, SetMode, SetModel
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.result import INTERRUPTED_EXIT
@@ -81,7 +69,7 @@ class ClientSession:
         self._questions = Questions(client, session)
         self._turns_told = session.turns_begun
         self._turn_told = asyncio.Event()
-        self._end: Done | TurnFailed | None = None  # of the newest turn
+        self._end: events.Done | events.TurnFailed | None = None  # of the newest turn
         self._is_prompted = self._is_cancelled = self._is_refused = False
         self._title = title_of(session.snapshot().conversation.path)
         self._settings = self._settings_now()
@@ -163,17 +151,17 @@ class ClientSession:
             self.tell_notice(ended.output if is_line or ended.is_error else fenced(ended.output))
         return None
 
-    def _answer(self, end: Done | TurnFailed) -> dict[str, Any]:
+    def _answer(self, end: events.Done | events.TurnFailed) -> dict[str, Any]:
         match end:
-            case Done(reason=reason):
+            case events.Done(reason=reason):
                 stopped = _STOP_REASONS.get(reason, "end_turn")
                 return {"stopReason": stopped, "_meta": {"agentcli": {"reason": reason}}}
-            case TurnFailed() if self._is_cancelled:
+            case events.TurnFailed() if self._is_cancelled:
                 return _CANCELLED
-            case TurnFailed(error) if self._is_refused:
+            case events.TurnFailed(error) if self._is_refused:
                 self.tell_notice(error)
                 return {"stopReason": "refusal"}
-            case TurnFailed(error, is_retryable, kind):
+            case events.TurnFailed(error, is_retryable, kind):
                 code = AUTH_REQUIRED if kind in ("AuthError", "NoKey") else INTERNAL_ERROR
                 raise RpcError(code, error, {"errorType": kind, "isRetryable": is_retryable})
 
@@ -209,37 +197,37 @@ class ClientSession:
     def _tell(self, update: dict[str, Any]) -> None:
         self._client.update(self.id, update)
 
-    async def _follow(self, events: AsyncGenerator[Event, None]) -> None:
-        async for event in events:
+    async def _follow(self, stream: AsyncGenerator[events.Event, None]) -> None:
+        async for event in stream:
             try:
                 self._show(event)
             except Exception:  # a bug in what is shown must not leave the prompt without an answer
                 log.exception("an event could not be told: %r", event)
-            if isinstance(event, Done | TurnFailed) and event.agent_id == "main":
+            if isinstance(event, events.Done | events.TurnFailed) and event.agent_id == "main":
                 self._end = event
                 self._turns_told += 1
                 self._turn_told.set()
             await self._client.connection.room()
 
-    def _show(self, event: Event) -> None:
-        if isinstance(event, ToolFinished):
+    def _show(self, event: events.Event) -> None:
+        if isinstance(event, events.ToolFinished):
             self._live.ended(call_id(event.agent_id, event.id))
         for update in self._updates.of(event):
             self._tell(update)
         match event:
-            case OutputDelta(id, text):
+            case events.OutputDelta(id, text):
                 self._live.heard(call_id(event.agent_id, id), text)
-            case ApprovalRequested():
+            case events.ApprovalRequested():
                 self._questions.ask(event)
-            case ApprovalSettled() | ToolFinished() | Done() | TurnFailed():
+            case events.ApprovalSettled() | events.ToolFinished() | events.Done() | events.TurnFailed():
                 self._questions.forget_settled()
-            case ModeChanged() | ProviderSwitched() if event.agent_id == "main":
+            case events.ModeChanged() | events.ProviderSwitched() if event.agent_id == "main":
                 self._tell_settings()
-            case EntryStored(Entry(body=Paid(reason="refused"))):
+            case events.EntryStored(Entry(body=Paid(reason="refused"))):
                 self._is_refused = True
-            case EntryStored(Entry(body=User())) if not self._title:
+            case events.EntryStored(Entry(body=User())) if not self._title:
                 self._tell_title()
-            case TakenOver():
+            case events.TakenOver():
                 self._on_taken_over()
             case _:
                 pass

@@ -7,22 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentcli.agent.events import (
-    Compaction,
-    Done,
-    EntryStored,
-    Event,
-    ModeChanged,
-    Notice,
-    ProviderSwitched,
-    ReplyStarted,
-    Retry,
-    TextDelta,
-    ThinkingDelta,
-    ToolFinished,
-    ToolStarted,
-    UsageReported,
-)
+from agentcli.agent import events
 from agentcli.agent.snapshot import SessionSnapshot
 from agentcli.agent.todo import todo_items
 from agentcli.conversation.entries import Assistant, Entry, Result, User
@@ -48,43 +33,43 @@ class Updates:
         self._open: set[str] = set()  # calls that were announced and have not ended
         self.said: list[tuple[Block, ...]] = []
 
-    def of(self, event: Event) -> Iterator[Update]:
+    def of(self, event: events.Event) -> Iterator[Update]:
         match event:
-            case ToolStarted(id, name, input):
+            case events.ToolStarted(id, name, input):
                 yield self._started(event.agent_id, id, name, input)
-            case ToolFinished(id):
+            case events.ToolFinished(id):
                 self._open.discard(key := call_id(event.agent_id, id))
                 yield ended(key, event, self._cwd)
                 if event.name == "todo" and isinstance(event.structured, dict) and event.agent_id == "main":
                     yield plan(event.structured.get("items", ()))
-            case Notice(text):
+            case events.Notice(text):
                 yield notice(text)
             case _ if event.agent_id == "main":
                 yield from self._of_main(event)
             case _:
                 pass
 
-    def _of_main(self, event: Event) -> Iterator[Update]:
+    def _of_main(self, event: events.Event) -> Iterator[Update]:
         match event:
-            case ReplyStarted():
+            case events.ReplyStarted():
                 self._message = uuid.uuid4().hex
-            case TextDelta(text):
+            case events.TextDelta(text):
                 yield chunk("agent_message_chunk", text, self._message)
-            case ThinkingDelta(text):
+            case events.ThinkingDelta(text):
                 yield chunk("agent_thought_chunk", text, f"{self._message}-thought")
-            case EntryStored(entry):
+            case events.EntryStored(entry):
                 yield from self._of_entry(entry)
-            case UsageReported(usage, _, total, model, provider):
+            case events.UsageReported(usage, _, total, model, provider):
                 yield used(usage.context_tokens, self._window(f"{provider}/{model}"), total)
-            case ModeChanged(mode):
+            case events.ModeChanged(mode):
                 yield {"sessionUpdate": "current_mode_update", "currentModeId": mode}
-            case Retry(number, delay_s, error):
+            case events.Retry(number, delay_s, error):
                 yield notice(f"{error} Trying again in {delay_s:.0f} s (retry {number}).")
-            case ProviderSwitched(before, after):
+            case events.ProviderSwitched(before, after):
                 yield notice(f"Went from {before} to {after}.")
-            case Compaction(before, after):
+            case events.Compaction(before, after):
                 yield notice(f"The conversation was shortened from about {before:,} to {after:,} tokens.")
-            case Done(claims=claims) if self._shows_claims and claims:
+            case events.Done(claims=claims) if self._shows_claims and claims:
                 yield notice("\n".join(_told(claim) for claim in claims))
             case _:
                 pass

@@ -10,20 +10,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
+from agentcli.agent import events
 from agentcli.agent.beginning import half_answer, is_unanswered
 from agentcli.agent.event_store import StreamStatus
-from agentcli.agent.events import (
-    Compaction,
-    Done,
-    EntryStored,
-    Event,
-    ModeChanged,
-    ProviderSwitched,
-    QueueChanged,
-    TakenOver,
-    TurnFailed,
-    TurnStarted,
-)
 from agentcli.agent.ops import GoOn, Prompt, RunQueued, Steer
 from agentcli.agent.result import ResultBuilder
 from agentcli.conversation.entries import Assistant, Entry, User
@@ -161,16 +150,16 @@ class HostedSession:
         if reply is not None:
             usage, cost = reply.usage, reply.cost_usd
             text = "".join(block.text for block in reply.content if isinstance(block, Text))
-        end = Done(text, 1, usage, cost_usd=cost)
+        end = events.Done(text, 1, usage, cost_usd=cost)
         return ResultBuilder(self._session).build(end) | {"stream_id": self._writer.note.span}
 
     # What happens
 
-    async def _follow(self, batches: AsyncGenerator[list[Event], None]) -> None:
+    async def _follow(self, batches: AsyncGenerator[list[events.Event], None]) -> None:
         try:
-            async for events in batches:
+            async for batch in batches:
                 began = time.monotonic()
-                for event in events:
+                for event in batch:
                     self._take(event)
                 objects, status = [*self._objects], self._status
                 self._objects.clear()
@@ -188,12 +177,12 @@ class HostedSession:
     def _give_up(self) -> None:
         self._on_given_up(self.id)
 
-    def _take(self, event: Event) -> None:
+    def _take(self, event: events.Event) -> None:
         """Make objects of an event, and note what the next writer has to know."""
         start = len(self._objects)
         is_main = event.agent_id == "main"
         match event:
-            case EntryStored(entry, seq) if is_main:
+            case events.EntryStored(entry, seq) if is_main:
                 if seq + self._offset <= self._writer.note.entries:
                     return  # it was told among those that were missing
                 self._writer.change(entries=seq + self._offset)
@@ -201,15 +190,15 @@ class HostedSession:
                     self._begin_span(prompt)
                 if made := entry_object(entry, self.id):
                     self._objects.append(made)
-            case Compaction() | ProviderSwitched() if is_main:
+            case events.Compaction() | events.ProviderSwitched() if is_main:
                 pass  # their entries tell it
-            case QueueChanged(steering, follow_ups) if is_main:
+            case events.QueueChanged(steering, follow_ups) if is_main:
                 waiting = {"steering": _beginnings(steering), "follow_ups": _beginnings(follow_ups)}
                 self._objects.append(system_object("queue_changed", self.id, **waiting))
-            case ModeChanged(mode) if is_main:
+            case events.ModeChanged(mode) if is_main:
                 self._writer.change(mode=mode)
                 self._objects.append(system_object("permission_mode", self.id, mode=mode))
-            case TakenOver() if is_main:
+            case events.TakenOver() if is_main:
                 self._give_up()
             case _:
                 self._output.show(event)
@@ -218,19 +207,19 @@ class HostedSession:
         if self._writer.note.is_open:
             for made in self._objects[start:]:
                 made["stream_id"] = self._writer.note.span
-        if isinstance(event, Done | TurnFailed) and is_main:
+        if isinstance(event, events.Done | events.TurnFailed) and is_main:
             self._writer.change(is_open=False)
             if not self._is_closing:
                 self._session.submit(RunQueued())  # nobody is asked whether what waits still counts
 
-    def _note_turn(self, event: Event) -> None:
+    def _note_turn(self, event: events.Event) -> None:
         match event:
-            case TurnStarted(1):
+            case events.TurnStarted(1):
                 self._writer.change(model=self._session.snapshot().model)
                 self._status = "running"
-            case TurnFailed():
+            case events.TurnFailed():
                 self._status = "failed"
-            case Done():
+            case events.Done():
                 self._status = "complete"
             case _:
                 return

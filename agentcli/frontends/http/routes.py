@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -23,31 +23,18 @@ from starlette.routing import Route
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.conversation.conversation import Conversation
-from agentcli.errors import NoSession, StreamMoved, UsageError, UserError
-from agentcli.frontends.http.description import Event, Operation, openapi
+from agentcli.errors import NoSession, StreamMoved, UserError
+from agentcli.frontends.http import requests as forms
 from agentcli.frontends.http.guard import PAGE_FILES, Refused, failed, json_answer, token_of
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import Hosting
 from agentcli.frontends.http.relay import Forwarding, stream_events, wire_messages
-from agentcli.frontends.http.requests import (
-    Begun,
-    Health,
-    MessageTaken,
-    NewMessage,
-    NewSession,
-    Op,
-    OpTaken,
-    SessionRow,
-    TakeOver,
-    WholeSession,
-    body_of,
-    parsed,
-)
 from agentcli.frontends.http.stream import StreamWriter
-from agentcli.frontends.session_opener import OpenRequest
+from agentcli.frontends.session_opener import OpenRequest, working_folder
 
 MOST_LISTED = 200
 _KINDS = {"html": "text/html", "js": "text/javascript", "css": "text/css"}
+_LIST, _USAGE = "List sessions, the one used last first.", "Tell what sessions used and cost."
 _SAY = "Say something. It is stored before the answer; its turn carries the stream_id."
 _CONTROL = "Interrupt, answer a question, give the result of a client tool, change model or mode."
 _FOLLOW = "Follow the stream from its first event, or from an id on. It stays open."
@@ -61,7 +48,7 @@ Answer = Callable[[Request], Awaitable[Response]]
 Handler = TypeVar("Handler", bound=Callable[[Any, Request], Awaitable[Response]])
 
 
-_OPERATIONS: list[tuple[Operation, Callable[[Any, Request], Awaitable[Response]]]] = []
+_OPERATIONS: list[tuple[forms.Operation, Callable[[Any, Request], Awaitable[Response]]]] = []
 _SESSION = "/v1/sessions/{session_id}"
 
 
@@ -69,7 +56,7 @@ def _operation(method: str, path: str, summary: str, **more: Any) -> Callable[[H
     """Have a method of `Routes` answer requests, and describe it."""
 
     def register(handler: Handler) -> Handler:
-        _OPERATIONS.append((Operation(method=method, path=path, summary=summary, **more), handler))
+        _OPERATIONS.append((forms.Operation(method=method, path=path, summary=summary, **more), handler))
         return handler
 
     return register
@@ -104,44 +91,42 @@ class Routes:
 
         return Starlette(routes=routes, lifespan=running, exception_handlers={HTTPException: _http_failure})
 
-    @_operation("GET", "/health", "Tell that the server runs.", answer=Health, is_open=True)
+    @_operation("GET", "/health", "Tell that the server runs.", answer=forms.Health, is_open=True)
     async def _health(self, request: Request) -> Response:
-        return json_answer(Health())
+        return json_answer(forms.Health())
 
     # Sessions
 
-    @_operation("POST", "/v1/sessions", "Begin a session.", body=NewSession, status=201, answer=Begun)
+    @_operation("POST", "/v1/sessions", "Begin a session.", body=forms.NewSession, status=201, answer=forms.Begun)
     async def _create(self, request: Request) -> Response:
-        given: NewSession = parsed(await body_of(request), NewSession)
+        given: forms.NewSession = forms.parsed(await forms.body_of(request), forms.NewSession)
         token = token_of(request)
         if given.permission_mode:
             parse_mode(given.permission_mode)
         if token.user_id and given.user_id not in ("", token.user_id):
             raise Refused(403, "user", f"This token begins sessions of {token.user_id} alone.")
-        cwd = await asyncio.to_thread(_folder, given.cwd) if given.cwd else self._cwd
+        cwd = await asyncio.to_thread(working_folder, given.cwd) if given.cwd else self._cwd
         user_id = token.user_id or given.user_id
         mode, name = given.permission_mode, given.name
         wanted = OpenRequest(cwd=cwd, model=given.model, mode=mode, name=name, user_id=user_id)
         session_id = await self._hosting.create(wanted)
-        return json_answer(Begun(session_id), 201, {"Location": f"/v1/sessions/{session_id}"})
+        return json_answer(forms.Begun(session_id), 201, {"Location": f"/v1/sessions/{session_id}"})
 
-    @_operation(
-        "GET", "/v1/sessions", "List sessions, the one used last first.", answer=list[SessionRow], query={"limit": int}
-    )
+    @_operation("GET", "/v1/sessions", _LIST, answer=list[forms.SessionRow], query={"limit": int})
     async def _list(self, request: Request) -> Response:
         limit = _number(request, "limit", 50, most=MOST_LISTED)
         found = await self._hosting.store.list(limit=limit, user_id=token_of(request).user_id or None)
         running = set(await self._hosting.events.running())
-        return json_answer([SessionRow(**_fields(info), is_running=info.id in running) for info in found])
+        return json_answer([forms.SessionRow(**_fields(info), is_running=info.id in running) for info in found])
 
-    @_operation("GET", _SESSION, "Show a session with its messages.", answer=WholeSession)
+    @_operation("GET", _SESSION, "Show a session with its messages.", answer=forms.WholeSession)
     async def _show(self, request: Request) -> Response:
         info = await self._found(request)
         _, entries = await self._hosting.store.load(info.id)
         note = (await StreamWriter.of(self._hosting.events, info.id)).note
         state = await self._hosting.events.state(info.id)
         holder = await self._hosting.store.holder(info.id)
-        shown = WholeSession(
+        shown = forms.WholeSession(
             **_fields(info),
             is_running=state is not None and state.status == "running",
             model=note.model,
@@ -171,37 +156,38 @@ class Routes:
 
     # What is asked of a session
 
-    @_operation("POST", f"{_SESSION}/messages", _SAY, body=NewMessage, status=202, answer=MessageTaken)
+    @_operation("POST", f"{_SESSION}/messages", _SAY, body=forms.NewMessage, status=202, answer=forms.MessageTaken)
     async def _message(self, request: Request) -> Response:
-        body, info = await body_of(request), await self._found(request)
-        given: NewMessage = parsed(body, NewMessage)
+        body, info = await forms.body_of(request), await self._found(request)
+        given: forms.NewMessage = forms.parsed(body, forms.NewMessage)
         name = given.stream_id or uuid.uuid4().hex
         given = structs.replace(given, stream_id=name)  # before it is handed on, perhaps twice
 
-        async def take(hosted: HostedSession) -> MessageTaken:
+        async def take(hosted: HostedSession) -> forms.MessageTaken:
             steers = given.mode == "steer"
-            return MessageTaken(await hosted.message(given.message, steers=steers, tools=given.tools, stream_id=name))
+            told = await hosted.message(given.message, steers=steers, tools=given.tools, stream_id=name)
+            return forms.MessageTaken(told)
 
         return await self._asked(request, msgspec.json.encode(given), info, take, is_repeatable=True)
 
-    @_operation("POST", f"{_SESSION}/ops", _CONTROL, body=Op, status=202, answer=OpTaken)
+    @_operation("POST", f"{_SESSION}/ops", _CONTROL, body=forms.Op, status=202, answer=forms.OpTaken)
     async def _op(self, request: Request) -> Response:
-        body, info = await body_of(request), await self._found(request)
-        op: Op = parsed(body, Op)
+        body, info = await forms.body_of(request), await self._found(request)
+        op: forms.Op = forms.parsed(body, forms.Op)
 
-        async def take(hosted: HostedSession) -> OpTaken:
-            if not isinstance(op, TakeOver):
+        async def take(hosted: HostedSession) -> forms.OpTaken:
+            if not isinstance(op, forms.TakeOver):
                 await hosted.control(op)
-            return OpTaken()
+            return forms.OpTaken()
 
-        return await self._asked(request, body, info, take, take_over=isinstance(op, TakeOver))
+        return await self._asked(request, body, info, take, take_over=isinstance(op, forms.TakeOver))
 
     async def _asked(
         self,
         request: Request,
         body: bytes,
         info: SessionInfo,
-        take: Callable[[HostedSession], Awaitable[MessageTaken | OpTaken]],
+        take: Callable[[HostedSession], Awaitable[forms.MessageTaken | forms.OpTaken]],
         *,
         take_over: bool = False,
         is_repeatable: bool = False,
@@ -232,7 +218,7 @@ class Routes:
             raise Refused(409, "in_use", "A terminal has the session open: end it there, or take it over first.")
         return await self._forwarding.forward(request, owner, b"", is_repeatable=True) if owner else None
 
-    @_operation("GET", f"{_SESSION}/events", _FOLLOW, answer=Event, query={"Last-Event-ID": int, "after": int})
+    @_operation("GET", f"{_SESSION}/events", _FOLLOW, answer=forms.Event, query={"Last-Event-ID": int, "after": int})
     async def _events(self, request: Request) -> Response:
         info = await self._found(request)
         after = 0
@@ -243,13 +229,7 @@ class Routes:
             stream_events(self._hosting, info.id, after), media_type="text/event-stream", headers=headers
         )
 
-    @_operation(
-        "GET",
-        "/v1/usage",
-        "Tell what sessions used and cost.",
-        answer=dict[str, Any],
-        query={"days": int, "session": str},
-    )
+    @_operation("GET", "/v1/usage", _USAGE, answer=dict[str, Any], query={"days": int, "session": str})
     async def _usage(self, request: Request) -> Response:
         days, session = _number(request, "days", 30, most=36_500), request.query_params.get("session", "")
         since = time.time() - days * 86_400 if days and not session else 0.0
@@ -269,16 +249,6 @@ def _number(request: Request, name: str, otherwise: int, *, most: int) -> int:
     if not given.isdecimal() or len(given) > 9 or int(given) > most:
         raise Refused(400, "invalid", f"{name} is a number from 0 to {most}.")
     return int(given)
-
-
-def _folder(name: str) -> Path:
-    folder = Path(name)
-    if not folder.is_absolute() or "\0" in name:
-        raise UsageError(f"cwd is an absolute path, not {name[:200]!r}.")
-    with suppress(OSError):
-        if folder.is_dir():
-            return folder
-    raise UsageError(f"Could not work in {name[:200]}: there is no such folder.")
 
 
 def _page(name: str) -> Answer:
@@ -309,7 +279,7 @@ def _answering(answer: Answer) -> Answer:
 
 
 async def _describe(request: Request) -> Response:
-    return json_answer(openapi([one for one, _ in _OPERATIONS]))
+    return json_answer(forms.openapi([one for one, _ in _OPERATIONS]))
 
 
 async def _http_failure(request: Request, error: Exception) -> Response:

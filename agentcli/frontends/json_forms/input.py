@@ -94,7 +94,8 @@ class ClientTools(Struct, frozen=True, tag="client_tools"):
     tools: tuple[ToolSpec, ...]
 
 
-SimpleControl = Interrupt | SetPermissionMode | SetModel | Approve | Answer | Deny | ClientTools | ClientResult
+Decision = Approve | Answer | Deny
+SimpleControl = Interrupt | SetPermissionMode | SetModel | Decision | ClientTools | ClientResult
 # In the order in which messages name them. A control's `subtype`, and an op's `type`, is the tag of its struct.
 Control = (
     Interrupt | Steer | SetPermissionMode | SetModel | Approve | Answer | Deny | RunCommand | ClientTools | ClientResult

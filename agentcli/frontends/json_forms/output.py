@@ -6,46 +6,10 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from agentcli.agent.events import (
-    ApprovalRequested,
-    ApprovalSettled,
-    BlockEnded,
-    BlockStarted,
-    ClientToolRequested,
-    Compaction,
-    Done,
-    EntryStored,
-    Event,
-    HookRan,
-    InputDelta,
-    Notice,
-    ProviderSwitched,
-    ReplyStarted,
-    Retry,
-    Steered,
-    SubagentEnded,
-    SubagentStarted,
-    TextDelta,
-    ThinkingDelta,
-    TurnEnded,
-    TurnFailed,
-    TurnStarted,
-    UsageReported,
-)
+from agentcli.agent import events
 from agentcli.agent.result import NO_DEMANDS, Demands, ResultBuilder, usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation import entries
-from agentcli.conversation.entries import (
-    Assistant,
-    Entry,
-    HeadMoved,
-    Result,
-    Retracted,
-    Rewound,
-    SkillActivated,
-    SkillEnded,
-    User,
-)
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.screenless import CommandEnded
 from agentcli.llm.messages import Usage
@@ -88,7 +52,7 @@ class JsonOutput:
             skills=skills,
         )
 
-    def show(self, event: Event) -> None:
+    def show(self, event: events.Event) -> None:
         """Write what an event means; messages of a subagent name the call that made it."""
         is_main = event.agent_id == "main"
         agent = {} if is_main else {"agent_id": event.agent_id}
@@ -97,26 +61,26 @@ class JsonOutput:
             if self._partial:
                 self._show_partial(event)
         match event:
-            case EntryStored(entry):
+            case events.EntryStored(entry):
                 if made := reply_or_result(entry, self._session.id, made_by=self._made_by.get(event.agent_id)):
                     self.write(made)
-            case Notice(text):
+            case events.Notice(text):
                 self._system("notice", text=text, **agent)
-            case ApprovalRequested():
+            case events.ApprovalRequested():
                 self._approval(event, **agent)
-            case ApprovalSettled(id):
+            case events.ApprovalSettled(id):
                 self._system("approval_settled", id=id, **agent)
-            case ClientToolRequested(calls):
+            case events.ClientToolRequested(calls):
                 for call in calls:
                     self._system("client_tool_requested", id=call.id, tool_name=call.name, tool_input=call.input)
-            case HookRan():
+            case events.HookRan():
                 fields = ("command", "subject", "decision", "reason", "problem", "duration_ms", "agent_id")
                 self._system("hook", hook_event=event.event, **{name: getattr(event, name) for name in fields})
-            case SubagentStarted(id, call_id, name, task, session_id, model):
+            case events.SubagentStarted(id, call_id, name, task, session_id, model):
                 self._made_by[id] = call_id
                 told = {"agent": name, "task": task, "agent_session_id": session_id, "model": model}
                 self._system("subagent_started", agent_id=id, parent_tool_use_id=call_id, **told)
-            case SubagentEnded(id, call_id, end, turns, usage, cost_usd):
+            case events.SubagentEnded(id, call_id, end, turns, usage, cost_usd):
                 spent = {"num_turns": turns, "usage": usage_object(usage), "total_cost_usd": cost_usd}
                 self._system("subagent_ended", agent_id=id, parent_tool_use_id=call_id, end=end, **spent)
             case _ if is_main:
@@ -124,24 +88,24 @@ class JsonOutput:
             case _:
                 pass
 
-    def _show_of_main(self, event: Event) -> None:
+    def _show_of_main(self, event: events.Event) -> None:
         match event:
-            case Retry(number, delay_s, error):
+            case events.Retry(number, delay_s, error):
                 self._system("retry", number=number, delay_ms=round(delay_s * 1000), error=error)
-            case ProviderSwitched(before, after, reason):
+            case events.ProviderSwitched(before, after, reason):
                 self._system("provider_switch", **{"from": before, "to": after, "reason": reason})
-            case Compaction(before, after, strategy, trigger, cost_usd):
+            case events.Compaction(before, after, strategy, trigger, cost_usd):
                 told = {"strategy": strategy, "trigger": trigger, "tokens_before": before, "tokens_after": after}
                 self._system("compact_boundary", **told, cost_usd=cost_usd)
-            case Steered(skipped):
+            case events.Steered(skipped):
                 self._system("steered", skipped=[call.id for call in skipped])
-            case Done() | TurnFailed():
+            case events.Done() | events.TurnFailed():
                 self.write(self._result.build(event, self._demands))
                 self._result = ResultBuilder(self._session)
             case _:
                 pass
 
-    def _approval(self, asked: ApprovalRequested, **more: Any) -> None:
+    def _approval(self, asked: events.ApprovalRequested, **more: Any) -> None:
         if asked.kind == "ask":
             said: dict[str, Any] = {"question": asked.title, "options": asked.options}
             self._system("question", id=asked.id, **said, **_exposed(said), **more)
@@ -172,31 +136,31 @@ class JsonOutput:
     def _system(self, subtype: str, **fields: Any) -> None:
         self.write(system_object(subtype, self._session.id, **fields))
 
-    def _show_partial(self, event: Event) -> None:
+    def _show_partial(self, event: events.Event) -> None:
         """The reply as the Messages API would stream it."""
         match event:
-            case ReplyStarted(model):
+            case events.ReplyStarted(model):
                 self._start_message(model)
-            case BlockStarted(index, kind, id, name):
+            case events.BlockStarted(index, kind, id, name):
                 block = {"id": id, "name": name, "input": {}} if kind == "tool_use" else {kind: ""}
                 self._block_event("start", index, content_block={"type": kind, **block})
                 self._index = index
-            case TextDelta(text):
+            case events.TextDelta(text):
                 self._block_event("delta", self._index, delta={"type": "text_delta", "text": text})
-            case ThinkingDelta(text):
+            case events.ThinkingDelta(text):
                 self._block_event("delta", self._index, delta={"type": "thinking_delta", "thinking": text})
-            case InputDelta(_, partial_json, index):
+            case events.InputDelta(_, partial_json, index):
                 delta = {"type": "input_json_delta", "partial_json": partial_json}
                 self._block_event("delta", index, delta=delta)
-            case BlockEnded(index):
+            case events.BlockEnded(index):
                 self._block_event("stop", index)
-            case UsageReported(usage):
+            case events.UsageReported(usage):
                 self._usage = usage
-            case TurnEnded(_, stop_reason, model):
+            case events.TurnEnded(_, stop_reason, model):
                 if not self._is_in_message:  # a reply of nothing at all
                     self._start_message(model)
                 self._end_message(stop_reason)
-            case TurnStarted() | Done() | TurnFailed() if self._is_in_message:  # it broke off
+            case events.TurnStarted() | events.Done() | events.TurnFailed() if self._is_in_message:  # it broke off
                 self._end_message(None)
             case _:
                 pass
@@ -234,10 +198,10 @@ def _plain(text: str | Sequence[str]) -> str | list[str]:
     return text if isinstance(text, str) else [*text]
 
 
-def reply_or_result(entry: Entry, session_id: str, *, made_by: str | None = None) -> dict[str, Any] | None:
+def reply_or_result(entry: entries.Entry, session_id: str, *, made_by: str | None = None) -> dict[str, Any] | None:
     """The object of a reply, a result or a skill; `made_by` is the call that made the subagent whose entry it is."""
     match entry.body:
-        case Assistant() as reply:
+        case entries.Assistant() as reply:
             message = {
                 "id": entry.id,
                 "type": "message",
@@ -248,23 +212,23 @@ def reply_or_result(entry: Entry, session_id: str, *, made_by: str | None = None
                 "usage": usage_object(reply.usage),
             }
             return _message("assistant", message, session_id, made_by)
-        case Result() as result:
+        case entries.Result() as result:
             return _message("user", {"role": "user", "content": [block_to_wire(result.result)]}, session_id, made_by)
-        case SkillActivated(id, skill, by):
+        case entries.SkillActivated(id, skill, by):
             return system_object("skill", session_id, id=id, skill=skill.name, by=by, active=True)
-        case SkillEnded(id):
+        case entries.SkillEnded(id):
             return system_object("skill", session_id, id=id, active=False)
         case _:
             return None
 
 
-def entry_object(entry: Entry, session_id: str) -> dict[str, Any] | None:
+def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None:
     """As `reply_or_result`, also of what the person said and of what changed the conversation.
 
     All but replies carry `entry_id`.
     """
     match entry.body:
-        case User(content, is_reminder=False):
+        case entries.User(content, is_reminder=False):
             message = {"role": "user", "content": [block_to_wire(block) for block in content]}
             return _message("user", message, session_id, None) | {"entry_id": entry.id}
         case entries.Compaction() as done:
@@ -273,13 +237,13 @@ def entry_object(entry: Entry, session_id: str) -> dict[str, Any] | None:
         case entries.ProviderSwitched(before, after, reason):
             told = {"from": before, "to": after, "reason": reason}
             return system_object("provider_switch", session_id, **told, entry_id=entry.id)
-        case Rewound(before):
+        case entries.Rewound(before):
             return system_object("rewound", session_id, before=before, entry_id=entry.id)
-        case HeadMoved(to):
+        case entries.HeadMoved(to):
             return system_object("rewound", session_id, after=to, entry_id=entry.id)
-        case Retracted(ids):
+        case entries.Retracted(ids):
             return system_object("retracted", session_id, ids=ids, entry_id=entry.id)
-        case Result():
+        case entries.Result():
             made = reply_or_result(entry, session_id)
             return made | {"entry_id": entry.id} if made else None
         case _:

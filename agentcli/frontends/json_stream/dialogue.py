@@ -14,20 +14,7 @@ from agentcli.agent.result import INTERRUPTED_EXIT, Demands, exit_code, to_json_
 from agentcli.agent.session import Session
 from agentcli.agent.usage_limits import awaited_reset
 from agentcli.errors import UserError
-from agentcli.frontends.json_forms.input import (
-    Answer,
-    Approve,
-    Control,
-    Deny,
-    Interrupt,
-    Line,
-    RunCommand,
-    Say,
-    Steer,
-    control,
-    parse_line,
-    read_lines,
-)
+from agentcli.frontends.json_forms import input as requests
 from agentcli.frontends.json_forms.output import JsonOutput
 from agentcli.frontends.run_end import ended_jobs, running_jobs
 from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessHost, TypedCommand
@@ -73,7 +60,7 @@ class Dialogue:
         self._code = 0
         self._has_refused = self._has_taken = False
         self._unmet: set[int] = set()
-        self._lines: asyncio.Queue[Line | None] = asyncio.Queue()
+        self._lines: asyncio.Queue[requests.Line | None] = asyncio.Queue()
         self._has_client = True
         self._leaving = leaving
         self._tasks: set[asyncio.Task[None]] = set()
@@ -170,10 +157,13 @@ class Dialogue:
     async def _listen(self, input: BinaryIO) -> None:
         """Do at once what may not wait, and hand on the rest."""
         raw_lines: asyncio.Queue[bytes | None] = asyncio.Queue()
-        read_lines(input, raw_lines)
+        requests.read_lines(input, raw_lines)
         while (raw := await raw_lines.get()) is not None:
-            line = parse_line(raw)
-            if isinstance(line.asks, Interrupt | Approve | Answer | Deny | ops.ClientResult | None):
+            line = requests.parse_line(raw)
+            if isinstance(
+                line.asks,
+                requests.Interrupt | requests.Approve | requests.Answer | requests.Deny | ops.ClientResult | None,
+            ):
                 await self._do(line)
             else:
                 self._lines.put_nowait(line)
@@ -193,7 +183,11 @@ class Dialogue:
         while not self._host.has_left and (line := await self._lines.get()) is not None:
             if self._leaving.is_set():
                 break
-            if isinstance(line.asks, RunCommand) and (typed := self._host.typed(line.asks.text)) and typed.is_aside:
+            if (
+                isinstance(line.asks, requests.RunCommand)
+                and (typed := self._host.typed(line.asks.text))
+                and typed.is_aside
+            ):
                 self._asides.add(self._spawn(self._do(line)))
             else:
                 await self._do(line)
@@ -212,7 +206,7 @@ class Dialogue:
         self._output.show(failed)
         self._code = exit_code(failed, self._demands)
 
-    async def _do(self, line: Line) -> None:
+    async def _do(self, line: requests.Line) -> None:
         """Do what a line asks for, and answer it."""
         error = line.problem
         is_told = False
@@ -227,22 +221,22 @@ class Dialogue:
         if line.id is not None:
             self._output.acknowledge(line.id, error)
 
-    async def _carry_out(self, asks: Say | Control) -> None:
+    async def _carry_out(self, asks: requests.Say | requests.Control) -> None:
         """Raises `UserError`."""
         session = self._host.session
         match asks:
-            case Say(message):
+            case requests.Say(message):
                 await self._say(self._host.content_of(message))
-            case Steer(message):
+            case requests.Steer(message):
                 if typed := self._host.command_in(message.blocks):
                     await self._run_aloud(typed)
                 else:
                     self._has_taken = True
                     session.submit(ops.Steer(self._host.content_of(message)))
-            case RunCommand(text):
+            case requests.RunCommand(text):
                 await self._run_aloud(self._host.command(text))
             case _:
-                await control(self._host, asks)
+                await requests.control(self._host, asks)
 
     # Messages and commands
 
