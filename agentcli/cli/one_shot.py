@@ -99,17 +99,11 @@ async def _answered(
     demands = Demands(options.fail_on_denial, options.require_evidence, schema)
     match options.output_format:
         case "stream-json":
-            from agentcli.frontends.json_stream.dialogue import run_json_stream
+            from agentcli.frontends.json_stream import Dialogue
 
-            return await run_json_stream(
-                host,
-                given,
-                out=sys.stdout.buffer,
-                input=unshared_stdin() if options.input_format == "stream-json" else None,
-                partial=options.include_partial_messages,
-                demands=demands,
-                leaving=leaving,
-            )
+            partial = options.include_partial_messages
+            dialogue = Dialogue(host, sys.stdout.buffer, partial=partial, demands=demands, leaving=leaving)
+            return await dialogue.run(given, unshared_stdin() if options.input_format == "stream-json" else None)
         case "json":
             from agentcli.frontends.print_mode import print_json
 

@@ -163,7 +163,6 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
 
     from agentcli.frontends.http.guard import Guard
     from agentcli.frontends.http.hosting import Hosting
-    from agentcli.frontends.http.relay import Forwarding
     from agentcli.frontends.http.routes import Routes
 
     serving, paths = worker.config.settings.serve, worker.config.paths
@@ -172,12 +171,9 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
         store = _store(worker.config, address)
         sessions = ClientSessions(worker.options, store, is_server=True, on_notice=log.warning)
         hosting = Hosting(
-            sessions,
-            _events(worker.config),
-            account_of=partial(_account, worker),
-            idle_s=serving.idle_minutes * 60,
+            sessions, _events(worker.config), account_of=partial(_account, worker), idle_s=serving.idle_minutes * 60
         )
-        routes = Routes(hosting, Forwarding(), cwd=worker.config.cwd)
+        routes = Routes(hosting, cwd=worker.config.cwd)
         hosts, is_socket = (*serving.hosts, worker.options.host), bool(worker.options.socket)
         app = Guard(routes.application(on_ready=on_ready), tokens=worker.tokens, hosts=hosts, is_socket=is_socket)
         settings: dict[str, Any] = {"log_config": None, "access_log": False, "proxy_headers": False}

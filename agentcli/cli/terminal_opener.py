@@ -64,12 +64,7 @@ async def open_plain(config: Config, options: argparse.Namespace, prompt: str | 
     commands = conversation_commands()
     opener.add_own_commands(commands, opener.tell)
     terminal = PlainTerminal(
-        opener,
-        commands,
-        stdin=sys.stdin.fileno(),
-        out=sys.stdout,
-        banner=banner,
-        shows_claims=opener.shows_claims,
+        opener, commands, stdin=sys.stdin.fileno(), out=sys.stdout, banner=banner, shows_claims=opener.shows_claims
     )
     try:
         return await terminal.run(prompt)

@@ -62,22 +62,14 @@ async def print_answer(
                 return exit_code(event, demands)
             case events.Done():
                 line_end = "\n" if event.text or live else ""
-                print("" if live else _plain_answer(event, demands), end=line_end, file=out, flush=True)
-                _explain(event, session, log)
-                if why := demands.misfit(event):
-                    _say(log, f"The answer does not fit the schema: {why}")
-                if demands.evidence:
-                    _tell_unproven(event, log)
+                value = demands.value(event)  # a pipe gets the JSON value and nothing around it, where one is asked for
+                answer = event.text if value is None else to_json_line(value).decode().strip()
+                print("" if live else answer, end=line_end, file=out, flush=True)
+                _explain(event, session, demands, log)
                 return exit_code(event, demands)
             case _:
                 pass
     raise AssertionError("a subscription does not end by itself")
-
-
-def _plain_answer(done: events.Done, demands: Demands) -> str:
-    """The answer as a pipe wants it: where a schema was asked for, the JSON value and nothing around it."""
-    value = demands.value(done)
-    return done.text if value is None else to_json_line(value).decode().strip()
 
 
 def _told_of_subagent(event: events.Event, *, is_verbose: bool) -> str:
@@ -116,8 +108,8 @@ async def print_json(host: ScreenlessHost, given: Given, *, out: BinaryIO, log: 
     async for event in stream:
         result.heed(event)
         match event:
-            case events.Retry() | events.Notice():
-                _say(log, event.error if isinstance(event, events.Retry) else event.text)
+            case events.Retry(error=text) | events.Notice(text):
+                _say(log, text)
             case events.Done() | events.TurnFailed():
                 out.write(to_json_line(result.build(event, demands)))
                 out.flush()
@@ -127,27 +119,24 @@ async def print_json(host: ScreenlessHost, given: Given, *, out: BinaryIO, log: 
     raise AssertionError("a subscription does not end by itself")
 
 
-def _explain(done: events.Done, session: Session, log: TextIO) -> None:
-    limits = session.snapshot()
-    match done.reason:
-        case "max_turns":
-            _say(log, f"Stopped at the limit of {limits.max_turns} turns: raise --max-turns, or go on with --continue.")
-        case "max_tokens":
-            _say(log, "The answer was cut off by its length limit.")
-        case "interrupted":
-            _say(log, "Interrupted; what was said is kept: go on with --continue.")
-        case _:
-            pass
+def _explain(done: events.Done, session: Session, demands: Demands, log: TextIO) -> None:
+    limit = f"Stopped at the limit of {session.snapshot().max_turns} turns"
+    reasons = {
+        "max_turns": f"{limit}: raise --max-turns, or go on with --continue.",
+        "max_tokens": "The answer was cut off by its length limit.",
+        "interrupted": "Interrupted; what was said is kept: go on with --continue.",
+    }
+    if done.reason in reasons:
+        _say(log, reasons[done.reason])
     for kind, said in (
         ("denied", "Denied without anybody to ask"),
         ("dropped", "Changes dropped, as nobody was asked"),
     ):
         if names := ", ".join(sorted({denial.call.name for denial in done.denials if denial.kind == kind})):
             _say(log, f"{said}: {names}. Allow it with --allow or --permission-mode.")
-
-
-def _tell_unproven(done: events.Done, log: TextIO) -> None:
-    for claim in unproven(done):
+    if why := demands.misfit(done):
+        _say(log, f"The answer does not fit the schema: {why}")
+    for claim in unproven(done) if demands.evidence else ():
         how = "The log says otherwise" if claim.verdict == "refuted" else "Not verified"
         _say(log, f"{how} ({claim.kind}): {' '.join(claim.text.split())}")
 

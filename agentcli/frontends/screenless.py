@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # where a client opens and closes sessions by itself
+
 
 class Given(Struct, frozen=True):
     """The text of the command line, which may be a command; `piped` joins the prompt that it is or stands for.

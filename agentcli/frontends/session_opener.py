@@ -176,5 +176,5 @@ def working_folder(name: str) -> Path:
         if folder.is_dir():
             return folder
     except OSError as error:
-        why = error.strerror
+        why = error.strerror or why
     raise UsageError(f"Could not work in {name[:200]}: {why}.")

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -137,20 +138,16 @@ class Questions:
             return Approve(id, bool(words), comment=words)
         if not options:
             return Approve(id, False, comment=NOBODY_LEFT)
-        answers = [
-            (Option(f"answer:{number}", text, "allow_once"), Approve(id, True, comment=text))
-            for number, text in enumerate(options)
-        ]
-        leave = (Option("leave", "None of these", "reject_once"), Approve(id, False))
+        rows = enumerate(options)
+        answers = [_answer(request, f"answer:{n}", text, "allow_once", comment=text) for n, text in rows]
+        leave = _answer(request, "leave", "None of these", "reject_once")
         return await self._chosen(self._call(request), [*answers, leave])
 
     async def _about_plan(self, request: ApprovalRequested) -> Approve | None:
         id = request.id
-        ways = [
-            (Option(f"way:{number}", label, kind), Approve(id, True, mode=mode))
-            for number, (label, kind, mode) in enumerate(_WAYS)
-        ]
-        not_yet = (Option("not-yet", _NOT_YET, "reject_once"), Approve(id, False))
+        rows = enumerate(_WAYS)
+        ways = [_answer(request, f"way:{n}", label, kind, mode=mode) for n, (label, kind, mode) in rows]
+        not_yet = _answer(request, "not-yet", _NOT_YET, "reject_once")
         if not self._client.can.has_forms:
             call = self._call(request) | {"kind": "switch_mode", "content": [text_content(exposed(request.preview))]}
             return await self._chosen(call, [*ways, not_yet])
@@ -176,27 +173,29 @@ def _said(filled: dict[str, Any] | None) -> str:
     return next((text.strip() for text in given if isinstance(text, str) and text.strip()), "")
 
 
+def _answer(request: ApprovalRequested, id: str, name: str, kind: str, **how: Any) -> tuple[Option, Approve]:
+    return Option(id, name, kind), Approve(request.id, kind != "reject_once", **how)
+
+
 def _answers(request: ApprovalRequested) -> Answers:
     """The options of a question about a call, and the answer that each stands for."""
-    id, is_tried = request.id, request.kind == "keep"
-    answers = [(Option("once", "Keep the changes" if is_tried else "Allow", "allow_once"), Approve(id, True))]
+    answer, is_tried = partial(_answer, request), request.kind == "keep"
+    answers = [answer("once", "Keep the changes" if is_tried else "Allow", "allow_once")]
     if not request.call.name:  # about the turn itself
-        return [*answers, (Option("no", "Stop", "reject_once"), Approve(id, False))]
+        return [*answers, answer("no", "Stop", "reject_once")]
     if request.can_try:
-        try_it = Option("try", "Try it on a copy first, then decide", "allow_once")
-        answers.append((try_it, Approve(id, True, "try")))
-    if request.mode:
-        all_edits = Option(f"mode:{request.mode}", "Allow all edits in this session", "allow_always")
-        answers.append((all_edits, Approve(id, True, "session", mode=request.mode)))
+        answers.append(answer("try", "Try it on a copy first, then decide", "allow_once", scope="try"))
+    if mode := request.mode:
+        name = "Allow all edits in this session"
+        answers.append(answer(f"mode:{mode}", name, "allow_always", scope="session", mode=mode))
     verb = "Keep, and run directly:" if is_tried else "Allow"
     for number, rule in enumerate(request.rules):
-        label = Option(f"session:{number}", f"{verb} {exposed(rule)} in this session", "allow_always")
-        answers.append((label, Approve(id, True, "session", rule=rule)))
+        name = f"{verb} {exposed(rule)} in this session"
+        answers.append(answer(f"session:{number}", name, "allow_always", scope="session", rule=rule))
     for rule in request.rules[:1]:
-        label = Option("always", f"{verb} {exposed(rule)} in this project, always", "allow_always")
-        answers.append((label, Approve(id, True, "always", rule=rule)))
-    no = "Drop the changes" if is_tried else "Reject"
-    return [*answers, (Option("no", no, "reject_once"), Approve(id, False))]
+        name = f"{verb} {exposed(rule)} in this project, always"
+        answers.append(answer("always", name, "allow_always", scope="always", rule=rule))
+    return [*answers, answer("no", "Drop the changes" if is_tried else "Reject", "reject_once")]
 
 
 class ClientHost(ScreenlessHost):

@@ -24,7 +24,7 @@ from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_RE
 from agentcli.frontends.acp.tool_calls import LiveOutput, call_id, fenced
 from agentcli.frontends.acp.updates import Updates, notice, replayed
 from agentcli.frontends.run_end import ended_jobs, running_jobs
-from agentcli.frontends.screenless import TypedCommand
+from agentcli.frontends.screenless import NOT_OFFERED, TypedCommand
 from agentcli.frontends.session_opener import OpenSession
 from agentcli.llm.messages import Block
 from agentcli.llm.provider import Effort
@@ -34,7 +34,6 @@ log = logging.getLogger(__name__)
 Models = Sequence[tuple[str, str]]  # names, and what is known of each
 
 _STOP_REASONS = {"max_tokens": "max_tokens", "max_turns": "max_turn_requests", "interrupted": "cancelled"}
-_NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))
 _MODES: dict[Mode, tuple[str, str]] = {
     "default": ("Ask", "asks before edits, and about what commands changed"),
     "acceptEdits": ("Accept edits", "edits in the project are not asked about"),
@@ -93,11 +92,8 @@ class ClientSession:
 
     def introduce(self) -> None:
         """Send the list of slash commands."""
-        commands = [_offered(command) for command in self._opened.commands if command.name not in _NOT_OFFERED]
+        commands = [_offered(command) for command in self._opened.commands if command.name not in NOT_OFFERED]
         self._tell({"sessionUpdate": "available_commands_update", "availableCommands": commands})
-
-    def tell_notice(self, text: str) -> None:
-        self._tell(notice(text))
 
     # Prompts
 
@@ -148,7 +144,7 @@ class ClientSession:
         self._is_cancelled |= ended.exit_code == INTERRUPTED_EXIT
         if ended.output:
             is_line = "\n" not in ended.output.strip()
-            self.tell_notice(ended.output if is_line or ended.is_error else fenced(ended.output))
+            self._tell(notice(ended.output if is_line or ended.is_error else fenced(ended.output)))
         return None
 
     def _answer(self, end: events.Done | events.TurnFailed) -> dict[str, Any]:
@@ -159,7 +155,7 @@ class ClientSession:
             case events.TurnFailed() if self._is_cancelled:
                 return _CANCELLED
             case events.TurnFailed(error) if self._is_refused:
-                self.tell_notice(error)
+                self._tell(notice(error))
                 return {"stopReason": "refusal"}
             case events.TurnFailed(error, is_retryable, kind):
                 code = AUTH_REQUIRED if kind in ("AuthError", "NoKey") else INTERNAL_ERROR
@@ -242,7 +238,7 @@ class ClientSession:
         self.cancel()
         await self._all_told()
         if jobs := ended_jobs(running_jobs(self._session)):
-            self.tell_notice(jobs)
+            self._tell(notice(jobs))
         try:
             await self._session.close()
         finally:
@@ -281,14 +277,7 @@ def _select(id: str, name: str, category: str, current: str, options: Sequence[t
         {"value": value, "name": label, **({"description": detail} if detail else {})}
         for value, label, detail in options
     ]
-    return {
-        "id": id,
-        "name": name,
-        "category": category,
-        "type": "select",
-        "currentValue": current,
-        "options": rows,
-    }
+    return {"id": id, "name": name, "category": category, "type": "select", "currentValue": current, "options": rows}
 
 
 def setting(id: str, value: str) -> Op:

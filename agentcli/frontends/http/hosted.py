@@ -21,8 +21,8 @@ from agentcli.frontends.http.guard import Refused
 from agentcli.frontends.http.stream import StreamWriter, Waiting, hash_of
 from agentcli.frontends.json_forms.input import Control, Message, RunCommand, SetModel, control
 from agentcli.frontends.json_forms.input import Steer as SayNow
-from agentcli.frontends.json_forms.output import JsonOutput, entry_object, system_object
-from agentcli.frontends.screenless import ScreenlessHost, TypedCommand
+from agentcli.frontends.json_forms.output import JsonOutput, entry_object, init_object, system_object
+from agentcli.frontends.screenless import NOT_OFFERED, ScreenlessHost, TypedCommand
 from agentcli.frontends.session_opener import OpenSession
 from agentcli.llm.messages import Block, Text, Usage
 from agentcli.llm.provider import ToolSpec
@@ -33,7 +33,6 @@ BATCH_S = 0.05  # deltas of this time are stored together
 MOST_WAITING = 50  # messages, each of which is stored again with each change of the queue
 LONGEST_BEGINNING = 200  # characters
 MOST_TAKEN = 32  # messages that are known when they are sent again
-_NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # each session has an address of its own
 
 
 class HostedSession:
@@ -94,17 +93,8 @@ class HostedSession:
             session.submit(RunQueued())
 
     def _introduced(self, *, is_resumed: bool) -> dict[str, Any]:
-        shown = self._session.snapshot()
-        told = {
-            "model": shown.model,
-            "cwd": str(shown.workspace.cwd),
-            "tools": shown.tools,
-            "mcp_servers": shown.mcp_servers,
-            "permission_mode": shown.mode,
-            "slash_commands": [one.name for one in self._host.commands if one.name not in _NOT_OFFERED],
-            "is_resumed": is_resumed,
-        }
-        return system_object("init", self.id, **told)
+        offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
+        return init_object(self._session, offered, is_resumed=is_resumed)
 
     def _told(self, missing: Sequence[Entry]) -> tuple[list[dict[str, Any]], bool]:
         """The objects of entries that were not told, and whether a turn is open behind them.
@@ -169,13 +159,10 @@ class HostedSession:
                 await asyncio.sleep(max(0.0, began + BATCH_S - self.last_used))
         except StreamMoved as moved:
             log.warning("%s", moved)
-            self._give_up()
+            self._on_given_up(self.id)
         except Exception:  # a bug in what is told must be seen, and not leave readers waiting for good
             log.exception("the stream of session %s ended", self.id)
-            self._give_up()
-
-    def _give_up(self) -> None:
-        self._on_given_up(self.id)
+            self._on_given_up(self.id)
 
     def _take(self, event: events.Event) -> None:
         """Make objects of an event, and note what the next writer has to know."""
@@ -199,7 +186,7 @@ class HostedSession:
                 self._writer.change(mode=mode)
                 self._objects.append(system_object("permission_mode", self.id, mode=mode))
             case events.TakenOver() if is_main:
-                self._give_up()
+                self._on_given_up(self.id)
             case _:
                 self._output.show(event)
         if is_main:
@@ -316,7 +303,7 @@ class HostedSession:
         objects: list[dict[str, Any]] = []
         output = JsonOutput(self._session, objects.append, partial=True)
         started = time.monotonic()
-        if typed.command is not None and typed.command.name in _NOT_OFFERED:
+        if typed.command is not None and typed.command.name in NOT_OFFERED:
             typed = TypedCommand(typed.name, error=UsageError(f"{typed.name} is for terminals: see POST /v1/sessions."))
         ended = await self._host.run(typed, more=more)
         output.command(ended)

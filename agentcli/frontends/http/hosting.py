@@ -69,8 +69,6 @@ class Hosting:
         """Open the session here, or return the address of the process that has it, if any. Raises `UserError`."""
         if self._leaving is not None:
             raise StorageError(_ENDS)
-        if (hosted := self._open.get(session_id)) is not None:
-            return hosted
         async with self._opening.setdefault(session_id, asyncio.Lock()):
             if (hosted := self._open.get(session_id)) is not None:
                 return hosted
@@ -91,9 +89,9 @@ class Hosting:
             request = replace(request, model=note.model, mode=note.mode)
         opened = await self._sessions.open(request)
         id = opened.session.id
-        if (account := self._account_of(request.user_id)) is not None:
-            opened.session.state.budgets = opened.session.state.budgets.within(account)
         try:
+            if (account := self._account_of(request.user_id)) is not None:
+                opened.session.state.budgets = opened.session.state.budgets.within(account)
             writer = await StreamWriter.taken(self.events, id)
             hosted = HostedSession(opened, writer, on_given_up=self.give_up)
             await hosted.begin(was_running=state is not None and state.status == "running")
@@ -109,19 +107,17 @@ class Hosting:
 
     def give_up(self, session_id: str) -> None:
         """Close a session that another program goes on with."""
-        if (hosted := self._open.pop(session_id, None)) is not None:
-            self._close_aside(hosted)
 
-    def _close_aside(self, hosted: HostedSession) -> None:
-        async def close() -> None:
+        async def close(hosted: HostedSession) -> None:
             try:
                 await hosted.close()
             except UserError as error:
                 log.warning("session %s: %s", hosted.id, error)
 
-        task = asyncio.create_task(close())
-        self._closing.add(task)
-        task.add_done_callback(self._closing.discard)
+        if (hosted := self._open.pop(session_id, None)) is not None:
+            task = asyncio.create_task(close(hosted))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def remove(self, session_id: str) -> None:
         """Move a session to the trash, and end its stream. Raises `UserError`."""
@@ -155,9 +151,8 @@ class Hosting:
         if self._closing:
             _, late = await asyncio.wait(self._closing, timeout=CLOSE_TIMEOUT_S)
             if late:
-                log.warning(
-                    "%d sessions did not end within %.0f s: they go on with the next server", len(late), CLOSE_TIMEOUT_S
-                )
+                told = "%d sessions did not end within %.0f s: they go on with the next server"
+                log.warning(told, len(late), CLOSE_TIMEOUT_S)
         deadline = time.monotonic() + PEERS_TIMEOUT_S
         while time.monotonic() < deadline and await self._are_peers_running(own):
             await asyncio.sleep(0.1)

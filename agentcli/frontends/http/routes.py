@@ -28,7 +28,7 @@ from agentcli.frontends.http import requests as forms
 from agentcli.frontends.http.guard import PAGE_FILES, Refused, failed, json_answer, token_of
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import Hosting
-from agentcli.frontends.http.relay import Forwarding, stream_events, wire_messages
+from agentcli.frontends.http.relay import forward, stream_events, wire_messages
 from agentcli.frontends.http.stream import StreamWriter
 from agentcli.frontends.session_opener import OpenRequest, working_folder
 
@@ -65,9 +65,8 @@ def _operation(method: str, path: str, summary: str, **more: Any) -> Callable[[H
 class Routes:
     """The application of one server process. Sessions begin in `cwd` where a client names no folder."""
 
-    def __init__(self, hosting: Hosting, forwarding: Forwarding, *, cwd: Path) -> None:
+    def __init__(self, hosting: Hosting, *, cwd: Path) -> None:
         self._hosting = hosting
-        self._forwarding = forwarding
         self._cwd = cwd
 
     def application(self, *, on_ready: Callable[[], Any]) -> Starlette:
@@ -87,7 +86,6 @@ class Routes:
             finally:
                 looking.cancel()
                 await self._hosting.aclose()
-                await self._forwarding.aclose()
 
         return Starlette(routes=routes, lifespan=running, exception_handlers={HTTPException: _http_failure})
 
@@ -203,7 +201,7 @@ class Routes:
                     self._hosting.give_up(info.id)  # another server has taken it
             elif not owner:
                 raise Refused(409, "in_use", _IN_TERMINAL.format(id=info.id))
-            elif answer := await self._forwarding.forward(request, owner, body, is_repeatable=is_repeatable):
+            elif answer := await forward(request, owner, body, is_repeatable=is_repeatable):
                 return answer
             if time.monotonic() > deadline:
                 raise Refused(503, "no_owner", "The server that has the session open does not answer: try again.")
@@ -216,7 +214,7 @@ class Routes:
         owner = await self._hosting.store.holder(session_id)
         if owner == "":
             raise Refused(409, "in_use", "A terminal has the session open: end it there, or take it over first.")
-        return await self._forwarding.forward(request, owner, b"", is_repeatable=True) if owner else None
+        return await forward(request, owner, b"", is_repeatable=True) if owner else None
 
     @_operation("GET", f"{_SESSION}/events", _FOLLOW, answer=forms.Event, query={"Last-Event-ID": int, "after": int})
     async def _events(self, request: Request) -> Response:

@@ -147,16 +147,11 @@ def json_in(raw: bytes) -> Any:
     data = decode_json(raw)
     level = [data]
     for _ in range(MAX_DEPTH):
-        level = [value for outer in level for value in _values(outer) if isinstance(value, dict | list)]
-    if level:
+        containers = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = [value for values in containers for value in values]
+    if any(isinstance(one, dict | list) for one in level):
         raise ValueError(f"JSON nested deeper than {MAX_DEPTH} levels")
     return data
-
-
-def _values(outer: Any) -> Sequence[Any]:
-    if isinstance(outer, dict):
-        return list(outer.values())
-    return outer if isinstance(outer, list) else ()
 
 
 def parse_line(raw: bytes) -> Line:

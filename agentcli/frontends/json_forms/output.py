@@ -22,12 +22,7 @@ class JsonOutput:
     """Gives `write` one object after the other. `partial` adds the deltas as Messages-API stream events."""
 
     def __init__(
-        self,
-        session: Session,
-        write: Callable[[dict[str, Any]], None],
-        *,
-        partial: bool,
-        demands: Demands = NO_DEMANDS,
+        self, session: Session, write: Callable[[dict[str, Any]], None], *, partial: bool, demands: Demands = NO_DEMANDS
     ) -> None:
         self._session = session
         self.write = write
@@ -38,19 +33,6 @@ class JsonOutput:
         self._index = 0
         self._usage = Usage()
         self._made_by: dict[str, str] = {}  # the calls that made subagents, by their ids
-
-    def begin(self, slash_commands: Sequence[str], skills: Sequence[str]) -> None:
-        session = self._session.snapshot()
-        self._system(
-            "init",
-            model=session.model,
-            cwd=os.fsencode(session.workspace.cwd).decode(errors="replace"),
-            tools=session.tools,
-            mcp_servers=session.mcp_servers,
-            permission_mode=session.mode,
-            slash_commands=slash_commands,
-            skills=skills,
-        )
 
     def show(self, event: events.Event) -> None:
         """Write what an event means; messages of a subagent name the call that made it."""
@@ -196,6 +178,21 @@ def _exposed(texts: Mapping[str, str | Sequence[str]]) -> dict[str, Any]:
 
 def _plain(text: str | Sequence[str]) -> str | list[str]:
     return text if isinstance(text, str) else [*text]
+
+
+def init_object(session: Session, slash_commands: Sequence[str], **more: Any) -> dict[str, Any]:
+    shown = session.snapshot()
+    return system_object(
+        "init",
+        session.id,
+        model=shown.model,
+        cwd=os.fsencode(shown.workspace.cwd).decode(errors="replace"),
+        tools=shown.tools,
+        mcp_servers=shown.mcp_servers,
+        permission_mode=shown.mode,
+        slash_commands=slash_commands,
+        **more,
+    )
 
 
 def reply_or_result(entry: entries.Entry, session_id: str, *, made_by: str | None = None) -> dict[str, Any] | None:

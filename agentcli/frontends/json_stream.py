@@ -15,7 +15,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.usage_limits import awaited_reset
 from agentcli.errors import UserError
 from agentcli.frontends.json_forms import input as requests
-from agentcli.frontends.json_forms.output import JsonOutput
+from agentcli.frontends.json_forms.output import JsonOutput, init_object
 from agentcli.frontends.run_end import ended_jobs, running_jobs
 from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessHost, TypedCommand
 from agentcli.llm.messages import Block, Text
@@ -25,26 +25,10 @@ class CommandFailed(UserError):
     """A command has told of its failure itself; only an id of its line is still to be answered."""
 
 
-async def run_json_stream(
-    host: ScreenlessHost,
-    first: Given,
-    *,
-    out: BinaryIO,
-    input: BinaryIO | None,
-    partial: bool,
-    demands: Demands,
-    leaving: asyncio.Event,
-) -> int:
-    """Answer the first prompt, if there is one, then what comes from `input` until it ends; gives the last exit code.
-
-    Once `leaving` is set, the end of what is being interrupted is waited for and nothing else.
-    """
-    dialogue = Dialogue(host, out, partial=partial, demands=demands, leaving=leaving)
-    return await dialogue.run(first, input)
-
-
 class Dialogue:
     """Takes lines in their order, but answers to what the program asked, and interrupts, at once.
+
+    Once `leaving` is set, the end of what is being interrupted is waited for and nothing else.
 
     A message that is a command waits until the prompts before it are answered, so that results come in the order of
     the messages; a command of a control line waits only for the lines before it.
@@ -75,7 +59,7 @@ class Dialogue:
         self._output = JsonOutput(session, self._write, partial=self._partial, demands=self._demands)
         commands = self._host.commands
         skills = [command.name for command in commands if command.group == SKILLS and command.name != "skills"]
-        self._output.begin([command.name for command in commands], skills)
+        self._write(init_object(session, [command.name for command in commands], skills=skills))
         self._following = self._spawn(self._follow(session.subscribe()))
         if not self._has_client:
             self._client_left()
@@ -85,6 +69,7 @@ class Dialogue:
         self._out.flush()
 
     async def run(self, first: Given, input: BinaryIO | None) -> int:
+        """Answer the first prompt, if there is one, then what comes until the end; gives the last exit code."""
         if input is None:
             self._lines.put_nowait(None)
         else:
