@@ -63,12 +63,7 @@ def test_json_is_one_result_object(place: Place) -> None:
     }  # fmt: skip
     assert (result["type"], result["subtype"], result["is_error"]) == ("result", "success", False)
     assert (result["result"], result["num_turns"], result["terminal_reason"]) == ("It prints hi.", 2, "end_turn")
-    usage = {
-        "input_tokens": 150,
-        "output_tokens": 5,
-        "cache_creation_input_tokens": 0,
-        "cache_read_input_tokens": 0,
-    }
+    usage = {"input_tokens": 150, "output_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
     assert result["usage"] == usage
     ((model, used),) = result["model_usage"].items()
     assert model.startswith("scripted/")

@@ -689,10 +689,7 @@ def test_a_socket_that_a_later_server_has_taken_stays(served: Any, tmp_path: Pat
     assert second.session().answered("hi")["result"] == "Second."
 
 
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [({"Origin": "http://["}, 403), ({"Last-Event-ID": "9" * 19}, 200)],
-)
+@pytest.mark.parametrize(("headers", "status"), [({"Origin": "http://["}, 403), ({"Last-Event-ID": "9" * 19}, 200)])
 def test_headers_that_make_no_sense_break_nothing(served: Any, headers: dict[str, str], status: int) -> None:
     server = served({"text": "Hello."})
     session = server.session()

@@ -18,17 +18,17 @@ from agentcli.agent.session import Session
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.acp.client import Client, Option
 from agentcli.frontends.acp.rpc import RpcError
-from agentcli.frontends.acp.tool_calls import (
+from agentcli.frontends.acp.updates import (
     call_id,
     fenced,
     file_diff,
     hidden_characters,
     kind_of,
+    notice,
     text_content,
     told_changes,
     updated,
 )
-from agentcli.frontends.acp.updates import notice
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.screenless import ScreenlessHost
 from agentcli.frontends.session_opener import SessionOpener

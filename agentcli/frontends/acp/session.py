@@ -21,8 +21,7 @@ from agentcli.frontends.acp.messages import Content
 from agentcli.frontends.acp.prompts import given
 from agentcli.frontends.acp.questions import ClientHost, Questions
 from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, RpcError
-from agentcli.frontends.acp.tool_calls import LiveOutput, call_id, fenced
-from agentcli.frontends.acp.updates import Updates, notice, replayed
+from agentcli.frontends.acp.updates import LiveOutput, Updates, call_id, fenced, notice, replayed
 from agentcli.frontends.run_end import ended_jobs, running_jobs
 from agentcli.frontends.screenless import NOT_OFFERED, TypedCommand
 from agentcli.frontends.session_opener import OpenSession

@@ -262,7 +262,9 @@ async def control(host: ScreenlessHost, asks: SimpleControl) -> None:
             session.submit(ops.Approve(id, True, comment=text))
         case Approve(id, scope, comment, rule, hunks, mode):
             _check_waits(id, session.asked, "question")
-            answer = ops.Approve(id, True, scope, comment, rule, hunks, parse_mode(mode) if mode else "")
+            answer = ops.Approve(
+                id, True, scope=scope, comment=comment, rule=rule, hunks=hunks, mode=parse_mode(mode) if mode else ""
+            )
             check_offered(session.asked[id], answer)
             if rule:
                 session.check_rule(rule)
