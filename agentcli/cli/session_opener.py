@@ -148,16 +148,14 @@ class ClientSessions:
         self._on_notice = on_notice
 
     async def open(self, request: OpenRequest) -> OpenSession:
+        from agentcli.agent.commands.session import conversation_commands  # a one-shot seldom runs any
+
         editor = request.editor
         config = await asyncio.to_thread(load_for, self._options, request.cwd, editor.folders)
         for notice in config.notices:
             self._on_notice(notice)
-        extras = replace(
-            extras_from(self._options),
-            brings_tools=self._is_server,
-            mcp_servers=editor.servers,
-            client_files=editor.files,
-        )
+        extras = replace(extras_from(self._options), brings_tools=self._is_server)
+        extras = replace(extras, mcp_servers=editor.servers, client_files=editor.files)
         builder = Builder(
             config,
             store=self.store,
@@ -176,8 +174,6 @@ class ClientSessions:
             if self._is_server and request.id:
                 model = model or await builder.models.default()
             session = await builder.build_session(choice, model=model)
-            from agentcli.agent.commands.session import conversation_commands  # a one-shot seldom runs any
-
             commands = conversation_commands()
             opener.add_own_commands(commands, self._on_notice)
         except BaseException:
@@ -244,8 +240,14 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
     how: Literal["newest", "id", "new"] = "newest" if options.continue_ else "id" if options.resume else "new"
     if options.take_over and (options.fork_session or not (options.continue_ or options.resume)):
         raise UsageError("--take-over goes with --continue or --resume, without --fork-session.")
-    new_id = _uuid(options.session_id)
-    return SessionChoice(how, options.resume or "", options.fork_session, new_id, options.name, options.take_over)
+    return SessionChoice(
+        how,
+        options.resume or "",
+        options.fork_session,
+        new_id=_uuid(options.session_id),
+        name=options.name,
+        take_over=options.take_over,
+    )
 
 
 def _uuid(text: str | None) -> str | None:

@@ -185,7 +185,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         models = self._builder.models
         takers = models.keys.takers()
         if not provider:
-            chosen = await terminal.choose("A key for", [(name, self._about_key(name)) for name in takers])
+            places = [f"{models.keys.variables(name)[0]} {models.keys.place(name)}".strip() for name in takers]
+            chosen = await terminal.choose("A key for", list(zip(takers, places, strict=True)))
             if chosen is None:
                 return None
             provider = takers[chosen]
@@ -194,18 +195,14 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         question = f"Paste the key for {provider}. It is tried once, which costs nothing."
         while key := await terminal.ask_secret(question):
             health = await models.try_key(provider, key)
-            if health.ok or await self._is_used_all_the_same(terminal, provider, health.detail):
-                return await self._use_key(terminal, provider, key, health)
+            if not health.ok:
+                self.tell(f"The key was tried: {health.detail}")
+                why = f"{provider} may be out of reach just now"
+                ways = [("Another key", "type it again"), ("This one all the same", why)]
+                if await terminal.choose("The key does not work", ways) != 1:
+                    continue
+            return await self._use_key(terminal, provider, key, health)
         return None
-
-    def _about_key(self, provider: str) -> str:
-        models = self._builder.models
-        return f"{models.keys.variables(provider)[0]} {models.keys.place(provider)}".strip()
-
-    async def _is_used_all_the_same(self, terminal: TerminalActions, provider: str, said: str) -> bool:
-        self.tell(f"The key was tried: {said}")
-        ways = [("Another key", "type it again"), ("This one all the same", f"{provider} may be out of reach just now")]
-        return await terminal.choose("The key does not work", ways) == 1
 
     async def _use_key(self, terminal: TerminalActions, provider: str, key: str, health: Health) -> Login:
         """Use a key from now on; the person says for how long."""

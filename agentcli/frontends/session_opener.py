@@ -34,18 +34,15 @@ class SessionOpener(Protocol):
 
     async def usable_models(self) -> Sequence[tuple[str, str]]:
         """List the models on this machine and those whose provider has a key, each with a few words."""
-        ...
 
     def window(self, model: str) -> int:
         """The context window of `provider/model`, in tokens."""
-        ...
 
     @property
     def shows_claims(self) -> bool: ...
 
     def check_model(self, name: str) -> str:
         """A sentence on `provider/model`. Raises `NoKey`, and other `UserError`s."""
-        ...
 
     async def models(self) -> Sequence[tuple[str, str]]: ...
 
@@ -53,7 +50,6 @@ class SessionOpener(Protocol):
 
     def attach(self, text: str, session: Session, *, typed: str) -> tuple[Block, ...]:
         """A prompt with the files that its typed part names."""
-        ...
 
     def describe(self, topic: Topic) -> str: ...
 
@@ -102,7 +98,6 @@ class Sessions(Protocol):
 
     async def open(self, request: OpenRequest) -> OpenSession:
         """Raises `UserError`."""
-        ...
 
 
 class OpenerHost:

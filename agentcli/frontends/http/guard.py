@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -60,16 +60,15 @@ def failed(error: UserError) -> Response:
 class Bucket:
     """Lets `per_minute` requests through in a minute, as many of them at once as that is in ten seconds."""
 
-    def __init__(self, per_minute: float, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, per_minute: float) -> None:
         self._rate = per_minute / 60
         self._most = max(1.0, self._rate * 10)
         self._left = self._most
-        self._now = now
-        self._at = now()
+        self._at = time.monotonic()
 
     def wait_s(self) -> float:
         """Take one, and give 0; or give the seconds until there is one."""
-        now = self._now()
+        now = time.monotonic()
         self._left = min(self._most, self._left + (now - self._at) * self._rate)
         self._at = now
         if self._left >= 1:

@@ -14,16 +14,7 @@ from msgspec import Meta, Struct
 from starlette.requests import ClientDisconnect, Request
 
 from agentcli.frontends.http.guard import Refused
-from agentcli.frontends.json_forms.input import (
-    CONTROLS,
-    ClientTools,
-    Control,
-    Media,
-    Message,
-    Say,
-    check_request,
-    json_in,
-)
+from agentcli.frontends.json_forms import input as json_input
 from agentcli.llm.provider import ToolSpec
 from agentcli.version import __version__
 
@@ -57,21 +48,21 @@ class NewMessage(Struct, frozen=True, forbid_unknown_fields=True):
     once, however often it is sent.
     """
 
-    content: str | tuple[Media, ...]
+    content: str | tuple[json_input.Media, ...]
     mode: Literal["prompt", "steer", "follow_up"] = "prompt"
     tools: tuple[ToolSpec, ...] = ()
     stream_id: Annotated[str, Meta(max_length=128)] = ""
 
     @property
-    def message(self) -> Message:
-        return Message(self.content)
+    def message(self) -> json_input.Message:
+        return json_input.Message(self.content)
 
 
 class TakeOver(Struct, frozen=True, tag="take_over"):
     """Have the program that has the session open end, and go on with it here."""
 
 
-Op = Control | TakeOver
+Op = json_input.Control | TakeOver
 
 
 class Health(Struct, frozen=True):
@@ -170,11 +161,12 @@ async def body_of(request: Request) -> bytes:
 def parsed(body: bytes, form: Any) -> Any:
     """Return the body as a `form`. Raises `Refused` that says what was expected."""
     try:
-        given = msgspec.convert(json_in(body or b"{}"), form)
-        for part in (Say(given.message), ClientTools(given.tools)) if isinstance(given, NewMessage) else (given,):
-            check_request(part)
+        given = msgspec.convert(json_input.json_in(body or b"{}"), form)
+        is_message = isinstance(given, NewMessage)
+        for part in (json_input.Say(given.message), json_input.ClientTools(given.tools)) if is_message else (given,):
+            json_input.check_request(part)
     except (ValueError, RecursionError) as error:
-        types = f" The type of an op is one of {', '.join((*CONTROLS, 'take_over'))}." if form is Op else ""
+        types = f" The type of an op is one of {', '.join((*json_input.CONTROLS, 'take_over'))}." if form is Op else ""
         raise Refused(400, "invalid", f"{str(error).rstrip('.')}.{types}") from error
     return given
 

@@ -47,7 +47,6 @@ _TRY_FOR_S = 8.0  # an owner that died is known after its lease
 Answer = Callable[[Request], Awaitable[Response]]
 Handler = TypeVar("Handler", bound=Callable[[Any, Request], Awaitable[Response]])
 
-
 _OPERATIONS: list[tuple[forms.Operation, Callable[[Any, Request], Awaitable[Response]]]] = []
 _SESSION = "/v1/sessions/{session_id}"
 
@@ -105,8 +104,7 @@ class Routes:
             raise Refused(403, "user", f"This token begins sessions of {token.user_id} alone.")
         cwd = await asyncio.to_thread(working_folder, given.cwd) if given.cwd else self._cwd
         user_id = token.user_id or given.user_id
-        mode, name = given.permission_mode, given.name
-        wanted = OpenRequest(cwd=cwd, model=given.model, mode=mode, name=name, user_id=user_id)
+        wanted = OpenRequest(cwd=cwd, model=given.model, mode=given.permission_mode, name=given.name, user_id=user_id)
         session_id = await self._hosting.create(wanted)
         return json_answer(forms.Begun(session_id), 201, {"Location": f"/v1/sessions/{session_id}"})
 
@@ -223,9 +221,8 @@ class Routes:
         if given := request.headers.get("last-event-id") or request.query_params.get("after"):
             after = int(given) if given.isdecimal() and len(given) < 19 else -1  # what is no id of ours is not known
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(
-            stream_events(self._hosting, info.id, after), media_type="text/event-stream", headers=headers
-        )
+        events = stream_events(self._hosting, info.id, after)
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     @_operation("GET", "/v1/usage", _USAGE, answer=dict[str, Any], query={"days": int, "session": str})
     async def _usage(self, request: Request) -> Response:
@@ -236,8 +233,8 @@ class Routes:
 
 
 def _fields(info: SessionInfo) -> dict[str, Any]:
-    fields = structs.asdict(info)
-    return {"session_id": fields.pop("id"), **fields}
+    names = ("cwd", "name", "title", "last_prompt", "created", "updated", "entries", "user_id")
+    return {"session_id": info.id, **{name: getattr(info, name) for name in names}}
 
 
 def _number(request: Request, name: str, otherwise: int, *, most: int) -> int:

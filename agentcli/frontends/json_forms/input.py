@@ -184,7 +184,7 @@ def _request_in(data: Any) -> Say | Control:
         case {"type": "control", "subtype": str(subtype)} if subtype in CONTROLS:
             request = msgspec.convert({**data, "type": subtype}, Control)
         case {"type": "control"}:
-            raise ValueError("this control has no subtype that is known")
+            raise ValueError("the subtype is missing or unknown")
         case _:
             raise ValueError("this is neither a user message nor a control")
     check_request(request)

@@ -22,36 +22,28 @@ class TerminalOpener(SessionOpener, Protocol):
 
     async def first(self, terminal: TerminalActions) -> Session:
         """The session that the command line means; asks which model when none is set up. Raises `UserError`."""
-        ...
 
     def known_models(self) -> Sequence[tuple[str, str]]:
         """The models of the table as `provider/model`, with a note on each."""
-        ...
 
     async def ask_key(self, terminal: TerminalActions, provider: str = "") -> str:
         """Ask for a key of a provider, or of one the person chooses. Gives a sentence on it, empty without a key."""
-        ...
 
     def forget_key(self, provider: str) -> str:
         """Remove a key that was kept or typed; gives a sentence on it. Raises `UserError`."""
-        ...
 
     def cold_read_usd(self, model: str, tokens: int) -> float | None:
         """What a prompt of so many tokens costs where the model's cache does not hold it; None if it has no cache."""
-        ...
 
     @property
     def project(self) -> str:
         """The name of the project's folder."""
-        ...
 
     def introduction(self) -> tuple[str, Sequence[str]]:
         """The program and its folder in one line, and the instruction files it has read there."""
-        ...
 
     def branch(self) -> str:
         """The branch checked out where the session runs; empty without one."""
-        ...
 
 
 class TerminalActions(Protocol):
@@ -59,64 +51,50 @@ class TerminalActions(Protocol):
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         """Let the person pick one of (label, detail), by its index; None when they leave."""
-        ...
 
     async def choose_setting(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool
     ) -> Picked | None:
         """None where there is no picker. Raises `NothingChosen` when the person leaves it."""
-        ...
 
     async def ask_secret(self, question: str) -> str | None:
         """Take text that is neither shown nor stored; None when nothing was typed."""
-        ...
 
     async def ask_words(self, question: str) -> str | None:
         """Take an answer in the person's words; None when they leave it."""
-        ...
 
     async def run_outside(self, arguments: Sequence[str]) -> int:
         """Run a program that has the terminal to itself; gives its exit code."""
-        ...
 
     async def edit(self, text: str) -> str | None:
         """The text as the person's editor left it; None where none can be shown. Raises `UserError`."""
-        ...
 
     def run_own(self, command: str, *, to_model: bool) -> None:
         """Start a shell command of the person's own in the session; returns at once."""
-        ...
 
     def put_into_input(self, text: str) -> None: ...
 
     def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
         """Return prompts that the model never got; for a command, the line that was typed."""
-        ...
 
     def ask_approval(self, request: ApprovalRequested) -> None:
         """Ask the person; the answer is submitted to the session when it comes."""
-        ...
 
     def forget_approval(self, call_id: str) -> None:
         """Withdraw a question that was settled otherwise."""
-        ...
 
     def session_opened(self) -> None:
         """Show another session from now on; questions of the one before are withdrawn."""
-        ...
 
     def changed(self) -> None:
         """Draw again soon."""
-        ...
 
     def turn_ended(self, why: str) -> None:
         """`why` is "done", "failed" or "interrupted"."""
-        ...
 
     def status_changed(self) -> None: ...
 
     def idle(self) -> None:
         """Take the next prompt: a command is done and nothing runs."""
-        ...
 
     def leave(self) -> None: ...
