@@ -31,7 +31,7 @@ from agentcli.frontends.terminal.output.status_line import StatusCommand
 from agentcli.frontends.terminal.output.tool_views import Folded
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs.own_terminal import lend_terminal
-from agentcli.frontends.terminal.programs.pager import edit_text, keys_are_not_ours
+from agentcli.frontends.terminal.programs.pager import edit_text, run_program
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalOpener
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
 from agentcli.frontends.terminal.unfolding import UNFOLD_LINES, Unfolding
@@ -212,11 +212,9 @@ class TerminalApp:
     def forget_approval(self, call_id: str) -> None:
         self._asking.forget_approval(call_id)
 
-    async def run_outside(self, arguments: Sequence[str]) -> int:
+    async def run_outside(self, arguments: Sequence[str]) -> None:
         async with self._console.hand_over():
-            process = await asyncio.create_subprocess_exec(*arguments)
-            with keys_are_not_ours():
-                return await process.wait()
+            await run_program(arguments)
 
     async def edit(self, text: str) -> str | None:
         async with self._console.hand_over():

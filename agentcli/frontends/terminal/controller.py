@@ -31,6 +31,7 @@ from agentcli.errors import NoKey, UserError
 from agentcli.frontends.run_end import ended_jobs, named, running_jobs
 from agentcli.frontends.session_opener import OpenerHost, open_after
 from agentcli.frontends.terminal.command_runner import CommandRunner
+from agentcli.frontends.terminal.input.missing_files import missing_files
 from agentcli.frontends.terminal.input.pastes import Pastes
 from agentcli.frontends.terminal.output.replay import replay
 from agentcli.frontends.terminal.output.status_line import Status
@@ -231,6 +232,9 @@ class TerminalController(OpenerHost):
             if found is None:
                 content = pastes.in_place(self._opener.attach(text, self.session, typed=shown))
                 self._say(content, shown=shown, queue=queue)
+                if missing := missing_files(shown, self.session.snapshot().workspace.cwd):
+                    names = ", ".join(f"@{name}" for name in missing)
+                    self.view.line(f"Not found: {names}. The message is sent as it is.", "warning")
                 return
             command, argument = found
             self.view.typed(shown)

@@ -89,7 +89,7 @@ class KeyActions:
             self._close_keys()
         elif not self.composer.text.strip():
             self.controller.go_on()
-        elif not self.composer.names.holds_back(self.buffer.text):
+        else:
             shown, text, pastes = self.composer.take()
             self.console.begin_inserting()
             self.controller.submit(text.strip(), pastes, shown=shown.strip(), queue=queue)
@@ -208,7 +208,6 @@ class KeyActions:
         self.composer.area.replace_text("")
 
     def _clear(self) -> None:
-        self.composer.names.forget()
         self.composer.remember()
         self.composer.area.set_text("")
 

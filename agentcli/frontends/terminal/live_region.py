@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from agentcli.agent.todo import todo_items
-from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.approval.asking import ROWS_BESIDE, Asking
 from agentcli.frontends.terminal.approval.panel import marked_cell
 from agentcli.frontends.terminal.console import HINT, Console
@@ -28,8 +26,7 @@ MOST_TASKS = 5  # rows of the list while a turn runs
 class LiveRegion:
     """Gives the status line and the input their rows first; the rest takes the room that is left.
 
-    Above the input stand the cards that are open: the keys, a warning about file names, the to-do list. A list to
-    choose from takes their place.
+    Above the input stand the cards that are open: the keys, the to-do list. A list to choose from takes their place.
     """
 
     console: Console
@@ -86,9 +83,6 @@ class LiveRegion:
 
     def _card_rows(self, columns: int) -> list[Row]:
         rows = self._key_rows(columns) if self.shows_keys else []
-        if warning := self.composer.names.warning(self.composer.area.buffer.text):
-            told = textwrap.wrap(printable(warning), max(1, columns))
-            rows += [clipped([("warning", row)], columns) for row in told]
         if self.shows_todo:
             rows += self._todo_rows(columns) or [[("muted", "  The to-do list is empty.")]]
         elif self.controller.is_busy and not self.asking.is_open:

@@ -19,6 +19,7 @@ from agentcli.frontends.run_end import ignore_hangups
 from agentcli.frontends.terminal.approval.panel import ApprovalPanel
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.programs.pager import run_program
 from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.frontends.terminal.text.text_width import first_rows, rows_of
@@ -273,11 +274,11 @@ class PlainTerminal:
         self._view.line("A key is not typed here, where it would be seen: agentcli login PROVIDER keeps one.")
         return None
 
-    async def run_outside(self, arguments: Sequence[str]) -> int:
+    async def run_outside(self, arguments: Sequence[str]) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(self._stdin)
         try:
-            return await (await asyncio.create_subprocess_exec(*arguments)).wait()
+            await run_program(arguments)
         finally:
             loop.add_reader(self._stdin, self._read)
 

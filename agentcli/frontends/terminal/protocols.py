@@ -63,8 +63,8 @@ class TerminalActions(Protocol):
     async def ask_words(self, question: str) -> str | None:
         """Take an answer in the person's words; None when they leave it."""
 
-    async def run_outside(self, arguments: Sequence[str]) -> int:
-        """Run a program that has the terminal to itself; gives its exit code."""
+    async def run_outside(self, arguments: Sequence[str]) -> None:
+        """Run a program that has the terminal to itself."""
 
     async def edit(self, text: str) -> str | None:
         """The text as the person's editor left it; None where none can be shown. Raises `UserError`."""

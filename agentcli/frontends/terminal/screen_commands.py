@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import re
 import shutil
@@ -20,6 +19,7 @@ from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.text.theme import background_of, own_codes, palette_for
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
+from agentcli.settings.short_program import run_short_program
 from agentcli.settings.terminal import THEMES
 
 THEMES_IN_WORDS = {
@@ -30,6 +30,7 @@ THEMES_IN_WORDS = {
     "ansi": "the terminal's own sixteen colours",
     "none": "no colours",
 }
+CLIPBOARD_TIME_LIMIT_S = 2.0
 LONGEST_OSC_52 = 74_000  # bytes of text: xterm takes 100,000 of base64
 _CODE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
 # Programs that copy their stdin; where there is none (ssh), OSC 52 reaches the clipboard.
@@ -123,7 +124,7 @@ async def _copy(text: str, console: Console) -> str:
     is_short = len(text.encode()) <= LONGEST_OSC_52
     if is_short:
         console.raw(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07")
-    if not await _to_clipboard(text, console.environment) and not is_short:
+    if not await _write_clipboard(text, console.environment) and not is_short:
         raise UserError("That is more than a terminal takes for its clipboard: /export writes it to a file.")
     return f"Copied {len(text):,} characters as they were written."
 
@@ -172,22 +173,17 @@ def _answer(host: CommandHost, number: int) -> str:
     return answers[-number]
 
 
-async def _to_clipboard(text: str, environment: Mapping[str, str]) -> bool:
+async def _write_clipboard(text: str, environment: Mapping[str, str]) -> bool:
     """True if a program took the text."""
-    for command in _CLIPBOARDS:
-        if shutil.which(command[0], path=environment.get("PATH")):
-            process = await asyncio.create_subprocess_exec(
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.DEVNULL,
-                start_new_session=True,
+    for name, *arguments in _CLIPBOARDS:
+        if program := shutil.which(name, path=environment.get("PATH")):
+            end = await run_short_program(
+                (program, *arguments),
+                timeout_s=CLIPBOARD_TIME_LIMIT_S,
+                max_bytes=0,
+                environment=environment,
+                stdin=text.encode(),
             )
-            try:
-                async with asyncio.timeout(2):
-                    await process.communicate(text.encode())
-            except (TimeoutError, BrokenPipeError):
-                pass  # xclip stays to serve the selection
-            if process.returncode in (0, None):
+            if end.exit_code == 0:
                 return True
     return False

@@ -19,7 +19,6 @@ from agentcli.frontends.terminal.input.images import clipboard_image, image_path
 from agentcli.frontends.terminal.input.key_names import KeyLabels
 from agentcli.frontends.terminal.input.pastes import Pastes, Sent, clean
 from agentcli.frontends.terminal.input.prompt import PromptArea
-from agentcli.frontends.terminal.input.unknown_files import NameCheck
 from agentcli.frontends.terminal.programs.pager import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
@@ -52,7 +51,6 @@ class Composer:
     ) -> None:
         self.area = area
         self.pastes = Pastes()
-        self.names = NameCheck(typing.folder, typing.home, typing.files.paths_like, send_key=labels.first("send"))
         self._drafts = typing.drafts
         self.history = typing.history
         self._recalled = 0  # the history's entry on show, 1 for the newest; 0 for none

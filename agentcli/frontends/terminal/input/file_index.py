@@ -8,32 +8,34 @@ import itertools
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from contextlib import aclosing
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 
 from agentcli.errors import ToolError
+from agentcli.settings.short_program import run_short_program
 from agentcli.tools.ripgrep import find_rg
 
-ListFiles = Callable[[], AsyncGenerator[Sequence[str], None]]  # paths of files, in batches as they are found
-
-MOST_PATHS = 500_000
-LONGEST_QUERY = 200  # characters
+MAX_LISTED_BYTES = 64 * 1024 * 1024  # of paths
+MAX_QUERY_CHARS = 200
 FRESH_S = 10.0  # a new mention looks again at files that were listed longer ago
 FIRST_LISTING_S = 1.0  # that a query waits for the first listing
 LISTING_TIME_LIMIT_S = 60.0
-MOST_COMPARED = 50_000  # paths, for one that is like a name
+MAX_ENTRIES = 10_000  # of a folder outside the project
 _BLOCK_PATHS = 1_500  # searched between two looks at the event loop: a millisecond or two
+
+Rank = tuple[int, tuple[int, str]]  # the tier, 0 for the best; the place among the paths of a tier
 
 
 class FileIndex:
     """The paths of a project's files and folders, listed at the first query; folders end in a slash."""
 
-    def __init__(self, list_files: ListFiles, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, list_files: Callable[[], Awaitable[Sequence[str]]], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._list_files = list_files
         self._clock = clock
         self._blocks: list[str] | None = None  # paths ordered by length, each ending in a newline
-        self._narrowed: tuple[str, list[str]] | None = None  # a query, and the blocks that hold all its matches
         self._listing: asyncio.Task[None] | None = None
         self._listed_at = float("-inf")
         self._query = ""
@@ -48,68 +50,33 @@ class FileIndex:
         """
         self._searches += 1
         search = self._searches
-        if not query or not (query.startswith(self._query) or self._query.startswith(query)):
-            self._narrowed = None
-            self._refresh_when_old()
+        is_new = not query or not (query.startswith(self._query) or self._query.startswith(query))
         self._query = query
-        if self._blocks is None:
+        if is_new or self._blocks is None:
             self._refresh_when_old()
-            await self._first_listing()
-        if self._blocks is None or len(query) > LONGEST_QUERY or "\n" in query:
+        if self._blocks is None and self._listing is not None:
+            await asyncio.wait([self._listing], timeout=FIRST_LISTING_S)
+        if len(query) > MAX_QUERY_CHARS or "\n" in query:
             return []
         pattern = _Pattern(query)
-
-        def goes_on() -> bool:
-            return search == self._searches and is_wanted()
-
-        if (not query or query.endswith("/")) and (children := await self._children(pattern, limit, goes_on)):
-            return children
-        return await self._best(pattern, limit, goes_on)
-
-    def paths_like(self, name: str) -> list[str]:
-        """Listed paths whose last part has nearly the letters of `name`; none in a very large project."""
-        blocks = self._blocks or []
-        if len(blocks) * _BLOCK_PATHS > MOST_COMPARED:
-            return []
-        letters = set(name.lower())
-        return [path for block in blocks for path in block.splitlines() if _is_like(path, name, letters)]
+        searched = [pattern.entries, pattern.matches] if not query or query.endswith("/") else [pattern.matches]
+        for ranked in searched:
+            best: list[tuple[Rank, str]] = []
+            for block in self._blocks or ():
+                if search != self._searches or not is_wanted():
+                    return []
+                best = heapq.nsmallest(limit, [*best, *ranked(block)])
+                if len(best) == limit and best[-1][0][0] == 0:
+                    break  # the paths of the blocks that follow are longer
+                await asyncio.sleep(0)
+            if best:
+                return [path for _, path in best]
+        return []
 
     async def aclose(self) -> None:
         if self._listing is not None and not self._listing.done():
             self._listing.cancel()
             await asyncio.wait([self._listing])
-
-    async def _children(self, pattern: _Pattern, limit: int, goes_on: Callable[[], bool]) -> list[str]:
-        children: list[str] = []
-        for block in self._blocks or ():
-            if not goes_on():
-                return []
-            children = heapq.nsmallest(limit, [*children, *pattern.children_in(block)], key=_as_listed)
-            await asyncio.sleep(0)
-        return children
-
-    async def _best(self, pattern: _Pattern, limit: int, goes_on: Callable[[], bool]) -> list[str]:
-        """Paths come in order of length, so that once the best tier is full nothing better can follow."""
-        all_blocks = self._blocks or []
-        blocks = all_blocks
-        if self._narrowed is not None and pattern.query.startswith(self._narrowed[0]):
-            blocks = self._narrowed[1]
-        tiers: tuple[list[str], ...] = ([], [], [], [])
-        matching: list[str] = []
-        searched = 0
-        for block in blocks:
-            if not goes_on():
-                return []
-            searched += 1
-            if found := pattern.matches_in(block):
-                matching.append("\n".join(found) + "\n")
-                _sort_into(tiers, found, pattern, limit)
-                if len(tiers[0]) >= limit:
-                    break
-            await asyncio.sleep(0)
-        if goes_on() and self._blocks is all_blocks:
-            self._narrowed = (pattern.query, matching + blocks[searched:])
-        return [path for tier in tiers for path in tier][:limit]
 
     def _refresh_when_old(self) -> None:
         is_listing = self._listing is not None and not self._listing.done()
@@ -117,51 +84,21 @@ class FileIndex:
             self._listing = asyncio.get_running_loop().create_task(self._list())
 
     async def _list(self) -> None:
-        gathered = _Gathered()
         try:
-            async with asyncio.timeout(LISTING_TIME_LIMIT_S), aclosing(self._list_files()) as batches:
-                async for batch in batches:
-                    gathered.add(batch)
-                    if gathered.count >= MOST_PATHS:
-                        break
-        except (OSError, ToolError, TimeoutError):
-            pass  # offer the paths found so far; completion is no reason to disturb the person
-        self._blocks = await gathered.blocks()
-        self._narrowed = None
+            files = await self._list_files()
+        except (OSError, ToolError):
+            files = ()  # completion is no reason to disturb the person
+        self._blocks = await asyncio.to_thread(_blocks, files)
         self._listed_at = self._clock()
 
-    async def _first_listing(self) -> None:
-        if self._listing is not None:
-            await asyncio.wait([self._listing], timeout=FIRST_LISTING_S)
 
-
-async def ripgrep_files(root: Path) -> AsyncGenerator[list[str], None]:
-    """The files below `root` that no ignore rule hides, relative to it. Raises `ToolError` without ripgrep."""
+async def ripgrep_files(root: Path) -> Sequence[str]:
+    """List the files below `root` that no ignore rule hides, relative to it. Raises `ToolError` and `OSError`."""
     argv = [find_rg(), "--no-config", "--no-messages", "--no-require-git", "--files", "--hidden", "--null"]
-    process = await asyncio.create_subprocess_exec(
-        *argv,
-        "--glob=!.git",
-        cwd=root,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        start_new_session=True,
+    end = await run_short_program(
+        [*argv, "--glob=!.git"], timeout_s=LISTING_TIME_LIMIT_S, max_bytes=MAX_LISTED_BYTES, cwd=root
     )
-    assert process.stdout is not None
-    try:
-        rest = b""
-        while chunk := await process.stdout.read(65_536):
-            *names, rest = (rest + chunk).split(b"\0")
-            yield _showable(names)
-    finally:
-        if process.returncode is None:
-            process.kill()
-        while await process.stdout.read(65_536):  # until the pipe is empty `wait` does not return
-            pass
-        await process.wait()
-
-
-MOST_LISTED = 10_000  # names of a folder outside the project
+    return await asyncio.to_thread(_split_names, end.stdout)
 
 
 def leads_out(query: str) -> bool:
@@ -178,98 +115,73 @@ def paths_elsewhere(query: str, root: Path, home: Path, limit: int = 12) -> list
         return [f"{query}/"]
     typed, _, name = query.rpartition("/")
     folder = home / typed[2:] if query.startswith("~/") else root / f"{typed}/"
-    ignores_case = not any(letter.isupper() for letter in name)
-    found: list[tuple[bool, tuple[bool, str], str]] = []
+    ignores_case = name == name.lower()
+    found: list[tuple[bool, tuple[int, str], str]] = []
     try:
         with os.scandir(folder) as entries:
-            for entry in itertools.islice(entries, MOST_LISTED):
+            for entry in itertools.islice(entries, MAX_ENTRIES):
                 compared = entry.name.lower() if ignores_case else entry.name
                 if name not in compared or entry.name.startswith(".") > name.startswith("."):
                     continue
                 path = f"{typed}/{entry.name}" + ("/" if Path(entry).is_dir() else "")
-                if path != query and _is_showable(path):
-                    found.append((not compared.startswith(name), _as_listed(path), path))
+                if path != query and not _UNSHOWABLE.search(os.fsencode(path).decode(errors="replace")):
+                    found.append((not compared.startswith(name), _listed_place(path), path))
     except OSError:
         pass  # no folder, or none that can be read: nothing to offer
     return [path for _, _, path in heapq.nsmallest(limit, found)]
 
 
 # A name with a quotation mark cannot be written as a mention, and one with control characters not be shown.
-_NOT_SHOWABLE = re.compile('[\x01-\x1f\x7f-\x9f"\ufffd]')
+_UNSHOWABLE = re.compile('[\x01-\x1f\x7f-\x9f"\ufffd]')
 
 
-def _is_showable(path: str) -> bool:
-    return not _NOT_SHOWABLE.search(os.fsencode(path).decode(errors="replace"))
+def _split_names(listed: bytes) -> Sequence[str]:
+    names = listed.decode(errors="replace").split("\0")[:-1]
+    return [name for name in names if not _UNSHOWABLE.search(name)]
 
 
-def _showable(names: list[bytes]) -> list[str]:
-    text = b"\0".join(names).decode(errors="replace")
-    paths = text.split("\0") if text else []
-    if _NOT_SHOWABLE.search(text):
-        return [path for path in paths if not _NOT_SHOWABLE.search(path)]
-    return paths
-
-
-class _Gathered:
-    """Paths by length while they are listed, with the folders they are in."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._by_length: dict[int, list[str]] = {}
-        self._folders: set[str] = set()
-
-    def add(self, files: Sequence[str]) -> None:
-        self._add_all(files)
-        for folder in {path.rpartition("/")[0] for path in files} - self._folders:
-            while folder and folder not in self._folders:
-                self._folders.add(folder)
-                self._add_all((f"{folder}/",))
-                folder = folder.rpartition("/")[0]
-
-    def _add_all(self, paths: Iterable[str]) -> None:
-        by_length = self._by_length
-        for path in paths:
-            by_length.setdefault(len(path), []).append(path)
-            self.count += 1
-
-    async def blocks(self) -> list[str]:
-        blocks: list[str] = []
-        held: list[str] = []
-        for length in sorted(self._by_length):
-            held += sorted(self._by_length.pop(length))
-            while len(held) >= _BLOCK_PATHS:
-                blocks.append("\n".join(held[:_BLOCK_PATHS]) + "\n")
-                del held[:_BLOCK_PATHS]
-                await asyncio.sleep(0)
-        return [*blocks, "\n".join(held) + "\n"] if held else blocks
+def _blocks(files: Sequence[str]) -> list[str]:
+    """The files and their folders in order of length."""
+    folders: set[str] = set()
+    for folder in {path.rpartition("/")[0] for path in files}:
+        while folder and f"{folder}/" not in folders:
+            folders.add(f"{folder}/")
+            folder = folder.rpartition("/")[0]
+    by_length: defaultdict[int, list[str]] = defaultdict(list)  # sorting all at once would hold up the event loop
+    for path in itertools.chain(files, folders):
+        by_length[len(path)].append(path)
+    paths = [path for length in sorted(by_length) for path in sorted(by_length[length])]
+    return ["\n".join(paths[at : at + _BLOCK_PATHS]) + "\n" for at in range(0, len(paths), _BLOCK_PATHS)]
 
 
 class _Pattern:
     """A compiled query. Its expressions match every line of a block, with a group for those that fit."""
 
     def __init__(self, query: str) -> None:
-        self.query = query
-        self.ignores_case = not any(letter.isupper() for letter in query)
+        self._query = query
+        self._ignores_case = query == query.lower()
         # Letters stand for themselves, which `re` looks for fastest; the second branch takes lines that do not match.
         in_order = "".join(rf"[^{letter}\n]*{letter}" for letter in map(re.escape, query))
         self._letters = re.compile(rf"({in_order})[^\n]*\n|[^\n]*\n")
-        self._children = re.compile(rf"({re.escape(query)}[^/\n]+)/?\n|[^\n]*\n")
+        self._entries = re.compile(rf"({re.escape(query)}[^/\n]+)/?\n|[^\n]*\n")
         self._folders = re.compile("(?:^|/)" + "[^/]*/".join(map(re.escape, query.split("/"))))
 
-    def matches_in(self, block: str) -> list[str]:
-        return self._lines(self._letters, block)
+    def entries(self, block: str) -> Iterator[tuple[Rank, str]]:
+        """The contents of the folder that the query names."""
+        return (((1, _listed_place(path)), path) for path in self._lines(self._entries, block))
 
-    def children_in(self, block: str) -> list[str]:
-        return self._lines(self._children, block)
+    def matches(self, block: str) -> Iterator[tuple[Rank, str]]:
+        lines = self._lines(self._letters, block)
+        return (((self._tier(path), (len(path), path)), path) for path in lines if path != self._query)
 
     def _lines(self, expression: re.Pattern[str], block: str) -> list[str]:
-        found = expression.findall(block.lower() if self.ignores_case else block)
+        found = expression.findall(block.lower() if self._ignores_case else block)
         return [path for path, match in zip(block.split("\n"), found, strict=False) if match] if any(found) else []
 
-    def tier(self, path: str) -> int:
-        """The rank of a match: 0 is best. Of a query with slashes, each part can be the beginning of a name."""
-        query = self.query
-        if self.ignores_case:
+    def _tier(self, path: str) -> int:
+        """Of a query with slashes, each part can be the beginning of a name."""
+        query = self._query
+        if self._ignores_case:
             path = path.lower()
         if "/" in query:
             if path.startswith(query) or f"/{query}" in path:
@@ -281,21 +193,7 @@ class _Pattern:
         return 3 if query not in path else 1 if path.find(query, name) >= 0 else 2
 
 
-def _is_like(path: str, name: str, letters: set[str]) -> bool:
-    last = path.rstrip("/").rpartition("/")[2]
-    stem = last if "." in name else last.partition(".")[0] or last
-    return abs(len(stem) - len(name)) <= 2 and len(letters ^ set(stem.lower())) <= 3
-
-
-def _sort_into(tiers: Sequence[list[str]], paths: list[str], pattern: _Pattern, limit: int) -> None:
-    for path in paths:
-        if path != pattern.query:
-            tier = tiers[pattern.tier(path)]
-            if len(tier) < limit:
-                tier.append(path)
-
-
-def _as_listed(path: str) -> tuple[bool, str]:
+def _listed_place(path: str) -> tuple[int, str]:
     """The order of names in a folder, hidden ones last."""
     name = path.rstrip("/").rpartition("/")[2].lower()
-    return name.startswith("."), name
+    return int(name.startswith(".")), name

@@ -8,7 +8,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agentcli.errors import UserError
@@ -25,8 +25,10 @@ async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
     for command in (environment.get("PAGER", ""), *_PAGERS):
         argv = _argv(command, environment)
         # Colours in the text are shown by a `less` that $PAGER names too; git has the same default.
-        if argv and await _run(argv, {"LESS": "R", **environment}, data) is not None:
-            return True
+        if argv:
+            with suppress(OSError):
+                await run_program(argv, {"LESS": "R", **environment}, data)
+                return True
     return False
 
 
@@ -45,9 +47,11 @@ async def edit_text(text: str, environment: Mapping[str, str], suffix: str = ".m
             file = Path(folder) / f"prompt{suffix}"
             file.touch(mode=0o600)
             file.write_bytes(text.encode(errors="replace"))
-            code = await _run([*argv, str(file)], environment)
-            if code is None:
-                raise UserError(f"The editor {command!r} could not be started: set $EDITOR to one that is installed.")
+            try:
+                code = await run_program([*argv, str(file)], environment)
+            except OSError as error:
+                message = f"The editor {command!r} could not be started: set $EDITOR to one that is installed."
+                raise UserError(message) from error
             if code != 0:
                 return text
             return file.read_bytes().decode(errors="replace").replace("\r\n", "\n").removesuffix("\n")
@@ -65,16 +69,17 @@ def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
     return [program, *arguments] if program else []
 
 
-async def _run(argv: Sequence[str], environment: Mapping[str, str], data: bytes | None = None) -> int | None:
-    """The exit code; None when it could not be started. It stays in our process group, so that Ctrl-Z stops both."""
+async def run_program(
+    argv: Sequence[str], environment: Mapping[str, str] | None = None, data: bytes | None = None
+) -> int | None:
+    """Run a program that has the terminal, with `data` for its input; gives its exit code. Raises `OSError`.
+
+    It stays in our process group, so that Ctrl-Z stops both.
+    """
+    stdin = None if data is None else asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*argv, env=environment, stdin=stdin)
     try:
-        process = await asyncio.create_subprocess_exec(
-            *argv, env=environment, stdin=None if data is None else asyncio.subprocess.PIPE
-        )
-    except OSError:
-        return None
-    try:
-        with keys_are_not_ours():
+        with _keys_are_not_ours():
             await process.communicate(data)
     finally:
         if process.returncode is None:
@@ -84,7 +89,7 @@ async def _run(argv: Sequence[str], environment: Mapping[str, str], data: bytes 
 
 
 @contextmanager
-def keys_are_not_ours() -> Iterator[None]:
+def _keys_are_not_ours() -> Iterator[None]:
     """Ctrl-C and Ctrl-\\ reach every process of the terminal; meanwhile they are meant for the other one.
 
     A program that is started while a signal is ignored ignores it too: start it before.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -27,8 +27,8 @@ COMMANDS = [
 ]
 
 
-async def files() -> AsyncGenerator[Sequence[str], None]:
-    yield ["main.py", "src/app.py", "src/my app.py", "a folder/x.py", "it's.py"]
+async def files() -> Sequence[str]:
+    return ["main.py", "src/app.py", "src/my app.py", "a folder/x.py", "it's.py"]
 
 
 def arguments(name: str, typed: str) -> Iterable[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -36,11 +36,9 @@ class Listing:
         self.paths = list(paths)
         self.times = 0
 
-    async def __call__(self) -> AsyncGenerator[Sequence[str], None]:
+    async def __call__(self) -> Sequence[str]:
         self.times += 1
-        for start in range(0, len(self.paths), 1_000):
-            await asyncio.sleep(0)
-            yield self.paths[start : start + 1_000]
+        return list(self.paths)
 
 
 def with_index(paths: Sequence[str], use: Callable[[FileIndex], Awaitable[list[str]]]) -> list[str]:
@@ -208,14 +206,13 @@ def test_a_query_that_is_not_wanted_any_more_gives_nothing() -> None:
 
 @pytest.mark.parametrize("error", [ToolError("ripgrep is missing"), OSError("no such folder")])
 def test_files_that_cannot_be_listed_are_none(error: Exception) -> None:
-    async def broken() -> AsyncGenerator[Sequence[str], None]:
-        yield ["seen.py"]
+    async def broken() -> Sequence[str]:
         raise error
 
     async def run() -> list[str]:
         return await FileIndex(broken).match("s")
 
-    assert asyncio.run(run()) == ["seen.py"]
+    assert asyncio.run(run()) == []
 
 
 def test_ripgrep_lists_hidden_files_and_no_ignored_ones(tmp_path: Path) -> None:
@@ -224,10 +221,7 @@ def test_ripgrep_lists_hidden_files_and_no_ignored_ones(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     (tmp_path / ".gitignore").write_text("out/\n")
 
-    async def run() -> list[str]:
-        return [path async for batch in ripgrep_files(tmp_path) for path in batch]
-
-    assert sorted(asyncio.run(run())) == [".gitignore", ".hidden/x", "a.py", "sub/b c.py", "é.txt"]
+    assert sorted(asyncio.run(ripgrep_files(tmp_path))) == [".gitignore", ".hidden/x", "a.py", "sub/b c.py", "é.txt"]
 
 
 def test_a_listing_that_goes_on_is_ended_with_the_index(tmp_path: Path) -> None:
@@ -239,20 +233,6 @@ def test_a_listing_that_goes_on_is_ended_with_the_index(tmp_path: Path) -> None:
         await asyncio.sleep(0)
         await index.aclose()
         assert await asking == []
-
-    asyncio.run(asyncio.wait_for(run(), 10))
-
-
-@pytest.mark.slow
-def test_a_listing_that_is_left_early_ends_though_its_pipe_is_full(tmp_path: Path) -> None:
-    for number in range(3_000):
-        (tmp_path / f"{'a' * 200}{number}").touch()
-
-    async def run() -> None:
-        listing = ripgrep_files(tmp_path)
-        await anext(listing)
-        await asyncio.sleep(0.1)
-        await listing.aclose()
 
     asyncio.run(asyncio.wait_for(run(), 10))
 
