@@ -44,11 +44,11 @@ class LiveRegion:
     def draw(self, columns: int, most: int) -> Frame:
         status = [self._status_row(columns)] if most > 2 else []
         room = most - len(status)
-        live, unfinished = self.controller.view.live, self.console.screen.held_text
+        live = self.controller.view.live
         if self.asking.hides_input:
             panel = self._panel_rows(columns, room)
             most = min(room - len(panel), ROWS_BESIDE) if self.asking.takes_approval_keys else room - len(panel)
-            above = live.rows(columns, most, unfinished=unfinished)
+            above = live.rows(columns, most)
             picker = self.asking.picking.picker
             row, column = (0, picker.cursor) if picker is not None else marked_cell(panel)
             return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
@@ -57,7 +57,7 @@ class LiveRegion:
         input_rows, (row, column) = area.rows(columns, max(1, min(room - len(panel), max(3, most // 2))))
         room -= len(input_rows) + len(panel)
         menu = area.menu_rows(columns, room)
-        above = [*live.rows(columns, room - len(menu), unfinished=unfinished), *panel]
+        above = [*live.rows(columns, room - len(menu)), *panel]
         return Frame([*above, *input_rows, *menu, *status], (len(above) + row, column))
 
     def placeholder(self) -> str:

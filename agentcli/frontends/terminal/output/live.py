@@ -116,8 +116,8 @@ class Live:
         waits = bool(self.asked) and len(self.asked) >= len(self.calls)
         return bool(self.commands) or (self.is_busy and not waits)
 
-    def rows(self, columns: int, most: int, *, unfinished: str = "") -> list[Row]:
-        """At most `most` rows, the least important left out first. `unfinished` is text not yet printed."""
+    def rows(self, columns: int, most: int) -> list[Row]:
+        """At most `most` rows, the least important left out first."""
         if most < 1:
             return []
         queue = self._queue_rows(columns, max(1, most // 2))
@@ -126,7 +126,7 @@ class Live:
         room -= len(status)
         calls = self._call_rows(columns, room) if room > 0 else []
         room -= len(calls)
-        pending = unfinished + (self.answer.pending if self.answer else "")
+        pending = self.answer.pending if self.answer else ""
         if len(pending) < SHORT_TEXT and "\n" not in pending:
             pending = ""  # half a word that comes and goes would only be restless
         text = wrapped_tail(pending, columns, min(TAIL_ROWS, room)) if room > 0 and pending else []

@@ -1,9 +1,9 @@
 """Draws the screen: a transcript that is only ever appended to, and below it a live region that is redrawn.
 
-All moves are relative to the cursor, which stays in the input; nothing above the region is ever rewritten. New text is
-written behind the text before it, so that the terminal itself wraps long lines; the region is pushed down by inserted
-rows, or, when much arrives at once, erased and drawn again. Codes are those of ECMA-48 and DEC's VT102; a line end goes
-out as a bare newline, of which the terminal driver makes return and newline.
+All moves are relative to the cursor, which stays in the input; nothing above the region is ever rewritten. A line is
+written once it is whole, so that the terminal itself wraps it; until then it is drawn in the region's first rows. The
+region is pushed down by inserted rows, or, when much arrives at once, erased and drawn again. Codes are those of
+ECMA-48 and DEC's VT102; a line end goes out as a bare newline, of which the terminal driver makes return and newline.
 """
 
 from __future__ import annotations
@@ -21,10 +21,16 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.renderer import Renderer
 from prompt_toolkit.styles import DummyStyle
 
-from agentcli.frontends.terminal.output.moves import down, to_column, up, vertical
-from agentcli.frontends.terminal.output.transcript import Transcript
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, plain
-from agentcli.frontends.terminal.text.text_width import advance, is_unsure, row_width, width
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, merged, plain
+from agentcli.frontends.terminal.text.text_width import (
+    advance,
+    is_unsure,
+    row_width,
+    rows_of,
+    width,
+    with_spaces,
+    wrapped_tail,
+)
 from agentcli.frontends.terminal.text.theme import Theme
 
 BRACKETED_PASTE, FOCUS_EVENTS, SYNCHRONIZED = 2004, 1004, 2026
@@ -44,6 +50,46 @@ class Frame(Struct, frozen=True):
     cursor: tuple[int, int]
 
 
+class Transcript:
+    """Text that waits for the next frame: whole lines, and the beginning of one that has no end yet."""
+
+    def __init__(self) -> None:
+        self._lines: list[Fragment] = []
+        self._unfinished: list[Fragment] = []
+        self._column = 0
+
+    def print(self, fragments: Sequence[Fragment]) -> None:
+        """Add text; tabs become the spaces up to their stop."""
+        for roles, text in fragments:
+            text, self._column = with_spaces(text, self._column)
+            lines, end, rest = text.rpartition("\n")
+            if end:
+                self._lines += [*self._unfinished, (roles, lines + end)]
+                self._unfinished = []
+            if rest:
+                self._unfinished.append((roles, rest))
+
+    @property
+    def at_line_start(self) -> bool:
+        return not self._unfinished
+
+    def take_lines(self) -> list[Fragment]:
+        lines, self._lines = self._lines, []
+        return lines
+
+    def unfinished_rows(self, columns: int, most: int) -> list[Row]:
+        """The end of the line that has no end yet, as a terminal wraps it."""
+        self._unfinished = merged(self._unfinished)
+        texts = wrapped_tail(plain(self._unfinished), columns, most) if self._unfinished and most > 0 else []
+        roles = [role for role, text in self._unfinished for _ in text]
+        at = len(roles) - sum(map(len, texts))
+        rows: list[Row] = []
+        for text in texts:
+            rows.append(merged(list(zip(roles[at:], text, strict=False))))
+            at += len(text)
+        return rows
+
+
 class Screen(Renderer):
     """prompt_toolkit's renderer, replaced: `draw_region` gives the rows for a size (columns, most rows)."""
 
@@ -60,7 +106,7 @@ class Screen(Renderer):
         self._draw_region = draw_region
         self._reflows = reflows(environment)
         self.synchronizes = False  # until the terminal says so
-        self._transcript = Transcript(theme)
+        self._transcript = Transcript()
         self._rows: list[Row] = []
         self._row = self._column = 0
         self._size = Size(rows=0, columns=0)
@@ -73,11 +119,6 @@ class Screen(Renderer):
     def print(self, fragments: Sequence[Fragment]) -> None:
         """Add to the transcript with the next frame."""
         self._transcript.print(fragments)
-
-    @property
-    def held_text(self) -> str:
-        """The end of the transcript that waits for the end of its line."""
-        return self._transcript.held_text
 
     @property
     def at_line_start(self) -> bool:
@@ -93,14 +134,19 @@ class Screen(Renderer):
             return
         self._fit()
         self._switch_modes(on=True)
-        self._show(self._draw_region(self._size.columns, max(1, self._size.rows - 2)))
+        columns, most = self._size.columns, max(1, self._size.rows - 2)
+        unfinished = self._transcript.unfinished_rows(columns, most // 2)
+        frame = self._draw_region(columns, most - len(unfinished))
+        row, column = frame.cursor
+        self._show([*unfinished, *map(list, frame.rows)], (len(unfinished) + row, column))
         self.output.flush()
 
     def finish(self) -> None:
         """Write all of the transcript, take the region away and leave the cursor at the start of a line."""
         self._fit()
-        self._transcript.finish_line()
-        self._show(Frame([], (0, 0)), is_last=True)
+        if not self.at_line_start:
+            self.print([("", "\n")])
+        self._show([], (0, 0))
         self.reset()
 
     def erase(self, leave_alternate_screen: bool = True) -> None:
@@ -114,13 +160,8 @@ class Screen(Renderer):
         self._resized_at = 0.0
         size = self.output.get_size()
         if self._rows:
-            above, wraps = self._rows_above_cursor(size.columns)
-            if wraps or above + 1 >= size.rows:
-                self._transcript.start_line()  # the row above the region may have left the window
-            self._write([up(above), ERASE_BELOW])
+            self._write([up(self._rows_above_cursor(size.columns)), ERASE_BELOW])
         self._rows, self._row, self._column = [], 0, 0
-        if size.columns != self._size.columns:
-            self._transcript.resize(size.columns, reflows=self._reflows)
         self._size = size
         self._switch_modes(on=False)
         self.output.flush()
@@ -131,7 +172,6 @@ class Screen(Renderer):
 
     def reset(self, _scroll: bool = False, leave_alternate_screen: bool = True) -> None:
         super().reset(_scroll, leave_alternate_screen)
-        self._transcript.start_line()
         self._rows, self._row, self._column = [], 0, 0
         self._switch_modes(on=False)
         self.output.flush()
@@ -141,54 +181,39 @@ class Screen(Renderer):
 
     # Drawing
 
-    def _show(self, frame: Frame, *, is_last: bool = False) -> None:
-        if self._size.rows < 2:
-            self._transcript.start_line()  # the region's row is all there is in the window
-        text = self._transcript.take(is_last=is_last)
-        rows = [list(row) for row in frame.rows]
+    def _show(self, rows: list[Row], cursor: tuple[int, int]) -> None:
         before = len(self._rows)
-        if not text:
-            out = self._redraw_changed(rows, frame.cursor) if rows or before else []
-        elif text == [("", "\n")] and self._transcript.tail is not None:  # ends the line and shows nothing
-            self._transcript.start_line()
-            out = self._redraw_changed(rows, frame.cursor)
-        else:
-            to_tail = self._transcript.go_to_tail(self._size.columns)
-            painted, begun = self._transcript.written(text, self._size.columns)
+        if lines := self._transcript.take_lines():
+            begun = rows_of(lines, self._size.columns)
             room = self._size.rows - before - 1
             # A region that shrinks as text comes stays at its place only when both happen in one go.
-            if 0 < before <= len(rows) and begun <= min(room, LONGEST_INSERT) and not _unsure(text):
-                out = self._insert(painted, begun, to_tail)
-                out += self._redraw_changed(rows, frame.cursor)
+            if 0 < before <= len(rows) and begun <= min(room, LONGEST_INSERT) and not _unsure(lines):
+                out = [*self._insert(lines, begun), *self._redraw_changed(rows, cursor)]
             else:
-                out = self._redraw_all(painted, to_tail, rows, frame.cursor)
-        if self.synchronizes and (text or len(out) > 8):
+                out = self._redraw_all(lines, rows, cursor)
+        else:
+            out = self._redraw_changed(rows, cursor) if rows or before else []
+        if self.synchronizes and (lines or len(out) > 8):
             out = [f"\x1b[?{SYNCHRONIZED}h", *out, f"\x1b[?{SYNCHRONIZED}l"]
         self._write(out)
 
-    def _insert(self, text: str, begun: int, to_tail: list[str]) -> list[str]:
-        """Text behind the transcript's end, the region moved down by the rows it begins."""
+    def _insert(self, lines: list[Fragment], begun: int) -> list[str]:
+        """Lines above the region, which is moved down by the rows that they take."""
         height = len(self._rows)
-        out = []
-        if begun:
-            below = height - 1 - self._row
-            out += [down(below), "\r", "\n" * begun, up(height - 1 + begun), f"\x1b[{begun}L"]
-        if to_tail:
-            out += [up(1 if begun else self._row + 1), *to_tail]
-        return [*out, text, down(1 + self._row), to_column(self._column)]
+        roles, last = lines[-1]
+        text = self._theme.paint([*lines[:-1], (roles, last.removesuffix("\n"))])
+        return [
+            *(down(height - 1 - self._row), "\r", "\n" * begun, up(height - 1 + begun), f"\x1b[{begun}L"),
+            *(text, down(1 + self._row), to_column(self._column)),
+        ]
 
-    def _redraw_all(self, text: str, to_tail: list[str], rows: list[Row], cursor: tuple[int, int]) -> list[str]:
+    def _redraw_all(self, lines: list[Fragment], rows: list[Row], cursor: tuple[int, int]) -> list[str]:
         out = [up(self._row), ERASE_BELOW] if self._rows else []
-        if to_tail:
-            out += [up(1), *to_tail]
-        out += [text, "\n"]
-        out.append("\n".join(self._painted(row) for row in rows))
+        out += [self._theme.paint(lines), "\n".join(self._painted(row) for row in rows)]
         self._rows = rows
+        self._row, self._column = cursor
         if rows:
-            self._row, self._column = cursor
             out += [up(len(rows) - 1 - self._row), to_column(self._column)]
-        else:
-            self._row = self._column = 0
         return out
 
     def _redraw_changed(self, rows: list[Row], cursor: tuple[int, int]) -> list[str]:
@@ -220,13 +245,10 @@ class Screen(Renderer):
         if len(before) > len(rows):
             out += [vertical(len(rows) - at), ERASE_BELOW]
             at, column = len(rows), 0
-        if rows:
-            if at != cursor[0] or column != cursor[1]:
-                out += [vertical(cursor[0] - at), to_column(cursor[1])]
-            self._row, self._column = cursor
-        else:
-            self._row = self._column = 0
+        if rows and (at != cursor[0] or column != cursor[1]):
+            out += [vertical(cursor[0] - at), to_column(cursor[1])]
         self._rows = rows
+        self._row, self._column = cursor
         return out
 
     def _painted(self, row: Row) -> str:
@@ -259,17 +281,16 @@ class Screen(Renderer):
         if self.output.get_size() != self._size:
             self.erase()
 
-    def _rows_above_cursor(self, columns: int) -> tuple[int, bool]:
-        """The region's rows above the cursor in a window of so many columns, and whether any of its rows wraps there.
+    def _rows_above_cursor(self, columns: int) -> int:
+        """The region's rows above the cursor in a window of so many columns.
 
         Rather too few than too many: above is the transcript.
         """
         if columns == self._size.columns or not self._reflows:
-            return self._row, False
-        texts = [plain(row) for row in self._rows]
-        wraps = [advance(0, text, columns)[0] for text in texts]
-        wraps_before_cursor, _ = advance(0, _through(texts[self._row], self._column), columns)
-        return self._row + sum(wraps[: self._row]) + wraps_before_cursor, any(wraps)
+            return self._row
+        texts = [plain(row) for row in self._rows[: self._row + 1]]
+        texts[-1] = _through(texts[-1], self._column)
+        return self._row + sum(advance(0, text, columns)[0] for text in texts)
 
     def _switch_modes(self, *, on: bool) -> None:
         if self._modes_are_on != on:
@@ -280,6 +301,23 @@ class Screen(Renderer):
     def _write(self, parts: Sequence[str]) -> None:
         if text := "".join(parts):
             self.output.write_raw(text)
+
+
+def up(rows: int) -> str:
+    return f"\x1b[{rows}A" if rows > 1 else "\x1b[A" if rows == 1 else ""
+
+
+def down(rows: int) -> str:
+    return f"\x1b[{rows}B" if rows > 1 else "\x1b[B" if rows == 1 else ""
+
+
+def vertical(rows: int) -> str:
+    """Down, or up for a negative number."""
+    return down(rows) if rows > 0 else up(-rows)
+
+
+def to_column(column: int) -> str:
+    return f"\x1b[{column + 1}G" if column else "\r"
 
 
 def reflows(environment: Mapping[str, str]) -> bool:

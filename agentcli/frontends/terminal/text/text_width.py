@@ -122,7 +122,7 @@ def wrapped_tail(text: str, columns: int, most_rows: int) -> list[str]:
     while lines and len(rows) < most_rows:
         line, _ = with_spaces(lines.pop())
         # Whole rows are left out, so that those that stay do not move as the line grows.
-        out = max(0, len(line) // columns - 2 * most_rows) * columns
+        out = max(0, len(line) // columns - 2 * most_rows) * columns if line.isascii() else 0
         rows = _rows_of(line[out:], columns) + rows
     return rows[len(rows) - most_rows :] if len(rows) > most_rows else rows
 

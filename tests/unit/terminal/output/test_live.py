@@ -46,17 +46,16 @@ class Held:
     ),
     st.one_of(st.integers(1, 4), st.integers(1, 300)),
     st.integers(-1, 20),
-    TEXT,
 )
-def test_rows_fit_any_window_whatever_they_say(live: Live, columns: int, most: int, unfinished: str) -> None:
-    rows = live.rows(columns, most, unfinished=unfinished)
+def test_rows_fit_any_window_whatever_they_say(live: Live, columns: int, most: int) -> None:
+    rows = live.rows(columns, most)
     assert len(rows) <= max(0, most)
     assert all(row_width(row) <= columns for row in rows)
     assert not any("\n" in plain(row) or "\t" in plain(row) for row in rows)
 
 
-def shown(live: Live, columns: int = 60, most: int = 10, unfinished: str = "") -> list[str]:
-    return [plain(row) for row in live.rows(columns, most, unfinished=unfinished)]
+def shown(live: Live, columns: int = 60, most: int = 10) -> list[str]:
+    return [plain(row) for row in live.rows(columns, most)]
 
 
 def test_a_running_call_shows_its_title_time_and_tail() -> None:
@@ -95,8 +94,8 @@ def test_the_queue_stays_when_room_is_short() -> None:
 
 
 def test_text_that_is_not_printed_yet_is_shown_above_it() -> None:
-    live = Live(turn_since=time.monotonic(), answer=Held(" and the rest of what has arrived so far"))
-    assert shown(live, columns=30, unfinished="A line")[:2] == ["A line and the rest of what ha", "s arrived so far"]
+    live = Live(turn_since=time.monotonic(), answer=Held("A line and the rest of what has arrived so far"))
+    assert shown(live, columns=30)[:2] == ["A line and the rest of what ha", "s arrived so far"]
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 4])
