@@ -24,8 +24,7 @@ from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.mcp.config import server_specs, told_server
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.frontends.printable import exposed
-from agentcli.frontends.terminal.text.fragments import Fragment, plain
-from agentcli.frontends.terminal.text.text_width import first_rows, rows_of
+from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.check import setting_type

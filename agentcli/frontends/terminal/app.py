@@ -15,25 +15,24 @@ from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.approval.picker import Picker
-from agentcli.frontends.terminal.console import Console
+from agentcli.frontends.terminal.console import Console, Notifier
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.first_lines import FirstLines
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.composer import Composer, Typing
-from agentcli.frontends.terminal.input.key_names import KeyLabels
+from agentcli.frontends.terminal.input.keyboard import KeyLabels
 from agentcli.frontends.terminal.key_actions import KeyActions
 from agentcli.frontends.terminal.keys import key_bindings
 from agentcli.frontends.terminal.live_region import LiveRegion
 from agentcli.frontends.terminal.output.live import TICK_S
-from agentcli.frontends.terminal.output.notify import Notifier
 from agentcli.frontends.terminal.output.screen import Frame
-from agentcli.frontends.terminal.output.status_line import StatusCommand
 from agentcli.frontends.terminal.output.tool_views import Folded
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs.own_terminal import lend_terminal
 from agentcli.frontends.terminal.programs.pager import edit_text, run_program
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalOpener
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
+from agentcli.frontends.terminal.status import StatusCommand
 from agentcli.frontends.terminal.unfolding import UNFOLD_LINES, Unfolding
 from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings

@@ -11,23 +11,24 @@ import io
 import logging
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from typing import Any, Protocol
 
 from prompt_toolkit.application import Application, in_terminal
+from prompt_toolkit.buffer import Buffer
 from prompt_toolkit.enums import EditingMode
 from prompt_toolkit.key_binding import DynamicKeyBindings, KeyBindings, KeyPressEvent
 from prompt_toolkit.key_binding.vi_state import InputMode
 from prompt_toolkit.output.vt100 import Vt100_Output
 
+from agentcli.frontends.printable import printable
 from agentcli.frontends.run_end import ignore_hangups
 from agentcli.frontends.terminal.input.keyboard import QUESTIONS, TerminalInput
 from agentcli.frontends.terminal.input.prompt import PromptArea
-from agentcli.frontends.terminal.output.hint import Hint
 from agentcli.frontends.terminal.output.screen import Frame, Screen
-from agentcli.frontends.terminal.text.fragments import Fragment, Row
-from agentcli.frontends.terminal.text.text_width import clipped
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped
 from agentcli.frontends.terminal.text.theme import Theme
 
 FRAME_S = 1 / 30  # between frames while something changes
@@ -320,3 +321,76 @@ class Console:
                 yield
             finally:
                 self._outside = None
+
+
+class Hint:
+    """One hint at a time. Without a condition it lasts until the input changes."""
+
+    def __init__(self, buffer: Buffer, changed: Callable[[], None]) -> None:
+        self._buffer = buffer
+        self._changed = changed
+        buffer.on_text_changed += self._drop_when_over
+        self._text = ""
+        self._until = 0.0
+        self._holds: Callable[[], bool] = lambda: True
+
+    @property
+    def text(self) -> str:
+        return self._text if time.monotonic() < self._until and self._holds() else ""
+
+    def show(self, text: str, seconds: float = 4.0, *, holds: Callable[[], bool] | None = None) -> None:
+        """Show a text for so many seconds at most, and only while it `holds`."""
+        before = self._buffer.text
+        self._text, self._until = printable(text), time.monotonic() + seconds
+        self._holds = holds or (lambda: self._buffer.text == before)
+        self._changed()
+        asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
+
+    def _drop_when_over(self, _: Buffer) -> None:
+        """Forget a hint that no longer holds, so that the same input does not bring it back."""
+        if not self._holds():
+            self._text = ""
+
+
+class Notifier:
+    """Sends notifications through `write` while the window has not the focus."""
+
+    def __init__(self, write: Callable[[str], None], how: str, environment: Mapping[str, str]) -> None:
+        self._write = write
+        self._how = how
+        self._environment = environment
+        self.has_focus: bool | None = None  # until the terminal says so
+
+    def notify(self, text: str, *, is_urgent: bool = False) -> None:
+        is_away = self.has_focus is False or (is_urgent and self.has_focus is None)
+        if is_away and (codes := notification(text, self._how, self._environment)):
+            self._write(codes)
+
+
+def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
+    """The bytes of a desktop notification (OSC 9: iTerm2, kitty, WezTerm, Ghostty; OSC 777: rxvt, VTE), or a bell."""
+    words = " ".join(printable(text).replace(";", ",").split())[:200]
+    kind = _kind(environment) if how == "auto" else how
+    match kind:
+        case "osc9":
+            return _through_tmux(f"\x1b]9;{words}\x07", environment)
+        case "osc777":
+            return _through_tmux(f"\x1b]777;notify;agentcli;{words}\x07", environment)
+        case "bell":
+            return "\x07"
+        case _:
+            return ""
+
+
+def _kind(environment: Mapping[str, str]) -> str:
+    program = environment.get("TERM_PROGRAM", "")
+    if program in ("iTerm.app", "WezTerm", "ghostty") or environment.get("KITTY_WINDOW_ID"):
+        return "osc9"
+    return "osc777" if environment.get("VTE_VERSION") else "bell"
+
+
+def _through_tmux(sequence: str, environment: Mapping[str, str]) -> str:
+    """Wrap a sequence so that tmux passes it on (its option allow-passthrough)."""
+    if not environment.get("TMUX"):
+        return sequence
+    return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"

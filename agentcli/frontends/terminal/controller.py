@@ -34,10 +34,9 @@ from agentcli.frontends.terminal.command_runner import CommandRunner
 from agentcli.frontends.terminal.input.missing_files import missing_files
 from agentcli.frontends.terminal.input.pastes import Pastes
 from agentcli.frontends.terminal.output.replay import replay
-from agentcli.frontends.terminal.output.status_line import Status
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalActions, TerminalOpener
-from agentcli.frontends.terminal.session_status import SessionStatus
+from agentcli.frontends.terminal.status import SessionStatus, Status
 from agentcli.frontends.terminal.word_questions import WordQuestions
 from agentcli.llm.messages import Block, Text
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from agentcli.agent.snapshot import SessionSnapshot
 from agentcli.frontends.printable import printable, with_tilde
 from agentcli.frontends.terminal.console import Console
-from agentcli.frontends.terminal.output.status_line import mode_label, short_model
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.protocols import TerminalOpener
+from agentcli.frontends.terminal.status import mode_label, short_model
 from agentcli.frontends.terminal.text.wrapping import wrapped
 
 

@@ -17,7 +17,7 @@ from agentcli.frontends.terminal.approval.picker import Picker
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
-from agentcli.frontends.terminal.input.key_names import KeyLabels
+from agentcli.frontends.terminal.input.keyboard import KeyLabels
 from agentcli.frontends.terminal.live_region import LiveRegion
 from agentcli.frontends.terminal.output.live import Live, said
 from agentcli.frontends.terminal.unfolding import Unfolding

@@ -12,7 +12,7 @@ from prompt_toolkit.keys import Keys
 
 from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.input.composer import Composer
-from agentcli.frontends.terminal.input.key_names import sequence
+from agentcli.frontends.terminal.input.keyboard import sequence
 from agentcli.frontends.terminal.key_actions import KeyActions
 
 CHORD_S = 2.0  # within which the second of two keys has to come

@@ -11,12 +11,11 @@ from agentcli.frontends.terminal.approval.panel import marked_cell
 from agentcli.frontends.terminal.console import HINT, Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
-from agentcli.frontends.terminal.input.key_names import KeyLabels
+from agentcli.frontends.terminal.input.keyboard import KeyLabels
 from agentcli.frontends.terminal.output.screen import Frame
-from agentcli.frontends.terminal.output.status_line import StatusCommand, status_row
 from agentcli.frontends.terminal.output.tool_views import todo_lines
-from agentcli.frontends.terminal.text.fragments import Row
-from agentcli.frontends.terminal.text.text_width import clipped
+from agentcli.frontends.terminal.status import StatusCommand, status_row
+from agentcli.frontends.terminal.text.fragments import Row, clipped
 from agentcli.tools.builtin.arguments import TodoItem
 
 MOST_TASKS = 5  # rows of the list while a turn runs

@@ -21,8 +21,7 @@ from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs.pager import run_program
 from agentcli.frontends.terminal.protocols import TerminalOpener
-from agentcli.frontends.terminal.text.fragments import Fragment
-from agentcli.frontends.terminal.text.text_width import first_rows, rows_of
+from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, rows_of
 from agentcli.frontends.terminal.text.theme import Theme
 from agentcli.llm.messages import Block
 

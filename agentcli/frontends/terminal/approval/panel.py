@@ -10,8 +10,15 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import Rule, escaped
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.diff import diff_fragments
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, plain
-from agentcli.frontends.terminal.text.text_width import clipped, row_width, with_spaces, wrapped_tail
+from agentcli.frontends.terminal.text.fragments import (
+    Fragment,
+    Row,
+    clipped,
+    plain,
+    row_width,
+    with_spaces,
+    wrapped_tail,
+)
 from agentcli.frontends.terminal.text.wrapping import wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.summary import LONGEST_SUBJECT, call_title

@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 
 from agentcli.agent.commands.command import Picked
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.text.fragments import Row
-from agentcli.frontends.terminal.text.text_width import clipped, width
+from agentcli.frontends.terminal.text.fragments import Row, clipped, width
 
 MOST_SHOWN = 8
 LEFT_TO_DETAILS = 12  # columns, with the marks at the start of a row and the gap between the columns

@@ -16,8 +16,7 @@ from prompt_toolkit.layout.screen import Screen as Cells
 from prompt_toolkit.layout.screen import WritePosition
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.terminal.text.fragments import Row
-from agentcli.frontends.terminal.text.text_width import clipped, width
+from agentcli.frontends.terminal.text.fragments import Row, clipped, width
 
 MENU_ROWS = 6
 

@@ -21,10 +21,13 @@ from prompt_toolkit.output import Output
 from prompt_toolkit.renderer import Renderer
 from prompt_toolkit.styles import DummyStyle
 
-from agentcli.frontends.terminal.text.fragments import Fragment, Row, merged, plain
-from agentcli.frontends.terminal.text.text_width import (
+from agentcli.frontends.terminal.text.fragments import (
+    Fragment,
+    Row,
     advance,
     is_unsure,
+    merged,
+    plain,
     row_width,
     rows_of,
     width,

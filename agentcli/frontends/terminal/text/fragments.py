@@ -1,8 +1,11 @@
-"""Pieces of text with the roles they play on the screen."""
+"""Pieces of text with the roles they play on the screen, and the cells that a terminal needs for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
+
+from wcwidth import wcwidth
 
 Fragment = tuple[str, str]
 """`(roles, text)`: role names separated by spaces, `""` for plain text; `"\\n"` in the text ends a line."""
@@ -34,3 +37,153 @@ def merged(fragments: list[Fragment]) -> list[Fragment]:
     if run:
         result.append((current, "".join(run)))
     return result
+
+
+# Characters on whose width terminals disagree: joiners, variation selectors, soft hyphens, flags, skin tones, jamo, the
+# spacing marks of Brahmic and other scripts, and characters that Unicode 16 made wide.
+# Among them are all that wcwidth 0.9 and glibc measure differently.
+_UNSURE = re.compile(
+    "[\u00ad\u0900-\u0dff\u0f00-\u109f\u1160-\u11ff\u1700-\u17ff\u1900-\u1cff\u200b-\u200f\u2028\u2029\u2060-\u206f"
+    "\u2630-\u2637\u268a-\u268f\u302e\u302f\u3164\u3248-\u324f\ua800-\ua8ff\ua930-\ua95f\ua980-\uabff\ud7b0-\ud7ff"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U00011000-\U00011fff\U00016f00-\U00016fff\U0001d165-\U0001d172\U0001d300-\U0001d37f"
+    "\U0001f1e6-\U0001f1ff\U0001f3fb-\U0001f3ff\U000e0000-\U000e0fff]"
+)
+TAB = 8
+LONGEST_SEEN = 10_000  # characters of a text of which only the end is shown
+
+
+def is_unsure(text: str) -> bool:
+    """True if a terminal may count other cells for this text than `width` does."""
+    return not text.isascii() and _UNSURE.search(text) is not None
+
+
+def width(text: str) -> int:
+    """Cells of a text without line ends."""
+    if text.isascii():
+        return len(text)
+    return sum(max(0, wcwidth(character)) for character in text)
+
+
+def advance(column: int, text: str, columns: int) -> tuple[int, int]:
+    """The rows that writing `text` (no line ends) from `column` on begins by wrapping, and the new column.
+
+    A column equal to `columns` is the terminal's pending wrap: the row is full, the next one has not begun.
+    """
+    if text.isascii():
+        end = column + len(text)
+        if end <= columns:
+            return 0, end
+        rows = (end - 1) // columns
+        return rows, end - rows * columns
+    rows = 0
+    for character in text:
+        cells = min(max(0, wcwidth(character)), columns)
+        if column + cells > columns:
+            rows, column = rows + 1, 0
+        column += cells
+    return rows, column
+
+
+def rows_of(fragments: Iterable[Fragment], columns: int) -> int:
+    """Count the rows of a window that whole lines take."""
+    lines = "".join(text for _, text in fragments).removesuffix("\n").split("\n")
+    return sum(1 + advance(0, line, max(1, columns))[0] for line in lines)
+
+
+def first_rows(fragments: Sequence[Fragment], columns: int, most: int) -> tuple[list[Fragment], list[Fragment]]:
+    """Return the beginning of whole lines that takes at most so many rows of a window, ending in a line end; the rest.
+
+    Where terminals disagree on the width of a character it counts as wide, so that nothing is pushed out of sight.
+    """
+    row = column = 0
+    for number, (roles, text) in enumerate(fragments):
+        for position, character in enumerate(text):
+            if character == "\n":
+                begins, row, column = row, row + 1, 0
+            else:
+                cells = min(2 if is_unsure(character) else max(0, wcwidth(character)), columns)
+                if column + cells > columns:
+                    row, column = row + 1, 0
+                begins, column = row, column + cells
+            if begins >= most:
+                shown = [*fragments[:number], (roles, text[:position])]
+                is_whole = "".join(part for _, part in shown).endswith("\n")
+                rest = [(roles, text[position:]), *fragments[number + 1 :]]
+                return shown if is_whole else [*shown, ("", "\n")], rest
+    return list(fragments), []
+
+
+def clipped(fragments: Iterable[Fragment], columns: int) -> list[Fragment]:
+    """One row: cut at `columns` cells with an ellipsis, nothing after a line end, tabs as single spaces."""
+    row: list[Fragment] = []
+    for roles, text in fragments:
+        text, end, _ = text.replace("\t", " ").partition("\n")
+        if text:
+            row.append((roles, text))
+        if end:
+            break
+    if row_width(row) <= columns:
+        return row
+    cut: list[Fragment] = []
+    left = columns - 1
+    for roles, text in row:
+        fits = _fitting(text, left)
+        if len(fits) < len(text):
+            return [*cut, (roles, f"{fits}…")] if columns > 0 else []
+        cut.append((roles, text))
+        left -= width(text)
+    return cut
+
+
+def _fitting(text: str, cells: int) -> str:
+    if text.isascii():
+        return text[: max(0, cells)]
+    for position, character in enumerate(text):
+        cells -= max(0, wcwidth(character))
+        if cells < 0:
+            return text[:position]
+    return text
+
+
+def wrapped_tail(text: str, columns: int, most_rows: int) -> list[str]:
+    """The last rows of a text as a terminal would wrap it; looks only at as much of its end as can be shown."""
+    rows: list[str] = []
+    lines = text[-LONGEST_SEEN:].rstrip("\n").split("\n")
+    while lines and len(rows) < most_rows:
+        line, _ = with_spaces(lines.pop())
+        # Whole rows are left out, so that those that stay do not move as the line grows.
+        out = max(0, len(line) // columns - 2 * most_rows) * columns if line.isascii() else 0
+        rows = _rows_of(line[out:], columns) + rows
+    return rows[len(rows) - most_rows :] if len(rows) > most_rows else rows
+
+
+def _rows_of(line: str, columns: int) -> list[str]:
+    rows, row, column = [], "", 0
+    for character in line:
+        cells = max(0, wcwidth(character))
+        if cells > columns:
+            character, cells = "…", 1
+        if column + cells > columns and row:
+            rows.append(row)
+            row, column = "", 0
+        row += character
+        column += cells
+    return [*rows, row]
+
+
+def with_spaces(text: str, column: int = 0) -> tuple[str, int]:
+    """Tabs as the spaces up to their stop, for text that goes on at a column of its line; and the column behind it."""
+    parts: list[str] = []
+    for number, part in enumerate(text.split("\t")):
+        if number:
+            gap = TAB - column % TAB
+            parts.append(" " * gap)
+            column += gap
+        parts.append(part)
+        _, end, last = part.rpartition("\n")
+        column = width(last) + (0 if end else column)
+    return "".join(parts), column
+
+
+def row_width(row: Sequence[Fragment]) -> int:
+    return sum(width(text) for _, text in row)

@@ -7,8 +7,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from agentcli.frontends.terminal.text.fragments import Fragment, merged
-from agentcli.frontends.terminal.text.text_width import advance, width, with_spaces
+from agentcli.frontends.terminal.text.fragments import Fragment, advance, merged, width, with_spaces
 
 UNBOUNDED = 1 << 30  # columns: lines are left for the terminal to break
 

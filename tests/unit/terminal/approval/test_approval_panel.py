@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import Approve
 from agentcli.frontends.terminal.approval.panel import ApprovalPanel
-from agentcli.frontends.terminal.text.fragments import plain
-from agentcli.frontends.terminal.text.text_width import first_rows, row_width, rows_of
+from agentcli.frontends.terminal.text.fragments import first_rows, plain, row_width, rows_of
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.trial import TriedChange
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.input.images import (
+from agentcli.frontends.terminal.input.pastes import (
     LARGEST_IMAGE,
     clipboard_image,
     image_path,

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.input.images import LARGEST_IMAGE
-from agentcli.frontends.terminal.input.pastes import Pastes, Sent, clean
+from agentcli.frontends.terminal.input.pastes import LARGEST_IMAGE, Pastes, Sent, clean
 from agentcli.llm.messages import Base64Source, Image, Text
 from tests.conformance.wire_rules import picture
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.output.notify import notification
+from agentcli.frontends.terminal.console import notification
 
 CHOICES = ("auto", "osc9", "osc777", "bell", "off")
 ENVIRONMENTS = [

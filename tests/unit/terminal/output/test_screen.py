@@ -17,8 +17,7 @@ from prompt_toolkit.output import DummyOutput
 from wcwidth import wcwidth
 
 from agentcli.frontends.terminal.output.screen import Frame, Screen, reflows
-from agentcli.frontends.terminal.text.fragments import Fragment, plain
-from agentcli.frontends.terminal.text.text_width import clipped, width
+from agentcli.frontends.terminal.text.fragments import Fragment, clipped, plain, width
 from agentcli.frontends.terminal.text.theme import PALETTES, ROLES, Theme
 from tests.properties import examples
 

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.frontends.terminal.output.status_line import COMMAND_TIMEOUT_S, Status, custom_status, status_row
-from agentcli.frontends.terminal.text.fragments import plain
-from agentcli.frontends.terminal.text.text_width import row_width
+from agentcli.frontends.terminal.status import COMMAND_TIMEOUT_S, Status, custom_status, status_row
+from agentcli.frontends.terminal.text.fragments import plain, row_width
 from tests.processes import is_running
 
 ENVIRONMENT = {"PATH": "/usr/bin:/bin"}

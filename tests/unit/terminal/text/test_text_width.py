@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import wcwidth
 
-from agentcli.frontends.terminal.text.fragments import plain
-from agentcli.frontends.terminal.text.text_width import (
+from agentcli.frontends.terminal.text.fragments import (
     advance,
     clipped,
     is_unsure,
+    plain,
     row_width,
     width,
     with_spaces,

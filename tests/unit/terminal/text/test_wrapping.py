@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
-from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain
-from agentcli.frontends.terminal.text.text_width import width
+from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain, width
 from agentcli.frontends.terminal.text.wrapping import WordWrap, wrapped
 from tests.properties import examples
 
