@@ -247,7 +247,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     theme = Theme(palette, own, is_true=has_true_colours(config.environment))
     console = Console(theme, config.environment, editing_mode=terminal.editing_mode)
     name, folder = banner(config)
-    console.show_head([[("bold", name), ("muted", f" · {folder}")], [], []])
+    console.head = [[("bold", name), ("muted", f" · {folder}")], [], []]
 
     async def load() -> ConsoleView:
         """Import everything else in a thread, so that typing stays possible."""

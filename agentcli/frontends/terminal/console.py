@@ -36,13 +36,6 @@ ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequ
 SWITCH_S = 0.001  # a key waits for a thread that computes at most so long, not 5 ms
 HINT = "Ask, or describe a change · @ file · / command · ! shell · ? keys"
 
-_VI_MODES = {
-    InputMode.INSERT: "INSERT",
-    InputMode.INSERT_MULTIPLE: "INSERT",
-    InputMode.REPLACE: "REPLACE",
-    InputMode.REPLACE_SINGLE: "REPLACE",
-}
-
 
 class ConsoleView(Protocol):
     """Takes the console over once it is loaded."""
@@ -61,7 +54,7 @@ class ConsoleView(Protocol):
 log = logging.getLogger(__name__)
 
 
-class Stray(io.TextIOBase):
+class _Stray(io.TextIOBase):
     """Sends other code's prints, which would garble the screen, to the log."""
 
     def __init__(self, name: str) -> None:
@@ -80,13 +73,12 @@ class Console:
         self.theme = theme
         self.environment = environment
         self.exit_code = 0
-        self._head: Sequence[Row] = ()
+        self.head: Sequence[Row] = ()  # stands above everything until the first text is printed, which it begins
         self._has_title = False
         self._view: ConsoleView | None = None
         self.early_lines: list[str] = []  # sent before there was a view
         self.early_reports: list[str] = []
         self._frame_timer: asyncio.TimerHandle | None = None
-        self._late_frame: asyncio.TimerHandle | None = None  # once a resized window rests
         self._last_frame = 0.0
         self._failure: BaseException | None = None
         self._first_frame: Callable[[], Awaitable[ConsoleView]] | None = None
@@ -122,7 +114,7 @@ class Console:
         self.raw("\r\x1b[K")  # early typing stands where the first line begins
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self._leave_on_signal, number)
-        with redirect_stdout(Stray("stdout")), redirect_stderr(Stray("stderr")):
+        with redirect_stdout(_Stray("stdout")), redirect_stderr(_Stray("stderr")):
             try:
                 await self.app.run_async(set_exception_handler=False)
             except (OSError, EOFError):  # the terminal is gone
@@ -151,9 +143,8 @@ class Console:
         self.changed()
 
     async def _wind_up(self) -> None:
-        for timer in (self._frame_timer, self._late_frame):
-            if timer is not None:
-                timer.cancel()
+        if self._frame_timer is not None:
+            self._frame_timer.cancel()
         if self._loading is not None and not self._loading.done():
             self._loading.cancel()
             await asyncio.wait([self._loading])
@@ -211,20 +202,12 @@ class Console:
     # Showing
 
     @property
-    def has_head(self) -> bool:
-        return bool(self._head)
-
-    @property
     def at_line_start(self) -> bool:
         return self.screen.at_line_start
 
-    def show_head(self, rows: Sequence[Row]) -> None:
-        """Keep rows above everything until the first text is printed, which they begin."""
-        self._head = rows
-
     def print(self, fragments: Sequence[Fragment], *, is_head: bool = False) -> None:
         """Add to the transcript; with `is_head` in place of the head that is still shown."""
-        head, self._head = self._head, ()
+        head, self.head = self.head, ()
         if head and not is_head:
             self.screen.print([*(part for row in head if row for part in (*row, ("", "\n"))), ("", "\n")])
         self.screen.print(fragments)
@@ -232,16 +215,15 @@ class Console:
 
     def changed(self) -> None:
         """Draw a frame soon; at most thirty a second."""
-        if self.app.is_running and self._frame_timer is None:
-            self._frame_timer = asyncio.get_running_loop().call_at(self._last_frame + FRAME_S, self._draw_now)
+        self._draw_at(self._last_frame + FRAME_S)
 
     def _draw_later(self, seconds: float) -> None:
-        if self.app.is_running and self._late_frame is None:
-            self._late_frame = asyncio.get_running_loop().call_later(seconds, self._draw_late)
+        """Draw once a resized window rests; until then nothing is drawn."""
+        self._draw_at(asyncio.get_running_loop().time() + seconds)
 
-    def _draw_late(self) -> None:
-        self._late_frame = None
-        self.app.invalidate()
+    def _draw_at(self, time_s: float) -> None:
+        if self.app.is_running and self._frame_timer is None:
+            self._frame_timer = asyncio.get_running_loop().call_at(time_s, self._draw_now)
 
     def _draw_now(self) -> None:
         self._frame_timer = None
@@ -274,7 +256,10 @@ class Console:
             return ""
         if self.area.buffer.selection_state is not None:
             return "VISUAL"
-        return _VI_MODES.get(self.app.vi_state.input_mode, "NORMAL")
+        mode = self.app.vi_state.input_mode
+        if mode in (InputMode.INSERT, InputMode.INSERT_MULTIPLE):
+            return "INSERT"
+        return "REPLACE" if mode in (InputMode.REPLACE, InputMode.REPLACE_SINGLE) else "NORMAL"
 
     def begin_inserting(self) -> None:
         """Begin the next text in insert mode, with vi's keys."""
@@ -285,7 +270,7 @@ class Console:
         return self.output.get_size().columns
 
     def _draw(self, columns: int, most: int) -> Frame:
-        head = [clipped(row, columns) for row in self._head[: max(0, most - 3)]]
+        head = [clipped(row, columns) for row in self.head[: max(0, most - 3)]]
         frame = self._draw_below(columns, most - len(head))
         row, column = frame.cursor
         return Frame([*head, *frame.rows], (row + len(head), column)) if head else frame

@@ -31,7 +31,7 @@ class FirstLines:
         program, files = self.opener.introduction()
         name, _, place = program.partition(" · ")
         parts = [self.opener.branch(), short_model(session.model), mode_label(session.mode)]
-        head = [("bold", name)] if self.console.has_head else []
+        head = [("bold", name)] if self.console.head else []
         parts = [part for part in ([place, *parts] if head else parts) if part]
         head.append(("muted", f"{' · ' if head else ''}{' · '.join(parts)}\n"))
         if files:
@@ -44,7 +44,7 @@ class FirstLines:
         self.view.begin_anew()
 
     def warn(self, text: str) -> None:
-        if self.console.has_head:
+        if self.console.head:
             self._warnings.append(text)
         else:
             self.view.line(text, "warning")

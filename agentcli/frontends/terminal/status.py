@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -64,7 +65,8 @@ def status_row(status: Status, columns: int, *, custom: str = "", hint: str = ""
         status = Status()
     if status.context_tokens:
         share = status.context_share
-        used = f"{share:.0%} context" if status.context_window else f"{_thousands(status.context_tokens)} tokens"
+        tokens = f"{status.context_tokens / 1000:.1f}k" if status.context_tokens >= 1000 else f"{status.context_tokens}"
+        used = f"{share:.0%} context" if status.context_window else f"{tokens} tokens"
         parts.append(("warning" if share >= 0.8 else "muted", used))
     if status.cost_usd or status.budget_usd:
         cost = "$?" if status.cost_usd is None else f"${status.cost_usd:.2f}"
@@ -94,10 +96,6 @@ def mode_label(mode: str) -> str:
 def short_model(name: str) -> str:
     """A model's name without its provider."""
     return name.partition("/")[2] or name
-
-
-def _thousands(tokens: int) -> str:
-    return f"{tokens / 1000:.1f}k" if tokens >= 1000 else str(tokens)
 
 
 class StatusCommand:
@@ -154,8 +152,7 @@ class SessionStatus:
         self.status = Status()
         self._session: Session | None = None
         self._context_tokens = 0
-        self._job_timer: asyncio.TimerHandle | None = None
-        self._cold_timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
     def follow(self, session: Session) -> None:
         self._session = session
@@ -172,19 +169,22 @@ class SessionStatus:
             self._context_tokens = context_tokens
         if self._session is None:
             return
-        before, self.status = self.status, self._read(self._session)
+        now = self._session.snapshot()
+        cold_in_s = self._cold_in_s(now)
+        before, self.status = self.status, self._read(now, is_cold=cold_in_s <= 0)
         if self.status != before:
             self._terminal.status_changed()
-        if self.status.jobs and self._job_timer is None:
-            self._job_timer = asyncio.get_running_loop().call_later(JOB_CHECK_S, self._check_jobs)
+            self._terminal.changed()
+        self.close()
+        wait_s = JOB_CHECK_S if self.status.jobs else cold_in_s + 1
+        if 1 < wait_s < math.inf:
+            self._timer = asyncio.get_running_loop().call_later(wait_s, self.refresh)
 
     def close(self) -> None:
-        for timer in (self._job_timer, self._cold_timer):
-            if timer is not None:
-                timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
-    def _read(self, session: Session) -> Status:
-        now = session.snapshot()
+    def _read(self, now: SessionSnapshot, *, is_cold: bool) -> Status:
         return Status(
             model=now.model,
             mode=now.mode,
@@ -198,25 +198,12 @@ class SessionStatus:
             cwd=os.fsencode(now.workspace.cwd).decode(errors="replace"),
             session_id=now.id,
             is_busy=now.is_busy,
-            cold_usd=self._cold_usd(now),
+            cold_usd=self._opener.cold_read_usd(now.model, self._context_tokens) if is_cold else None,
         )
 
-    def _cold_usd(self, now: SessionSnapshot) -> float | None:
-        """What reading a long conversation again costs, from when its cache is gone; until then a timer waits."""
-        if self._cold_timer is not None:
-            self._cold_timer.cancel()
-            self._cold_timer = None
+    def _cold_in_s(self, now: SessionSnapshot) -> float:
+        """How long the provider's cache still holds a long conversation."""
         reply = now.conversation.last_reply
         if reply is None or self._context_tokens < LONG:
-            return None
-        if (left_s := reply.time + TIME_TO_LIVE_S - time.time()) > 0:
-            self._cold_timer = asyncio.get_running_loop().call_later(left_s + 1, self.refresh)
-            return None
-        return self._opener.cold_read_usd(now.model, self._context_tokens)
-
-    def _check_jobs(self) -> None:
-        self._job_timer = None
-        before = self.status.jobs
-        self.refresh()
-        if self.status.jobs != before:
-            self._terminal.changed()
+            return math.inf
+        return reply.time + TIME_TO_LIVE_S - time.time()

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -66,34 +66,25 @@ class ProjectHistory:
             self._store(sent)
 
     def _read(self) -> Iterator[Sent]:
-        try:
-            lines = _tail(self._file).split(b"\n") if self._file is not None else []
-        except OSError:
-            return
+        lines: Sequence[bytes] = ()
+        with suppress(OSError):
+            lines = _tail(self._file).split(b"\n") if self._file is not None else ()
         entries = (sent for line in reversed(lines) if (sent := self._entry(line)) is not None)
-        yield from itertools.islice((sent for sent, _ in itertools.groupby(entries)), MOST_ENTRIES)
+        return itertools.islice((sent for sent, _ in itertools.groupby(entries)), MOST_ENTRIES)
 
     def _store(self, sent: Sent) -> None:
-        if self._file is None:
-            return
-        line = self._line(sent)
-        if len(line) > LONGEST_ENTRY:
-            line = self._line(sent.without_images())
-        if len(line) > LONGEST_ENTRY:
-            return
-        try:
-            make_private_folder(self._file.parent)
-            _append(self._file, line)
-        except OSError:
-            pass
+        lines = (self._line(one) for one in (sent, sent.without_images()))
+        line = next((line for line in lines if len(line) <= LONGEST_ENTRY), b"")
+        if self._file is not None and line:
+            with suppress(OSError):
+                make_private_folder(self._file.parent)
+                _append(self._file, line)
 
     def _line(self, sent: Sent) -> bytes:
         text = sent.text.encode(errors="replace").decode()
         return msgspec.json.encode(_Entry(self._project, text, round(time.time(), 3), sent.pastes)) + b"\n"
 
     def _entry(self, line: bytes) -> Sent | None:
-        if not line.startswith(b"{"):
-            return None
         try:
             entry = msgspec.json.decode(line, type=_Entry)
         except (msgspec.MsgspecError, ValueError):
@@ -129,22 +120,16 @@ def _locked(folder: Path) -> Iterator[bool]:
     """Yields True once locked, False after a while: a process stopped with the lock must not stop this one."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        yield _takes_lock(descriptor)
+        is_locked = False
+        for _ in range(_LOCK_TRIES):
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                is_locked = True
+                break
+            time.sleep(0.005)
+        yield is_locked
     finally:
         os.close(descriptor)
-
-
-def _takes_lock(descriptor: int) -> bool:
-    for _ in range(_LOCK_TRIES):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            time.sleep(0.005)
-        except OSError:  # a file system without locks
-            return False
-        else:
-            return True
-    return False
 
 
 def _ends_with_newline(descriptor: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -32,11 +32,6 @@ class RunningCall:
     rounds: int = 0
     tokens: int = 0
     cost_usd: float = 0.0
-
-    def count(self, tokens: int, cost_usd: float | None) -> None:
-        self.rounds += 1
-        self.tokens += tokens
-        self.cost_usd += cost_usd or 0.0
 
     def spent(self, now: float) -> str:
         """How long it has run, and what a subagent used."""
@@ -96,6 +91,38 @@ class Live:
             call.started += now - since
         if not self.asked and self.turn_since is not None:
             self.turn_since += now - self._waits_since
+
+    def follow_subagent(self, event: Event, title: Callable[[str], str]) -> tuple[str, str] | None:
+        """Keep the row of a subagent up to date, which stands at the call that made it; gives a line to print, if any.
+
+        A subagent in the background has a row of its own, and a line when it ends.
+        """
+        id = event.agent_id
+        call = self.calls.get(self.agents.get(id, ""))
+        match event:
+            case SubagentStarted(_, call_id, _, task):
+                made_by = self.calls.get(call_id)
+                self.agents[id] = call_id if made_by else id
+                since = made_by.started if made_by else time.monotonic()
+                named = title(f"{id}: {' '.join(task.split())}")
+                self.calls[self.agents[id]] = RunningCall("create_subagent", named, since)
+            case ToolStarted(title=doing) if call:
+                call.tail = title(doing)
+            case UsageReported(usage, cost_usd) if call:
+                call.rounds += 1
+                call.tokens += usage.context_tokens
+                call.cost_usd += cost_usd or 0.0
+            case SubagentEnded(end=end, turns=turns):
+                if self.agents.pop(id, "") == id:  # it ran in the background
+                    self.calls.pop(id, None)
+                    return f"{id} {end} after {turns} rounds: /agents show {id}", "muted"
+            case Notice(text):
+                return f"{id}: {text}", "warning"
+            case HookRan(decision="deny", reason=reason):
+                return f"{id}: a hook refused: {reason}", "muted"
+            case _:
+                pass
+        return None
 
     @property
     def is_busy(self) -> bool:
@@ -214,39 +241,3 @@ def said(content: Sequence[Block]) -> str:
 
 def spinner(now: float) -> str:
     return SPINNER[int(now / TICK_S) % len(SPINNER)]
-
-
-class Line(Protocol):
-    def __call__(self, text: str, roles: str = "") -> None: ...
-
-
-class Title(Protocol):
-    def __call__(self, title: str) -> str: ...
-
-
-def show_subagent(event: Event, live: Live, *, line: Line, title: Title) -> None:
-    """Keep the row of a subagent up to date; one in the background has a row of its own, and a line when it ends."""
-    id = event.agent_id
-    match event:
-        case SubagentStarted(_, call_id, _, task):
-            live.agents[id] = call_id if call_id in live.calls else id
-            made_by = live.calls.get(call_id)
-            since = made_by.started if made_by else time.monotonic()
-            named = title(f"{id}: {' '.join(task.split())}")
-            live.calls[live.agents[id]] = RunningCall("create_subagent", named, since)
-        case ToolStarted(title=doing):
-            if call := live.calls.get(live.agents.get(id, "")):
-                call.tail = title(doing)
-        case UsageReported(usage, cost_usd):
-            if call := live.calls.get(live.agents.get(id, "")):
-                call.count(usage.context_tokens, cost_usd)
-        case SubagentEnded(end=end, turns=turns):
-            if live.agents.pop(id, "") == id:  # it ran in the background
-                live.calls.pop(id, None)
-                line(f"{id} {end} after {turns} rounds: /agents show {id}", "muted")
-        case Notice(text):
-            line(f"{id}: {text}", "warning")
-        case HookRan(decision="deny", reason=reason):
-            line(f"{id}: a hook refused: {reason}", "muted")
-        case _:
-            pass

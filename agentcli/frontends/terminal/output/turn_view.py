@@ -29,7 +29,7 @@ from agentcli.agent.events import (
 from agentcli.conversation.evidence import Claim
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
-from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Arriving, Live, RunningCall, said, show_subagent
+from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Arriving, Live, RunningCall, said
 from agentcli.frontends.terminal.output.tool_views import Folded, duration, tool_view
 from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment
@@ -107,7 +107,8 @@ class TurnView:
 
     def show(self, event: Event) -> None:
         if event.agent_id != "main":
-            show_subagent(event, self.live, line=self.line, title=self.title)
+            if line := self.live.follow_subagent(event, self.title):
+                self.line(*line)
             return
         match event:
             case TextDelta(text):

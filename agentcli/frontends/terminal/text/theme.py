@@ -12,64 +12,28 @@ BOLD, FAINT, ITALIC, UNDERLINE, REVERSE, STRIKE = 1, 2, 3, 4, 7, 9
 
 # The attributes of roles, the same in every palette.
 _ATTRIBUTES: dict[str, tuple[int, ...]] = {
-    "bold": (BOLD,),
-    "italic": (ITALIC,),
-    "underline": (UNDERLINE,),
-    "strike": (STRIKE,),
-    "heading1": (BOLD, UNDERLINE),
-    "heading2": (BOLD,),
-    "heading3": (BOLD,),
-    "quote": (ITALIC,),
-    "link": (UNDERLINE,),
-    "table_header": (BOLD,),
-    "selected": (REVERSE,),
-    "prompt": (BOLD,),
+    "bold": (BOLD,), "italic": (ITALIC,), "underline": (UNDERLINE,), "strike": (STRIKE,),
+    "heading1": (BOLD, UNDERLINE), "heading2": (BOLD,), "heading3": (BOLD,), "quote": (ITALIC,), "link": (UNDERLINE,),
+    "table_header": (BOLD,), "selected": (REVERSE,), "prompt": (BOLD,),
+}  # fmt: skip
+# The roles that take a colour of the palette.
+_COLOURED = {
+    "grey": "dim muted url fence rule table_rule comment hunk line_number completion",
+    "blue": "heading1 heading2 heading3 marker name accent prompt said",
+    "cyan": "code number",
+    "magenta": "keyword",
+    "green": "string added added_sign added_word ok",
+    "red": "removed removed_sign removed_word error",
+    "yellow": "warning",
 }
-# The colour of a palette that a role takes.
-_ROLE_COLOURS = {
-    "dim": "grey",
-    "muted": "grey",
-    "heading1": "blue",
-    "heading2": "blue",
-    "heading3": "blue",
-    "marker": "blue",
-    "code": "cyan",
-    "url": "grey",
-    "fence": "grey",
-    "rule": "grey",
-    "table_rule": "grey",
-    "keyword": "magenta",
-    "string": "green",
-    "comment": "grey",
-    "number": "cyan",
-    "name": "blue",
-    "added": "green",
-    "removed": "red",
-    "added_sign": "green",
-    "removed_sign": "red",
-    "added_word": "green",
-    "removed_word": "red",
-    "hunk": "grey",
-    "line_number": "grey",
-    "ok": "green",
-    "error": "red",
-    "warning": "yellow",
-    "accent": "blue",
-    "prompt": "blue",
-    "said": "blue",
-    "completion": "grey",
-}
+_ROLE_COLOURS = {role: colour for colour, roles in _COLOURED.items() for role in roles.split()}
 _CHANGES = ("added", "removed", "added_sign", "removed_sign", "added_word", "removed_word")
 ROLES = tuple(dict.fromkeys((*_ATTRIBUTES, *_ROLE_COLOURS)))
 
 # Indices of the xterm palette whose contrast with the background is at least 4.5:1 (a test computes it).
 PALETTES: dict[str, dict[str, int]] = {
-    "dark": {
-        "grey": 247, "blue": 111, "cyan": 80, "magenta": 176, "green": 114, "red": 210, "yellow": 179,
-    },
-    "light": {
-        "grey": 240, "blue": 25, "cyan": 23, "magenta": 90, "green": 22, "red": 124, "yellow": 94,
-    },
+    "dark": {"grey": 247, "blue": 111, "cyan": 80, "magenta": 176, "green": 114, "red": 210, "yellow": 179},
+    "light": {"grey": 240, "blue": 25, "cyan": 23, "magenta": 90, "green": 22, "red": 124, "yellow": 94},
     "high-contrast-dark": {
         "grey": 252, "blue": 153, "cyan": 123, "magenta": 219, "green": 157, "red": 217, "yellow": 229,
     },
@@ -110,10 +74,6 @@ class Theme:
         self.palette, self._own, self._colours = palette, own, PALETTES[palette]
         self._codes: dict[str, str] = {"": ""}
 
-    @property
-    def colours(self) -> bool:
-        return self.palette != "none"
-
     def use(self, palette: str, own: Mapping[str, str] = {}) -> bool:
         """Paint everything from now on in another palette. False when it is the one before."""
         if (palette, own) == (self.palette, self._own):
@@ -135,33 +95,32 @@ class Theme:
         attributes: list[int] = []
         for role in roles:
             attributes += [a for a in _ATTRIBUTES.get(role, ()) if a not in attributes]
-            name = _ROLE_COLOURS.get(role, "")
-            if self.colours and (own := self._own.get(role) or self._own.get(name)):
+            if self.palette != "none" and (own := self._own_code(role)):
                 code = own
-            elif self.colours and name:
-                code = _code(self._colours[name]) if self._colours[name] >= 0 else ""
+            elif (colour := self._colours.get(_ROLE_COLOURS.get(role, ""))) is not None:
+                code = _code(colour) if colour >= 0 else ""
                 if not code and FAINT not in attributes:
                     attributes.append(FAINT)
         return ";".join([*map(str, attributes), *([code] if code else [])])
 
+    def _own_code(self, role: str) -> str:
+        return self._own.get(role) or self._own.get(_ROLE_COLOURS.get(role, ""), "")
+
     def _changed(self, change: str, roles: Sequence[str]) -> str:
         """A part of a diff: its code in colours over a background, else all of it in one colour."""
         is_word = change.endswith("_word")
-        own = self._own.get(change) or self._own.get(_ROLE_COLOURS[change])
+        own = self._own_code(change)
         if self.palette not in BEHIND or own:
-            code = (own or _code(self._colours[_ROLE_COLOURS[change]])) if self.colours else ""
-            return ";".join([*([str(REVERSE)] if is_word else []), *([code] if code else [])])
+            code = (own or _code(self._colours[_ROLE_COLOURS[change]])) if self.palette != "none" else ""
+            return ";".join(part for part in (str(REVERSE) if is_word else "", code) if part)
         behind, palette, word_colour = BEHIND[self.palette]
         syntax = [role for role in roles if role in _ROLE_COLOURS and role not in ("added", "removed")]
-        if is_word:
-            code = _code(word_colour)
-        else:
-            code = next((self._own[role] for role in syntax if role in self._own), "") or (
-                _code(PALETTES[palette][_ROLE_COLOURS[syntax[-1]]]) if syntax else ""
-            )
+        code = _code(word_colour) if is_word else next((self._own[role] for role in syntax if role in self._own), "")
+        if syntax and not code:
+            code = _code(PALETTES[palette][_ROLE_COLOURS[syntax[-1]]])
         index, rgb = behind[change.removesuffix("_sign")]
         background = "48;2;{};{};{}".format(*rgb) if self._is_true else f"48;5;{index}"
-        return ";".join([*([code] if code else []), background])
+        return f"{code};{background}" if code else background
 
     def paint(self, fragments: Iterable[Fragment]) -> str:
         """Text with codes; ends in the terminal's own look."""
@@ -191,7 +150,7 @@ def _is_colour(code: str) -> bool:
 
 def _code(colour: int) -> str:
     """The SGR parameters of a colour of the xterm palette."""
-    return str(30 + colour) if colour < 8 else f"38;5;{colour}"
+    return str(30 + colour) if colour < 8 else str(82 + colour) if colour < 16 else f"38;5;{colour}"
 
 
 def own_codes(table: Mapping[str, int | str], environment: Mapping[str, str]) -> dict[str, str]:
@@ -202,18 +161,17 @@ def own_codes(table: Mapping[str, int | str], environment: Mapping[str, str]) ->
 def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
     if colour == "default":
         return "39"
-    if colour in COLOUR_NAMES:
-        colour = COLOUR_NAMES.index(str(colour))
+    if isinstance(colour, str) and colour in COLOUR_NAMES:
+        colour = COLOUR_NAMES.index(colour)
     has_256 = has_256_colours(environment)
     if isinstance(colour, int):
         if has_256 or colour < 16:
-            return str(82 + colour) if 8 <= colour < 16 else _code(colour)
+            return _code(colour)
         rgb = xterm_rgb(colour)
     else:
-        red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
-        rgb = red, green, blue
+        rgb = int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
         if has_true_colours(environment) or environment.get("TERM", "").endswith("-direct"):
-            return f"38;2;{red};{green};{blue}"
+            return "38;2;{};{};{}".format(*rgb)
     return _code(_nearest_of_256(rgb) if has_256 else _nearest_of_8(rgb))
 
 
@@ -222,17 +180,13 @@ def _nearest_of_256(rgb: tuple[int, int, int]) -> int:
     red, green, blue = (0 if part < 48 else 1 if part < 115 else (part - 35) // 40 for part in rgb)
     in_cube = 16 + 36 * red + 6 * green + blue
     grey = 232 + max(0, min(23, round((sum(rgb) / 3 - 8) / 10)))
-    return min(in_cube, grey, key=lambda index: _distance(xterm_rgb(index), rgb))
+    return min(in_cube, grey, key=lambda index: sum((a - b) ** 2 for a, b in zip(xterm_rgb(index), rgb, strict=True)))
 
 
 def _nearest_of_8(rgb: tuple[int, int, int]) -> int:
     """The colour of the strong ones among red, green and blue; greys become black or white."""
     strong = max(96, max(rgb) * 2 // 3)
     return sum(1 << bit for bit, part in enumerate(rgb) if part >= strong)
-
-
-def _distance(one: tuple[int, int, int], other: tuple[int, int, int]) -> int:
-    return sum((a - b) ** 2 for a, b in zip(one, other, strict=True))
 
 
 def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
