@@ -11,13 +11,13 @@ from agentcli.agent.calls.own_command import run_in_terminal
 from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import CommandRan
+from agentcli.agent.snapshot import SessionSnapshot
 from agentcli.errors import ToolError
-from agentcli.frontends.printable import printable
+from agentcli.frontends.printable import printable, with_tilde
 from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.approval.picker import Picker
 from agentcli.frontends.terminal.console import Console, Notifier
 from agentcli.frontends.terminal.controller import TerminalController
-from agentcli.frontends.terminal.first_lines import FirstLines
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.composer import Composer, Typing
 from agentcli.frontends.terminal.input.keyboard import KeyLabels
@@ -32,7 +32,8 @@ from agentcli.frontends.terminal.programs.own_terminal import lend_terminal
 from agentcli.frontends.terminal.programs.pager import edit_text, run_program
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalOpener
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
-from agentcli.frontends.terminal.status import StatusCommand
+from agentcli.frontends.terminal.status import StatusCommand, mode_label, short_model
+from agentcli.frontends.terminal.text.wrapping import wrapped
 from agentcli.frontends.terminal.unfolding import UNFOLD_LINES, Unfolding
 from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
@@ -68,7 +69,8 @@ class TerminalApp:
             shows_claims=shows_claims,
         )
         self.controller = controller = TerminalController(opener, self, commands, self._view)
-        self._first_lines = FirstLines(console, self._view, opener)
+        self._warnings: list[str] = []  # held until the first lines are printed
+        self._has_begun = False
         self._notifier = Notifier(console.raw, settings.notifications, console.environment)
         self._appearance = Appearance(console, settings.theme, settings.themes)
         self._status_command = StatusCommand(settings.status_command, console.environment, console.changed)
@@ -115,7 +117,10 @@ class TerminalApp:
 
     def tell(self, text: str) -> None:
         """A warning of the runtime; before the session is open it waits for the first lines."""
-        self._first_lines.warn(text)
+        if self._console.head:
+            self._warnings.append(text)
+        else:
+            self._view.line(text, "warning")
 
     def leave(self) -> None:
         self._console.leave()
@@ -154,7 +159,7 @@ class TerminalApp:
         self._asking.forget_approvals()  # and have the draft back that they took the place of
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
-        self._first_lines.print_warnings()
+        self._print_warnings()
         was_used = (
             self._keeps and self.controller.is_open and bool(self.controller.session.snapshot().conversation.entries)
         )
@@ -185,7 +190,31 @@ class TerminalApp:
     def session_opened(self) -> None:
         self._asking.forget_approvals()
         self._region.shows_todo = False
-        self._first_lines.show(self.controller.session.snapshot())
+        if not self._has_begun:
+            self._has_begun = True
+            self._print_first_lines(self.controller.session.snapshot())
+
+    def _print_first_lines(self, session: SessionSnapshot) -> None:
+        """The place, the model and the files read, then warnings."""
+        program, files = self._opener.introduction()
+        name, _, place = program.partition(" · ")
+        parts = [self._opener.branch(), short_model(session.model), mode_label(session.mode)]
+        head = [("bold", name), ("muted", " · ")] if self._console.head else []
+        parts = [part for part in ([place, *parts] if head else parts) if part]
+        head.append(("muted", f"{' · '.join(parts)}\n"))
+        if files:
+            head.append(("muted", f"read {', '.join(files)}\n"))
+        home = self._console.environment.get("HOME", "")
+        head = [(roles, with_tilde(printable(text), home)) for roles, text in head]
+        self._console.print(wrapped(head, self._console.columns, hang=2), is_head=True)
+        self._print_warnings()
+        self._console.print([("", "\n")])
+        self._view.begin_anew()
+
+    def _print_warnings(self) -> None:
+        for text in self._warnings:
+            self._view.line(text, "warning")
+        self._warnings.clear()
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         picked = await self._asking.picking.pick(Picker(title, options)) if options else None

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from prompt_toolkit.buffer import Buffer
 
-from agentcli.agent.commands.command import Picked
-from agentcli.agent.ops import Background, SetMode, TakeBack
+from agentcli.agent.ops import SetMode, TakeBack
 from agentcli.agent.permissions.modes import Mode
 from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.approval.picker import Picker
@@ -121,32 +120,34 @@ class KeyActions:
     def choose_queued(self) -> None:
         """Put one of the queued messages back, to be changed, sent later or dropped."""
         waiting = self.live.queued
+
+        def put_back(number: int) -> None:
+            if waiting == self.live.queued:
+                self._take_back(waiting, number)
+
         if len(waiting) < 2:
             self.take_back()
-            return
-        picked = self._pick("Take back", [said(content) for content in waiting])
-
-        async def take() -> None:
-            if (chosen := await picked) is not None and waiting == self.live.queued:
-                self._take_back(waiting, chosen.number)
-
-        self.controller.spawn(take())
+        else:
+            self._pick("Take back", [said(content) for content in waiting], put_back)
 
     def search_history(self) -> None:
         entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())
-        if not entries:
+        if entries:
+            texts = [sent.text for sent in entries]
+            self._pick("History", texts, lambda number: self.composer.put(entries[number]))
+        else:
             self.console.hint.show("The history is empty.")
-            return
-        picked = self._pick("History", [sent.text for sent in entries])
 
-        async def put() -> None:
-            if (chosen := await picked) is not None:
-                self.composer.put(entries[chosen.number])
+    def _pick(self, title: str, texts: Sequence[str], take: Callable[[int], None]) -> None:
+        """Show a list; `take` gets the number of the text that is chosen."""
+        options = [(" ".join(text.split())[:LONGEST_ROW], "") for text in texts]
+        picking = self.asking.picking.pick(Picker(title, options))
 
-        self.controller.spawn(put())
+        async def pick() -> None:
+            if (chosen := await picking) is not None:
+                take(chosen.number)
 
-    def _pick(self, title: str, texts: Sequence[str]) -> Awaitable[Picked | None]:
-        return self.asking.picking.pick(Picker(title, [(" ".join(text.split())[:LONGEST_ROW], "") for text in texts]))
+        self.controller.spawn(pick())
 
     def _take_back(self, waiting: Sequence[Sequence[Block]], position: int) -> None:
         self.controller.view.will_take_back(waiting[position])
@@ -224,14 +225,5 @@ class KeyActions:
             told = "default mode: edits and commands ask"
             self.console.hint.show(told, 1.5, holds=lambda: self.controller.status.mode in both)
 
-    def to_background(self) -> None:
-        self.controller.session.submit(Background())
-
     def toggle_todo(self) -> None:
         self.region.shows_todo = not self.region.shows_todo
-
-    def edit_outside(self) -> None:
-        self.controller.spawn(self.composer.edit_outside())
-
-    def paste_image(self) -> None:
-        self.controller.spawn(self.composer.paste_image())

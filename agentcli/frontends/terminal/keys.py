@@ -10,6 +10,7 @@ from prompt_toolkit.filters import Always, Condition, Filter, has_selection, vi_
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 
+from agentcli.agent.ops import Background
 from agentcli.frontends.terminal.approval.asking import Asking
 from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.keyboard import sequence
@@ -140,17 +141,17 @@ def _bind_interrupting(table: _Table, when: _When, actions: KeyActions) -> None:
 
 
 def _bind_views(table: _Table, when: _When, actions: KeyActions) -> None:
-    prompting = when.writing & ~when.answering
+    controller, prompting = actions.controller, when.writing & ~when.answering
     runs_command = Condition(lambda: actions.live.runs_command)
     table.act("mode", to=actions.next_mode, when=Always())
     table.act("todo", to=actions.toggle_todo, when=Always())
     table.act("redraw", to=actions.console.redraw, when=Always())
     table.act("suspend", to=actions.console.suspend, when=Always())
     table.act("unfold", to=actions.unfolding.unfold, when=~when.picking)
-    table.act("background", to=actions.to_background, when=when.writing & runs_command)
+    table.act("background", to=lambda: controller.session.submit(Background()), when=when.writing & runs_command)
     table.act("stash", to=actions.composer.stash, when=prompting)
-    table.act("paste_image", to=actions.paste_image, when=prompting)
-    table.act("editor", to=actions.edit_outside, when=prompting)
+    table.act("paste_image", to=lambda: controller.spawn(actions.composer.paste_image()), when=prompting)
+    table.act("editor", to=lambda: controller.spawn(actions.composer.edit_outside()), when=prompting)
 
 
 def _bind_approvals(table: _Table, when: _When, asking: Asking) -> None:

@@ -16,7 +16,7 @@ from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import Approve, Interrupt, RunCommand
 from agentcli.frontends.printable import printable
 from agentcli.frontends.run_end import ignore_hangups
-from agentcli.frontends.terminal.approval.panel import ApprovalPanel
+from agentcli.frontends.terminal.approval.panel import ApprovalPanel, Choice
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs.pager import run_program
@@ -28,6 +28,10 @@ from agentcli.llm.messages import Block
 ROWS_OF_QUESTION = 4  # that stay free below a page of what is asked about
 TWICE_S = 2.0  # within which a second Ctrl-C leaves
 WIDTH = 80  # for tables and diffs, which need one
+_ANSWERS: dict[str, Choice] = {
+    "y": "once", "yes": "once", "s": "session", "session": "session", "a": "always", "always": "always",
+    "t": "try", "try": "try", "": "no", "n": "no", "no": "no",
+}  # fmt: skip
 
 
 class LinearOutput:
@@ -52,29 +56,6 @@ class LinearOutput:
             self.at_line_start = next((part for _, part in reversed(fragments) if part), "").endswith("\n")
 
 
-class AsWritten:
-    """Prints an answer as the model wrote it."""
-
-    def __init__(self) -> None:
-        self._ends_line = True
-
-    def feed(self, text: str) -> list[Fragment]:
-        if text:
-            self._ends_line = text.endswith("\n")
-        return [("", text)]
-
-    def close(self) -> list[Fragment]:
-        return [] if self._ends_line else [("", "\n")]
-
-    @property
-    def pending(self) -> str:
-        return ""
-
-    @property
-    def table(self) -> list[list[Fragment]]:
-        return []
-
-
 class PlainTerminal:
     """Implements `TerminalActions` with lines only: a line typed during a turn steers it."""
 
@@ -91,7 +72,7 @@ class PlainTerminal:
         self._stdin = stdin
         self._output = LinearOutput(out)
         self._banner = banner
-        self._view = TurnView(self._output, stream=AsWritten, is_live=False, unfold_key="", shows_claims=shows_claims)
+        self._view = TurnView(self._output, is_live=False, unfold_key="", shows_claims=shows_claims)
         self._controller = TerminalController(opener, self, commands, self._view)
         self._approvals: deque[ApprovalRequested] = deque()
         self._rest: list[Fragment] = []  # what the first of them is about, as far as it was not shown yet
@@ -162,30 +143,18 @@ class PlainTerminal:
                 self._ask_for_more()
 
     def _answer(self, request: ApprovalRequested, line: str) -> None:
-        panel = ApprovalPanel(request)
-        if self._rest and line.lower() in ("", "y", "yes", "s", "session", "a", "always", "t", "try"):
+        panel, word = ApprovalPanel(request), line.lower()
+        choice = _ANSWERS.get(word)
+        shows_all = word in ("v", "view")
+        if shows_all or (self._rest and (not word or choice not in (None, "no"))):
             self._approvals.appendleft(request)
-            self._show_next(panel)
+            self._rest = self._rest or panel.preview(WIDTH)
+            self._show_next(panel, is_all=shows_all)
             return
-        match line.lower():
-            case "y" | "yes":
-                answer = panel.answer("once")
-            case "s" | "session" if "session" in panel.choices:
-                answer = panel.answer("session")
-            case "a" | "always" if panel.rules:
-                answer = panel.answer("always")
-            case "t" | "try" if request.can_try:
-                answer = panel.answer("try")
-            case "v" | "view":
-                self._approvals.appendleft(request)
-                self._rest = self._rest or panel.preview(WIDTH)
-                self._show_next(panel, is_all=True)
-                return
-            case "" | "n" | "no":
-                answer = panel.answer("no")
-            case _:
-                answer = Approve(request.id, False, comment=line)
-        self._controller.answer(answer)
+        if choice is not None and choice in panel.choices:
+            self._controller.answer(panel.answer(choice))
+        else:
+            self._controller.answer(Approve(request.id, False, comment=line))
         if self._approvals:
             self._show_approval()
 
@@ -248,19 +217,17 @@ class PlainTerminal:
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         for number, (label, detail) in enumerate(options, 1):
             self._view.line(f"{number:>3}  {label}  {detail}".rstrip())
-        self._output.print([("", f"{title}, a number (Enter for none): ")])
-        self._choosing = asyncio.get_running_loop().create_future()
-        try:
-            answer = await self._choosing
-        finally:
-            self._choosing = None
+        answer = await self._ask_line(f"{title}, a number")
         return int(answer) - 1 if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
     async def ask_words(self, question: str) -> str | None:
-        self._output.print([("", f"{question or 'Answer'} (Enter for none): ")])
+        return await self._ask_line(question or "Answer") or None
+
+    async def _ask_line(self, question: str) -> str:
+        self._output.print([("", f"{question} (Enter for none): ")])
         self._choosing = asyncio.get_running_loop().create_future()
         try:
-            return await self._choosing or None
+            return await self._choosing
         finally:
             self._choosing = None
 

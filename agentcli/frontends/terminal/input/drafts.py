@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -22,18 +23,15 @@ def drafts_of(folder: Path, cwd: Path) -> Drafts | None:
     Each place has a lock, which the system frees with the process that held it.
     """
     key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
-    try:
+    with suppress(OSError):  # a disk that takes nothing takes no drafts either
         make_private_folder(folder)
         for number in range(MOST_SESSIONS):
             lock = (folder / f"{key}.{number}.lock").open("w")
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return Drafts(folder / f"{key}.{number}", lock)
             except OSError:
                 lock.close()
-            else:
-                return Drafts(folder / f"{key}.{number}", lock)
-    except OSError:
-        pass  # a disk that takes nothing takes no drafts either
     return None
 
 
@@ -51,11 +49,9 @@ class Drafts:
             return
         # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
         draft = Sent(draft.text.encode(errors="replace").decode(), draft.pastes)
-        try:
+        with suppress(OSError):
             make_private_folder(self._file.parent)
             replace_file(self._file, msgspec.json.encode(draft), syncs=False)
-        except OSError:
-            pass
 
     def load(self) -> Sent | None:
         try:
@@ -64,7 +60,5 @@ class Drafts:
             return None
 
     def clear(self) -> None:
-        try:
+        with suppress(OSError):
             self._file.unlink(missing_ok=True)
-        except OSError:
-            pass

@@ -106,10 +106,8 @@ class Sent(Struct, frozen=True):
     pastes: dict[str, str | Image] = {}
 
     def without_images(self) -> Sent:
-        texts = {token: content for token, content in self.pastes.items() if isinstance(content, str)}
-        images = self.pastes.keys() - texts.keys()
-        text = _TOKEN.sub(lambda found: "" if found.group() in images else found.group(), self.text)
-        return Sent(text, {**texts})
+        text = _TOKEN.sub(lambda found: "" if isinstance(self.pastes.get(found[0]), Image) else found[0], self.text)
+        return Sent(text, {token: content for token, content in self.pastes.items() if isinstance(content, str)})
 
 
 class Pastes:
@@ -143,32 +141,24 @@ class Pastes:
         """The blocks to send: the expanded text, split at its images; none is blank."""
         blocks: list[Block] = []
         for _, piece in self._pieces(text):
-            match piece, blocks[-1:]:
-                case str(), [Text(before)]:
-                    blocks[-1] = Text(before + piece)
-                case str(), _:
-                    blocks.append(Text(piece))
-                case _:
-                    blocks.append(piece)
+            if isinstance(piece, str) and blocks and isinstance(before := blocks[-1], Text):
+                blocks[-1] = Text(before.text + piece)
+            else:
+                blocks.append(Text(piece) if isinstance(piece, str) else piece)
         return without_empty_text(blocks)
 
     def in_place(self, blocks: tuple[Block, ...]) -> tuple[Block, ...]:
         """A prompt's blocks with images in place of their tokens."""
-        match blocks:
-            case (Text(text), *rest):
-                return (*self.blocks(text), *rest)
-            case _:
-                return blocks
+        if blocks and isinstance(first := blocks[0], Text):
+            return (*self.blocks(first.text), *blocks[1:])
+        return blocks
 
     def token_at(self, text: str, cursor: int) -> tuple[int, int] | None:
         """Start and end of the token that holds the character before `cursor`, which moves or is deleted as one.
 
         For a key that goes forwards, ask with `cursor + 1`.
         """
-        for found in self._tokens(text):
-            if found.start() < cursor <= found.end():
-                return found.span()
-        return None
+        return next((one.span() for one in self._tokens(text) if one.start() < cursor <= one.end()), None)
 
     def typed(self, text: str) -> Sent:
         """`text` with the contents of its tokens, to be stored."""

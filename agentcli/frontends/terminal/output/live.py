@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from agentcli.agent.events import Event, HookRan, Notice, SubagentEnded, SubagentStarted, ToolStarted, UsageReported
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import printable
+from agentcli.frontends.terminal.markdown.stream import MarkdownStream
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width, wrapped_tail
 from agentcli.llm.messages import Block, Image, Text
 
@@ -42,20 +42,6 @@ class RunningCall:
         return "".join(f" · {part}" for part in parts)
 
 
-class Arriving(Protocol):
-    """The end of an answer that is not printed yet."""
-
-    @property
-    def pending(self) -> str:
-        """Text that has arrived and cannot be printed yet."""
-        ...
-
-    @property
-    def table(self) -> list[Row]:
-        """The lines of a table that is not whole yet."""
-        ...
-
-
 @dataclass
 class Live:
     """The unfinished part of a session. Front-end state only; nothing here is stored."""
@@ -66,7 +52,7 @@ class Live:
     agents: dict[str, str] = field(default_factory=dict)  # subagents that run, and the calls they are shown at
     waiting: str = ""  # why nothing arrives just now, such as a retry
     waiting_until: float = 0.0
-    answer: Arriving | None = None  # asked at each frame
+    answer: MarkdownStream | None = None  # its end, which is not printed yet, is asked for at each frame
     commands: dict[str, float] = field(default_factory=dict)  # running slash commands, and since when
     asked: dict[str, float] = field(default_factory=dict)  # calls that wait for a yes, and since when
     steering: tuple[tuple[Block, ...], ...] = ()

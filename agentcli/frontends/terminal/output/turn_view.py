@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from agentcli.agent.calls.own_command import OWN_CALL
@@ -29,7 +29,7 @@ from agentcli.agent.events import (
 from agentcli.conversation.evidence import Claim
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
-from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Arriving, Live, RunningCall, said
+from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Live, RunningCall, said
 from agentcli.frontends.terminal.output.tool_views import Folded, duration, tool_view
 from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment
@@ -42,14 +42,6 @@ MOST_FOLDED = 50
 MOST_CLAIMS = 5
 PROMPT_LINES = 20  # of a long message that waited, or was said earlier
 LONG_TURN_S = 30.0  # after which the end says how long it took and what it used
-
-
-class TextStream(Arriving, Protocol):
-    """Prints an answer as it arrives; `MarkdownStream` is one."""
-
-    def feed(self, text: str) -> list[Fragment]: ...
-
-    def close(self) -> list[Fragment]: ...
 
 
 class Printer(Protocol):
@@ -69,8 +61,8 @@ class Printer(Protocol):
 class TurnView:
     """Shows a session's events through `printer`; `live` has what is under way.
 
-    `stream` makes the printer of an answer (None: Markdown). Without a live screen calls are announced when they
-    start, and prompts stand there already. `unfold_key`, where there is one, shows the whole of a cut text. With
+    Without a live screen answers are printed as they are written, calls are announced when they start, and prompts
+    stand there already. `unfold_key`, where there is one, shows the whole of a cut text. With
     `wraps` prose is broken at words, else by the terminal. Paths below `home` begin with a tilde. With `shows_claims`
     an answer is followed by what the log says of its claims.
     """
@@ -79,7 +71,6 @@ class TurnView:
         self,
         printer: Printer,
         *,
-        stream: Callable[[], TextStream] | None = None,
         is_live: bool = True,
         interrupt_key: str = "Esc",
         unfold_key: str = "Ctrl-O",
@@ -91,7 +82,6 @@ class TurnView:
         self._print = printer.print
         self.live = Live(interrupt_key=interrupt_key)
         self._clean = PrintableStream()
-        self._new_stream = stream or (lambda: MarkdownStream(width=lambda: printer.columns, wraps=wraps))
         self._is_live = is_live
         self._wraps = wraps and is_live
         self._home = home
@@ -189,9 +179,8 @@ class TurnView:
     def markdown(self, text: str) -> None:
         """A whole Markdown text."""
         self._end_text()
-        self._begin("answer")
-        whole = self._new_stream()
-        self._print([*whole.feed(printable(text)), *whole.close()])
+        self._text(text)
+        self._end_text()
 
     def typed(self, text: str) -> None:
         """A prompt that was typed just now."""
@@ -253,7 +242,8 @@ class TurnView:
         if not self._has_text:
             self._begin("answer")
             self._has_text = True
-        self._print(self._markdown.feed(self._clean.feed(text)))
+        text = self._clean.feed(text)
+        self._print(self._markdown.feed(text) if self._is_live else [("", text)])
         self.live.answer = self._markdown
 
     def _thinking(self, text: str) -> None:
@@ -290,12 +280,15 @@ class TurnView:
         self._end_thinking()
         if self._has_text:
             self._has_text = False
-            rest = self._markdown.feed(self._clean.close())
-            self._print([*rest, *self._markdown.close()])
+            rest = self._clean.close()
+            self._print([*self._markdown.feed(rest), *self._markdown.close()] if self._is_live else [("", rest)])
             self._markdown = self._new_stream()
             self.live.answer = None
-        elif not self._printer.at_line_start:
+        if not self._printer.at_line_start:
             self._print([("", "\n")])
+
+    def _new_stream(self) -> MarkdownStream:
+        return MarkdownStream(width=lambda: self._printer.columns, wraps=self._wraps)
 
     def _queue_changed(self, steering: Sequence[Sequence[Block]], follow_ups: Sequence[Sequence[Block]]) -> None:
         """Messages that have left the queue for the model are shown where they reach it."""
@@ -349,20 +342,20 @@ class TurnView:
 
     def _claims(self, claims: Sequence[Claim]) -> None:
         """A quiet line for each claim."""
-        by_doubt = sorted(claims, key=lambda claim: _DOUBT[claim.verdict])
-        told = {" ".join(claim.text.split()): claim for claim in by_doubt}
-        lines = list(dict.fromkeys(" ".join(claim.text.split()) for claim in claims))
-        for text in lines[:MOST_CLAIMS]:
-            mark, role, why = _CLAIM_MARKS[told[text].verdict]
+        worst: dict[str, str] = {}  # a sentence with several claims is as good as the worst
+        for claim in claims:
+            text = " ".join(claim.text.split())
+            worst[text] = max(worst.get(text, "verified"), claim.verdict, key=list(_CLAIM_MARKS).index)
+        for text, verdict in list(worst.items())[:MOST_CLAIMS]:
+            mark, role, why = _CLAIM_MARKS[verdict]
             room = max(20, self._printer.columns - len(why) - 4)
             shown = text if len(text) <= room else f"{text[: room - 1]}…"
             self._begin("note")
             self._print([(role, f"{mark} "), ("muted", f"{exposed(shown)}{why}\n")])
-        if len(lines) > MOST_CLAIMS:
-            self.line(f"+{len(lines) - MOST_CLAIMS} more", "muted")
+        if len(worst) > MOST_CLAIMS:
+            self.line(f"+{len(worst) - MOST_CLAIMS} more", "muted")
 
 
-_DOUBT = {"verified": 0, "unverified": 1, "refuted": 2}  # a sentence with several claims is as good as the worst
 _CLAIM_MARKS = {
     "verified": ("✓", "ok", ""),
     "unverified": ("?", "warning", " - not verified"),

@@ -56,9 +56,10 @@ class Heard:
         self._head = bytearray()
         self._tail = bytearray()
         self._cut = 0
-        self.is_full_screen = False
+        self.is_full_screen = self.has_codes = False
 
     def add(self, data: bytes) -> None:
+        self.has_codes |= b"\x1b" in data
         if changes := _FULL_SCREEN.findall(data):
             self.is_full_screen = changes[-1] == b"h"
         room = MOST_KEPT - len(self._head)
@@ -69,17 +70,10 @@ class Heard:
             del self._tail[:-MOST_KEPT]
 
     @property
-    def has_codes(self) -> bool:
-        return b"\x1b" in self._head or b"\x1b" in self._tail
-
-    @property
     def text(self) -> str:
         """The output as text, without text that was drawn over and without the screens of full-screen programs."""
-        head, tail = bytes(self._head), bytes(self._tail)
-        if not self._cut:
-            return as_read((head + tail).decode(errors="replace"))
-        told = f"\n[{self._cut:,} bytes cut]\n"
-        return as_read(head.decode(errors="replace")) + told + as_read(tail.decode(errors="replace"))
+        cut = f"\n[{self._cut:,} bytes cut]\n" if self._cut else ""
+        return as_read((self._head + cut.encode() + self._tail).decode(errors="replace"))
 
 
 def as_read(said: str) -> str:
@@ -157,8 +151,7 @@ class _Lent:
                 os.close(end)
         codes = _ONE_SCREEN if self.heard.is_full_screen else b""
         codes += _PLAIN if self.heard.has_codes else b""
-        text = self.heard.text
-        if text and not text.endswith("\n"):
+        if self.heard.text and not self.heard.text.endswith("\n"):
             codes += b"\r\n"
         with contextlib.suppress(OSError):  # the terminal may be gone
             self._show(codes)

@@ -18,7 +18,6 @@ NUMBER_WIDTH = 24  # columns of the narrowest window that has room for line numb
 
 # Bounds on the cost of comparing words.
 _LONGEST_COMPARED = 500  # characters of a line
-_MOST_CHANGED = 200  # lines of a hunk
 _MOST_PAIRS = 400  # of a diff
 _LARGEST_COMPARISON = 2_500  # words of one line times those of the other
 _SIMILAR = 0.5  # the part of both lines that must be equal
@@ -167,30 +166,20 @@ def _with_words(row: _Row, parts: Sequence[Fragment], words: Sequence[tuple[int,
 
 
 def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
-    """For rows that replace each other, the parts of their texts that differ."""
+    """For rows that replace each other, the parts of their texts that differ.
+
+    The first of some removed lines is compared with the first of the added lines behind them, and so on.
+    """
     changed: dict[int, list[tuple[int, int]]] = {}
-    pairs = 0
-    for is_separator, group in groupby(range(len(rows)), key=lambda index: rows[index].kind == "hunk"):
-        hunk = list(group)
-        if is_separator or sum(rows[index].kind in {"added", "removed"} for index in hunk) > _MOST_CHANGED:
-            continue
-        for removed, added in _pairs(rows, hunk):
-            pairs += 1
-            if pairs > _MOST_PAIRS:
-                return changed
-            changed[removed], changed[added] = _differences(texts[removed], texts[added])
-    return changed
-
-
-def _pairs(rows: Sequence[_Row], hunk: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The first of some removed lines with the first of the added lines behind them, and so on."""
     removed: list[int] = []
-    lines = [index for index in hunk if rows[index].kind != "muted"]
+    lines = [index for index, row in enumerate(rows) if row.kind != "muted"]
     for kind, group in groupby(lines, key=lambda index: rows[index].kind):
         run = list(group)
-        if kind == "added":
-            yield from zip(removed, run, strict=False)
+        for old, new in zip(removed, run if kind == "added" else (), strict=False):
+            if len(changed) < 2 * _MOST_PAIRS:
+                changed[old], changed[new] = _differences(texts[old], texts[new])
         removed = run if kind == "removed" else []
+    return changed
 
 
 def _differences(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
