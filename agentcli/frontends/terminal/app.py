@@ -21,7 +21,7 @@ from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.composer import Composer, Typing
 from agentcli.frontends.terminal.input.keyboard import KeyLabels
-from agentcli.frontends.terminal.key_actions import KeyActions
+from agentcli.frontends.terminal.key_actions import UNFOLD_LINES, KeyActions
 from agentcli.frontends.terminal.keys import key_bindings
 from agentcli.frontends.terminal.live_region import LiveRegion
 from agentcli.frontends.terminal.output.live import TICK_S
@@ -34,7 +34,6 @@ from agentcli.frontends.terminal.protocols import NothingChosen, TerminalOpener
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
 from agentcli.frontends.terminal.status import StatusCommand, mode_label, short_model
 from agentcli.frontends.terminal.text.wrapping import wrapped
-from agentcli.frontends.terminal.unfolding import UNFOLD_LINES, Unfolding
 from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
 
@@ -82,11 +81,10 @@ class TerminalApp:
             tell=console.hint.show,
             hand_over=console.hand_over,
         )
-        unfolding = Unfolding(console, controller)
         notify = partial(self._notifier.notify, is_urgent=True)
-        self._asking = asking = Asking(console, controller, composer, unfolding, notify=notify)
+        self._asking = asking = Asking(console, controller, composer, notify=notify)
         self._region = region = LiveRegion(console, controller, composer, asking, self._status_command, labels)
-        actions = KeyActions(console, controller, composer, asking, region, unfolding, labels)
+        actions = KeyActions(console, controller, composer, asking, region, labels)
         console.area.mark, console.area.placeholder = lambda: asking.mark, region.placeholder
         console.keys = key_bindings(actions, labels.keys)
         for command in screen_commands(controller, console, self._appearance):

@@ -19,11 +19,12 @@ from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.keyboard import KeyLabels
 from agentcli.frontends.terminal.live_region import LiveRegion
 from agentcli.frontends.terminal.output.live import Live, said
-from agentcli.frontends.terminal.unfolding import Unfolding
+from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.llm.messages import Block
 
 TWICE_S = 2.0  # within which the second Ctrl-C has to come; an Esc in half of it
 MODE_CYCLE: tuple[Mode, ...] = ("default", "acceptEdits", "plan", "auto")
+UNFOLD_LINES = 60  # longer output goes to a pager
 LONGEST_ROW = 200  # characters of a text in a list
 _BARE_COMMAND = re.compile(r"/\S+ +")
 
@@ -37,7 +38,6 @@ class KeyActions:
     composer: Composer
     asking: Asking
     region: LiveRegion
-    unfolding: Unfolding
     labels: KeyLabels
     _last_escape: float = 0.0
     _last_control_c: float = 0.0
@@ -224,6 +224,22 @@ class KeyActions:
         if after == "default":
             told = "default mode: edits and commands ask"
             self.console.hint.show(told, 1.5, holds=lambda: self.controller.status.mode in both)
+
+    def unfold(self) -> None:
+        """Show the last output as a whole; the next time, the one before it."""
+        view = self.controller.view
+        if not view.folded:
+            self.console.hint.show("There is nothing to unfold.")
+            return
+        part = view.folded.pop()
+        if part.text.count("\n") > UNFOLD_LINES:
+            self.asking.page(f"{part.title}\n\n{part.text}")
+            return
+        view.line(f"▾ {part.title}", "accent")
+        if part.is_diff:
+            view.block(diff_fragments(part.text, width=self.console.columns, most_lines=None))
+        else:
+            view.block([("muted", "".join(f"  {line}\n" for line in part.text.rstrip("\n").split("\n")))])
 
     def toggle_todo(self) -> None:
         self.region.shows_todo = not self.region.shows_todo

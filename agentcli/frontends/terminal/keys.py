@@ -147,7 +147,7 @@ def _bind_views(table: _Table, when: _When, actions: KeyActions) -> None:
     table.act("todo", to=actions.toggle_todo, when=Always())
     table.act("redraw", to=actions.console.redraw, when=Always())
     table.act("suspend", to=actions.console.suspend, when=Always())
-    table.act("unfold", to=actions.unfolding.unfold, when=~when.picking)
+    table.act("unfold", to=actions.unfold, when=~when.picking)
     table.act("background", to=lambda: controller.session.submit(Background()), when=when.writing & runs_command)
     table.act("stash", to=actions.composer.stash, when=prompting)
     table.act("paste_image", to=lambda: controller.spawn(actions.composer.paste_image()), when=prompting)

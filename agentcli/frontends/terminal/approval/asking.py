@@ -19,8 +19,8 @@ from agentcli.frontends.terminal.approval.picker import Picking
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
+from agentcli.frontends.terminal.programs.pager import run_pager
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
-from agentcli.frontends.terminal.unfolding import Unfolding
 
 TYPING_PAUSE_S = 0.8  # text typed so shortly before an approval came up belongs to a sentence that goes on
 REACTION_S = 0.12  # nobody answers a question faster than this
@@ -49,7 +49,6 @@ class Asking:
         console: Console,
         controller: TerminalController,
         composer: Composer,
-        unfolding: Unfolding,
         *,
         notify: Callable[[str], None],
     ) -> None:
@@ -58,7 +57,6 @@ class Asking:
         self._composer = composer
         self._area = composer.area
         self._view = controller.view
-        self._unfolding = unfolding
         self._notify = notify
         self.picking = Picking(console.changed)
         self.purpose: Purpose = "prompt"
@@ -89,6 +87,17 @@ class Asking:
     @property
     def is_open(self) -> bool:
         return self.asks or self.purpose != "prompt"
+
+    def page(self, text: str) -> None:
+        """Show a text in the pager, or print it where there is none."""
+
+        async def page() -> None:
+            async with self._console.hand_over():
+                was_shown = await run_pager(text, self._console.environment)
+            if not was_shown:
+                self._view.line(text)
+
+        self._controller.spawn(page())
 
     def rows(self, columns: int, most: int) -> list[Row]:
         if (picker := self.picking.picker) is not None:
@@ -239,7 +248,7 @@ class Asking:
             self.start_answer("rule", panel.rule)
         elif letter == "v":
             columns = self._console.columns
-            self._unfolding.page(plain(panel.preview(columns) if panel.hunk is None else panel.hunk_preview(columns)))
+            self.page(plain(panel.preview(columns) if panel.hunk is None else panel.hunk_preview(columns)))
         else:
             self.decide(KEYS[letter])
 

@@ -28,9 +28,11 @@ def replay(conversation: Conversation, view: TurnView) -> None:
                 for block in content:
                     if isinstance(block, Text) and block.text.strip():
                         view.markdown(block.text)
-            case Result() as ended:
-                call = calls.get(ended.result.tool_use_id)
-                _show(_finished(ended), call.input if call else {}, view)
+            case Result(result, name) as ended:
+                call = calls.get(result.tool_use_id)
+                facts = (ended.duration_ms, ended.summary, ended.structured, ended.error_kind)
+                finished = ToolFinished(result.tool_use_id, name, result, *facts, answer=ended.answer)
+                _show(finished, call.input if call else {}, view)
             case Unreadable(error):
                 view.line(f"[{error}]", "warning")
             case _:
@@ -42,19 +44,6 @@ def replay(conversation: Conversation, view: TurnView) -> None:
             _show(cut, call.input, view)
     if shown:
         view.gap()
-
-
-def _finished(entry: Result) -> ToolFinished:
-    return ToolFinished(
-        entry.result.tool_use_id,
-        entry.name,
-        entry.result,
-        entry.duration_ms,
-        entry.summary,
-        entry.structured,
-        entry.error_kind,
-        answer=entry.answer,
-    )
 
 
 def _show(event: ToolFinished, arguments: dict[str, object], view: TurnView) -> None:
