@@ -7,22 +7,8 @@ import logging
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any
 
+from agentcli.agent import events
 from agentcli.agent.commands.command import Command, Commands, Picked
-from agentcli.agent.events import (
-    ApprovalRequested,
-    ApprovalSettled,
-    Compaction,
-    Done,
-    EntryStored,
-    Event,
-    ModeChanged,
-    ProviderSwitched,
-    TakenOver,
-    ToolFinished,
-    TurnFailed,
-    TurnStarted,
-    UsageReported,
-)
 from agentcli.agent.ops import Approve, GoOn, Interrupt, Prompt, RunQueued, Steer
 from agentcli.agent.session import Session
 from agentcli.agent.usage_limits import awaited_reset
@@ -144,8 +130,8 @@ class TerminalController(OpenerHost):
 
     # Events
 
-    async def _show_events(self, events: AsyncGenerator[Event, None]) -> None:
-        async for event in events:
+    async def _show_events(self, stream: AsyncGenerator[events.Event, None]) -> None:
+        async for event in stream:
             try:
                 self.view.show(event)
                 self._note(event)
@@ -154,44 +140,47 @@ class TerminalController(OpenerHost):
                 self._tell_of_bug(bug)
             self._terminal.changed()
 
-    def _note(self, event: Event) -> None:
-        if event.agent_id != "main" and not isinstance(event, ApprovalRequested | ApprovalSettled | UsageReported):
+    def _note(self, event: events.Event) -> None:
+        of_any_agent = events.ApprovalRequested | events.ApprovalSettled | events.UsageReported
+        if event.agent_id != "main" and not isinstance(event, of_any_agent):
             return
         match event:
-            case ApprovalRequested():
+            case events.ApprovalRequested():
                 self.view.live.ask(event.id)
                 if event.kind in ("ask", "plan"):
                     self._questions.ask(event)
                 else:
                     self._terminal.ask_approval(event)
-            case ApprovalSettled(id):
+            case events.ApprovalSettled(id):
                 self._settled(id)
-            case ToolFinished():
+            case events.ToolFinished():
                 self._settled(event.id)
                 if event.name == "bash":
                     self._status.refresh()
-            case UsageReported() | TurnStarted():
+            case events.UsageReported() | events.TurnStarted():
                 self._status.recount()
-            case Compaction(tokens_after=tokens):
+            case events.Compaction(tokens_after=tokens):
                 self._status.refresh(tokens)
-            case ModeChanged() | ProviderSwitched():
+            case events.ModeChanged() | events.ProviderSwitched():
                 self._status.refresh()
-            case EntryStored(Entry(body=Retracted(ids))):
+            case events.EntryStored(Entry(body=Retracted(ids))):
                 self._give_back(ids)
-            case Done():
-                self._status.refresh()
-                self._questions.forget_all()
-                self._terminal.turn_ended("interrupted" if event.reason in ("interrupted", "declined") else "done")
-                self._has_broken_off = False
-            case TakenOver():
+            case events.TakenOver():
                 self._terminal.leave()
-            case TurnFailed():
-                self._status.refresh()
-                self._questions.forget_all()
-                self._has_broken_off = event.broke_off or event.is_retryable
-                self._terminal.turn_ended("failed")
+            case events.Done() | events.TurnFailed():
+                self._turn_ended(event)
             case _:
                 pass
+
+    def _turn_ended(self, event: events.Done | events.TurnFailed) -> None:
+        self._status.refresh()
+        self._questions.forget_all()
+        if isinstance(event, events.TurnFailed):
+            self._has_broken_off = event.broke_off or event.is_retryable
+            self._terminal.turn_ended("failed")
+        else:
+            self._has_broken_off = False
+            self._terminal.turn_ended("interrupted" if event.reason in ("interrupted", "declined") else "done")
 
     def _settled(self, call_id: str) -> None:
         self.view.live.answered(call_id)
@@ -330,11 +319,18 @@ class TerminalController(OpenerHost):
         try:
             return self._opener.check_model(name)
         except NoKey as missing:
-            with self._runner.waiting():
-                said = await self._opener.ask_key(self._terminal, missing.provider)
-            if not said:
+            if not (said := await self._ask_key(missing.provider)):
                 raise
             return f"{said}\n{self._opener.check_model(name)}"
+
+    async def log_in(self, provider: str) -> str:
+        if not (said := await self._ask_key(provider)):
+            raise NothingChosen
+        return said
+
+    async def _ask_key(self, provider: str) -> str:
+        with self._runner.waiting():
+            return await self._opener.ask_key(self._terminal, provider)
 
     async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         with self._runner.waiting():
@@ -353,13 +349,6 @@ class TerminalController(OpenerHost):
     ) -> Picked | None:
         with self._runner.waiting():
             return await self._terminal.choose_setting(title, options, current=current, can_keep=can_keep)
-
-    async def log_in(self, provider: str) -> str:
-        with self._runner.waiting():
-            said = await self._opener.ask_key(self._terminal, provider)
-        if not said:
-            raise NothingChosen
-        return said
 
     def log_out(self, provider: str) -> str:
         return self._opener.forget_key(provider)

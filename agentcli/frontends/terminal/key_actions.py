@@ -57,10 +57,6 @@ class KeyActions:
         return self.controller.view.live
 
     @property
-    def is_busy(self) -> bool:
-        return self.controller.is_busy
-
-    @property
     def has_card(self) -> bool:
         """True while something stands open that Esc closes, whatever the key that interrupts."""
         return self.region.shows_keys or self.region.shows_todo or self.asking.purpose != "prompt"
@@ -68,7 +64,7 @@ class KeyActions:
     @property
     def escape_closes(self) -> bool:
         """True while there is something to close or interrupt, which comes before leaving vi's insert mode."""
-        return self.has_card or self.is_busy
+        return self.has_card or self.controller.is_busy
 
     # Sending
 
@@ -85,7 +81,7 @@ class KeyActions:
         if self.asking.purpose != "prompt":
             self.asking.accept_answer()
         elif self.region.shows_keys:
-            self._close_keys()
+            self.composer.area.replace_text("")
         elif not self.composer.text.strip():
             self.controller.go_on()
         else:
@@ -164,10 +160,10 @@ class KeyActions:
         elif self.buffer.complete_state is not None:
             self.buffer.cancel_completion()
         elif self.region.shows_keys:
-            self._close_keys()
+            self.composer.area.replace_text("")
         elif self.region.shows_todo:
             self.region.shows_todo = False
-        elif self.is_busy or self.live.is_busy:
+        elif self.controller.is_busy or self.live.is_busy:
             self.controller.interrupt()
         elif twice and not self.buffer.text:
             self.controller.submit("/rewind")
@@ -186,11 +182,11 @@ class KeyActions:
             self.asking.picking.end(taken=False)
         elif self.asking.purpose != "prompt":
             self.asking.end_answer()
-        elif self.is_busy or self.live.is_busy:
+        elif self.controller.is_busy or self.live.is_busy:
             self.controller.interrupt()
             self._last_control_c = 0.0  # an impatient second one is not meant to leave
         elif self.region.shows_keys:
-            self._close_keys()
+            self.composer.area.replace_text("")
         elif self.buffer.text:
             self._clear()
         elif twice:
@@ -199,14 +195,11 @@ class KeyActions:
             self.console.hint.show(f"{self.labels.first('cancel')} again leaves.", TWICE_S)
 
     def control_d(self) -> None:
-        if self.is_busy:
+        if self.controller.is_busy:
             keys = self.labels.hints(interrupt="interrupts", leave="leaves then")
-            self.console.hint.show(f"It is at work: {keys}.", holds=lambda: self.is_busy)
+            self.console.hint.show(f"It is at work: {keys}.", holds=lambda: self.controller.is_busy)
         else:
             self.controller.leave()
-
-    def _close_keys(self) -> None:
-        self.composer.area.replace_text("")
 
     def _clear(self) -> None:
         self.composer.remember()

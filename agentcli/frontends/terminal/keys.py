@@ -93,7 +93,7 @@ class _When:
         self.asked: Filter = Condition(lambda: not asking.picking.is_open and asking.takes_approval_keys)
         self.writing = ~self.picking & ~self.asked
         self.answering: Filter = Condition(lambda: asking.purpose != "prompt")  # the input takes a comment or a rule
-        self.is_busy: Filter = Condition(lambda: actions.is_busy)
+        self.is_busy: Filter = Condition(lambda: actions.controller.is_busy)
         self.is_empty: Filter = Condition(lambda: not buffer.text)
         self.menu = self.writing & Condition(
             lambda: buffer.complete_state is not None and bool(buffer.complete_state.completions)

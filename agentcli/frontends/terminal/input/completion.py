@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from pathlib import Path
 
 from prompt_toolkit.application import get_app_or_none
@@ -66,13 +66,13 @@ class PromptCompleter(Completer):
             yield Completion(text, -len(mention[0]), display=path)
 
     def _command_completions(self, typed: str, *, after: str) -> Iterator[Completion]:
-        commands = list(self._commands)
-        fits: Sequence[Callable[[Command], bool]] = (
-            lambda command: command.name.startswith(typed),
-            lambda command: any(name.startswith(typed) for name in command.aliases),
-            lambda command: any(typed in name for name in _names(command)),
-        )
-        for command in dict.fromkeys(command for fit in fits for command in commands if fit(command)):
+        def rank(command: Command) -> int:
+            if command.name.startswith(typed):
+                return 0
+            return 1 if any(name.startswith(typed) for name in command.aliases) else 2
+
+        fitting = (command for command in self._commands if any(typed in name for name in _names(command)))
+        for command in sorted(fitting, key=rank):
             text = f"/{command.name}{_space_before(after)}"
             yield Completion(text, -len(typed) - 1, display=f"/{command.name}", display_meta=command.help)
 

@@ -7,25 +7,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+from agentcli.agent import events
 from agentcli.agent.calls.own_command import OWN_CALL
-from agentcli.agent.events import (
-    Compaction,
-    Done,
-    Event,
-    Notice,
-    OutputDelta,
-    ProviderSwitched,
-    QueueChanged,
-    Retry,
-    Steered,
-    TextDelta,
-    ThinkingDelta,
-    ToolFinished,
-    ToolStarted,
-    TurnEnded,
-    TurnFailed,
-    TurnStarted,
-)
 from agentcli.conversation.evidence import Claim
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
@@ -95,52 +78,54 @@ class TurnView:
         self._last_kind = ""  # of the block printed last; empty after an empty line
         self.folded: deque[Folded] = deque(maxlen=MOST_FOLDED)
 
-    def show(self, event: Event) -> None:
+    def show(self, event: events.Event) -> None:
         if event.agent_id != "main":
             if line := self.live.follow_subagent(event, self.title):
                 self.line(*line)
             return
         match event:
-            case TextDelta(text):
+            case events.TextDelta(text):
                 self._text(text)
-            case ThinkingDelta(text):
+            case events.ThinkingDelta(text):
                 self._thinking(text)
-            case TurnStarted(number):
+            case events.TurnStarted(number):
                 self.live.turn_since = self.live.turn_since or time.monotonic()
                 if number == 1:
                     warm_up()
-            case ToolStarted():
+            case events.ToolStarted():
                 self._started(event)
-            case OutputDelta(id, text):
+            case events.OutputDelta(id, text):
                 if call := self.live.calls.get(id):
                     call.tail = (call.tail + printable(text))[-LONGEST_TAIL:]
-            case ToolFinished():
+            case events.ToolFinished():
                 self._finished(event)
-            case TurnEnded():
+            case events.TurnEnded():
                 self._end_text()
-            case QueueChanged(steering, follow_ups):
+            case events.QueueChanged(steering, follow_ups):
                 self._queue_changed(steering, follow_ups)
-            case Retry(number, delay_s, error):
+            case events.Retry(number, delay_s, error):
                 self.live.waiting = f"{printable(error)} (try {number + 1})"
                 self.live.waiting_until = time.monotonic() + delay_s
-            case TurnFailed():
+            case events.TurnFailed():
                 self._failed(event)
-            case Done():
+            case events.Done():
                 self._done(event)
             case _:
                 self._note(event)
 
-    def _note(self, event: Event) -> None:
+    def _note(self, event: events.Event) -> None:
         match event:
-            case Notice(text):
+            case events.Notice(text):
                 self.line(text, "warning")
-            case ProviderSwitched(before, after):
+            case events.ProviderSwitched(before, after):
                 self.line(f"{before} → {after}", "muted")
-            case Steered(skipped):
+            case events.Steered(skipped):
                 titles = ", ".join(call_title(call.name, call.input) for call in skipped[:3])
                 more = "…" if len(skipped) > 3 else ""
                 self.line(f"Not run, because your message came first: {titles}{more}", "muted")
-            case Compaction(before, after, strategy, trigger) if trigger != "manual":  # the command tells of that
+            case events.Compaction(before, after, strategy, trigger) if (
+                trigger != "manual"
+            ):  # the command tells of that
                 self.line(f"Compacted ({strategy}): {before:,} → {after:,} tokens", "muted")
             case _:
                 pass
@@ -218,7 +203,7 @@ class TurnView:
         """Note that the diff of this call, or more, is on the screen already."""
         self._previewed.add(call_id)
 
-    def call(self, event: ToolFinished, title: str) -> None:
+    def call(self, event: events.ToolFinished, title: str) -> None:
         """A finished call, with the whole of its output to be unfolded."""
         shown = event.id in self._previewed
         view = tool_view(event, title, columns=self._printer.columns, diff_was_shown=shown, unfold_key=self._unfold_key)
@@ -252,13 +237,13 @@ class TurnView:
         self.live.waiting = ""
         self.live.thinking += printable(text)
 
-    def _started(self, event: ToolStarted) -> None:
+    def _started(self, event: events.ToolStarted) -> None:
         self._end_text()
         self.live.calls[event.id] = RunningCall(event.name, self.title(event.title), time.monotonic())
         if not self._is_live:
             self.line(f"… {event.title}", "muted")
 
-    def _finished(self, event: ToolFinished) -> None:
+    def _finished(self, event: events.ToolFinished) -> None:
         call = self.live.calls.pop(event.id, None)
         self._end_text()
         self.call(event, call.title if call else event.name)
@@ -312,7 +297,7 @@ class TurnView:
         live.waiting = ""
         live.calls = {id: call for id, call in live.calls.items() if id.startswith(OWN_CALL) or id in live.agents}
 
-    def _failed(self, event: TurnFailed) -> None:
+    def _failed(self, event: events.TurnFailed) -> None:
         answer = self._markdown if event.broke_off and self._has_text else None
         self._end_turn()
         self._markdown = answer or self._markdown  # what goes on stands within the same block
@@ -321,7 +306,7 @@ class TurnView:
             self.line("The answer broke off; Enter in the empty input goes on where it stopped.", "warning")
         self.gap()
 
-    def _done(self, done: Done) -> None:
+    def _done(self, done: events.Done) -> None:
         for id in list(self.live.asked):
             self.live.answered(id)
         took = time.monotonic() - (self.live.turn_since or time.monotonic())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -177,10 +178,7 @@ def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
 
 def _nearest_of_256(rgb: tuple[int, int, int]) -> int:
     """The nearest of the cube and the greys; the first sixteen look as the person's terminal has them."""
-    red, green, blue = (0 if part < 48 else 1 if part < 115 else (part - 35) // 40 for part in rgb)
-    in_cube = 16 + 36 * red + 6 * green + blue
-    grey = 232 + max(0, min(23, round((sum(rgb) / 3 - 8) / 10)))
-    return min(in_cube, grey, key=lambda index: sum((a - b) ** 2 for a, b in zip(xterm_rgb(index), rgb, strict=True)))
+    return min(range(16, 256), key=lambda index: math.dist(xterm_rgb(index), rgb))
 
 
 def _nearest_of_8(rgb: tuple[int, int, int]) -> int:
@@ -239,7 +237,6 @@ def xterm_rgb(index: int) -> tuple[int, int, int]:
     if index >= 232:
         grey = 8 + 10 * (index - 232)
         return grey, grey, grey
-    cube = index - 16
-    steps = (cube // 36, cube // 6 % 6, cube % 6)
-    red, green, blue = (0 if step == 0 else 55 + 40 * step for step in steps)
+    steps = ((index - 16) // 36, (index - 16) // 6 % 6, (index - 16) % 6)
+    red, green, blue = (55 + 40 * step if step else 0 for step in steps)
     return red, green, blue

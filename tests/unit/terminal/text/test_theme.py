@@ -230,14 +230,3 @@ def test_a_theme_of_ones_own_changes_what_it_names_and_no_more() -> None:
 
 def test_every_name_of_a_colour_has_a_code() -> None:
     assert all(own_codes({"blue": name}, FEW)["blue"] for name in COLOUR_NAMES)
-
-
-@given(st.tuples(*[st.integers(0, 255)] * 3))
-def test_the_nearest_of_256_is_near(rgb: tuple[int, int, int]) -> None:
-    code = own_codes({"blue": "#{:02x}{:02x}{:02x}".format(*rgb)}, MANY)["blue"]
-    found = xterm_rgb(int(code.removeprefix("38;5;")))
-
-    def distance(other: tuple[int, int, int]) -> int:
-        return sum((a - b) ** 2 for a, b in zip(rgb, other, strict=True))
-
-    assert distance(found) == min(distance(xterm_rgb(index)) for index in range(16, 256))
