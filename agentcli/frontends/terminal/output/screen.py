@@ -205,10 +205,8 @@ class Screen(Renderer):
         height = len(self._rows)
         roles, last = lines[-1]
         text = self._theme.paint([*lines[:-1], (roles, last.removesuffix("\n"))])
-        return [
-            *(down(height - 1 - self._row), "\r", "\n" * begun, up(height - 1 + begun), f"\x1b[{begun}L"),
-            *(text, down(1 + self._row), to_column(self._column)),
-        ]
+        room = [down(height - 1 - self._row), "\r", "\n" * begun, up(height - 1 + begun), f"\x1b[{begun}L"]
+        return [*room, text, down(1 + self._row), to_column(self._column)]
 
     def _redraw_all(self, lines: list[Fragment], rows: list[Row], cursor: tuple[int, int]) -> list[str]:
         out = [up(self._row), ERASE_BELOW] if self._rows else []

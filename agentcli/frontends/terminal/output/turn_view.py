@@ -123,9 +123,7 @@ class TurnView:
                 titles = ", ".join(call_title(call.name, call.input) for call in skipped[:3])
                 more = "…" if len(skipped) > 3 else ""
                 self.line(f"Not run, because your message came first: {titles}{more}", "muted")
-            case events.Compaction(before, after, strategy, trigger) if (
-                trigger != "manual"
-            ):  # the command tells of that
+            case events.Compaction(before, after, strategy, trigger) if trigger != "manual":  # else its command says so
                 self.line(f"Compacted ({strategy}): {before:,} → {after:,} tokens", "muted")
             case _:
                 pass

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from difflib import SequenceMatcher
-from itertools import groupby, islice, pairwise
+from itertools import accumulate, groupby, islice, pairwise
+from operator import itemgetter
 from typing import Literal
 
 from msgspec import Struct
@@ -152,16 +153,11 @@ def _with_words(row: _Row, parts: Sequence[Fragment], words: Sequence[tuple[int,
     out: list[Fragment] = []
     position = 0
     for roles, text in parts:
-        end = position + len(text)
-        at = position
-        for first, last in words:
-            if first < end and last > at:
-                begin, stop = max(first, at), min(last, end)
-                out += [(roles, text[at - position : begin - position])]
-                out += [(f"{row.kind}_word {roles}".strip(), text[begin - position : stop - position])]
-                at = stop
-        out.append((roles, text[at - position :]))
-        position = end
+        is_word = [any(first <= at < last for first, last in words) for at in range(position, position + len(text))]
+        for differs, run in groupby(zip(is_word, text, strict=True), key=itemgetter(0)):
+            part = "".join(character for _, character in run)
+            out.append((f"{row.kind}_word {roles}".strip() if differs else roles, part))
+        position += len(text)
     return merged(out)
 
 
@@ -208,11 +204,5 @@ def _common_length(a: Sequence[str], b: Sequence[str]) -> int:
 
 def _gaps(words: Sequence[str], equal: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """Character positions of the stretches between equal words."""
-    offsets = [0]
-    for word in words:
-        offsets.append(offsets[-1] + len(word))
-    gaps: list[tuple[int, int]] = []
-    for (_, end), (start, _) in pairwise(equal):
-        if start > end:
-            gaps.append((offsets[end], offsets[start]))
-    return gaps
+    offsets = [0, *accumulate(map(len, words))]
+    return [(offsets[end], offsets[start]) for (_, end), (start, _) in pairwise(equal) if start > end]

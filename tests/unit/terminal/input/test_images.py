@@ -9,8 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.input.pastes import (
@@ -20,29 +18,15 @@ from agentcli.frontends.terminal.input.pastes import (
     image_type_of,
     read_image,
 )
-from agentcli.llm.media import dimensions_of
 from tests.conformance.wire_rules import picture as picture_of
 
 PNG, JPEG, GIF, WEBP = IMAGES = [base64.b64decode(picture_of(120, 80, name)) for name in ("PNG", "JPEG", "GIF", "WEBP")]
 
 
-@pytest.mark.parametrize(("data", "kind"), [(PNG, "png"), (JPEG, "jpeg"), (GIF, "gif"), (WEBP, "webp")])
-def test_a_header_says_what_an_image_is_and_how_large(data: bytes, kind: str) -> None:
-    assert image_type_of(data) == f"image/{kind}"
-    assert dimensions_of(data) == (120, 80)
-    assert dimensions_of(data[:-20]) is None
-
-
-@given(st.sampled_from(IMAGES), st.integers(0, 60), st.binary(max_size=40))
-def test_a_broken_header_says_nothing_wrong_enough_to_fail(data: bytes, kept: int, rest: bytes) -> None:
-    dimensions_of(data[:kept] + rest)
-    dimensions_of(data[:kept] + rest + data[kept + len(rest) :])
-
-
-def test_other_bytes_are_no_image() -> None:
+def test_the_first_bytes_say_what_an_image_is() -> None:
+    assert [image_type_of(data) for data in IMAGES] == ["image/png", "image/jpeg", "image/gif", "image/webp"]
     for data in (b"", b"RIFF\0\0\0\0WAVE", b"%PDF-1.7", b"text"):
         assert image_type_of(data) == ""
-        assert dimensions_of(data) is None
 
 
 @pytest.fixture
