@@ -26,9 +26,8 @@ from agentcli.agent.hooks import CallRecord, HookAnswer
 from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import Permitted, Question, ask_person, grant
-from agentcli.agent.permissions.decide import Verdict
-from agentcli.agent.permissions.exposure import decide_with_exposure
-from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.decide import Verdict, decide_with_exposure
+from agentcli.agent.permissions.facts import judge
 from agentcli.conversation.entries import CallDenied, Result, reminder
 from agentcli.errors import ToolError, ToolErrorKind, UsageError, errno_name
 from agentcli.llm.messages import Text, ToolUse

@@ -31,7 +31,7 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.command_rules import rule_about_edits, speaks_of_edits
 from agentcli.agent.permissions.decide import Verdict, decide
 from agentcli.agent.permissions.effects import told_effects
-from agentcli.agent.permissions.judge import Judged, judge
+from agentcli.agent.permissions.facts import CallFacts, judge
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.permissions.suggestions import suggested_rules
@@ -53,7 +53,7 @@ class Try(Struct, frozen=True):
     `stopped` by before is open while it runs.
     """
 
-    judged: Judged
+    judged: CallFacts
     is_wished: bool
     grant: Callable[[Approve, tuple[str, ...]], Any]
     stopped: Stop | None = None

@@ -18,7 +18,7 @@ from agentcli.agent.events import ApprovalRequested, Notice
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict, decide
 from agentcli.agent.permissions.effects import told_effects
-from agentcli.agent.permissions.judge import Judged, Need
+from agentcli.agent.permissions.facts import CallFacts, Need
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rule_checks import check_rule
 from agentcli.agent.permissions.rules import Rules
@@ -56,7 +56,7 @@ class Question:
     """A call that may not run by itself, the verdict that says why, and `decide` for the permissions of later."""
 
     call: ToolUse
-    judged: Judged
+    judged: CallFacts
     context: ToolContext
     verdict: Verdict
     decide: Decide

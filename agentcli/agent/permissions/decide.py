@@ -1,29 +1,37 @@
-"""Decides whether a call may run: by what it does, by rule, by mode, else by asking."""
+"""Decides whether a call may run: by what it does, by rule, by mode, else by asking.
+
+Where no confinement hides the workspace's secret files from commands, a command that could read them asks first, once
+a session: a yes is about the files, and so counts for later commands too. A rule that means a file, such as
+Read(.env), is a yes beforehand.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.permissions.command_rules import allowing_rules, refusing_rule, speaks_of_edits
-from agentcli.agent.permissions.judge import Judged, Need
-from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.named_files import EDITORS, READERS
-from agentcli.agent.permissions.rules import Rule, Rules, matches_host
-from agentcli.agent.permissions.targets import (
+from agentcli.agent.permissions.command_rules import EDITORS, READERS, allowing_rules, refusing_rule, speaks_of_edits
+from agentcli.agent.permissions.facts import (
+    CallFacts,
+    Need,
     Target,
     ground_of,
     has_secrets,
     is_covered,
     is_kept_from_edits,
     is_refused,
+    look_at_real,
 )
-from agentcli.safety.commands.records import CommandAnalysis
+from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.rules import Rule, Rules, matches_host
+from agentcli.safety.commands.records import CommandAnalysis, Segment
 from agentcli.tools.tool import Workspace, kind_argument
 
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
@@ -46,7 +54,7 @@ class Verdict(Struct, frozen=True):
     exposes: tuple[Path, ...] = ()
 
 
-def decide(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
+def decide(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     """Whether a call runs, is refused, or needs a person's yes. The catastrophic is refused in every mode."""
     tool = judged.tool
     if by_name := _first(rule for rule in rules.deny if not rule.pattern and rule.names(tool.name)):
@@ -70,7 +78,7 @@ def decide(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
             return Verdict("allow", "it changes nothing")
 
 
-def _decide_files(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
+def _decide_files(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     tool, targets, needs, workspace = judged.tool, judged.targets, judged.needs, judged.workspace
     kin = {tool.name} | (EDITORS if tool.effect == "edit" else READERS)
     for rule in rules.deny:
@@ -98,7 +106,7 @@ def _decide_files(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
     return _asks(mode, CHANGES_A_FILE, needs)
 
 
-def _asking_rule(judged: Judged, rules: Rules) -> Rule | None:
+def _asking_rule(judged: CallFacts, rules: Rules) -> Rule | None:
     for rule in rules.ask:
         if rule.names(judged.tool.name) and (
             not rule.pattern or any(is_refused(rule.pattern, target, judged.workspace) for target in judged.targets)
@@ -133,7 +141,7 @@ def _asks(mode: Mode, why: str, needs: tuple[Need, ...] = (), hosts: tuple[str, 
     return Verdict("deny" if mode == "dontAsk" else "ask", why, needs, hosts)
 
 
-def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules: Rules) -> Verdict:
+def _decide_command(judged: CallFacts, command: CommandAnalysis, mode: Mode, rules: Rules) -> Verdict:
     tool, needs, hosts, sandbox = judged.tool, judged.needs, judged.hosts, judged.workspace.sandbox
     if judged.verdict == "block":
         return Verdict("deny", f"refused in every mode: {command.reason}")
@@ -181,7 +189,7 @@ def _decide_command(judged: Judged, command: CommandAnalysis, mode: Mode, rules:
     return _asks(mode, not_granted or command.reason, needs, hosts)
 
 
-def _decide_address(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
+def _decide_address(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     name, host, address = judged.tool.name, judged.host, judged.address
     for rule in rules.deny:
         if rule.pattern and rule.names(name) and matches_host(rule.pattern, host):
@@ -199,7 +207,7 @@ def _decide_address(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
     return Verdict("allow", "it only looks something up")
 
 
-def _decide_foreign(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
+def _decide_foreign(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     """A tool whose effects nobody here knows: an MCP server's, or one that a library brought without saying."""
     name = judged.tool.name
     if mode == "plan":
@@ -215,7 +223,7 @@ def _decide_foreign(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
     return _asks(mode, f"what {told} does is not known here")
 
 
-def _decide_kind(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
+def _decide_kind(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     """A subagent, or a skill: the calls it leads to are judged by themselves. Rules may name which one is meant."""
     name = judged.tool.name
     kind = getattr(judged.arguments, kind_argument(judged.tool), "")
@@ -235,3 +243,60 @@ def _decide_kind(judged: Judged, mode: Mode, rules: Rules) -> Verdict:
 
 def _first(found: Iterable[Any]) -> Any:
     return next(iter(found), None)
+
+
+_MOST_SHOWN = 3
+_WILD = re.compile(r"[*?\[{]")
+
+
+def decide_with_exposure(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
+    """The decision, or one that asks about the secret files in `exposes` as well."""
+    verdict, workspace = decide(judged, mode, rules), judged.workspace
+    if judged.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
+        return verdict
+    found = workspace.sandbox.exposed_secrets("read-only" if verdict.only_reads else None)
+    exposed = [path for path in found if path not in workspace.exposed and not _is_meant(path, rules, workspace)]
+    command = judged.command
+    if not exposed or (verdict.only_reads and command is not None and not _may_read(command, exposed)):
+        return verdict
+    shown = [workspace.shown(path) for path in exposed]
+    more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+    why = (
+        f"this sandbox cannot hide {', '.join(shown[:_MOST_SHOWN])}{more} from commands"
+        f" (to allow it always: the rule Read({shown[0]}))"
+    )
+    return msgspec.structs.replace(
+        verdict,
+        decision="deny" if mode == "dontAsk" else "ask",
+        reason=f"{verdict.reason}; {why}" if verdict.decision == "ask" else why,
+        exposes=tuple(exposed),
+    )
+
+
+def _is_meant(path: Path, rules: Rules, workspace: Workspace) -> bool:
+    target, ground = look_at_real(path, "read", workspace), ground_of(workspace)
+    return any(rule.names("file_read") and rule.pattern and is_covered(rule, target, ground) for rule in rules.allow)
+
+
+def _may_read(analysis: CommandAnalysis, secrets: Sequence[Path]) -> bool:
+    return any(_segment_may_read(segment, secrets) for segment in analysis.segments)
+
+
+def _segment_may_read(segment: Segment, secrets: Sequence[Path]) -> bool:
+    """False for a command that shows no contents, and for one whose every path is known and holds none of them."""
+    from agentcli.safety.commands.programs import showing  # with the judge, which is imported for the first command
+
+    words = segment.words
+    if words and showing.shows_names_only(words):
+        return False
+    if not segment.effects.reads:
+        return not (words and showing.filters_input(words))
+    if words and not showing.names_what_it_reads(words):
+        return True
+    places = [_above_globs(path) for path in segment.effects.reads]
+    return any(secret.is_relative_to(place) for secret in secrets for place in places)
+
+
+def _above_globs(path: str) -> Path:
+    found = _WILD.search(path)
+    return Path(path[: found.start()].rpartition("/")[0] or "/") if found else Path(path)

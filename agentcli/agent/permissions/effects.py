@@ -10,8 +10,7 @@ from pathlib import Path, PurePath
 from msgspec import Struct
 
 from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict
-from agentcli.agent.permissions.judge import Judged, Need
-from agentcli.agent.permissions.targets import WHY, Kind, look_at_real
+from agentcli.agent.permissions.facts import WHY, CallFacts, Kind, Need, look_at_real
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis
 from agentcli.tools.tool import Tool, Workspace
 
@@ -32,7 +31,7 @@ class Told(Struct, frozen=True):
     grave: tuple[str, ...] = ()
 
 
-def told_effects(judged: Judged, verdict: Verdict) -> Told:
+def told_effects(judged: CallFacts, verdict: Verdict) -> Told:
     """The effects of a call, then why it asks, where that says more. Blocks: it looks at the disk."""
     if judged.command is not None:
         return _of_command(judged, judged.command, verdict)
@@ -46,7 +45,7 @@ def effect_lines(analysis: CommandAnalysis, needs: Sequence[Need], workspace: Wo
     return _told_analysis(analysis, needs, workspace).lines
 
 
-def _of_command(judged: Judged, analysis: CommandAnalysis, verdict: Verdict) -> Told:
+def _of_command(judged: CallFacts, analysis: CommandAnalysis, verdict: Verdict) -> Told:
     told = _told_analysis(analysis, verdict.needs, judged.workspace)
     told = Told((*told.lines, *_circumstances(judged)), told.grave)
     if getattr(judged.arguments, "unconfined", False):
@@ -56,7 +55,7 @@ def _of_command(judged: Judged, analysis: CommandAnalysis, verdict: Verdict) -> 
     return told if is_told or is_by_host else Told((*told.lines, verdict.reason), told.grave)
 
 
-def _circumstances(judged: Judged) -> list[str]:
+def _circumstances(judged: CallFacts) -> list[str]:
     """Return where a command runs and that it stays, where its text does not show it."""
     workspace, given = judged.workspace, judged.arguments
     folder = getattr(given, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
@@ -64,7 +63,7 @@ def _circumstances(judged: Judged) -> list[str]:
     return [*lines, "goes on in the background"] if getattr(given, "background", False) else lines
 
 
-def _of_file_tool(judged: Judged, verdict: Verdict) -> Told:
+def _of_file_tool(judged: CallFacts, verdict: Verdict) -> Told:
     tool, targets = judged.tool, judged.targets
     lines = {_said_of_file(target.kind, tool): target.kind for target in targets if target.kind != "plain"}
     grave = tuple(line for line, kind in lines.items() if kind != "outside" or tool.effect == "edit")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from agentcli.agent.permissions.decide import decide
-from agentcli.agent.permissions.judge import Judged
+from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rule, Rules, escaped, parse_rule
 from agentcli.errors import UsageError
@@ -17,7 +17,7 @@ from agentcli.safety.commands.rules import rules_by_segment
 _AND = " and "
 
 
-def suggested_rules(judged: Judged, mode: Mode, rules: Rules) -> tuple[str, ...]:
+def suggested_rules(judged: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ...]:
     """Rules that would have let this call through, narrowest first, each as `parse_rules` reads it.
 
     A command of several parts takes several rules, which stand together in one text.
@@ -31,7 +31,7 @@ def parse_rules(text: str, source: str = "") -> list[Rule]:
     return [parse_rule(part, source) for part in parts]
 
 
-def _lets_through(text: str, judged: Judged, mode: Mode, rules: Rules) -> bool:
+def _lets_through(text: str, judged: CallFacts, mode: Mode, rules: Rules) -> bool:
     try:
         more = parse_rules(text)
     except UsageError:
@@ -40,7 +40,7 @@ def _lets_through(text: str, judged: Judged, mode: Mode, rules: Rules) -> bool:
     return decide(judged, mode, with_them).decision == "allow"
 
 
-def _candidates(judged: Judged) -> Iterator[str]:
+def _candidates(judged: CallFacts) -> Iterator[str]:
     name = judged.tool.name
     match judged.tool.effect:
         case "command" if judged.command is not None:
@@ -67,7 +67,7 @@ def _of_parts(tool: str, command: CommandAnalysis) -> Iterator[str]:
         yield _AND.join(chosen)
 
 
-def _paths(judged: Judged) -> Iterator[str]:
+def _paths(judged: CallFacts) -> Iterator[str]:
     """The very file, its folder, every file."""
     tool = judged.tool
     for target in judged.targets:

@@ -13,7 +13,7 @@ import typer
 from agentcli.agent.permissions.command_rules import allowing_rules, refusing_rule
 from agentcli.agent.permissions.decide import Verdict, decide
 from agentcli.agent.permissions.effects import effect_lines
-from agentcli.agent.permissions.judge import Judged, judge
+from agentcli.agent.permissions.facts import CallFacts, judge
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.app import Builder
@@ -124,7 +124,7 @@ class Judging:
 
     def _segment(self, segment: Segment, problem: str) -> dict[str, Any]:
         whole = CommandAnalysis((segment,), segment.verdict, segment.reason, segment.effects, problem)
-        alone = Judged(self.bash, self.bash.parse({"command": segment.text}), self.workspace, whole)
+        alone = CallFacts(self.bash, self.bash.parse({"command": segment.text}), self.workspace, whole)
         granting, not_granted = allowing_rules(alone, self.rules.allow)
         if segment.verdict == "block":
             decided, why = "block", segment.reason

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
-from agentcli.agent.permissions.exposure import decide_with_exposure
-from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.decide import decide_with_exposure
+from agentcli.agent.permissions.facts import judge
 from agentcli.agent.permissions.rule_checks import check_rule
 from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
 from agentcli.agent.state import AgentState

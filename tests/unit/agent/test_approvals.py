@@ -12,7 +12,7 @@ import pytest
 from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Done, Notice, ToolFinished
 from agentcli.agent.ops import Approve, SetMode
 from agentcli.agent.permissions.decide import decide
-from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.facts import judge
 from agentcli.agent.permissions.rule_checks import check_rule
 from agentcli.agent.permissions.rules import Rules, parse_rule
 from agentcli.agent.permissions.suggestions import parse_rules, suggested_rules

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.agent.permissions.decide import decide
-from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.facts import judge
 from agentcli.agent.permissions.rules import Rules
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.agent.permissions.decide import decide
-from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.facts import judge
 from agentcli.agent.permissions.modes import MODES, Mode
 from agentcli.agent.permissions.rules import Rules, parse_rule
 from agentcli.safety.commands import refusal_of

@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from agentcli.agent.permissions.decide import decide
-from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.facts import judge
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from tests.unit.tools.bench import Bench

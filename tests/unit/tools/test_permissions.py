@@ -10,7 +10,7 @@ import pytest
 from msgspec import Struct
 
 from agentcli.agent.permissions.decide import Verdict, decide
-from agentcli.agent.permissions.judge import judge
+from agentcli.agent.permissions.facts import judge
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
 from agentcli.agent.permissions.suggestions import parse_rules, suggested_rules

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from agentcli.safety.commands.judge.calls import Call, name_of, unwrap
 from agentcli.safety.commands.judge.forms import allow_forms, with_assignments
-from agentcli.safety.commands.judge.grave import grave_reason, named_secrets
 from agentcli.safety.commands.judge.handed import input_of, printed_by, printed_by_script, scripts_of
 from agentcli.safety.commands.judge.handover import (
     FORK_BOMB,
@@ -20,7 +19,7 @@ from agentcli.safety.commands.judge.handover import (
     pipes_reverse_shell,
     traits_of,
 )
-from agentcli.safety.commands.judge.opened import opened_files
+from agentcli.safety.commands.judge.reaches import grave_reason, named_secrets, opened_files
 from agentcli.safety.commands.judge.side_effects import (
     Redirected,
     deletes_unseen,

@@ -8,8 +8,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from agentcli.safety.commands.programs.only_reading import GIT, GIT_FORMS, GIT_NEEDS
-from agentcli.safety.commands.programs.options import Arguments, options, read_arguments, without_pattern
+from agentcli.safety.commands.programs.options import (
+    GIT,
+    GIT_FORMS,
+    GIT_NEEDS,
+    Arguments,
+    options,
+    read_arguments,
+    without_pattern,
+)
 from agentcli.safety.commands.programs.read_check import WILD, ReadCheck
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 

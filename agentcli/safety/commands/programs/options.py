@@ -1,4 +1,7 @@
-"""Reads a program's arguments by a list of the options that only read. Any other option is a problem."""
+"""Reads a program's arguments by a list of the options that only read. Any other option is a problem.
+
+The lists of programs and subcommands of git are `only_reading.ini` beside this module.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec import field as struct_field
 
+from agentcli.safety.commands.programs.tables import read_table
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 
@@ -154,3 +158,23 @@ def _refuse(text: str, known: Options, read: Arguments) -> None:
     )
     if not known.is_tolerant or matters or re.search(rf"[=./~{HOLE}]", text):
         read.problem = f"the option {text.partition('=')[0]} is not known to only read"
+
+
+_TABLES = read_table("only_reading")
+
+
+def _whole(row: str) -> str:
+    """A row with its parts put in."""
+    for name in reversed(_TABLES["parts"]):
+        row = row.replace(f"<{name}>", _TABLES["parts"][name])
+    return row
+
+
+# By program, and by subcommand: a row as options.py explains it.
+PROGRAMS = {name: _whole(row) for name, row in _TABLES["programs"].items()}
+GIT = {name: _whole(row) for name, row in _TABLES["git"].items()}
+GIT_FORMS = {name: _whole(row) for name, row in _TABLES["git_forms"].items()}
+# By subcommand: the options or words of which one has to be there.
+GIT_NEEDS = {name: frozenset(words.split()) for name, words in _TABLES["git_needs"].items()}
+# By program: the options that only print its version.
+VERSIONS = {name: row.split() for row, names in _TABLES["versions"].items() for name in names.split()}

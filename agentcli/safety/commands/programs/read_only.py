@@ -8,8 +8,7 @@ from itertools import pairwise
 
 from agentcli.safety.commands.programs.find import find_problem
 from agentcli.safety.commands.programs.git import git_problem
-from agentcli.safety.commands.programs.only_reading import PROGRAMS, VERSIONS
-from agentcli.safety.commands.programs.options import options, read_arguments, without_pattern
+from agentcli.safety.commands.programs.options import PROGRAMS, VERSIONS, options, read_arguments, without_pattern
 from agentcli.safety.commands.programs.read_check import ReadCheck
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 

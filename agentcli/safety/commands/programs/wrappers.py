@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 
 from agentcli.safety.commands.programs.find import read_find
-from agentcli.safety.commands.programs.only_reading import VERSIONS
-from agentcli.safety.commands.programs.options import options, read_arguments
+from agentcli.safety.commands.programs.options import VERSIONS, options, read_arguments
 from agentcli.safety.commands.programs.tables import read_table
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 

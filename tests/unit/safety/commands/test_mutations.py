@@ -21,7 +21,7 @@ _HARMLESS = [command for command in cases("allow") if _is_one_line(command)]
 
 @cache
 def _unknown() -> list[str]:
-    """Judged when the first test asks, not by each process that collects this file."""
+    """CallFacts when the first test asks, not by each process that collects this file."""
     commands = [command for _, command in with_verdicts(cases("not_allowed")) if _is_one_line(command)]
     return [command for command in commands if judged(command).problem == "" and judged(command).segments]
 
