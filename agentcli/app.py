@@ -12,7 +12,7 @@ from msgspec import structs
 
 from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.calls.recording import account_for_interrupted
-from agentcli.agent.calls.run import asking_outside_calls
+from agentcli.agent.calls.run import asking
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice
@@ -236,7 +236,7 @@ class Builder:
         if services.mask is not None:
             hooks.mask = services.mask.text
         said = await hooks.fire("SessionStart", subject=source, source=source)  # nobody listens yet who could be asked
-        hooks.ask = asking_outside_calls(session.runtime.calls)
+        hooks.ask = asking(session.runtime.calls)
         if said.context:
             state.notes.append(reminder(said.context))
 

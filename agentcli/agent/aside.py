@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from agentcli.agent.accounting.budgets import most_tokens
 from agentcli.agent.requests.paid_request import PaidRequest
 from agentcli.agent.requests.repairs import without
+from agentcli.agent.requests.request import build_request
 from agentcli.conversation.entries import PaidReason
 from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.messages import Message, Text, Usage, answered
-from agentcli.llm.provider import Request
+from agentcli.llm.messages import Message, Text, Usage
 from agentcli.llm.transcript import doctor
 
 if TYPE_CHECKING:
@@ -32,15 +32,7 @@ async def ask_aside(session: Session, question: str) -> str:
     prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
     asked = Message("user", (Text(_ASKED + question),))
     messages = doctor((*state.conversation.messages, asked))
-    request = Request(
-        prefix.system,
-        messages,
-        prefix.tools,
-        max_tokens=min(LONGEST_ANSWER, info.max_output),
-        temperature=runtime.temperature,
-        effort=state.effort or runtime.effort,
-        earlier_messages=answered(messages),
-    )
+    request = build_request(runtime, state, prefix, messages, min(LONGEST_ANSWER, info.max_output))
     name = f"{provider.name}/{provider.model}"
     request = without(request, state.refused.get(name, ()))
 

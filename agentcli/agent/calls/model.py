@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.client import ClientCalls
 from agentcli.agent.calls.report import Report
 from agentcli.agent.events import ApprovalRequested, ClientToolRequested, Denial, Emit
-from agentcli.agent.hooks import CallHooks, CallRecord, EventHooks
+from agentcli.agent.hooks import CallHooks, EventHooks
 from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks
 from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve, Background, Op
@@ -32,32 +31,6 @@ from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
 from agentcli.tools.tool import ToolOutput, Workspace
-
-
-@dataclass
-class ToolMetrics:
-    """The calls of one tool: `errors` by kind, `seconds` of all together."""
-
-    calls: int = 0
-    retries: int = 0
-    seconds: float = 0.0
-    errors: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-
-
-class CallMetrics:
-    """What the calls of a session came to, by tool."""
-
-    def __init__(self) -> None:
-        self.by_tool: dict[str, ToolMetrics] = {}
-
-    def add(self, record: CallRecord, *, seconds: float, retries: int, error_kind: str) -> None:
-        tool = self.by_tool.setdefault(record.tool, ToolMetrics())
-        tool.calls += 1
-        tool.retries += retries
-        tool.seconds += seconds
-        if error_kind:
-            tool.errors[error_kind] += 1
-
 
 Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a call
 # Gives the person's answer, or the verdict that settled the question before they gave one.
@@ -110,7 +83,7 @@ class CallServices:
 
 
 class CallHistory:
-    """The calls of a session so far: results to replay, metrics, and whether the model repeats itself.
+    """The calls of a session so far: results to replay, and if the model repeats itself.
 
     Without `ends_loops` it may repeat itself without end. A call that is repeated is nudged once; after that
     `looping` names it, until the person lets it go on.
@@ -118,7 +91,6 @@ class CallHistory:
 
     def __init__(self) -> None:
         self.replays: TTLCache[bytes, ToolOutput] = TTLCache(MAX_REPLAYS, REPLAYED_S)
-        self.metrics = CallMetrics()
         self.ends_loops = True
         self.looping = ""
         self._recent: list[tuple[str, str]] = []
@@ -192,6 +164,14 @@ class ToolServers(Protocol):
     def listing(self) -> list[dict[str, Any]]: ...
 
 
+def _no_skills() -> SkillsInUse:
+    raise UsageError("There are no skills in this session.")
+
+
+def _no_agents() -> SubagentRuns:
+    raise UsageError("There are no subagents in this session.")
+
+
 @dataclass
 class SessionCalls:
     """What the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
@@ -212,9 +192,9 @@ class SessionCalls:
     has_unrecorded: bool = False
     recording: set[asyncio.Task[None]] = field(default_factory=set)
     is_closing: asyncio.Event = field(default_factory=asyncio.Event)
-    make_skills: Callable[[], SkillsInUse] | None = None
+    make_skills: Callable[[], SkillsInUse] = _no_skills
     skills: SkillsInUse | None = None
-    make_agents: Callable[[], SubagentRuns] | None = None
+    make_agents: Callable[[], SubagentRuns] = _no_agents
     agents: SubagentRuns | None = None
     made_by: Call | None = None
     servers: ToolServers | None = None
@@ -226,19 +206,13 @@ class SessionCalls:
         return self.services.workspace
 
     def open_skills(self) -> SkillsInUse:
-        """What activates skills in this session. Raises `UsageError` where there are none."""
-        if self.skills is None:
-            if self.make_skills is None:
-                raise UsageError("There are no skills in this session.")
-            self.skills = self.make_skills()
+        """Return what activates skills in this session. Raises `UsageError` where there are none."""
+        self.skills = self.make_skills() if self.skills is None else self.skills
         return self.skills
 
     def open_agents(self) -> SubagentRuns:
-        """What runs subagents of this session. Raises `UsageError` where there can be none."""
-        if self.agents is None:
-            if self.make_agents is None:
-                raise UsageError("There are no subagents in this session.")
-            self.agents = self.make_agents()
+        """Return what runs subagents of this session. Raises `UsageError` where there can be none."""
+        self.agents = self.make_agents() if self.agents is None else self.agents
         return self.agents
 
     def refresh_tools(self) -> None:

@@ -32,7 +32,6 @@ from agentcli.conversation.entries import CallDenied, Result, reminder
 from agentcli.errors import ToolError, ToolErrorKind, UsageError, errno_name
 from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.tool import Ask, Tool, ToolContext, ToolOutput, Workspace
-from agentcli.tools.tool import ToolOutput as Output
 
 LARGEST_ARGUMENTS = 10 * 1024 * 1024  # bytes
 LOCK_PATIENCE_S = 30.0
@@ -182,7 +181,7 @@ def _with_hooks(verdict: Verdict, hooks: HookAnswer) -> Verdict:
     return verdict
 
 
-async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> Output:
+async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> ToolOutput:
     """Run the tool while it holds the files it changes; a call that ran before gets its result. Raises `ToolError`."""
     tool, session, report = parsed.tool, call.turn.session, call.report
     locked = session.services.locks.held(_locked(parsed), timeout_s=LOCK_PATIENCE_S)
@@ -201,10 +200,10 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> Output:
                 detach=sign,
                 judged=permitted.judged,
                 only_reads=permitted.only_reads,
-                ask=asking(call) if tool.server else None,
+                ask=asking(session, call) if tool.server and session.ask is not None else None,
             )
 
-            async def run() -> Output:
+            async def run() -> ToolOutput:
                 if permitted.trial is not None:
                     return await try_first(call, permitted.trial, permitted.arguments, context, hold)
                 if tool.mode == "client":
@@ -260,19 +259,16 @@ def _locked(parsed: Parsed) -> tuple[str, ...]:
 
 
 async def _account(call: Call, parsed: Parsed | None, result: Result) -> None:
-    session, report = call.turn.session, call.report
+    session = call.turn.session
     session.history.remember(call.use, result.result)
     if parsed is None:
         return
-    session.history.metrics.add(
-        parsed.record, seconds=report.seconds, retries=report.retry_count, error_kind=result.error_kind
-    )
     for hook in session.services.hooks:
         if context := await hook.after_call(parsed.record, result.result):
             call.turn.state.notes.append(reminder(context))
 
 
-def _with_remark(output: Output, remark: str) -> Output:
+def _with_remark(output: ToolOutput, remark: str) -> ToolOutput:
     """What the person said when they allowed a call belongs to its result."""
     if not remark:
         return output
@@ -281,7 +277,7 @@ def _with_remark(output: Output, remark: str) -> Output:
     return msgspec.structs.replace(output, content=said)
 
 
-async def _run_session_tool(call: Call, arguments: Any) -> Output:
+async def _run_session_tool(call: Call, arguments: Any) -> ToolOutput:
     """Run a tool that needs the session itself; its body is imported at the first call."""
     match call.use.name:
         case "ask_user":
@@ -299,42 +295,28 @@ async def _run_session_tool(call: Call, arguments: Any) -> Output:
     return await body.answer(call, arguments)
 
 
-def asking(call: Call) -> Ask | None:
-    """What a tool asks the person with; None where nobody can be asked.
+def asking(calls: SessionCalls, call: Call | None = None) -> Ask:
+    """Return a function that asks the person, about a running call or outside of calls; None answers where nobody can.
 
     Such a question is no entry: a call that has begun is not begun again after a crash, so it would not be asked again.
     """
-    ask, numbers = call.turn.session.ask, count(1)
-    if ask is None:
-        return None
-
-    async def asked(question: str, options: Sequence[str]) -> str | None:
-        request = ApprovalRequested(
-            f"{call.use.id}-{next(numbers)}", call.use, question, "", "", kind="ask", options=tuple(options)
-        )
-        since = time.perf_counter()
-        try:
-            answer = await ask(request, None)
-        finally:
-            call.report.waited_s += time.perf_counter() - since
-        return answer.comment if isinstance(answer, Approve) and answer.allowed else None
-
-    return asked
-
-
-def asking_outside_calls(calls: SessionCalls) -> Ask:
-    """What asks the person about something that no call of the model's is about; None is answered where nobody is."""
     numbers = count(1)
 
-    async def asked(question: str, options: Sequence[str]) -> str | None:
-        if (ask := calls.ask) is None:
+    async def ask(question: str, options: Sequence[str]) -> str | None:
+        if calls.ask is None:
             return None
-        id = f"question-{next(numbers)}"
-        use = ToolUse(id, "ask_user", {"question": question, "options": list(options)})
-        answer = await ask(ApprovalRequested(id, use, question, "", "", kind="ask", options=tuple(options)), None)
+        id = f"{call.use.id if call else 'question'}-{next(numbers)}"
+        use = call.use if call else ToolUse(id, "ask_user", {"question": question, "options": list(options)})
+        request = ApprovalRequested(id, use, question, "", "", kind="ask", options=tuple(options))
+        since = time.perf_counter()
+        try:
+            answer = await calls.ask(request, None)
+        finally:
+            if call is not None:
+                call.report.waited_s += time.perf_counter() - since
         return answer.comment if isinstance(answer, Approve) and answer.allowed else None
 
-    return asked
+    return ask
 
 
 LONGEST_LIMIT_S = 300.0

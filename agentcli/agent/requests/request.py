@@ -14,7 +14,8 @@ from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, Us
 from agentcli.agent.requests.paid_request import PaidRequest
 from agentcli.agent.requests.repairs import with_repairs
 from agentcli.agent.requests.reply_blocks import ReplyBlocks
-from agentcli.agent.runtime import Prefix
+from agentcli.agent.runtime import Prefix, Runtime
+from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import Turn, add, book, compacted, settled
 from agentcli.conversation import entries as log
 from agentcli.conversation.entries import SHORTENED_SOON, Assistant, Body, CallsStarted, Paid, Retracted, reminder
@@ -22,7 +23,7 @@ from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, left_out_notices
-from agentcli.llm.messages import Text, Usage, answered
+from agentcli.llm.messages import Message, Text, Usage, answered
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
 from agentcli.llm.retry import time_span, with_wait
@@ -161,15 +162,23 @@ async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
     messages = await runtime.context_transform(valid)
     if messages is not valid:
         messages = doctor(tuple(messages))
+    request = build_request(runtime, state, prefix, messages, reply_tokens(turn, info))
+    schema = runtime.answer_schema.schema if runtime.answer_schema is not None else None
+    return msgspec.structs.replace(request, answer_schema=schema)
+
+
+def build_request(
+    runtime: Runtime, state: AgentState, prefix: Prefix, messages: tuple[Message, ...], max_tokens: int
+) -> Request:
+    """Return a request with the prefix, at the temperature and the effort of the session."""
     return Request(
         prefix.system,
         messages,
         prefix.tools,
-        max_tokens=reply_tokens(turn, info),
+        max_tokens=max_tokens,
         temperature=runtime.temperature,
         effort=state.effort or runtime.effort,
         earlier_messages=answered(messages),
-        answer_schema=runtime.answer_schema.schema if runtime.answer_schema is not None else None,
     )
 
 

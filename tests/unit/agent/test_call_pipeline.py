@@ -269,15 +269,6 @@ async def test_hooks_see_the_record_and_may_change_or_refuse(tmp_path: Folder) -
     assert hooks.after[0] == (record, stage.results["plain"])
 
 
-async def test_metrics_count_calls_retries_and_errors_by_kind(tmp_path: Folder) -> None:
-    flaky = Flaky(5, "timeout")
-    calls = [call("flaky", name, id=name) for name in ("a", "b")]
-    async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[flaky.tool()], max_parallel=1) as stage:
-        await stage.ask("Go")
-        metrics = stage.session.runtime.calls.history.metrics.by_tool["flaky"]
-    assert (metrics.calls, metrics.retries, dict(metrics.errors)) == (2, 4, {"timeout": 1})
-
-
 # Observations
 
 
