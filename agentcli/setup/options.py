@@ -14,8 +14,7 @@ from msgspec import Struct
 from agentcli.agent.accounting.budgets import Amounts, Budgets, Kind, MemoryAccount
 from agentcli.agent.hooks import CallHooks, TurnHooks
 from agentcli.agent.interfaces import Checkpoints, Locks, SessionLog, SessionStore
-from agentcli.agent.permissions.rule_checks import check_rule
-from agentcli.agent.permissions.rules import Rule, Rules, Verb, parse_rule
+from agentcli.agent.permissions.rules import Rule, Rules, Verb, check_rule, parse_rule
 from agentcli.agent.runtime import ContextPolicy, ContextTransform, Limits, Resolve, unchanged
 from agentcli.conversation.entries import Entry
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean

@@ -179,7 +179,6 @@ class SessionCalls:
     `agent_id` names the agent whose calls these are. The tasks in `recording` store what calls
     did to files, some once their jobs have ended. `skills` and `agents` are None until one is used, `servers` where no
     MCP server is configured. Of a subagent, `made_by` is the call that made it: what it does to files is that call's.
-    `has_unrecorded` is set once the person knows that what commands change is not recorded.
     """
 
     services: CallServices
@@ -188,8 +187,6 @@ class SessionCalls:
     agent_id: str = "main"
     client: ClientCalls = field(default_factory=ClientCalls)
     history: CallHistory = field(default_factory=CallHistory)
-    is_preloaded: bool = False
-    has_unrecorded: bool = False
     recording: set[asyncio.Task[None]] = field(default_factory=set)
     is_closing: asyncio.Event = field(default_factory=asyncio.Event)
     make_skills: Callable[[], SkillsInUse] = _no_skills

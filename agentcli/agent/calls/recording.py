@@ -97,8 +97,8 @@ async def _end(call: Call, checkpoints: Checkpoints, mark: Any) -> None:
 
 def _report_unrecorded(call: Call, changed: FilesChanged) -> None:
     """Report once a session that what commands change is not recorded."""
-    if not call.turn.session.has_unrecorded:
-        call.turn.session.has_unrecorded = True
+    if "unrecorded" not in call.turn.state.told:
+        call.turn.state.told.add("unrecorded")
         why = "; ".join(name.removeprefix("everything: ") for name in changed.left_out)
         call.turn.emit(Notice(f"What commands change here is not recorded, and /undo cannot take it back: {why}."))
 

@@ -20,8 +20,7 @@ from agentcli.agent.permissions.decide import Verdict, decide
 from agentcli.agent.permissions.effects import told_effects
 from agentcli.agent.permissions.facts import CallFacts, Need
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rule_checks import check_rule
-from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.permissions.rules import Rules, check_rule
 from agentcli.agent.permissions.suggestions import parse_rules, suggested_rules
 from agentcli.agent.state import AgentState
 from agentcli.errors import Declined, StorageError, ToolError, UsageError

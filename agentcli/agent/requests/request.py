@@ -208,7 +208,7 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
         blocks.feed(event)
         if isinstance(event, llm.TextDelta):
             text_so_far.append(event.text)
-        elif isinstance(event, llm.ToolCallStarted):
+        elif isinstance(event, llm.ToolCallStarted) and turn.round == 1:
             preload(turn)
 
     def on_broken(used: Usage) -> None:
@@ -265,11 +265,8 @@ def prefix_hash(request: Request) -> str:
 
 def preload(turn: Turn) -> None:
     """Import the sandbox while the model writes its first call."""
-    calls = turn.runtime.calls
-    if not calls.is_preloaded:
-        calls.is_preloaded = True
-        loading = asyncio.get_running_loop().run_in_executor(None, calls.workspace.preload)
-        loading.add_done_callback(lambda done: done.exception())  # the call meets it again, and tells it
+    loading = asyncio.get_running_loop().run_in_executor(None, turn.runtime.calls.workspace.preload)
+    loading.add_done_callback(lambda done: done.exception())  # the call meets it again, and tells it
 
 
 async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: ModelInfo, paid: PaidRequest) -> None:

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from agentcli.agent.permissions.rule_checks import check_rule
-from agentcli.agent.permissions.rules import ELSEWHERE, Verb, parse_rule
+from agentcli.agent.permissions.rules import ELSEWHERE, Verb, check_rule, parse_rule
 from agentcli.cli.importing.draft import LOGIN, NO_SETTING, Draft
 from agentcli.errors import UsageError
 from agentcli.infra.sandbox.processes.environment import credentials_in

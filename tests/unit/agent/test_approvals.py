@@ -13,8 +13,7 @@ from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Done, Noti
 from agentcli.agent.ops import Approve, SetMode
 from agentcli.agent.permissions.decide import decide
 from agentcli.agent.permissions.facts import judge
-from agentcli.agent.permissions.rule_checks import check_rule
-from agentcli.agent.permissions.rules import Rules, parse_rule
+from agentcli.agent.permissions.rules import Rules, check_rule, parse_rule
 from agentcli.agent.permissions.suggestions import parse_rules, suggested_rules
 from agentcli.conversation.entries import Result
 from agentcli.errors import StorageError

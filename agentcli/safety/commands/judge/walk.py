@@ -9,8 +9,7 @@ from functools import reduce
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.safety.commands.judge.calls import Call, name_of, unwrap
-from agentcli.safety.commands.judge.forms import allow_forms, with_assignments
+from agentcli.safety.commands.judge.calls import Call, allow_forms, name_of, unwrap, with_assignments
 from agentcli.safety.commands.judge.handed import input_of, printed_by, printed_by_script, scripts_of
 from agentcli.safety.commands.judge.handover import (
     FORK_BOMB,
