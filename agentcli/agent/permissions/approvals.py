@@ -16,12 +16,11 @@ from agentcli.agent.calls.trying import Try, may_be_tried
 from agentcli.agent.event_hooks import asked_hooks
 from agentcli.agent.events import ApprovalRequested, Notice
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.decide import Verdict, decide
+from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
 from agentcli.agent.permissions.effects import told_effects
 from agentcli.agent.permissions.facts import CallFacts, Need
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import Rules, check_rule
-from agentcli.agent.permissions.suggestions import parse_rules, suggested_rules
+from agentcli.agent.permissions.rules import Rules, check_rule, parse_rules
 from agentcli.agent.state import AgentState
 from agentcli.errors import Declined, StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolUse

@@ -8,10 +8,11 @@ Read(.env), is a yes beforehand.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
-from typing import Any, Literal
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -30,8 +31,10 @@ from agentcli.agent.permissions.facts import (
     look_at_real,
 )
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import Rule, Rules, matches_host
+from agentcli.agent.permissions.rules import Rule, Rules, escaped, matches_host, parse_rules
+from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis, Segment
+from agentcli.safety.commands.rules import rules_by_segment
 from agentcli.tools.tool import Workspace, kind_argument
 
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
@@ -57,8 +60,8 @@ class Verdict(Struct, frozen=True):
 def decide(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     """Whether a call runs, is refused, or needs a person's yes. The catastrophic is refused in every mode."""
     tool = judged.tool
-    if by_name := _first(rule for rule in rules.deny if not rule.pattern and rule.names(tool.name)):
-        return Verdict("deny", f"{by_name.told} denies it")
+    if denying := _meant(rules.deny, tool.name):
+        return Verdict("deny", f"{denying.told} denies it")
     if judged.command is not None:
         only_reads = judged.verdict == "allow" or mode == "plan"
         return replace(_decide_command(judged, judged.command, mode, rules), only_reads=only_reads)
@@ -72,7 +75,7 @@ def decide(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
             return _decide_foreign(judged, mode, rules)
         case "agent" | "none" if kind_argument(tool):
             return _decide_kind(judged, mode, rules)
-        case _ if asking := _first(rule for rule in rules.ask if rule.names(tool.name)):
+        case _ if asking := _meant(rules.ask, tool.name, lambda pattern: True):
             return _asks(mode, f"{asking.told} wants you to be asked")
         case _:
             return Verdict("allow", "it changes nothing")
@@ -81,13 +84,18 @@ def decide(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
 def _decide_files(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     tool, targets, needs, workspace = judged.tool, judged.targets, judged.needs, judged.workspace
     kin = {tool.name} | (EDITORS if tool.effect == "edit" else READERS)
+
+    def speaks(pattern: str) -> bool:
+        return any(is_refused(pattern, target, workspace) for target in targets)
+
     for rule in rules.deny:
-        is_meant = rule.pattern and any(rule.names(name) for name in kin)
-        if is_meant and any(is_refused(rule.pattern, target, workspace) for target in targets):
+        if rule.pattern and any(rule.names(name) for name in kin) and speaks(rule.pattern):
             return Verdict("deny", f"{rule.told} denies it")
     if mode == "plan" and tool.effect == "edit":
         return Verdict("deny", "plan mode reads only: describe the change instead of making it")
-    if asking := _asking_rule(judged, rules):
+    if asking := _meant(
+        rules.ask, tool.name, lambda one: any(is_refused(one, target, workspace) for target in targets)
+    ):
         return _asks(mode, f"{asking.told} wants you to be asked", needs)
     if tool.effect == "edit" and workspace.sandbox.profile == "read-only":
         return Verdict("deny", "the sandbox is read-only: nothing may be changed")
@@ -97,22 +105,13 @@ def _decide_files(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
             return Verdict("allow", f"the rule {rule} allows it", needs)
     if mode == "bypassPermissions":
         return _bypassed(targets, needs, workspace)
-    if special := _first(target for target in targets if target.kind != "plain"):
+    if special := next((target for target in targets if target.kind != "plain"), None):
         return _asks(mode, special.why, needs)
     if tool.effect == "read":
         return Verdict("allow", "it only looks")
     if mode in ("acceptEdits", "auto"):
         return Verdict("allow", "edits inside the workspace are accepted")
     return _asks(mode, CHANGES_A_FILE, needs)
-
-
-def _asking_rule(judged: CallFacts, rules: Rules) -> Rule | None:
-    for rule in rules.ask:
-        if rule.names(judged.tool.name) and (
-            not rule.pattern or any(is_refused(rule.pattern, target, judged.workspace) for target in judged.targets)
-        ):
-            return rule
-    return None
 
 
 def _bypassed(targets: Sequence[Target], needs: tuple[Need, ...], workspace: Workspace) -> Verdict:
@@ -152,7 +151,7 @@ def _decide_command(judged: CallFacts, command: CommandAnalysis, mode: Mode, rul
         return Verdict(cannot_ask, f"a part of it would be refused: {command.hidden_catastrophe}", needs, hosts)
     if command.unjudged:
         return Verdict(cannot_ask, command.unjudged, needs, hosts)
-    if command.unreadable and (denying := _first(rule for rule in rules.deny if rule.names(tool.name))):
+    if command.unreadable and (denying := _meant(rules.deny, tool.name, lambda pattern: True)):
         why = f"{command.unreadable}, so it cannot be read against deny rules such as {denying}"
         return Verdict(cannot_ask, why, needs, hosts)
     if asking := refusing_rule(judged, rules.ask):
@@ -190,59 +189,53 @@ def _decide_command(judged: CallFacts, command: CommandAnalysis, mode: Mode, rul
 
 
 def _decide_address(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
-    name, host, address = judged.tool.name, judged.host, judged.address
-    for rule in rules.deny:
-        if rule.pattern and rule.names(name) and matches_host(rule.pattern, host):
-            return Verdict("deny", f"{rule.told} denies it")
+    name, address = judged.tool.name, judged.address
+
+    def speaks(pattern: str) -> bool:
+        return matches_host(pattern, judged.host)
+
+    if denying := _meant(rules.deny, name, speaks):
+        return Verdict("deny", f"{denying.told} denies it")
     if address is not None and address.verdict == "block":
         return Verdict("deny", f"the address is never fetched: {address.reason}")
-    for rule in rules.ask:
-        if rule.names(name) and (not rule.pattern or matches_host(rule.pattern, host)):
-            return _asks(mode, f"{rule.told} wants you to be asked")
-    for rule in rules.allow:
-        if rule.names(name) and (not rule.pattern or matches_host(rule.pattern, host)):
-            return Verdict("allow", f"the rule {rule} allows it")
+    if asking := _meant(rules.ask, name, speaks):
+        return _asks(mode, f"{asking.told} wants you to be asked")
+    if granting := _meant(rules.allow, name, speaks):
+        return Verdict("allow", f"the rule {granting} allows it")
     if address is not None and address.verdict == "ask":
         return _asks(mode, address.reason)
     return Verdict("allow", "it only looks something up")
 
 
 def _decide_foreign(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
-    """A tool whose effects nobody here knows: an MCP server's, or one that a library brought without saying."""
+    """Decide about a tool whose effects nobody here knows: an MCP server's, or one that a library brought."""
     name = judged.tool.name
     if mode == "plan":
         return Verdict("deny", "plan mode reads only: describe the change instead of making it")
-    for rule in rules.ask:
-        if rule.names(name):
-            return _asks(mode, f"{rule.told} wants you to be asked")
+    if asking := _meant(rules.ask, name, lambda pattern: True):
+        return _asks(mode, f"{asking.told} wants you to be asked")
     if mode == "bypassPermissions":
         return Verdict("allow", "permissions are bypassed")
-    if granting := _first(rule for rule in rules.allow if not rule.pattern and rule.names(name)):
+    if granting := _meant(rules.allow, name):
         return Verdict("allow", f"the rule {granting} allows it")
     told = f"a tool of the MCP server {judged.tool.server}" if judged.tool.server else name
     return _asks(mode, f"what {told} does is not known here")
 
 
 def _decide_kind(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
-    """A subagent, or a skill: the calls it leads to are judged by themselves. Rules may name which one is meant."""
+    """Decide about a subagent or a skill, whose calls are judged by themselves. Rules may name which one is meant."""
     name = judged.tool.name
-    kind = getattr(judged.arguments, kind_argument(judged.tool), "")
-
-    def meant(of: Sequence[Rule]) -> Rule | None:
-        found: Rule | None = _first(
-            rule for rule in of if rule.names(name) and (not rule.pattern or fnmatchcase(kind, rule.pattern))
-        )
-        return found
-
-    if denying := meant(rules.deny):
+    speaks = partial(fnmatchcase, getattr(judged.arguments, kind_argument(judged.tool), ""))
+    if denying := _meant(rules.deny, name, speaks):
         return Verdict("deny", f"{denying.told} denies it")
-    if asking := meant(rules.ask):
+    if asking := _meant(rules.ask, name, speaks):
         return _asks(mode, f"{asking.told} wants you to be asked")
     return Verdict("allow", "its calls are judged one by one")
 
 
-def _first(found: Iterable[Any]) -> Any:
-    return next(iter(found), None)
+def _meant(of: Iterable[Rule], tool: str, speaks: Callable[[str], bool] = lambda pattern: False) -> Rule | None:
+    """Return the first rule that speaks of a call of a tool: of every call, or of this one by its pattern."""
+    return next((rule for rule in of if rule.names(tool) and (not rule.pattern or speaks(rule.pattern))), None)
 
 
 _MOST_SHOWN = 3
@@ -300,3 +293,63 @@ def _segment_may_read(segment: Segment, secrets: Sequence[Path]) -> bool:
 def _above_globs(path: str) -> Path:
     found = _WILD.search(path)
     return Path(path[: found.start()].rpartition("/")[0] or "/") if found else Path(path)
+
+
+_AND = " and "
+
+
+def suggested_rules(judged: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ...]:
+    """Rules that would have let this call through, narrowest first, each as `parse_rules` reads it.
+
+    A command of several parts takes several rules, which stand together in one text.
+    """
+    return tuple(text for text in dict.fromkeys(_candidates(judged)) if _lets_through(text, judged, mode, rules))
+
+
+def _lets_through(text: str, judged: CallFacts, mode: Mode, rules: Rules) -> bool:
+    try:
+        more = parse_rules(text)
+    except UsageError:
+        return False
+    with_them = Rules([*rules.allow, *more], rules.deny, rules.ask)
+    return decide(judged, mode, with_them).decision == "allow"
+
+
+def _candidates(judged: CallFacts) -> Iterator[str]:
+    name = judged.tool.name
+    match judged.tool.effect:
+        case "command" if judged.command is not None:
+            if (command := judged.text.strip()) and not judged.command.problem:
+                yield str(Rule(name, escaped(command)))
+            yield from _of_parts(name, judged.command)
+        case "read" | "edit":
+            yield from _paths(judged)
+        case "web":
+            if judged.host:
+                yield f"{name}(domain:{judged.host})"
+            yield name
+        case _:
+            yield name
+
+
+def _of_parts(tool: str, command: CommandAnalysis) -> Iterator[str]:
+    """For each part that does not only read its narrowest rule, then the next wider ones."""
+    parts = rules_by_segment(command)
+    if not parts:
+        return
+    for step in range(max(map(len, parts))):
+        chosen = dict.fromkeys(str(Rule(tool, choices[min(step, len(choices) - 1)])) for choices in parts)
+        yield _AND.join(chosen)
+
+
+def _paths(judged: CallFacts) -> Iterator[str]:
+    """The very file, its folder, every file."""
+    tool = judged.tool
+    for target in judged.targets:
+        shown = judged.workspace.shown(target.real)
+        name = f"/{shown}" if shown.startswith("/") else shown
+        yield str(Rule(tool.name, escaped(name if "/" in name else f"./{name}")))
+        folder = str(PurePosixPath(name).parent)
+        if folder not in (".", "/", "//"):
+            yield str(Rule(tool.name, f"{escaped(folder)}/**"))
+    yield tool.name

@@ -102,6 +102,12 @@ def parse_rule(text: str, source: str = "", quote: str = "") -> Rule:
     return Rule(ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source, quote)
 
 
+def parse_rules(text: str, source: str = "") -> list[Rule]:
+    """One rule, or several joined by "and". Raises `UsageError`."""
+    parts = re.split(r"(?<=\)) and (?=[A-Za-z_][\w*-]*\()", text)
+    return [parse_rule(part, source) for part in parts]
+
+
 def escaped(text: str) -> str:
     """A glob that matches this very text."""
     return re.sub(r"([*?[])", r"[\1]", text)

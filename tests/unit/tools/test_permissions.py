@@ -9,11 +9,10 @@ from typing import Any, get_args
 import pytest
 from msgspec import Struct
 
-from agentcli.agent.permissions.decide import Verdict, decide
+from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
 from agentcli.agent.permissions.facts import judge
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
-from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
-from agentcli.agent.permissions.suggestions import parse_rules, suggested_rules
+from agentcli.agent.permissions.rules import Rule, Rules, parse_rule, parse_rules
 from agentcli.errors import ToolError, UsageError
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from agentcli.tools.web.web import Web
