@@ -30,7 +30,7 @@ from agentcli.agent.events import ApprovalRequested, Denial, Notice
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.command_rules import rule_about_edits, speaks_of_edits
 from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
-from agentcli.agent.permissions.effects import told_effects
+from agentcli.agent.permissions.effects import call_effects
 from agentcli.agent.permissions.facts import CallFacts, judge
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rule
@@ -173,7 +173,7 @@ def _hidden(call: Call, wanted: Try, trial: Trial, path: Path) -> Stop | None:
     verdict = decide(reading, state.mode, state.rules)
     if verdict.decision == "deny" or (how == "always" and path not in (need.path for need in verdict.needs)):
         return None
-    told, shown = told_effects(reading, verdict), judged.workspace.shown(path)
+    told, shown = call_effects(reading, verdict), judged.workspace.shown(path)
     return Stop(f"it could not read {shown}", "tries it again with that to read", told.lines, told.grave, path=path)
 
 

@@ -17,7 +17,7 @@ from agentcli.agent.event_hooks import asked_hooks
 from agentcli.agent.events import ApprovalRequested, Notice
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
-from agentcli.agent.permissions.effects import told_effects
+from agentcli.agent.permissions.effects import call_effects
 from agentcli.agent.permissions.facts import CallFacts, Need
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules, check_rule, parse_rules
@@ -104,7 +104,7 @@ async def _request(question: Question, preview: str, state: AgentState) -> Appro
     call, judged, verdict = question.call, question.judged, question.verdict
     can_try = await asyncio.to_thread(may_be_tried, question.tool, judged.arguments, question.context)
     reason = f"{verdict.reason}; a yes counts for the rest of the session" if verdict.exposes else verdict.reason
-    effects = await asyncio.to_thread(told_effects, judged, msgspec.structs.replace(verdict, reason=reason))
+    effects = await asyncio.to_thread(call_effects, judged, msgspec.structs.replace(verdict, reason=reason))
     return ApprovalRequested(
         call.id,
         call,

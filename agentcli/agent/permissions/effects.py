@@ -24,35 +24,35 @@ _TOLD = re.compile(r"is not known to only read$|^it writes |may hold secrets|is 
 _INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
 
 
-class Told(Struct, frozen=True):
+class CallEffects(Struct, frozen=True):
     """`lines` say what a call would do, the weightiest first; `grave` are those a person must not overlook."""
 
     lines: tuple[str, ...]
     grave: tuple[str, ...] = ()
 
 
-def told_effects(judged: CallFacts, verdict: Verdict) -> Told:
+def call_effects(judged: CallFacts, verdict: Verdict) -> CallEffects:
     """The effects of a call, then why it asks, where that says more. Blocks: it looks at the disk."""
     if judged.command is not None:
         return _of_command(judged, judged.command, verdict)
     if judged.tool.effect in ("read", "edit"):
         return _of_file_tool(judged, verdict)
-    return Told((verdict.reason,))
+    return CallEffects((verdict.reason,))
 
 
 def effect_lines(analysis: CommandAnalysis, needs: Sequence[Need], workspace: Workspace) -> tuple[str, ...]:
     """`deletes docs, build`, `reaches example.org`, `writes build/app.js`; what cannot be told is said once."""
-    return _told_analysis(analysis, needs, workspace).lines
+    return _effects_of_analysis(analysis, needs, workspace).lines
 
 
-def _of_command(judged: CallFacts, analysis: CommandAnalysis, verdict: Verdict) -> Told:
-    told = _told_analysis(analysis, verdict.needs, judged.workspace)
-    told = Told((*told.lines, *_circumstances(judged)), told.grave)
+def _of_command(judged: CallFacts, analysis: CommandAnalysis, verdict: Verdict) -> CallEffects:
+    told = _effects_of_analysis(analysis, verdict.needs, judged.workspace)
+    told = CallEffects((*told.lines, *_circumstances(judged)), told.grave)
     if getattr(judged.arguments, "unconfined", False):
-        return Told((OUTSIDE, *told.lines), (OUTSIDE, *told.grave))
+        return CallEffects((OUTSIDE, *told.lines), (OUTSIDE, *told.grave))
     is_told = verdict.reason == analysis.reason and _TOLD.search(analysis.reason)
     is_by_host = analysis.effects.hosts and _BEYOND.search(verdict.reason)
-    return told if is_told or is_by_host else Told((*told.lines, verdict.reason), told.grave)
+    return told if is_told or is_by_host else CallEffects((*told.lines, verdict.reason), told.grave)
 
 
 def _circumstances(judged: CallFacts) -> list[str]:
@@ -63,12 +63,12 @@ def _circumstances(judged: CallFacts) -> list[str]:
     return [*lines, "goes on in the background"] if getattr(given, "background", False) else lines
 
 
-def _of_file_tool(judged: CallFacts, verdict: Verdict) -> Told:
+def _of_file_tool(judged: CallFacts, verdict: Verdict) -> CallEffects:
     tool, targets = judged.tool, judged.targets
     lines = {_said_of_file(target.kind, tool): target.kind for target in targets if target.kind != "plain"}
     grave = tuple(line for line, kind in lines.items() if kind != "outside" or tool.effect == "edit")
     is_told = verdict.reason in (CHANGES_A_FILE, *(target.why for target in targets))
-    return Told((*lines, *(() if is_told else (verdict.reason,))), grave)
+    return CallEffects((*lines, *(() if is_told else (verdict.reason,))), grave)
 
 
 def _said_of_file(kind: Kind, tool: Tool) -> str:
@@ -77,7 +77,7 @@ def _said_of_file(kind: Kind, tool: Tool) -> str:
     return WHY[kind]
 
 
-def _told_analysis(analysis: CommandAnalysis, needs: Sequence[Need], workspace: Workspace) -> Told:
+def _effects_of_analysis(analysis: CommandAnalysis, needs: Sequence[Need], workspace: Workspace) -> CallEffects:
     effects = analysis.effects
     opened = {str(need.path) for need in needs}
     hosts, programs = _known(effects.hosts), [_program(program) for program in effects.runs]
@@ -99,7 +99,7 @@ def _told_analysis(analysis: CommandAnalysis, needs: Sequence[Need], workspace: 
         outside = [path for path in _known(effects.reads) if _kind(Path(path), workspace) == "outside"]
         reads = _row("reads outside the project:" if outside else "reads", _paths(outside or effects.reads, workspace))
         plain = [reads or _row("runs", programs)]
-    return Told(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
+    return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
 
 
 def _opened(needs: Sequence[Need], workspace: Workspace) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 # allow: it is known to only read, inside the workspace. try: its text does not tell, or it changes things there; what
 # it did can be shown. ask: it is known to reach further. block: no mode lets it run.
@@ -46,19 +47,8 @@ class Effects(Struct, frozen=True):
     names: tuple[str, ...] = ()
 
     def __or__(self, other: Effects) -> Effects:
-        return Effects(
-            *(
-                tuple(dict.fromkeys((*mine, *its)))
-                for mine, its in (
-                    (self.reads, other.reads),
-                    (self.writes, other.writes),
-                    (self.deletes, other.deletes),
-                    (self.hosts, other.hosts),
-                    (self.runs, other.runs),
-                    (self.names, other.names),
-                )
-            )
-        )
+        both = zip(astuple(self), astuple(other), strict=True)
+        return Effects(*(tuple(dict.fromkeys((*mine, *its))) for mine, its in both))
 
 
 class Segment(Struct, frozen=True):
