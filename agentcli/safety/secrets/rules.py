@@ -24,7 +24,10 @@ MOST_EACH = 40  # secrets behind one announcement
 
 # A token does not begin within a word, within base64 or in a wheel's list of hashes. The end of an escape (\n in JSON,
 # %3D in a URL, ^I of `cat -T`) is not part of a word.
-_LEFT = r"(?:(?<![0-9A-Za-z])(?<![0-9A-Za-z][+_-])(?<!sha256=)|(?<=\\[nrtbf])|(?<=\^[IM])|(?<=%[0-9A-Fa-f]{2}))"
+_LEFT = (
+    r"(?:(?<![0-9A-Za-z])(?<![0-9A-Za-z][+_-])(?<!sha256=)|(?<=\\[nrtbf])|(?<=\^[IM])|(?<=%[0-9A-Fa-f]{2})"
+    r"|(?<=\\u[0-9A-Fa-f]{4})|(?<=\\x[0-9A-Fa-f]{2}))"
+)
 _RIGHT = r"(?![0-9A-Za-z])"
 
 
