@@ -11,8 +11,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, field
 
+from agentcli.infra.sandbox.git.config import SYSTEM_GIT
+from agentcli.infra.sandbox.scan import Scan
 from agentcli.tools.command import Profile
 
 
@@ -48,6 +50,10 @@ class Bounds(Struct, frozen=True):
     which is read-only. It must be used for this workspace's commands alone. None: the private /tmp."""
     note: Path | None = None
     """A file in which mount points are noted before they are made, so that they can be removed after a kill."""
+    scan: Scan = field(default_factory=Scan)
+    """What is known of the roots' folders. Sharing it saves the walk."""
+    git: str = SYSTEM_GIT
+    """The git that is asked what a configuration names; commands must not be able to replace it."""
 
 
 # A confinement is planned from what is there, and what is there can be gone before it is mounted: another program's

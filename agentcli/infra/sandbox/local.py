@@ -56,7 +56,7 @@ class LocalSandbox(SessionConfinement):
         denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
     ) -> None:
         paths = WorkspacePaths(roots, job_folder, is_secret=self._is_secret)
-        super().__init__(limits, paths, choose, denied)
+        super().__init__(limits, paths, choose, denied, search_path=environment.get("PATH", ""))
         self._denied = denied
         self._job_folder = job_folder
         self._own_environment = environment
@@ -123,6 +123,14 @@ class LocalSandbox(SessionConfinement):
 
         return SecretValues(self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names))
 
+    def program_of_git(self, folder: Path) -> str:
+        # A read-only sandbox lets such a program do no harm, but for what a weak one leaves open.
+        if self.confines and not self.confinement.weakness:
+            return ""
+        from agentcli.infra.sandbox.git.programs import ProgramSearch
+
+        return ProgramSearch(self._git, self._environment, self._scan).setting(folder)
+
     async def exec(
         self,
         command: Command,
@@ -136,7 +144,7 @@ class LocalSandbox(SessionConfinement):
             return await self._shell.exec(command, on_output=on_output, detach=detach)
         before = created_config.watched(self.roots)
         result = await self._shell.exec(command, on_output=on_output, detach=detach)
-        return replace(result, made=tuple(created_config.made_or_changed(before)))
+        return replace(result, made=tuple(created_config.made_or_changed(before, self._git)))
 
     async def start_job(self, command: Command) -> BackgroundJob:
         await self.make_ready()
@@ -157,7 +165,7 @@ class LocalSandbox(SessionConfinement):
     async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> Trial:
         await self.make_ready()
         folders = [path for path in self._paths.granted("read") if path.is_dir()] if command.nobody_allowed else []
-        secrets = (await asyncio.to_thread(self._secrets.inside, folders))[0] if folders else []
+        secrets = (await asyncio.to_thread(self._scan.protected, folders))[0] if folders else []
         return await self._tries.try_command(command, on_output=on_output, masked=secrets)
 
     @property

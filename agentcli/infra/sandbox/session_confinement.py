@@ -21,18 +21,18 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.backends.bubblewrap_mounts import options_in_a_file
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Told, Unconfined
 from agentcli.infra.sandbox.files.paths import WorkspacePaths
-from agentcli.infra.sandbox.git.repositories import Repositories
+from agentcli.infra.sandbox.git.config import find_git
 from agentcli.infra.sandbox.mounts.mount_points import SessionNote
 from agentcli.infra.sandbox.mounts.protect_plan import Protection
 from agentcli.infra.sandbox.network.host_grants import read_grant
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
 from agentcli.infra.sandbox.protection.planning import MOST_REPOSITORIES, plan_protection
-from agentcli.infra.sandbox.protection.protected_files import ProtectedFiles
+from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.protected import auto_executed, is_read_only_name
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Profile
-from agentcli.tools.sandbox import Access, Boundary
+from agentcli.tools.sandbox import Access
 from agentcli.tools.trial import TryLimits
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _names_in(root: Path) -> Iterator[str]:
 
 
 class SessionConfinement:
-    """Implements `Boundary`.
+    """Implements `Boundary` but for what needs the environment of commands.
 
     `choose` finds what confines commands here; it is asked when the first of them is judged or run.
     """
@@ -91,12 +91,14 @@ class SessionConfinement:
         paths: WorkspacePaths,
         choose: Callable[[], Confinement],
         denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
+        *,
+        search_path: str = "",
     ) -> None:
         self.limits = limits
         self._paths = paths
         self._choose = choose
-        self._secrets = ProtectedFiles(lambda path: is_secret(path, limits.home), denied)
-        self._repositories = Repositories()
+        self._scan = Scan(lambda path: is_secret(path, limits.home), denied)
+        self._search_path = search_path
         self._protected_places: tuple[str, ...] = ()
         self._planned_at = float("-inf")
         self._hosts: list[str] = list(limits.hosts)
@@ -140,7 +142,7 @@ class SessionConfinement:
         limits, paths = self.limits, self._paths
         if limits.profile == "danger-full-access":
             return Bounds("danger-full-access", paths.roots, limits.home)
-        secrets, obeyed = self._secrets.inside(paths.roots)
+        secrets, obeyed = self._scan.protected(paths.roots)
         at_home = tuple(limits.home / path for path in SECRET_HOME_PATHS)
         return Bounds(
             profile or limits.profile,
@@ -156,8 +158,11 @@ class SessionConfinement:
             writable=(*limits.writable, *(path for path in paths.granted("write") if path.exists())),
             protected=self._protected(),
             protected_paths=(*self._always_protected(), *obeyed[:MOST_OBEYED]),
-            proxy_socket=self._proxy.socket if self._proxy is not None and self._hosts else None,
+            # What only reads needs no host; a program that a repository has git run gets none.
+            proxy_socket=self._proxy.socket if self._proxy and self._hosts and profile != "read-only" else None,
             cache=self._cache,
+            scan=self._scan,
+            git=self._git,
         )
 
     @property
@@ -169,15 +174,20 @@ class SessionConfinement:
 
     def secret_files(self) -> list[Path]:
         """Those in the workspace, as they are now."""
-        return self._secrets.inside(self.roots)[0]
+        return self._scan.protected(self.roots)[0]
 
     def is_write_protected(self, path: Path) -> bool:
         """True if git or a trusted command runs this file or obeys its contents. The answer is up to a second old."""
         if time.monotonic() - self._planned_at > 1:
             bounds = Bounds(
-                "workspace-write", self.roots, self.limits.home, protected_paths=tuple(self.limits.programs(self.roots))
+                "workspace-write",
+                self.roots,
+                self.limits.home,
+                protected_paths=tuple(self.limits.programs(self.roots)),
+                scan=self._scan,
+                git=self._git,
             )
-            plan = plan_protection(bounds, str(self.roots[0]), self._repositories)
+            plan = plan_protection(bounds, str(self.roots[0]))
             self._protected_places = (*plan.read_only, *plan.missing_files, *plan.missing_folders)
             self._planned_at = time.monotonic()
         return any(path.is_relative_to(place) for place in self._protected_places)
@@ -187,13 +197,13 @@ class SessionConfinement:
             return ()
         roots, granted = self.roots, {*self._paths.granted("read"), *self._paths.granted("write")}
         masked = (path for path in self.limits.masked if any(path.is_relative_to(root) for root in roots))
-        found = (*self._secrets.inside(roots)[0], *(path for path in masked if path.exists()))
+        found = (*self._scan.protected(roots)[0], *(path for path in masked if path.exists()))
         return [path for path in dict.fromkeys(found) if path not in granted]
 
-    def program_of_git(self, folder: Path) -> str:
-        from agentcli.infra.sandbox.git.programs import program_setting
-
-        return program_setting(folder, str(self.limits.home), self._repositories)
+    @property
+    def _git(self) -> str:
+        can_write = (*self.roots, *self.limits.writable, *self._paths.granted("write"))
+        return find_git(self._search_path, can_write)
 
     def _always_protected(self) -> Sequence[Path]:
         return (*self._at_home(), *self.limits.own_folders, *self.limits.programs(self.roots))
@@ -264,7 +274,7 @@ class SessionConfinement:
 
     def _protection(self, bounds: Bounds, cwd: Path) -> Protection:
         """Plan what to restore where nothing protects it. Without mounts every repository can be committed to."""
-        return plan_protection(bounds, str(cwd), self._repositories, most_to_commit_to=MOST_REPOSITORIES)
+        return plan_protection(bounds, str(cwd), most_to_commit_to=MOST_REPOSITORIES)
 
     def accept(self, path: Path, content: bytes) -> None:
         """Keep what was written to a file: the person agreed."""
@@ -368,11 +378,11 @@ class SessionConfinement:
         lines += [
             f"{root} has too many folders: secret files deep in it may be readable for commands."
             for root in self.roots
-            if self._secrets.is_partial(root)
+            if self._scan.is_partial(str(root))
         ]
         if unguarded := self._unguarded():
             lines.append(unguarded)
-        if (left := len(self._secrets.inside(self.roots)[1]) - MOST_OBEYED) > 0:
+        if (left := len(self._scan.protected(self.roots)[1]) - MOST_OBEYED) > 0:
             lines.append(f"{left:,} settings of editors and tools in folders below can be written: there are too many.")
         return (*lines, *confinement.limits(bounds))
 
@@ -388,7 +398,3 @@ class SessionConfinement:
         if self._proxy_folder is not None:
             self._proxy_folder.cleanup()
             self._proxy_folder = None
-
-
-if TYPE_CHECKING:
-    _: type[Boundary] = SessionConfinement

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.infra.sandbox.confinement import Bounds, Confinement
+from agentcli.infra.sandbox.git.config import SYSTEM_GIT
 from agentcli.infra.sandbox.protection.created_config import made_or_changed, watched
 from tests.conformance.confining import git, picture, run
 
@@ -150,35 +151,28 @@ def test_very_many_repositories_with_hooks_of_their_own_do_not_keep_commands_fro
     assert "r99 takes hooks or settings from elsewhere" in " ".join(bubblewrap.limits(bounds_of(ws)))
 
 
-MODULE = ".git/modules/lib"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "made"),
     [
-        ("git -c protocol.file.allow=always submodule update --init", []),
-        (f"git init -q --bare {MODULE}; echo x >{MODULE}/hooks/post-checkout", [MODULE]),
-        (f"git init -q --bare {MODULE}; git -C {MODULE} config core.fsmonitor ./x", [MODULE]),
-        ("git init -q lib; git -C lib config core.fsmonitor ./x", ["lib/.git"]),
         ("git init -q --bare x; mv x/* .", []),
         ("git init -q --bare x; mv x/* .; git config --file config core.fsmonitor ./x", ["HEAD"]),
         ("touch HEAD", []),
-        ("echo 'gitdir: ../x' >lib/.git", ["lib/.git"]),
+        ("git init -q", []),
+        ("git init -q; git config core.fsmonitor ./x", [".git"]),
+        ("git init -q; git config remote.x.url EXT::x", [".git"]),
+        ("git init -q; echo [ >>.git/config", [".git"]),
+        ("git init -q; rm .git/config; mkfifo .git/config", [".git"]),
     ],
 )
 def test_repositories_that_git_obeys_and_that_were_not_there_are_told(
     base: Path, command: str, made: list[str]
 ) -> None:
-    top = repository(base / "top")
-    git(top, "submodule", "--quiet", "add", str(repository(base / "lib")), "lib")
-    git(top, "commit", "-q", "-m", "second")
-    ws = base / "ws"
-    git(base, "clone", "-q", str(top), str(ws))
-    before = watched([ws])
-    git(ws, "config", "user.name", "me")
-    subprocess.run(["sh", "-c", command], cwd=ws, check=True, capture_output=True)
-    assert [str(path.relative_to(ws)) for path in made_or_changed(before)] == made
+    before = watched([base])
+    subprocess.run(["sh", "-c", command], cwd=base, check=True, capture_output=True)
+    assert [str(path.relative_to(base)) for path in made_or_changed(before, SYSTEM_GIT)] == made
+    is_one = ".git" if (base / ".git").exists() else "HEAD"
+    assert [path.name for path in made_or_changed(before, "/nowhere")] == ([] if command == "touch HEAD" else [is_one])
 
 
 @pytest.mark.parametrize(
@@ -195,7 +189,7 @@ def test_a_changed_file_in_a_reviewed_folder_is_told(base: Path, command: str, c
         (base / name).write_text("theirs\n")
     before = watched([base])
     subprocess.run(["sh", "-c", command], cwd=base, check=True)
-    assert [str(path.relative_to(base)) for path in made_or_changed(before)] == changed
+    assert [str(path.relative_to(base)) for path in made_or_changed(before, SYSTEM_GIT)] == changed
 
 
 @pytest.mark.parametrize("count", [1, 5])
@@ -260,3 +254,15 @@ def test_a_workspace_that_is_a_bare_repository_keeps_its_hooks_and_settings(
     done = run(bubblewrap, bounds_of(ws), "touch note; echo evil >config; echo evil >hooks/x; git log --format=%s")
     assert (done.stdout, done.stderr.count("Read-only file system")) == ("first\n", 2)
     assert (ws / "note").exists()
+
+
+def test_without_git_a_repository_is_read_only_and_hooks_it_names_stay(bubblewrap: Confinement, base: Path) -> None:
+    ws = repository(base / "ws")
+    (ws / "hk").mkdir()
+    write_config(ws, "[core]\n\thooksPath = hk\n")
+    bounds = bounds_of(ws, git="")
+    run(bubblewrap, bounds, "echo evil >hk/pre-commit; echo evil >.git/hooks/pre-commit; touch .git/new; touch new")
+    assert (ws / "new").exists()
+    assert not list((ws / "hk").iterdir())
+    assert not (ws / ".git/new").exists()
+    assert "git is not installed, so all of" in " ".join(bubblewrap.limits(bounds))

@@ -1,4 +1,4 @@
-"""Finding the repositories in a workspace, and walking its folders."""
+"""Scanning a workspace for repositories, secret files and what programs obey."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.folder_walk import Extent, FolderWalk
-from agentcli.infra.sandbox.git.repositories import Repositories
+from agentcli.infra.sandbox.scan import Extent, Scan
 
 
 def make(folder: Path, *names: str) -> None:
@@ -25,78 +24,70 @@ def names(found: list[str], root: Path) -> list[str]:
 def test_the_nearest_come_first_and_the_root_is_not_among_them(tmp_path: Path) -> None:
     make(tmp_path, ".git", "a/b/.git", "c/.git", "d/e", "node_modules/x/.git")
     (tmp_path / "d/e/.git").write_text("gitdir: elsewhere")
-    assert names(Repositories().inside(str(tmp_path)), tmp_path) == ["c", "a/b", "d/e", "node_modules/x"]
+    assert names(Scan().repositories(str(tmp_path)), tmp_path) == ["c", "a/b", "d/e", "node_modules/x"]
 
 
-def test_what_tools_make_is_looked_at_two_levels_deep_after_the_rest(tmp_path: Path) -> None:
-    make(
-        tmp_path, "build/.git", "build/_deps/x/.git", "build/a/b/c/.git", "dist/x/.git", "w/x/y/z/.git", "a/Pods/P/.git"
-    )
+def test_what_tools_install_is_looked_at_two_levels_deep_after_the_rest(tmp_path: Path) -> None:
+    make(tmp_path, "build/a/b/c/.git", "venv/.git", "venv/x/.git", "venv/a/b/c/.git", "a/target/P/.git")
     make(tmp_path, "a/__pycache__/x/.git", ".git/modules/.git")
-    found = names(Repositories().inside(str(tmp_path)), tmp_path)
-    assert found == ["w/x/y/z", "build", "dist/x", "a/Pods/P", "build/_deps/x"]
+    found = names(Scan().repositories(str(tmp_path)), tmp_path)
+    assert found == ["build/a/b/c", "venv", "venv/x", "a/target/P"]
 
 
 def test_the_inside_of_a_repository_counts_where_it_lies_open(tmp_path: Path) -> None:
     """Git takes it for one when it is started there."""
     make(tmp_path, "bare/objects", "bare/refs", "half/objects")
     (tmp_path / "bare/HEAD").touch()
-    assert names(Repositories().inside(str(tmp_path)), tmp_path) == ["bare"]
-
-
-@pytest.fixture
-def walk() -> FolderWalk[list[str]]:
-    extent = Extent(most_folders=5, longest_s=10, shallow=frozenset(["build"]), most_shallow=2, shallow_levels=1)
-    return FolderWalk(extent, lambda path, entries: [entry.name for entry in entries if entry.is_file()])
+    assert names(Scan().repositories(str(tmp_path)), tmp_path) == ["bare"]
 
 
 CHANGES = """
 import os, shutil, sys
 from pathlib import Path
-from agentcli.infra.sandbox.folder_walk import Extent, FolderWalk
+from agentcli.infra.sandbox.scan import Scan
 
 root = Path(sys.argv[1])
-extent = Extent(most_folders=100, longest_s=10, shallow=frozenset(["build"]), most_shallow=100)
-walk = FolderWalk(extent, lambda path, entries: sorted(entry.name for entry in entries))
-
-def found():
-    return {os.path.relpath(path, root): names for path, names in walk.inside(str(root))}
+scan = Scan(lambda path: path.name.startswith(".env"))
 
 def check(path, names):
-    assert found().get(path) == names, (path, names, found())
+    folder = scan.folders(str(root)).get(str(root / path))
+    found = folder and [secret.name for secret in folder.secrets] + [".git"] * folder.is_repository
+    assert found == names, (path, names, found)
 
 (root / "a/b/c").mkdir(parents=True)
-(root / "build/x/y").mkdir(parents=True)
+(root / "venv/x/y").mkdir(parents=True)
 check("a/b/c", [])
-(root / "a/b/c/file").touch()
-check("a/b/c", ["file"])
+(root / "a/b/c/.env").touch()
+check("a/b/c", [".env"])
 (root / "a/b/c/d/e/f/.git").mkdir(parents=True)
 check("a/b/c/d/e/f", [".git"])
-(root / "build/z/deep/er/.git").mkdir(parents=True)
+(root / "venv/z/deep/er/.git").mkdir(parents=True)
 (root / "a").rename(root / "moved")
 check("a/b/c", None)
 check("moved/b/c/d/e/f", [".git"])
-(root / "moved/b/c/d/e/f/more").mkdir()
-check("moved/b/c/d/e/f", [".git", "more"])
+(root / "moved/b/c/d/e/f/.env").touch()
+check("moved/b/c/d/e/f", [".env", ".git"])
 (root / "other/b").mkdir(parents=True)
-found()
+check("other/b", [])
 (root / "moved/b").rename(root / "was")
 (root / "other/b").rename(root / "moved/b")
-(root / "moved/b/new").mkdir()
-check("moved/b", ["new"])
+(root / "moved/b/.env.1").touch()
+check("moved/b", [".env.1"])
 check("moved/b/c", None)
 shutil.rmtree(root / "was")
 (root / "was").mkdir()
 (root / "was/x").mkdir()
-check("was", ["x"])
+check("was/x", [])
 stamp = (root / "was/x").stat()
-(root / "was/x/made").touch()
+(root / "was/x/.env.2").touch()
+(root / "was/x/new/.git").mkdir(parents=True)
 os.utime(root / "was/x", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
-check("was/x", ["made"])
+check("was/x", [".env.2"])
+check("was/x/new", [".git"])
 for number in range(50):
     (root / "was" / str(number)).mkdir()
     check(f"was/{number}", [])
-print("WATCHED" if walk._trees[str(root)].watch.is_complete else "COMPARED")
+print("WATCHED" if scan._trees[str(root)].watch.is_complete else "COMPARED")
 """
 WITHOUT_WATCHES = ("unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_inotify_instances && exec "$@"', "sh")
 
@@ -110,52 +101,47 @@ def test_what_is_made_at_any_depth_is_found_at_once(tmp_path: Path, before: tupl
     assert (done.stdout.strip(), done.stderr) == (how, "")
 
 
-def test_too_many_folders_are_said_and_shallow_ones_have_room_of_their_own(
-    tmp_path: Path, walk: FolderWalk[list[str]]
-) -> None:
-    make(tmp_path, "a", "b", "c", "d", "build/x/y", "build/z")
-    assert names([path for path, _ in walk.inside(str(tmp_path))], tmp_path) == [
-        ".",
-        "a",
-        "b",
-        "c",
-        "d",
-        "build",
-        "build/x",
-    ]
-    assert not walk.is_partial(str(tmp_path))
+def test_too_many_folders_are_said_and_those_of_tools_have_room_of_their_own(tmp_path: Path) -> None:
+    scan = Scan(extent=Extent((5, 5, 1), max_s=10))
+    make(tmp_path, "a", "b", "c", "d", "venv/x/y", "venv/z")
+    found = names([*scan.folders(str(tmp_path))], tmp_path)
+    assert found == [".", "a", "b", "c", "d", "venv", "venv/x"]
+    assert not scan.is_partial(str(tmp_path))
     make(tmp_path, "e", "f", "g", "h", "i", "j")
-    walk.inside(str(tmp_path))
-    assert walk.is_partial(str(tmp_path))
-    assert "build/x" in names([path for path, _ in walk.inside(str(tmp_path))], tmp_path)  # it was seen before
+    scan.folders(str(tmp_path))
+    assert scan.is_partial(str(tmp_path))
+    assert str(tmp_path / "venv/x") in scan.folders(str(tmp_path))  # it was seen before
 
 
 def test_a_walk_that_ran_out_of_time_goes_on_with_the_next_command(tmp_path: Path) -> None:
-    make(tmp_path, *(f"{number}/inside" for number in range(8)), "build/x")
+    make(tmp_path, *(f"{number}/inside" for number in range(8)), "venv/x")
+    for number in range(8):
+        (tmp_path / f"{number}/.env").touch()
 
-    def look(path: str, entries: object) -> None:
+    def is_secret(path: Path) -> bool:
         time.sleep(0.02)
+        return True
 
-    walk = FolderWalk(Extent(most_folders=100, longest_s=0.05, shallow=frozenset(["build"]), most_shallow=9), look)
-    assert len(walk.inside(str(tmp_path))) < 10
-    assert walk.is_partial(str(tmp_path))
-    for _ in range(5):
-        found = walk.inside(str(tmp_path))
-    assert len(found) == 1 + 2 * 8 + 1  # of what is `shallow` only the folder itself
-    assert not walk.is_partial(str(tmp_path))
+    scan = Scan(is_secret, extent=Extent(max_s=0.05))
+    assert len(scan.folders(str(tmp_path))) < 1 + 2 * 8 + 2
+    for _ in range(8):
+        found = scan.folders(str(tmp_path))
+    assert len(found) == 1 + 2 * 8 + 2
+    assert not scan.is_partial(str(tmp_path))
 
 
-def test_what_the_kernel_has_not_noted_is_found_after_a_while(tmp_path: Path, walk: FolderWalk[list[str]]) -> None:
-    walk.inside(str(tmp_path))
+def test_what_the_kernel_has_not_noted_is_found_after_a_while(tmp_path: Path) -> None:
+    scan = Scan()
+    scan.folders(str(tmp_path))
     make(tmp_path, "a/b")
-    tree = walk._trees[str(tmp_path)]
+    tree = scan._trees[str(tmp_path)]
     tree.watch.take()  # as if another machine had made it
     tree.watched_until = 0
-    assert names([path for path, _ in walk.inside(str(tmp_path))], tmp_path) == [".", "a", "a/b"]
+    assert names([*scan.folders(str(tmp_path))], tmp_path) == [".", "a", "a/b"]
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
     make(tmp_path, "ws", "outside/.git")
     (tmp_path / "ws/link").symlink_to(tmp_path / "outside")
     (tmp_path / "ws/loop").symlink_to(tmp_path / "ws")
-    assert Repositories().inside(str(tmp_path / "ws")) == []
+    assert Scan().repositories(str(tmp_path / "ws")) == []

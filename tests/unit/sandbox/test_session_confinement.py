@@ -164,7 +164,8 @@ def test_what_programs_obey_in_folders_below_is_not_written(home: Path) -> None:
         ("mkdir src && echo x >src/a.py", []),
         ("echo x >opencode.json; echo x >a.code-workspace", ["opencode.json", "a.code-workspace"]),
         ("echo x >.envrc", [".envrc"]),
-        ("cat .envrc; touch -r .envrc .envrc", []),
+        ("cat .envrc", []),
+        ("touch -r .envrc x; printf evil >.envrc; touch -r x .envrc", [".envrc"]),
     ],
 )
 def test_what_a_command_makes_or_changes_that_programs_obey_is_told(home: Path, command: str, made: list[str]) -> None:

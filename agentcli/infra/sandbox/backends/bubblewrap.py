@@ -20,7 +20,6 @@ from agentcli.infra.sandbox.backends.bubblewrap_layout import PROXY_SOCKET, RELA
 from agentcli.infra.sandbox.backends.caches import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.backends.seccomp import filter_program
 from agentcli.infra.sandbox.confinement import Bounds, Launch
-from agentcli.infra.sandbox.git.repositories import Repositories
 from agentcli.infra.sandbox.mounts.mount_points import MountPoints
 from agentcli.infra.sandbox.mounts.secret_covers import SecretCovers
 from agentcli.infra.sandbox.network.relay import relay_command, relay_environment
@@ -52,7 +51,6 @@ class Bubblewrap:
 
     def __init__(self, program: Path, namespaces: str, *, hidden: Path) -> None:
         self._start = (str(program), *_ALWAYS, *NAMESPACES[namespaces], *_SYSTEM)
-        self._repositories = Repositories()
         self._hidden = SecretCovers(hidden)
 
     @contextmanager
@@ -63,7 +61,7 @@ class Bubblewrap:
             mount_points = stack.enter_context(MountPoints(bounds.note))
             program = stack.enter_context(_filter())
             layout = stack.enter_context(closing(Layout(bounds, str(cwd), mount_points, self._hidden)))
-            mounts = layout.arguments(plan_protection(bounds, str(cwd), self._repositories))
+            mounts = layout.arguments(plan_protection(bounds, str(cwd)))
             command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if bounds.proxy_socket else list(argv)
             yield Launch(
                 [*self._start, *mounts, "--chdir", str(cwd), "--seccomp", str(program), "--", *command],
@@ -77,7 +75,7 @@ class Bubblewrap:
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         cwd = str(bounds.roots[0]) if bounds.roots else "/"
-        return tuple(plan_protection(bounds, cwd, self._repositories).problems)
+        return tuple(plan_protection(bounds, cwd).problems)
 
 
 @contextmanager

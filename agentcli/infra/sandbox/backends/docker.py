@@ -15,7 +15,6 @@ from pathlib import Path
 
 from agentcli.infra.sandbox.backends.caches import PRIVATE_TMP, cache_environment
 from agentcli.infra.sandbox.confinement import Bounds, Launch
-from agentcli.infra.sandbox.git.repositories import Repositories
 from agentcli.infra.sandbox.mounts.hide_plan import find_places
 from agentcli.infra.sandbox.mounts.mount_points import MountPoints
 from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside
@@ -40,14 +39,13 @@ class Docker:
     def __init__(self, image: str, *, program: str = "docker") -> None:
         self._image = image
         self._program = program
-        self._repositories = Repositories()
 
     @contextmanager
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
     ) -> Iterator[Launch]:
         name = f"agentcli-{secrets.token_hex(8)}"
-        protection = plan_protection(bounds, str(cwd), self._repositories)
+        protection = plan_protection(bounds, str(cwd))
         with MountPoints() as mount_points:
             environment = {"HOME": PRIVATE_TMP, **cache_environment(str(bounds.cache or f"{PRIVATE_TMP}/.cache"))}
             options = [
@@ -78,7 +76,7 @@ class Docker:
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         proxy = ("Commands reach no host, granted or not.",) if bounds.proxy_socket is not None else ()
-        return (*plan_protection(bounds, "", self._repositories).problems, *proxy)
+        return (*plan_protection(bounds, "").problems, *proxy)
 
 
 def _mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -> list[str]:

@@ -35,7 +35,7 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
         status = path.stat()
     except (OSError, ValueError):
         return None
-    return (status.st_mtime_ns, status.st_size, status.st_ino)
+    return (status.st_ctime_ns, status.st_size, status.st_ino)
 
 
 def _first_line(path: Path) -> str:

@@ -98,7 +98,7 @@ class SecretValues:
                 status = path.stat()
                 if not 0 < status.st_size <= min(LARGEST_FILE, left) or count >= MOST_FILES:
                     continue
-                stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+                stamp = (status.st_ctime_ns, status.st_size, status.st_ino)
                 known = self._files.get(path)
                 if known is None or known.stamp != stamp:
                     known = _File(stamp, _values_in(path))

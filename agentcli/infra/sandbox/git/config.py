@@ -1,20 +1,30 @@
-"""Reads git's configuration as git does: sections, quotes, escapes, comments, lines that go on (git-config(1), Syntax).
+"""Reads what git's configuration names, by asking git: hook folders, included files, the worktree.
 
-Starting git for each command would cost more than the rest of the preparation together, and a pattern that knows less
-than git finds less than git obeys. The tests compare it with git.
+The answers are kept by the content of a file, so git starts only for what it has not read yet. What is named is only
+ever protected, so a condition of an include counts as met.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import NamedTuple
 
-_BETWEEN = re.compile(r"(?:[ \t\n\r]|[#;][^\n]*)*")
-_SECTION = re.compile(r'\[(?:([a-zA-Z0-9.-]+)\]|([a-zA-Z0-9.-]*)[ \t\r]+"((?:[^"\\\n]|\\[^\n])*)"\])')
-_KEY = re.compile(r"([a-zA-Z][a-zA-Z0-9-]*)[ \t]*(=|\n|\Z)")
-_IN_VALUE = re.compile(r'[ \t\r]+|[#;]|"|\\(?:.|\n|\Z)|\n|\Z|[^ \t\r\n"\\#;]+')
-_ESCAPES = {"t": "\t", "b": "\b", "n": "\n", "\\": "\\", '"': '"', "\n": "", "": ""}  # the last two: a line goes on
+SYSTEM_GIT = "/usr/bin/git"
+_MAX_INCLUDE_DEPTH = 10  # git's own limit
+_MAX_INCLUDED = 100
+_MAX_BYTES = 1_000_000
+_MAX_GIT_S = 5.0
+_ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
+_SECTIONS = frozenset(("core", "include", "includeif", "extensions"))
+_NAMES_A_PATH = re.compile(r"(?im)\b(hookspath|path|worktree)\s*=[ \t]*\"?([^\"\n]*?)\"?[ \t\r]*$")
 
 
 class Setting(NamedTuple):
@@ -27,89 +37,155 @@ class Setting(NamedTuple):
 
 
 class Configuration(NamedTuple):
-    """The settings of a file, up to where git refuses it (then `is_refused`, and git does not run at all)."""
+    """The settings of a file; of one that git refuses, or where there is no git, what looks like names of paths."""
 
     settings: tuple[Setting, ...]
     is_refused: bool
 
 
-def read_configuration(text: str) -> Configuration:
-    """Keys before the first section have an empty one; `[a.b "c"]` is the subsection `b.c` of `a`."""
-    found: list[Setting] = []
+def find_git(search_path: str, writable: Sequence[Path | str]) -> str:
+    """Return the git on the PATH that commands cannot have put there; empty without one."""
+    return _find_git(search_path, tuple(map(str, writable)))
+
+
+@lru_cache(maxsize=32)
+def _find_git(search_path: str, writable: tuple[str, ...]) -> str:
+    def is_inside(path: Path) -> bool:
+        return any(path.is_relative_to(folder) for folder in writable)
+
+    for folder in map(Path, search_path.split(os.pathsep)):
+        found = shutil.which("git", path=str(folder)) if folder.is_absolute() else None
+        if found and not is_inside(folder.resolve()) and not is_inside(Path(found).resolve()):
+            return found
+    return SYSTEM_GIT if os.access(SYSTEM_GIT, os.X_OK) else ""
+
+
+def read_configuration(text: str, git: str = SYSTEM_GIT) -> Configuration:
+    """Return the settings that git reads in a file with this content."""
+    if not text:
+        return Configuration((), is_refused=False)
     try:
-        for setting in _settings_in(text.removeprefix("\ufeff").replace("\r\n", "\n")):
-            found.append(setting)  # noqa: PERF402  # what was found before an error counts
-    except _RefusedError:
-        return Configuration(tuple(found), is_refused=True)
-    return Configuration(tuple(found), is_refused=False)
+        return _read(text, git)
+    except (OSError, subprocess.SubprocessError):
+        return Configuration(_path_names(text), is_refused=True)
 
 
-class _RefusedError(Exception):
-    pass
+@lru_cache(maxsize=512)
+def _read(text: str, git: str) -> Configuration:
+    """Raises `OSError` and `SubprocessError`."""
+    done = subprocess.run(
+        [git, "config", "--file", "-", "--no-includes", "--null", "--list"],
+        cwd="/",
+        env=_ENVIRONMENT,
+        input=os.fsencode(text),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=_MAX_GIT_S,
+        check=False,
+    )
+    settings = tuple(map(parse_setting, os.fsdecode(done.stdout).split("\0")[:-1]))
+    if done.returncode:
+        return Configuration((*settings, *_path_names(text)), is_refused=True)
+    return Configuration(settings, is_refused=False)
 
 
-def _settings_in(text: str) -> Iterator[Setting]:
-    section = ""
-    at = _after_space(text, 0)
-    while at < len(text):
-        if header := _SECTION.match(text, at):
-            plain, name, subsection = header.groups()
-            section = plain.lower() if plain else f"{name.lower()}.{_unescaped(subsection)}"
-            at = header.end()
-        elif key := _KEY.match(text, at):
-            value, at = _read_value(text, key.end()) if key[2] == "=" else (None, key.end())
-            yield _setting(f"{section}.{key[1].lower()}", value)
-        else:
-            raise _RefusedError
-        at = _after_space(text, at)
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text)
-
-
-def _after_space(text: str, at: int) -> int:
-    """Skip spaces, line ends and comments."""
-    space = _BETWEEN.match(text, at)
-    assert space is not None
-    return space.end()
-
-
-def _setting(name: str, value: str | None) -> Setting:
-    """Split a whole name at its first and its last dot, as git does; a NUL ends it, and the value."""
-    section, _, rest = name.partition("\0")[0].partition(".")
+def parse_setting(text: str) -> Setting:
+    """Split a whole name at its first and its last dot, as git does."""
+    name, separator, value = text.partition("\n")
+    section, _, rest = name.partition(".")
     subsection, _, key = rest.rpartition(".")
-    return Setting(section, subsection, key, None if value is None else value.partition("\0")[0])
+    return Setting(section, subsection, key, value if separator else None)
 
 
-def _read_value(text: str, at: int) -> tuple[str, int]:
-    """A value and where it ends. Spaces around it do not count; outside of quotes `#` and `;` begin a comment."""
-    value = spaces = ""
-    is_quoted = False
-    while True:
-        part = _IN_VALUE.match(text, at)
-        assert part is not None
-        at = part.end()
-        match part[0]:
-            case "" | "\n":
-                break
-            case space if space[0] in " \t\r" and not is_quoted:
-                spaces += space if value else ""
-                continue
-            case "#" | ";" if not is_quoted:
-                at = text.find("\n", at)
-                at = len(text) if at < 0 else at
-                continue
-            case '"':
-                value += spaces
-                is_quoted = not is_quoted
-            case escape if escape[0] == "\\":
-                if escape[1:] not in _ESCAPES:
-                    raise _RefusedError
-                value += spaces + _ESCAPES[escape[1:]]
-            case plain:
-                value += spaces + plain
-        spaces = ""
-    if is_quoted:
-        raise _RefusedError
-    return value, at
+def _path_names(text: str) -> tuple[Setting, ...]:
+    """Find what an ordinary configuration says of paths, where git does not."""
+    sections = {"hookspath": "core", "worktree": "core", "path": "include"}
+    found = [(match[1].lower(), match[2]) for match in _NAMES_A_PATH.finditer(text)]
+    return tuple(Setting(sections[key], "", key, value) for key, value in found)
+
+
+@dataclass
+class NamedPaths:
+    """`hooks` as they are written, `included` and `worktree` as absolute paths whose symlinks are not resolved."""
+
+    hooks: list[str] = field(default_factory=list)
+    included: list[str] = field(default_factory=list)
+    worktree: str | None = None
+    has_worktree_config: bool = False
+    is_refused: bool = False
+
+
+def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
+    """Collect what these files name, and the files they include, each read once.
+
+    The worktree is what the first one and its neighbours say: git does not look for it in what they include.
+    """
+    found = NamedPaths()
+    read = [*files]
+    for file, setting in _settings_with_files(read, home, git, found):
+        match setting:
+            case Setting("core", "", "hookspath", str(value)) if value:
+                found.hooks.append(_at_home(value, home))
+            case Setting("core", "", "worktree", str(value)) if value:
+                if file in files and Path(file).parent == Path(files[0]).parent:
+                    found.worktree = str(Path(file).parent / value)
+            case Setting("extensions", "", "worktreeconfig", _):
+                found.has_worktree_config = True
+            case _:
+                pass
+    found.included = read[len(files) :]
+    return found
+
+
+def _settings_with_files(files: list[str], home: str, git: str, found: NamedPaths) -> Iterator[tuple[str, Setting]]:
+    """Yield settings, each with its file. Included files are added to `files`."""
+    depths = dict.fromkeys(files, 0)
+    for file in files:  # it grows meanwhile
+        settings, is_refused = _settings_that_name_paths(text_of(file), git)
+        found.is_refused |= is_refused
+        for setting in settings:
+            if setting.section in ("include", "includeif") and setting.key == "path" and setting.value:
+                path = str(Path(file).parent / _at_home(setting.value, home))
+                if path not in depths and len(depths) < _MAX_INCLUDED and depths[file] < _MAX_INCLUDE_DEPTH:
+                    depths[path] = depths[file] + 1
+                    files.append(path)
+            yield file, setting
+
+
+def _settings_that_name_paths(text: str, git: str) -> tuple[Sequence[Setting], bool]:
+    settings, is_refused = read_configuration(text, git)
+    # A large repository has branches and remotes by the thousand.
+    return [setting for setting in settings if setting.section in _SECTIONS], is_refused
+
+
+def _at_home(value: str, home: str) -> str:
+    return home + value[1:] if home and value.startswith("~/") else value
+
+
+def path_in(file: str, prefix: str = "") -> str | None:
+    """The real path that one of git's files names, from its own folder; None where git would not take it for one.
+
+    As git reads it: it drops only the ends of lines at the end, and what follows a NUL.
+    """
+    text = text_of(file)
+    named = text.removeprefix(prefix).rstrip("\r\n")
+    if not named or not text.startswith(prefix):
+        return None
+    return os.path.realpath(Path(file).parent / named.partition("\0")[0])
+
+
+def text_of(file: str) -> str:
+    """Read a small file; empty for anything else. A pipe is not waited for."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return ""
+    try:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            return ""
+        return os.read(descriptor, min(found.st_size, _MAX_BYTES)).decode(errors="surrogateescape")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)

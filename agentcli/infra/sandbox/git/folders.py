@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agentcli.infra.sandbox.git.named_paths import NamedPaths, named_paths, path_in, text_of
+from agentcli.infra.sandbox.git.config import NamedPaths, named_paths, path_in, text_of
 from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE
 from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside, kind_of
 
@@ -26,10 +26,14 @@ _NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
 
 @dataclass(frozen=True)
 class GitSurroundings:
-    """`writable`: the real paths of all folders in which commands may have made anything. `home` is what `~` means."""
+    """`writable`: the real paths of all folders in which commands may have made anything. `home` is what `~` means.
+
+    `git` is the program that is asked.
+    """
 
     writable: tuple[str, ...]
     home: str
+    git: str
 
     def writable_around(self, path: str) -> str | None:
         """The innermost of the writable folders that a path is in."""
@@ -152,6 +156,8 @@ def _protect_one(
     if kind_of(f"{folder}/config") == "nothing":
         protection.gaps.append(f"{folder} has no config, which a command could add")
         return
+    if named.is_refused:
+        protection.gaps.append(f"{folder} has a config that git does not read, or git is not installed")
     _protect_entry(folder, "config", protection)
     _protect_worktree_config(folder, named, protection)
     _protect_file(folder, "commondir", COMMON_FOLDER_IS_HERE, protection)
@@ -197,11 +203,12 @@ def _protect_entry(folder: str, name: str, protection: Protection) -> None:
 
 def _named(folder: str, around: GitSurroundings) -> NamedPaths:
     """Collect what the configuration of a git folder names, and that of each of its worktrees."""
-    named = named_paths([f"{folder}/config"], around.home)
+    files = [f"{folder}/config"]
+    named = named_paths(files, around.home, around.git)
     if not named.has_worktree_config:
         return named
     folders = (folder, *_folders_in(f"{folder}/worktrees")[:_MOST_WORKTREES])
-    return named_paths([f"{folder}/config", *(f"{one}/config.worktree" for one in folders)], around.home)
+    return named_paths([*files, *(f"{one}/config.worktree" for one in folders)], around.home, around.git)
 
 
 def _protect_named(

@@ -13,7 +13,6 @@ from agentcli.infra.sandbox.git.folders import (
     protect_repository,
     protect_root_inside,
 )
-from agentcli.infra.sandbox.git.repositories import Repositories
 from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real
 from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside, kind_of
 
@@ -24,15 +23,13 @@ MOST_REPOSITORIES = 100
 MOST_TO_FOLLOW = 20
 
 
-def plan_protection(
-    bounds: Bounds, cwd: str, repositories: Repositories, *, most_to_commit_to: int = MOST_TO_COMMIT_TO
-) -> Protection:
+def plan_protection(bounds: Bounds, cwd: str, *, most_to_commit_to: int = MOST_TO_COMMIT_TO) -> Protection:
     """Plan what to protect now. Commands can commit in the roots, the nearest repositories, and where they start."""
     protection = Protection()
     if bounds.profile != "workspace-write":
         return protection
     places = find_places((*bounds.roots, *bounds.writable, *((bounds.cache,) if bounds.cache is not None else ())))
-    around = GitSurroundings(tuple(place.path for place in places), str(bounds.home))
+    around = GitSurroundings(tuple(place.path for place in places), str(bounds.home), bounds.git)
     may_commit = ".git" not in bounds.protected
     for root in map(str, bounds.roots):
         if may_commit:
@@ -42,14 +39,14 @@ def plan_protection(
         for path in map(str, bounds.protected_paths):
             if path != root and is_inside(path, root):
                 protection.protect(root, path.removeprefix(root))
-        nested = repositories.inside(root)
+        nested = bounds.scan.repositories(root)
         for number, folder in enumerate(nested[:MOST_REPOSITORIES]):
             is_chosen = may_commit and (number < most_to_commit_to or is_inside(cwd, folder))
             protection.add(_bounded(_protect_nested(folder, around, is_chosen), folder, number, is_chosen))
         _protect_insides(
             root, nested[:MOST_REPOSITORIES], cwd if may_commit else None, protection, around, most_to_commit_to
         )
-        if len(nested) > MOST_REPOSITORIES or repositories.is_partial(root):
+        if len(nested) > MOST_REPOSITORIES or bounds.scan.is_partial(root):
             protection.problems.append(f"{root} has too many folders or repositories to protect all that are in it.")
     for folder in map(str, bounds.writable):
         if kind_of(folder) == "folder":

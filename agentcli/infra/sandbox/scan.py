@@ -1,0 +1,250 @@
+"""Scans a workspace for what commands may not read or write: secret files, auto-executed files, repositories.
+
+The folders are walked once, the nearest first; later only those are read in which the kernel noted a change. Stamps
+are of the last change of a folder, which no program can set, not of its last modification.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from agentcli.infra.sandbox.files.secret_files import SecretFiles
+from agentcli.infra.sandbox.folder_watch import FolderWatch
+from agentcli.safety.paths.protected import is_read_only_name
+
+# Folders that tools fill, with how many levels below them are looked at. Installed packages bring sample keys by the
+# hundred, and are no place for the person's own: below these only repositories count.
+_SHALLOW = {".git": 0, "__pycache__": 0} | dict.fromkeys(
+    ("node_modules", "site-packages", ".venv", "venv", ".tox", "target"), 2
+)
+_ANY_DEPTH = 10_000
+_TICK_NS = 20_000_000  # a folder can change twice within a tick of the clock of its file system, by one stamp
+# The files of other machines change without the kernel noting it: so long its notes are enough, and so many times as
+# long as the last walk took.
+_WATCHED_S = 30.0
+_PER_WALK = 100
+
+
+class Extent(Struct, frozen=True):
+    """Bounds a walk: how many folders of each rank, and how long.
+
+    Ordinary folders come first, then those named in `_SHALLOW`, then what is in these.
+    """
+
+    max_folders: tuple[int, int, int] = (20_000, 20_000, 1_000)
+    max_s: float = 1.0
+
+
+_USUAL = Extent()
+
+
+class _Folder(Struct):
+    stamp: tuple[int, int]  # the inode, and the time of its last change
+    rank: int
+    folders: tuple[str, ...]
+    secrets: Sequence[Path]
+    obeyed: Sequence[Path]
+    is_repository: bool
+
+
+class _Work:
+    """Folders that are still to be read, in a queue for each rank, with how many levels are read below."""
+
+    def __init__(self, budgets: tuple[int, int, int]) -> None:
+        self.queues = tuple(deque[tuple[str, int]]() for _ in budgets)
+        self.left = [*budgets]
+
+    def add(self, path: str, *, around: int = 0, levels: int = _ANY_DEPTH, any_depth: bool = False) -> None:
+        """Add a folder in one of the rank `around`, of which so many `levels` are read."""
+        below = _SHALLOW.get(path.rpartition(os.sep)[2])
+        if around and levels and below != 0:
+            self.queues[2].append((path, levels - 1))
+        elif not around and below is None:
+            self.queues[0].append((path, levels))
+        elif not around and below is not None:
+            self.queues[1].append((path, _ANY_DEPTH if below and any_depth else below))
+
+    def take(self) -> Iterator[tuple[str, int, int]]:
+        """Yield paths with rank and levels while there is room for them."""
+        while (rank := next((r for r in range(3) if self.queues[r] and self.left[r]), None)) is not None:
+            self.left[rank] -= 1
+            path, levels = self.queues[rank].popleft()
+            yield path, rank, levels
+
+
+class _Tree:
+    """What is known of one root. Folders that are `unread` are tried again each time.
+
+    `rest` is left of the walk, and `late` of updates, when their time was over.
+    """
+
+    def __init__(self, extent: Extent) -> None:
+        self.folders: dict[str, _Folder] = {}
+        self.unread: set[str] = set()
+        self.watch = FolderWatch()
+        self.watched_until = 0.0
+        self.rest = _Work(extent.max_folders)
+        self.late = _Work(extent.max_folders)
+
+
+class Scan:
+    """Remembers what is in the roots, for all commands of a session.
+
+    `is_secret` is what `SecretFiles` asks; `denied` gives a test for further files, as of then.
+    """
+
+    def __init__(
+        self,
+        is_secret: Callable[[Path], bool] = lambda path: False,
+        denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
+        extent: Extent = _USUAL,
+    ) -> None:
+        self._secret_files = SecretFiles(Path("/"), is_secret)
+        self._denied = denied
+        self._extent = extent
+        self._trees: dict[str, _Tree] = {}
+        self._lock = threading.Lock()
+
+    def repositories(self, root: str) -> list[str]:
+        """The folders below `root`, itself not among them, that git would take for a repository; the nearest first.
+
+        They have a `.git` in them, or look like the inside of one. What was made since the first time comes last.
+        """
+        return [path for path, folder in self.folders(root).items() if folder.is_repository and path != root]
+
+    def protected(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+        """Secret files, and what programs obey by themselves below the roots' own level, as they are now."""
+        secrets: list[Path] = []
+        obeyed: list[Path] = []
+        for root in map(str, roots):
+            for path, folder in self.folders(root).items():
+                secrets += folder.secrets
+                obeyed += folder.obeyed if path != root else ()
+        return secrets, obeyed
+
+    def is_partial(self, root: str) -> bool:
+        """True if there were too many folders to look at all of them."""
+        tree = self._trees.get(root)
+        return tree is not None and bool(tree.rest.queues[0] or tree.late.queues[0])
+
+    def folders(self, root: str) -> dict[str, _Folder]:
+        """Each folder in `root` as it is now, itself among them; links are not followed.
+
+        The first time all of them are walked, later only those in which the kernel noted a change. Where it notes none,
+        the stamps of all are compared.
+        """
+        with self._lock:
+            tree = self._trees.setdefault(root, _Tree(self._extent))
+            changes = tree.watch.take() if tree.folders else None
+            if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
+                self._walk(root, tree)
+            else:
+                self._update(tree, *changes)
+            return dict(tree.folders)
+
+    def _walk(self, root: str, tree: _Tree) -> None:
+        began = time.monotonic()
+        tree.unread.clear()
+        tree.rest, tree.late = _Work(self._extent.max_folders), _Work(self._extent.max_folders)
+        tree.rest.queues[0].append((root, _ANY_DEPTH))
+        seen: dict[str, _Folder] = {}
+        self._read(tree.rest, tree, seen, began + self._extent.max_s)
+        ended = time.monotonic()
+        tree.watched_until = ended + max(_WATCHED_S, _PER_WALK * (ended - began))
+        # What was found once is not lost again.
+        tree.folders = tree.folders | seen if any(tree.rest.queues) else seen
+
+    def _update(self, tree: _Tree, changed: set[str], replaced: set[str]) -> None:
+        """Read folders in which something changed, all that is new in them, and what is left of the walk."""
+        known, late = tree.folders, tree.late
+        deadline = time.monotonic() + self._extent.max_s
+        late.left = [*self._extent.max_folders]
+        for path in [path for path in known if _is_in(path, replaced)] if replaced else ():
+            del known[path]
+        for path in tree.unread:
+            late.add(path, any_depth=True)
+        tree.unread.clear()
+        for path in sorted(changed & known.keys()):
+            folder = self._look_at(path, known[path].rank, None, tree)
+            if folder is None:
+                del known[path]
+                continue
+            known[path] = folder
+            for child in folder.folders:
+                if child not in known:
+                    late.add(child, around=folder.rank, any_depth=True)
+        self._read(late, tree, known, deadline, any_depth=True)
+        self._read(tree.rest, tree, known, deadline)
+
+    def _read(
+        self, work: _Work, tree: _Tree, into: dict[str, _Folder], deadline: float, *, any_depth: bool = False
+    ) -> None:
+        if time.monotonic() >= deadline:
+            return
+        for path, rank, levels in work.take():
+            folder = self._look_at(path, rank, tree.folders.get(path), tree)
+            if folder is not None:
+                into[path] = folder
+                for child in folder.folders:
+                    work.add(child, around=rank, levels=levels, any_depth=any_depth)
+            if time.monotonic() >= deadline:
+                break
+
+    def _look_at(self, path: str, rank: int, before: _Folder | None, tree: _Tree) -> _Folder | None:
+        """A folder, from memory where it has not changed since; None where it cannot be read."""
+        try:
+            tree.watch.add(path)
+            status = os.stat(path, follow_symlinks=False)  # noqa: PTH116  # a tenth of the time of a Path
+            if not stat.S_ISDIR(status.st_mode):
+                return None
+            if before is not None and before.stamp == (status.st_ino, status.st_ctime_ns):
+                return before
+            looked_ns = time.time_ns()
+            with os.scandir(path) as entries:
+                inside = list(entries)
+            is_closed = _SHALLOW.get(path.rpartition(os.sep)[2]) == 0
+            folders = () if is_closed else sorted(each.path for each in inside if each.is_dir(follow_symlinks=False))
+            secrets = self._secrets(inside) if rank < 2 else ()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            tree.unread.add(path)
+            return None
+        obeyed = [entry.path for entry in inside if is_read_only_name(entry.name) and entry.name != ".git"]
+        names = {entry.name for entry in inside}
+        return _Folder(
+            (status.st_ino, status.st_ctime_ns if status.st_ctime_ns < looked_ns - _TICK_NS else 0),
+            rank,
+            tuple(folders),
+            secrets,
+            [] if rank else [Path(path) for path in obeyed],
+            not is_closed and (".git" in names or names >= {"HEAD", "objects", "refs"}),
+        )
+
+    def _secrets(self, entries: Sequence[os.DirEntry[str]]) -> list[Path]:
+        names = [os.fsencode(entry.path)[1:] for entry in entries if not entry.is_dir(follow_symlinks=False)]
+        secret, is_denied = self._secret_files.among(names), self._denied()
+        if is_denied is not None:
+            secret |= {name for name in names if is_denied(_path(name))}
+        return sorted(map(_path, secret))
+
+
+def _is_in(path: str, folders: set[str]) -> bool:
+    """True if a path is one of these folders, or lies below one."""
+    while path:
+        if path in folders:
+            return True
+        path = path.rpartition(os.sep)[0]
+    return False
+
+
+def _path(name: bytes) -> Path:
+    return Path("/", os.fsdecode(name))
