@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
+from agentcli.infra.sandbox.backends.bubblewrap_mounts import rendered
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.backends.landlock import Landlock
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Unconfined
@@ -104,7 +105,7 @@ def run(
 
     def once() -> tuple[subprocess.CompletedProcess[str], str]:
         command = ["bash", "--noprofile", "--norc", "-c", argv] if isinstance(argv, str) else argv
-        with confinement.launch(command, cwd=where, bounds=bounds) as launch:
+        with confinement.launch(command, cwd=where, bounds=bounds) as planned, rendered(planned) as launch:
             done = subprocess.run(
                 launch.argv,
                 cwd=where,

@@ -77,8 +77,24 @@ class Told(Struct):
         self.left_changed += other.left_changed
 
 
+class Mount(NamedTuple):
+    """What a command sees at `path`: what is at `source`, or an empty folder of this mode in memory.
+
+    `descriptor` is that of the source, opened when nothing could have been led elsewhere. `is_writable` if what is on
+    the disk can be changed through it.
+    """
+
+    path: str
+    source: str = ""
+    descriptor: int | None = None
+    is_writable: bool = False
+    mode: str = "0000"
+
+
 class Launch(NamedTuple):
     """A confined command, ready to start: its arguments, the descriptors to pass on, additions to its environment.
+
+    `mounts`, in their order, are rendered into the arguments at last (bubblewrap_mounts.py).
 
     `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
     that cannot be told. `bounded_by` is a module of the sandbox whose `bound_and_become` makes of a process the
@@ -95,6 +111,7 @@ class Launch(NamedTuple):
     launcher: int = 0
     told: Told = Told()
     journal: int | None = None
+    mounts: tuple[Mount, ...] = ()
 
 
 class Confinement(Protocol):

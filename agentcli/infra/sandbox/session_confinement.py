@@ -18,7 +18,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.backends.bubblewrap_mounts import options_in_a_file
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Told, Unconfined
 from agentcli.infra.sandbox.files.paths import WorkspacePaths
 from agentcli.infra.sandbox.git.config import find_git
@@ -26,7 +25,7 @@ from agentcli.infra.sandbox.mounts.mount_points import SessionNote
 from agentcli.infra.sandbox.mounts.protect_plan import Protection
 from agentcli.infra.sandbox.network.host_grants import read_grant
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
-from agentcli.infra.sandbox.protection.planning import MOST_REPOSITORIES, plan_protection
+from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.protected import auto_executed, is_read_only_name
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
@@ -241,10 +240,12 @@ class SessionConfinement:
         again = self._guard.try_again() if "_guard" in vars(self) else Told()
         with self._noted(self.bounds(profile)) as (bounds, journal):
             confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
-            with confined as launch, options_in_a_file(launch) as short, self._guarded(bounds, cwd) as told:
+            with confined as launch, self._guarded(bounds, cwd) as told:
                 told.put_back += again.put_back  # what still could not be is told when the command has ended
                 guarded = self._guard.journal if "_guard" in vars(self) else None
-                yield short._replace(told=self._with_left_behind(told), journal=guarded if journal is None else journal)
+                yield launch._replace(
+                    told=self._with_left_behind(told), journal=guarded if journal is None else journal
+                )
 
     @contextmanager
     def _noted(self, bounds: Bounds) -> Iterator[tuple[Bounds, int | None]]:
@@ -274,7 +275,7 @@ class SessionConfinement:
 
     def _protection(self, bounds: Bounds, cwd: Path) -> Protection:
         """Plan what to restore where nothing protects it. Without mounts every repository can be committed to."""
-        return plan_protection(bounds, str(cwd), most_to_commit_to=MOST_REPOSITORIES)
+        return plan_protection(bounds, str(cwd), max_to_commit_to=MAX_REPOSITORIES)
 
     def accept(self, path: Path, content: bytes) -> None:
         """Keep what was written to a file: the person agreed."""

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from agentcli.infra.sandbox.backends.bubblewrap_mounts import rendered
 from agentcli.infra.sandbox.confinement import Bounds, Confinement
 from tests.conformance.confining import (
     alive,
@@ -223,12 +224,9 @@ def test_descriptors_that_are_passed_arrive_and_others_do_not(bubblewrap: Confin
     (ws / "sub").mkdir(parents=True)
     read, write = os.pipe()
     try:
-        with bubblewrap.launch(
-            ["bash", "-c", f"cd sub; pwd -P >/dev/fd/{write}; ls /proc/self/fd"],
-            cwd=ws,
-            bounds=bounds_of(ws),
-            pass_fds=(write,),
-        ) as launch:
+        argv = ["bash", "-c", f"cd sub; pwd -P >/dev/fd/{write}; ls /proc/self/fd"]
+        planned = bubblewrap.launch(argv, cwd=ws, bounds=bounds_of(ws), pass_fds=(write,))
+        with planned as launch, rendered(launch) as launch:
             done = subprocess.run(
                 launch.argv, pass_fds=launch.pass_fds, capture_output=True, text=True, check=True, cwd=ws
             )
@@ -390,7 +388,7 @@ def test_package_managers_keep_their_caches_where_they_can_write(bubblewrap: Con
 
 
 def test_a_missing_folder_is_said(bubblewrap: Confinement, base: Path) -> None:
-    with bubblewrap.launch(["true"], cwd=base / "gone", bounds=bounds_of(base)) as launch:
+    with bubblewrap.launch(["true"], cwd=base / "gone", bounds=bounds_of(base)) as launch, rendered(launch) as launch:
         done = subprocess.run(launch.argv, pass_fds=launch.pass_fds, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "gone" in done.stderr
@@ -402,7 +400,8 @@ def started(confinement: Confinement, bounds: Bounds, script: str) -> Iterator[s
     for _ in range(5):
         begun, begun_write = os.pipe()
         told = f"printf . >/dev/fd/{begun_write}; exec {begun_write}>&-; {script}"
-        with confinement.launch(["bash", "-c", told], cwd=bounds.roots[0], bounds=bounds) as launch:
+        planned = confinement.launch(["bash", "-c", told], cwd=bounds.roots[0], bounds=bounds)
+        with planned as launch, rendered(launch) as launch:
             process = subprocess.Popen(
                 launch.argv,
                 pass_fds=(*launch.pass_fds, begun_write),

@@ -61,13 +61,14 @@ class Bubblewrap:
             mount_points = stack.enter_context(MountPoints(bounds.note))
             program = stack.enter_context(_filter())
             layout = stack.enter_context(closing(Layout(bounds, str(cwd), mount_points, self._hidden)))
-            mounts = layout.arguments(plan_protection(bounds, str(cwd)))
+            mounts = layout.mounts_for(plan_protection(bounds, str(cwd)))
             command = [*relay_command(RELAY, PROXY_SOCKET), *argv] if bounds.proxy_socket else list(argv)
             yield Launch(
-                [*self._start, *mounts, "--chdir", str(cwd), "--seccomp", str(program), "--", *command],
+                [*self._start, "--chdir", str(cwd), "--seccomp", str(program), "--", *command],
                 (*pass_fds, program, *layout.descriptors),
                 _environment(bounds),
                 refusal="bwrap: ",
+                mounts=tuple(mounts),
             )
 
     def hides(self, profile: Profile) -> bool:

@@ -1,4 +1,4 @@
-"""Builds the arguments that tell bubblewrap what a command sees of the disk.
+"""Lays out the mounts that make what a command sees of the disk.
 
 Whoever can write in the workspace can put a symlink where a folder was, at any moment: a command that runs in the
 background can. So what is mounted from there is opened here, looked at, and given to bubblewrap as a descriptor.
@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.confinement import Bounds, Mount
 from agentcli.infra.sandbox.mounts.hide_plan import (
     Step,
     find_place,
@@ -51,20 +51,19 @@ class Layout:
         self._areas = sorted({*self._roots, *self._grants, *self._cache}, key=_depth)
         self._python = python_folders() if bounds.proxy_socket is not None else []
         self._shown_in_private = sorted({str(bounds.home), cwd}, key=_depth)
-        self._arguments: list[str] = []
+        self._mounts: list[Mount] = []
 
     def close(self) -> None:
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors.clear()
 
-    def arguments(self, protection: Protection) -> Sequence[str]:
+    def mounts_for(self, protection: Protection) -> Sequence[Mount]:
         """Order the mounts so that none covers an earlier one by mistake: outer folders first.
 
         Raises `OSError` when something changed while it was looked at.
         """
-        for folder in private_folders():
-            self._arguments += ("--perms", "1777", "--tmpfs", folder)
+        self._mounts += [Mount(folder, mode="1777") for folder in private_folders()]
         self._show_in_private_folders()
         outside, inside = self._plan_masks()
         self._mask(outside)
@@ -77,21 +76,21 @@ class Layout:
         self._mask(inside)
         self._hide_sockets([step.path for step in (*outside, *inside) if step.what != "show"])
         if self._bounds.proxy_socket is not None:
-            self._arguments += ("--ro-bind", str(self._bounds.proxy_socket), PROXY_SOCKET)
-            self._arguments += ("--ro-bind", str(Path(__file__).parents[1] / "network" / "relay.py"), RELAY)
-        return self._arguments
+            self._mounts.append(Mount(PROXY_SOCKET, str(self._bounds.proxy_socket)))
+            self._mounts.append(Mount(RELAY, str(Path(__file__).parents[1] / "network" / "relay.py")))
+        return self._mounts
 
     def _bind(self, path: str, *, is_writable: bool = False) -> None:
         if len(self.descriptors) == _MOST_DESCRIPTORS:
             raise OSError(errno.EMFILE, f"more than {_MOST_DESCRIPTORS} places of the workspace are to be protected")
         self.descriptors.append(open_real(path))
-        self._arguments += ("--bind-fd" if is_writable else "--ro-bind-fd", str(self.descriptors[-1]), path)
+        self._mounts.append(Mount(path, path, self.descriptors[-1], is_writable))
 
     def _show_in_private_folders(self) -> None:
         """Bind what is needed although its folder is replaced: home, the command's own folder, Python."""
         for path in (*self._shown_in_private, *self._python):
             if path not in private_folders() and is_private(path) and kind_of(path) == "folder":
-                self._arguments += ("--ro-bind", path, path)
+                self._mounts.append(Mount(path, path))
 
     def _plan_masks(self) -> tuple[list[Step], list[Step]]:
         """Steps outside the folders that are mounted on themselves, to come before those; steps inside, for after."""
@@ -119,11 +118,11 @@ class Layout:
         for step in steps:
             match step.what:
                 case "hide":
-                    self._arguments += ("--ro-bind", self._hidden.over(step.path), step.path)
+                    self._mounts.append(Mount(step.path, self._hidden.over(step.path)))
                 case "hide folder":
-                    self._arguments += ("--perms", "0000", "--tmpfs", step.path)
+                    self._mounts.append(Mount(step.path))
                 case "hide around":
-                    self._arguments += ("--perms", "0111", "--tmpfs", step.path)
+                    self._mounts.append(Mount(step.path, mode="0111"))
                 case "show":
                     self._bind(step.path, is_writable=step.path in self._grants)
 
@@ -140,7 +139,7 @@ class Layout:
             if not self._mount_points.hold_folder(path):
                 continue
             if kind_of(path) == "folder":
-                self._arguments += ("--perms", "0555", "--tmpfs", path)
+                self._mounts.append(Mount(path, mode="0555"))
             else:  # made by somebody in the meantime
                 self._bind(path)
 
@@ -151,7 +150,7 @@ class Layout:
             if place is None or any(is_inside(place.path, folder) for folder in (*self._areas, *hidden)):
                 continue
             if not is_private(place.path) or any(is_inside(place.path, f) for f in self._shown_in_private):
-                self._arguments += ("--ro-bind", NOTHING, place.path)
+                self._mounts.append(Mount(place.path, NOTHING))
 
 
 def _depth(path: str) -> tuple[int, str]:

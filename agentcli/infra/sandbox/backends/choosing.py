@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
+from agentcli.infra.sandbox.backends.bubblewrap_mounts import rendered
 from agentcli.infra.sandbox.backends.landlock import Landlock, probe_landlock
 from agentcli.infra.sandbox.backends.seatbelt import Seatbelt
 from agentcli.infra.sandbox.confinement import MOST_PLANS, Bounds, Confinement, Unconfined
@@ -116,7 +117,8 @@ def _run_true(confinement: Confinement, folder: Path) -> str:
 
 def _run_once(confinement: Confinement, folder: Path) -> str:
     root = folder.resolve()
-    with confinement.launch(["true"], cwd=root, bounds=Bounds("workspace-write", (root,), Path("/"))) as launch:
+    bounds = Bounds("workspace-write", (root,), Path("/"))
+    with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, rendered(planned) as launch:
         done = subprocess.run(
             launch.argv,
             pass_fds=launch.pass_fds,

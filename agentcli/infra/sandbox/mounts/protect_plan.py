@@ -23,8 +23,6 @@ class Protection:
     """The same for what has to be a file; with the content that means the same as no file."""
     problems: list[str] = field(default_factory=list)
     """Names that could not be protected, or only by refusing more: a sentence each, for the person."""
-    gaps: list[str] = field(default_factory=list)
-    """Reasons why parts of one folder cannot be protected, so that all of it has to be; not handed on by `add`."""
 
     def protect(self, folder: str, name: str) -> None:
         """Let `name`, relative to a folder, not be written, made or replaced, nor the folders on the way renamed."""

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from agentcli.errors import ToolError
+from agentcli.infra.sandbox.backends.bubblewrap_mounts import rendered
 from agentcli.infra.sandbox.confinement import MOST_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.foreground import Foreground, not_started
@@ -158,6 +159,7 @@ class Shell:
         with ExitStack() as confinement:
             argv = [*self._argv, *_arguments(self._argv[0], before, command.text)]
             launch = confinement.enter_context(confined(argv, command.cwd, (report,), command.profile))
+            launch = confinement.enter_context(rendered(launch))
             process = await self._keeper.start(
                 launch,
                 cwd=command.cwd,

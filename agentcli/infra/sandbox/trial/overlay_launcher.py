@@ -2,13 +2,13 @@
 
 The keeper imports it in a process that is to become a command; run as a program it only tries whether the mounts work.
 It needs the standard library alone. The mounts are in a namespace of its own: they end with the last process in it,
-however that ends. A bind whose source is inside a merged folder is opened here and given to bubblewrap as a descriptor,
-after looking that no symlink was on the way. It never becomes a command whose overlays are not in place: it ends with
+however that ends. A bind whose source is inside a merged folder is opened here, in place of the descriptor of that
+number which bubblewrap binds, after looking that no symlink was on the way. It never becomes a command whose overlays are not in place: it ends with
 126 and a line that says why.
 
 The plan is a list of entries with NULs between: `clock NS`, which has to be over before the command starts, then for
 each overlay `lower PATH`, any number of them from the topmost to the lowest, `upper PATH` and `work PATH` unless it
-cannot be written, `merged PATH`.
+cannot be written, `merged PATH`; at last `bind NUMBER PATH`.
 Numbers: Linux, include/uapi/linux/mount.h and sched.h; options: Documentation/filesystems/overlayfs.rst.
 """
 
@@ -32,7 +32,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def main() -> None:
     with os.fdopen(int(sys.argv[1]), "rb") as file:
-        overlays, _ = _read_plan(file.read())
+        overlays, _, _ = _read_plan(file.read())
     try:
         _leave_the_namespaces()
         for overlay in overlays:
@@ -47,17 +47,20 @@ def bound_and_become(parent: int, plan: int, command: list[bytes], environment: 
     """Become `command`, a bubblewrap that ends with its parent by itself; `plan` is a descriptor."""
     try:
         with os.fdopen(plan, "rb") as file:
-            overlays, clock = _read_plan(file.read())
+            overlays, binds, clock = _read_plan(file.read())
         _leave_the_namespaces()
         for overlay in overlays:
             overlay.mount()
-        argv = _with_descriptors([os.fsdecode(word) for word in command], [overlay.merged for overlay in overlays])
+        for number, source in binds:
+            opened = _open_real(source)
+            os.dup2(opened, number)
+            os.close(opened)
         while time.clock_gettime_ns(_COARSE_CLOCK) <= clock:
             time.sleep(0.001)
     except OSError as error:
         print(f"{REFUSAL}no overlay: {error}", file=sys.stderr)
         sys.exit(126)
-    os.execve(argv[0], argv, environment)  # noqa: S606  # without a shell, as meant
+    os.execve(command[0], command, environment)  # noqa: S606  # without a shell, as meant
 
 
 class _Overlay:
@@ -84,8 +87,9 @@ class _Overlay:
             os.close(number)
 
 
-def _read_plan(plan: bytes) -> tuple[list[_Overlay], int]:
+def _read_plan(plan: bytes) -> tuple[list[_Overlay], list[tuple[int, str]], int]:
     overlays: list[_Overlay] = []
+    binds: list[tuple[int, str]] = []
     overlay, clock = _Overlay(), 0
     for entry in plan.decode(errors="surrogateescape").split("\0"):
         kind, _, value = entry.partition(" ")
@@ -93,12 +97,15 @@ def _read_plan(plan: bytes) -> tuple[list[_Overlay], int]:
             clock = int(value)
         elif kind == "lower":
             overlay.lower.append(value)
+        elif kind == "bind":
+            number, _, source = value.partition(" ")
+            binds.append((int(number), source))
         else:
             setattr(overlay, kind, value)
         if kind == "merged":
             overlays.append(overlay)
             overlay = _Overlay()
-    return overlays, clock
+    return overlays, binds, clock
 
 
 def _leave_the_namespaces() -> None:
@@ -115,21 +122,6 @@ def _leave_the_namespaces() -> None:
             os.write(file, text)
             os.close(file)
     _check(_libc.mount(b"none", b"/", None, _RECURSIVE | _PRIVATE, None), "the mounts cannot be made private")
-
-
-def _with_descriptors(argv: list[str], merged: list[str]) -> list[str]:
-    """Its options in memory, since they are long; what is bound from an overlay is a descriptor, which it closes."""
-    end = argv.index("--")
-    options = argv[1:end]
-    for position in range(len(options) - 2):
-        source = options[position + 1]
-        if options[position] == "--bind" and any(source == one or source.startswith(f"{one}/") for one in merged):
-            number = _open_real(source)
-            os.set_inheritable(number, True)
-            options[position : position + 2] = ["--bind-fd", str(number)]
-    file = os.memfd_create("options", 0)
-    os.pwrite(file, b"".join(os.fsencode(option) + b"\0" for option in options), 0)
-    return [argv[0], "--args", str(file), *argv[end:]]
 
 
 def _try_to_write(folder: str) -> None:

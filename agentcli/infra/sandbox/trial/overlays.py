@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from agentcli.infra.sandbox.backends.bubblewrap_mounts import Mount, change_mounts, mounts_of, writable_folders
+from agentcli.infra.sandbox.backends.bubblewrap_mounts import writable_folders
 from agentcli.infra.sandbox.backends.landlock import own_python
-from agentcli.infra.sandbox.confinement import Launch
+from agentcli.infra.sandbox.confinement import Launch, Mount
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.trial.overlay_launcher import REFUSAL
 
@@ -43,8 +43,8 @@ class Overlays:
     """
 
     def __init__(self, launch: Launch, folder: Path, caches_of: Callable[[str], str]) -> None:
-        """`caches_of` gives the folder with the caches of an area; empty for none. Raises `OSError`, `ValueError`."""
-        areas = writable_folders(mounts_of(launch.argv))
+        """`caches_of` gives the folder with the caches of an area; empty for none. Raises `OSError`."""
+        areas = writable_folders(launch.mounts)
         if inside := next((area for area in areas if is_inside(str(folder), area)), None):
             raise OSError(0, f"{inside} holds agentcli's own data, so what a command does there cannot be held back")
         if why_not := _why_no_overlay(areas):
@@ -61,17 +61,31 @@ class Overlays:
         """Rewrite a command so that overlays are bound in place of the areas, and nothing else can be written.
 
         `hidden` is a folder that it does not see. One that `looks_only` sees what the command before it did, and can
-        write nothing. Raises `OSError`, `ValueError`.
+        write nothing. Raises `OSError`.
         """
-        merged = {overlay.area: overlay.merged for overlay in self.each}
-        argv = change_mounts(launch.argv, lambda mount: _redirected(mount, merged), hidden)
-        # Bubblewrap would leave to the command the descriptors of binds that lead elsewhere now.
-        dropped = _descriptors(launch.argv) - _descriptors(argv)
-        passed = tuple(number for number in launch.pass_fds if number not in dropped)
-        with _plan(self.each, self.started_ns, looks_only=looks_only) as plan:
+        binds: list[tuple[int, str]] = []
+        mounts = [self._redirected(mount, binds) for mount in launch.mounts]
+        with _plan(self.each, self.started_ns, binds=binds, looks_only=looks_only) as plan:
             yield launch._replace(
-                argv=argv, pass_fds=(*passed, plan), bounded_by="trial.overlay_launcher", refusal=REFUSAL
+                pass_fds=(*launch.pass_fds, plan),
+                bounded_by="trial.overlay_launcher",
+                refusal=REFUSAL,
+                mounts=(*mounts, Mount(hidden)),
             )
+
+    def _redirected(self, mount: Mount, binds: list[tuple[int, str]]) -> Mount:
+        """A writable bind leads into the overlay of the area it is in; elsewhere it is no longer writable.
+
+        `binds` are the descriptors that the launcher makes lead there, when the overlay is mounted.
+        """
+        if not mount.is_writable:
+            return mount
+        for overlay in self.each:
+            if mount.descriptor is not None and is_inside(mount.path, overlay.area):
+                source = overlay.merged + mount.path.removeprefix(overlay.area)
+                binds.append((mount.descriptor, source))
+                return mount._replace(source=source)
+        return mount._replace(is_writable=False)
 
 
 def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
@@ -92,13 +106,16 @@ def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
 
 
 @contextmanager
-def _plan(overlays: Sequence[Overlay], started_ns: int, *, looks_only: bool = False) -> Iterator[int]:
+def _plan(
+    overlays: Sequence[Overlay], started_ns: int, *, binds: Sequence[tuple[int, str]] = (), looks_only: bool = False
+) -> Iterator[int]:
     """A descriptor to read the launcher's plan from."""
     entries = [f"clock {started_ns}"]
     for area, caches, upper, work, merged in overlays:
         layers = (upper, caches, area) if looks_only else (caches, area)
         entries += [f"lower {layer}" for layer in layers if layer]
         entries += [f"merged {merged}"] if looks_only else [f"upper {upper}", f"work {work}", f"merged {merged}"]
+    entries += [f"bind {number} {source}" for number, source in binds]
     descriptor = os.memfd_create("agentcli")
     try:
         os.write(descriptor, "\0".join(entries).encode(errors="surrogateescape"))
@@ -118,20 +135,6 @@ def _make_overlay(area: str, caches: str, folder: Path) -> Overlay:
         os.chown(upper, there.st_uid, there.st_gid)
     upper.chmod(there.st_mode & 0o7777)
     return Overlay(area, caches, str(upper), str(work), str(merged))
-
-
-def _redirected(mount: Mount, merged: dict[str, str]) -> Mount:
-    """A writable bind leads into the overlay of the area it is in; elsewhere it is no longer writable."""
-    if not mount.is_writable:
-        return mount
-    for area, source in merged.items():
-        if is_inside(mount.path, area):
-            return Mount("--bind", source + mount.path.removeprefix(area), mount.path)
-    return mount._replace(option=f"--ro-{mount.option.removeprefix('--')}")
-
-
-def _descriptors(argv: Sequence[str]) -> set[int]:
-    return {int(mount.source) for mount in mounts_of(argv) if mount.option in {"--bind-fd", "--ro-bind-fd"}}
 
 
 def _why_no_overlay(areas: Sequence[str]) -> str:
