@@ -3,146 +3,105 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-MOST_PARSED = 16_000_000  # characters of JSON; parsing holds everything else up
-MOST_NAMES = 8
-LONGEST_NAME = 40  # characters
-SAMPLE = 50  # lines that tell a kind
-MOST_NOTES = 4  # lines that a tool adds below its output
-HEAD = 20_000  # characters in which a page says its title
+_MAX_PARSED_CHARS = 16_000_000  # parsing holds everything else up
+_MAX_NAMES = 8
+_MAX_NAME_CHARS = 40
+_SAMPLE_LINES = 50  # that tell a kind
+_MAX_NOTES = 4  # lines that a tool adds below its output
+_HEAD_CHARS = 20_000  # in which a page says its title
 
 _NUMBERS = re.compile(r"^[1-9]\d*\t", re.MULTILINE)  # what file_read puts before lines
-_LEVEL = re.compile(r"\b(TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\b", re.IGNORECASE)
-_SERIOUS = ("FATAL", "CRITICAL", "ERROR", "WARN", "NOTICE", "INFO", "DEBUG", "TRACE")
+_LEVEL = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|(ERROR|CRITICAL|FATAL))\b", re.IGNORECASE)
 _TITLE = re.compile(r"<title[^<>]{0,200}>([^<]{1,500})</title>", re.IGNORECASE)
-_ELEMENT = re.compile(r"<([A-Za-z][\w:.-]*)")
+_ELEMENT = re.compile(r"<[A-Za-z]")
 
 
 def data_summary(text: str) -> str:
     """One line about JSON, JSON lines, CSV, a log, HTML, XML, or any other text."""
     text = text.strip()
     lines = (_NUMBERS.sub("", text) if text.startswith("1\t") else text).split("\n")
-    for _ in range(MOST_NOTES):
+    for _ in range(_MAX_NOTES):
         if len(lines) > 1 and lines[-1].startswith("[") and lines[-1].endswith("]"):
             lines.pop()
     start = lines[0].lstrip()[:1]
-    told = ""
+    found = ""
     if start in ("{", "["):
-        told = _json(lines) or _json_lines(lines)
+        found = _json(lines) or _json_lines(lines)
     elif start == "<":
-        told = _markup("\n".join(lines))
-    return told or _log(lines) or _table(lines) or _plain(lines)
+        found = _markup("\n".join(lines))
+    plain = f"text of {_count(len(lines), 'line')}, the longest has {max(map(len, lines)):,} characters"
+    return found or _log(lines) or _table(lines) or plain
 
 
-def _json(lines: list[str]) -> str:
-    if sum(map(len, lines)) > MOST_PARSED:
-        return ""
-    try:
-        value = msgspec.json.decode("\n".join(lines))
-    except (msgspec.DecodeError, RecursionError):
-        return ""
-    if isinstance(value, list):
-        return f"JSON, {_of_value(value)}{_first(value)}"
-    parts = [f"{_short(key)} ({_of_value(item)})" for key, item in list(value.items())[:MOST_NAMES]]
-    return f"JSON, object with {_count(len(value), 'key')}: {_listed(parts, len(value))}"
+def _json(lines: Sequence[str]) -> str:
+    value = _decoded("\n".join(lines)) if sum(map(len, lines)) <= _MAX_PARSED_CHARS else None
+    if isinstance(value, dict):
+        return f"JSON, object with {_count(len(value), 'key')}: {_listed(list(value))}"
+    return f"JSON, list of {_count(len(value), 'item')}{_keys_of_first(value)}" if isinstance(value, list) else ""
 
 
-def _json_lines(lines: list[str]) -> str:
+def _json_lines(lines: Sequence[str]) -> str:
     """Records one to a line; a few lines that are none do not matter."""
     filled = [line for line in lines if line.strip()]
-    sample = [record for line in filled[:SAMPLE] if isinstance(record := _record(line), dict)]
-    if len(filled) < 2 or len(sample) * 2 < len(filled[:SAMPLE]):
+    sample = [record for line in filled[:_SAMPLE_LINES] if isinstance(record := _decoded(line), dict)]
+    if len(filled) < 2 or len(sample) * 2 < len(filled[:_SAMPLE_LINES]):
         return ""
-    return f"JSON lines, {_count(len(filled), 'record')}{_first(sample)}"
+    return f"JSON lines, {_count(len(filled), 'record')}{_keys_of_first(sample)}"
 
 
-def _record(line: str) -> Any:
+def _decoded(text: str) -> Any:
     try:
-        return msgspec.json.decode(line)
+        return msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):
         return None
 
 
 def _markup(text: str) -> str:
-    names = Counter(_ELEMENT.findall(text))
-    if not names:
-        return ""
-    title = _TITLE.search(text[:HEAD])
-    common = [f"{count:,} {_short(name)}" for name, count in names.most_common(4)]
-    if title or "html" in map(str.lower, list(names)[:3]):
-        return f"HTML{f' «{_short(title[1])}»' if title else ''}, {_count(names.total(), 'element')}"
-    return f"XML, root {_short(next(iter(names)))}, {_count(names.total(), 'element')}: {', '.join(common)}"
+    count = len(_ELEMENT.findall(text))
+    title = _TITLE.search(text[:_HEAD_CHARS])
+    kind = "HTML" if title or "<html" in text[:_HEAD_CHARS].lower() else "XML"
+    return f"{kind}{f' «{_short(title[1])}»' if title else ''}, {_count(count, 'element')}" if count else ""
 
 
-def _log(lines: list[str]) -> str:
+def _log(lines: Sequence[str]) -> str:
     """Lines of which at least a third of the first ones name a level."""
-    if sum(bool(_LEVEL.search(line[:200])) for line in lines[:SAMPLE]) * 3 < min(len(lines), SAMPLE) or len(lines) < 3:
+    sample = lines[:_SAMPLE_LINES]
+    if len(lines) < 3 or sum(bool(_LEVEL.search(line[:200])) for line in sample) * 3 < len(sample):
         return ""
-    levels: Counter[str] = Counter()
-    first_serious = 0
-    for number, line in enumerate(lines, 1):
-        if found := _LEVEL.search(line, 0, 200):
-            level = found[1].upper().removesuffix("ING")
-            levels[level] += 1
-            first_serious = first_serious or number * (level in _SERIOUS[:3])
-    told = ", ".join(f"{levels[level]:,} {level}" for level in _SERIOUS if levels[level])
-    where = f"; the first error is in line {first_serious:,}" if first_serious else ""
-    return f"log of {_count(len(lines), 'line')}: {told}{where}"
+    levels = ((number, _LEVEL.search(line, 0, 200)) for number, line in enumerate(lines, 1))
+    errors = [number for number, level in levels if level and level[1]]
+    where = f", {len(errors):,} with an error, the first in line {errors[0]:,}" if errors else ", none with an error"
+    return f"log of {_count(len(lines), 'line')}{where}"
 
 
-def _table(lines: list[str]) -> str:
-    """Lines that all have as many fields as the first one."""
+def _table(lines: Sequence[str]) -> str:
+    """Lines that nearly all have as many fields as the first one: a comma between quotes makes some look longer."""
+    rest = lines[1:_SAMPLE_LINES]
     for name, mark in (("TSV", "\t"), ("CSV", ","), ("CSV with semicolons", ";")):
-        columns = lines[0].count(mark) + 1
-        # A comma between quotes makes single lines look longer.
-        same = sum(line.count(mark) + 1 == columns for line in lines[1:SAMPLE])
-        if columns > 1 and len(lines) > 2 and same * 10 >= len(lines[1:SAMPLE]) * 8:
-            names = [field.strip().strip('"') for field in lines[0].split(mark, MOST_NAMES)[:MOST_NAMES]]
-            shown = _listed(map(_short, names), columns)
-            return f"{name}, {_count(len(lines) - 1, 'row')} of {columns} columns: {shown}"
+        marks = lines[0].count(mark)
+        if marks and len(rest) > 1 and sum(line.count(mark) == marks for line in rest) * 10 >= len(rest) * 8:
+            names = [field.strip().strip('"') for field in lines[0].split(mark)]
+            return f"{name}, {_count(len(lines) - 1, 'row')} of {marks + 1} columns: {_listed(names)}"
     return ""
 
 
-def _plain(lines: list[str]) -> str:
-    return f"text of {_count(len(lines), 'line')}, the longest has {max(map(len, lines)):,} characters"
+def _keys_of_first(items: Sequence[Any]) -> str:
+    return f"; keys of the first: {_listed(list(items[0]))}" if items and isinstance(items[0], dict) else ""
 
 
-def _of_value(value: Any) -> str:
-    match value:
-        case list():
-            return f"list of {_count(len(value), 'item')}"
-        case dict():
-            return f"object with {_count(len(value), 'key')}"
-        case str():
-            return "text"
-        case bool() | None:
-            return str(value).lower().replace("none", "null")
-        case _:
-            return "number"
-
-
-def _first(items: list[Any]) -> str:
-    """The keys of the first item, or what it is."""
-    if not items:
-        return ""
-    if isinstance(items[0], dict):
-        keys = list(items[0])
-        return f"; keys of the first: {_listed(map(_short, keys[:MOST_NAMES]), len(keys))}"
-    return f"; the first is a {_of_value(items[0])}"
-
-
-def _listed(names: Iterable[str], total: int) -> str:
-    return ", ".join(names) + (f" and {total - MOST_NAMES:,} more" if total > MOST_NAMES else "")
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _MAX_NAMES:,} more" if len(names) > _MAX_NAMES else ""
+    return ", ".join(map(_short, names[:_MAX_NAMES])) + more
 
 
 def _short(name: str) -> str:
     name = " ".join(name.split())
-    return name if len(name) <= LONGEST_NAME else f"{name[:LONGEST_NAME]}…"
+    return name if len(name) <= _MAX_NAME_CHARS else f"{name[:_MAX_NAME_CHARS]}…"
 
 
 def _count(number: int, noun: str) -> str:

@@ -15,17 +15,14 @@ LOG = "\n".join(
 )
 CASES = {
     "json list": (json.dumps(ROWS), "JSON, list of 3,214 items; keys of the first: id, name"),
-    "json list of numbers": ("[1, 2, 3]", "JSON, list of 3 items; the first is a number"),
+    "json list of numbers": ("[1, 2, 3]", "JSON, list of 3 items"),
     "json, laid out": (json.dumps(ROWS[:1], indent=2), "JSON, list of 1 item; keys of the first: id, name"),
-    "json, then a note": (json.dumps([[]]) + "\n[exit code 1]", "JSON, list of 1 item; the first is a list of 0 items"),
-    "json, numbered": ("1\t[\n2\t1\n3\t]\n[lines 1-3 of 9]", "JSON, list of 1 item; the first is a number"),
-    "json object": (
-        json.dumps({"items": [1] * 300, "next": None, "n": 1.5, "o": {"a": 1}}),
-        "JSON, object with 4 keys: items (list of 300 items), next (null), n (number), o (object with 1 key)",
-    ),
+    "json, then a note": (json.dumps([[]]) + "\n[exit code 1]", "JSON, list of 1 item"),
+    "json, numbered": ("1\t[\n2\t1\n3\t]\n[lines 1-3 of 9]", "JSON, list of 1 item"),
+    "json object": (json.dumps({"items": [1] * 300, "next": None}), "JSON, object with 2 keys: items, next"),
     "json object of many": (
         json.dumps({f"k{n}": n for n in range(20)}),
-        "JSON, object with 20 keys: " + ", ".join(f"k{n} (number)" for n in range(8)) + " and 12 more",
+        "JSON, object with 20 keys: " + ", ".join(f"k{n}" for n in range(8)) + " and 12 more",
     ),
     "json lines": ("\n".join(map(json.dumps, ROWS)), "JSON lines, 3,214 records; keys of the first: id, name"),
     "json lines with a broken one": (
@@ -38,9 +35,9 @@ CASES = {
     ),
     "tsv": ("a\tb\n" + "1\t2, 3\n" * 9, "TSV, 9 rows of 2 columns: a, b"),
     "semicolons": ('"a";"b"\n' + "1,5;2\n" * 9, "CSV with semicolons, 9 rows of 2 columns: a, b"),
-    "log": (LOG, "log of 300 lines: 1 ERROR, 30 WARN, 269 INFO; the first error is in line 77"),
+    "log": (LOG, "log of 300 lines, 1 with an error, the first in line 77"),
     "html": ("<!doctype html><html><head><title>A  page</title></head>" + "<p>x</p>" * 9, "HTML «A page», 12 elements"),
-    "xml": ('<?xml version="1.0"?>\n<root>' + "<item/>" * 30, "XML, root root, 31 elements: 30 item, 1 root"),
+    "xml": ('<?xml version="1.0"?>\n<root>' + "<item/>" * 30, "XML, 31 elements"),
     "text": ("hello\n" * 299 + "a longer line", "text of 300 lines, the longest has 13 characters"),
     "one line": ("x" * 2_000, "text of 1 line, the longest has 2,000 characters"),
     "nothing": ("", "text of 1 line, the longest has 0 characters"),

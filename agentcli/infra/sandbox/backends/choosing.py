@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -46,22 +46,31 @@ def choose_confinement(
     reasons: list[str] = []
     for kind in kinds:
         try:
-            return _PROBES[kind](reasons, tmp, programs)
+            return _probe(kind, " ".join(reasons), tmp, programs)
         except (OSError, NotImplementedError, ValueError, subprocess.SubprocessError) as error:
             reasons.append(f"{kind}: {error}.")
     return Unconfined(" ".join(reasons) or "There is nothing to confine commands with on this system.")
 
 
-def _probe_bubblewrap(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
-    program = next((program for program in programs if program.is_file()), None)
-    if program is None:
-        raise OSError(f"not installed (`{how_to_install()}`)")
+def _probe(kind: str, why: str, tmp: Path, programs: Sequence[Path]) -> Confinement:
+    """Return a backend that really runs `true`, in bounds like those of a command. Raises what `choose` catches."""
+    if kind == "landlock":
+        return Landlock(probe_landlock(), why, tmp=tmp)
+    candidates: list[Confinement] = [Seatbelt(tmp)]
+    if kind == "bubblewrap":
+        program = next((program for program in programs if program.is_file()), None)
+        if program is None:
+            raise OSError(f"not installed (`{how_to_install()}`)")
+        namespaces = ("all but user", "all") if os.getuid() == 0 else ("all",)
+        candidates = [Bubblewrap(program, each, hidden=tmp / "hidden") for each in namespaces]
     message = ""
-    for namespaces in ("all but user", "all") if os.getuid() == 0 else ("all",):
-        confinement = Bubblewrap(program, namespaces, hidden=tmp / "hidden")
-        message = _run_true(confinement, tmp)
-        if not message:
-            return confinement
+    for confinement in candidates:
+        for _ in range(MOST_PLANS):  # again where that may help
+            message = _run_true(confinement, tmp)
+            if not message:
+                return confinement
+            if _advice(message):
+                break
     raise OSError(f"{_advice(message) or 'it does not work here'} ({message})")
 
 
@@ -86,36 +95,8 @@ def _advice(message: str) -> str:
     return next((advice for sign, advice in _ADVICE.items() if sign in message), "")
 
 
-def _probe_landlock(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
-    return Landlock(probe_landlock(), " ".join(reasons), tmp=tmp)
-
-
-def _probe_seatbelt(reasons: Sequence[str], tmp: Path, programs: Sequence[Path]) -> Confinement:
-    confinement = Seatbelt(tmp)
-    message = _run_true(confinement, tmp)
-    if message:
-        raise OSError(message)
-    return confinement
-
-
-_PROBES: dict[str, Callable[[Sequence[str], Path, Sequence[Path]], Confinement]] = {
-    "bubblewrap": _probe_bubblewrap,
-    "landlock": _probe_landlock,
-    "seatbelt": _probe_seatbelt,
-}
-
-
 def _run_true(confinement: Confinement, folder: Path) -> str:
-    """Run `true` in bounds like those of a command, again where that may help: what went wrong, or nothing."""
-    message = ""
-    for _ in range(MOST_PLANS):
-        message = _run_once(confinement, folder)
-        if not message or _advice(message):
-            break
-    return message
-
-
-def _run_once(confinement: Confinement, folder: Path) -> str:
+    """What went wrong, or nothing."""
     root = folder.resolve()
     bounds = Bounds("workspace-write", (root,), Path("/"))
     with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, rendered(planned) as launch:

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentcli.infra.sandbox.backends.caches import WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.backends.seccomp import filter_program
 from agentcli.infra.sandbox.confinement import Bounds, Launch
 from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real, plan_hiding
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
+from agentcli.infra.sandbox.processes.environment import WITHOUT_NETWORK, cache_environment
 from agentcli.tools.command import Profile
 
 _LONGEST_PROBE_S = 20.0

@@ -6,7 +6,6 @@ Those files as they are in the working tree, in git's index and in HEAD: git sho
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ from msgspec import Struct
 
 from agentcli.infra.sandbox.files.disk import open_to_read
 from agentcli.infra.sandbox.files.git_state import GitState, git_state
+from agentcli.infra.sandbox.git.config import find_git
 from agentcli.safety.secrets.settings import secret_values
 
 MOST_FILES = 200
@@ -79,7 +79,7 @@ class SecretValues:
     ) -> frozenset[str]:
         """The values in `files`, but for those of the file at the real path `apart_from`."""
         with self._looking:
-            self._program = _git_outside(roots, self._environment.get("PATH", ""))
+            self._program = find_git(self._environment.get("PATH", ""), roots)
             self._files = dict(self._looked_at(files))
             shown: frozenset[str] = frozenset()
             if apart_from is not None:
@@ -187,17 +187,6 @@ class SecretValues:
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout
-
-
-def _git_outside(roots: Sequence[Path], path: str) -> str:
-    """Find git, but not in the workspace, parts of which may be on the PATH: a command can put programs there."""
-    folders = [Path(folder) for folder in path.split(os.pathsep)]
-    outside = [
-        str(folder)
-        for folder in folders
-        if folder.is_absolute() and not any(folder.resolve().is_relative_to(root) for root in roots)
-    ]
-    return shutil.which("git", path=os.pathsep.join(outside)) or "/usr/bin/git"
 
 
 def _values_in(path: Path) -> frozenset[str]:

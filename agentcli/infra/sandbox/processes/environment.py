@@ -1,4 +1,4 @@
-"""Builds the environment of commands: the variables that programs need, never a credential."""
+"""Builds the environment of commands: the variables that programs need, where caches go, never a credential."""
 
 from __future__ import annotations
 
@@ -42,6 +42,29 @@ _GIT_SETTINGS = {
     "core.checkStat": "minimal",
     "core.trustctime": "false",
 }
+
+PRIVATE_TMP = "/tmp"  # noqa: S108  # the command's own
+
+# Where package managers keep caches when HOME is read-only: only of tools that need to write to run at all. Cargo and
+# Maven manage with a read-only cache. XDG_CACHE_HOME stays: browsers, models and environments that were downloaded
+# before can still be read there.
+_CACHES = {
+    "PIP_CACHE_DIR": "pip",
+    "UV_CACHE_DIR": "uv",
+    "npm_config_cache": "npm",
+    "YARN_CACHE_FOLDER": "yarn",
+    "BUN_INSTALL_CACHE_DIR": "bun",
+    "DENO_DIR": "deno",
+    "GOCACHE": "go-build",
+    "GOLANGCI_LINT_CACHE": "golangci-lint",
+    "CCACHE_DIR": "ccache",
+    "SCCACHE_DIR": "sccache",
+    "NUMBA_CACHE_DIR": "numba",
+    "MPLCONFIGDIR": "matplotlib",
+}
+
+# Where no host can be reached, trying again takes minutes.
+WITHOUT_NETWORK = {"npm_config_fetch_retries": "0", "PIP_RETRIES": "0", "CARGO_NET_RETRY": "0"}
 
 _SECRET_NAME = re.compile(
     r"(^|_)(API_?KEY|ACCESS_?KEY|SECRET|PRIVATE_?KEY|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|PW|PAT)(_|\d*$)"
@@ -88,6 +111,11 @@ def command_environment(
     if session_id:
         kept["AGENTCLI_SESSION_ID"] = session_id
     return kept
+
+
+def cache_environment(folder: str) -> dict[str, str]:
+    """The variables that put caches below `folder`, and temporary files into the private /tmp."""
+    return {"TMPDIR": PRIVATE_TMP} | {name: f"{folder}/{tool}" for name, tool in _CACHES.items()}
 
 
 def credentials_in(environment: Mapping[str, str]) -> list[str]:

@@ -75,6 +75,21 @@ class Foreground:
             raise
         return await asyncio.shield(self._go_on() if goes_on else self._close())
 
+    async def detached(self) -> CommandResult:
+        """Let the command go on as a job once it has begun; without a job where its confinement could not be set up."""
+        try:
+            await readable(self._report)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._end())
+            raise
+        report, refusal = _read_report(self._report), self._process.launch.refusal
+        if not report.has_begun and refusal:
+            await self._process.wait_until_gone()
+            await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
+            if self._output.first_words.startswith(refusal):
+                return await self._close()
+        return await asyncio.shield(self._go_on(is_new=True))
+
     async def _read(self) -> None:
         """Take output until nobody can write any more; what the disk cannot take yet holds the command up."""
         while True:
@@ -166,17 +181,19 @@ class Foreground:
             unguarded=tuple(told.unguarded),
         )
 
-    async def _go_on(self) -> CommandResult:
+    async def _go_on(self, *, is_new: bool = False) -> CommandResult:
         """Make it, or what it has left running, a job; the result holds what it said so far."""
         await self._stop_reading()
         process, stall = self._process, self._stall.text if self._stall else ""
-        was_left = process.exit_code is not None
+        was_left = process.exit_code is not None and not is_new
         cwd = _read_report(self._report).cwd if was_left else None
         try:
             path = self._jobs.new_file("job")
             text, cut, told = self._output.move_to(path)
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-            process.keep_output(self._pipe, file, self._report)
+            if not await process.keep_output(self._pipe, file, self._report):
+                while data := _available(self._pipe):
+                    os.write(file, data)
             os.close(file)
         except OSError as error:
             await process.end()
@@ -184,6 +201,7 @@ class Foreground:
         finally:
             os.close(self._pipe)
             os.close(self._report)
+        told = 0 if is_new else told
         job = self._jobs.add(self._command.text, process, path, told=told, was_left=was_left, stall=stall)
         return CommandResult(
             text, process.exit_code, cwd=cwd, cut_bytes=cut, output_file=path if cut else None, job=job, stall=stall

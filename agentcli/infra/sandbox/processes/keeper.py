@@ -11,8 +11,8 @@ Once its last supervisor is gone after agentcli was killed, it puts back what co
 
 One socket per command. To the supervisor go the request (a length and a tuple, with descriptors), then single bytes:
 `T` ends the tree, `F` hands over a pipe, the file that is to take what comes from it, and what else is to stay open.
-Back come lines: `pid MAIN SUPERVISOR` or `error ERRNO`; `exit CODE`, negative for a signal; `late`; `swarm`; at last
-`gone`.
+Back come lines: `pid MAIN SUPERVISOR` or `error ERRNO`; `exit CODE`, negative for a signal; `kept` for a pipe; `late`;
+`swarm`; at last `gone`.
 
 Outside Linux there is no such reaper: a process that forks twice and leaves its session gets away there.
 """
@@ -187,14 +187,10 @@ class Supervisor:
         """Start the command in a session of its own; its number."""
         header, descriptors = _receive(self._control, 8, _MOST_DESCRIPTORS)
         asked = marshal.loads(self._read(int.from_bytes(header, "big")))  # noqa: S302  # agentcli's own
-        argv, environment, cwd, wanted, bounder, launcher, terminal, keeps_output, (limit_s, self._most) = asked
+        argv, environment, cwd, wanted, bounder, launcher, terminal, (limit_s, self._most) = asked
         output, *passed = descriptors
         # Above every number the command wants, so that none is overwritten before it was put in place.
         sources = [fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, max(wanted, default=0) + 3) for descriptor in passed]
-        if keeps_output:
-            self._file = output
-            self._pipe, output = os.pipe()
-            self._take_pipe()
         os.chdir(cwd)
         streams = [(0 if terminal else output, number) for number in (1, 2)]
         streams += zip(sources, wanted, strict=True)
@@ -252,7 +248,9 @@ class Supervisor:
             order, descriptors = b"", []
         if order == b"F":
             self._pipe, self._file, *_ = descriptors
-            self._take_pipe()
+            os.set_blocking(self._pipe, False)
+            self._poll.register(self._pipe, select.POLLIN)
+            self._say("kept")
         elif order == b"T":
             self._end(GRACE_S)
         elif not order:
@@ -288,10 +286,6 @@ class Supervisor:
 
     def _is_alone(self) -> bool:
         return not self._has_children and (_IS_LINUX or not processes_below(self._main))
-
-    def _take_pipe(self) -> None:
-        os.set_blocking(self._pipe, False)
-        self._poll.register(self._pipe, select.POLLIN)
 
     def _copy(self) -> bool:
         """Move output to its file; False when none is there. A full disk costs output, never the command."""

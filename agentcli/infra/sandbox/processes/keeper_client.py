@@ -50,16 +50,14 @@ class Keeper:
         cwd: Path,
         environment: Mapping[str, str],
         output: int,
-        keeps_output: bool = False,
         time_limit_s: float | None = None,
         terminal: str = "",
     ) -> Process:
         """Start a program in a session of its own, without input; both its streams go to `output`.
 
-        The descriptors passed on keep their numbers. With `keeps_output` the output is a regular file, which grows to
-        1 GB at most and may fail to grow without harm to the program. A `terminal`, named by its path, is what it reads
-        and writes instead, and what controls it. Raises `OSError` when the program cannot be started, and `ValueError`
-        for a NUL or a lone surrogate.
+        The descriptors passed on keep their numbers. A `terminal`, named by its path, is what it reads and writes
+        instead, and what controls it. Raises `OSError` when the program cannot be started, and `ValueError` for a NUL
+        or a lone surrogate.
         """
         argv = [os.fsencode(shutil.which(launch.argv[0]) or launch.argv[0]), *map(os.fsencode, launch.argv[1:])]
         seen = {**environment, **launch.environment}
@@ -69,7 +67,7 @@ class Keeper:
             raise ValueError("embedded null byte")
         limits = (time_limit_s, self._most_processes)
         bounded = (launch.bounded_by, launch.launcher)
-        asked = (argv, variables, folder, launch.pass_fds, *bounded, os.fsencode(terminal), keeps_output, limits)
+        asked = (argv, variables, folder, launch.pass_fds, *bounded, os.fsencode(terminal), limits)
         request = marshal.dumps(asked)
         ours, theirs = socket.socketpair()
         try:
@@ -149,6 +147,7 @@ class Process:
         self._control = control
         self._said = b""
         self._error: OSError | None = None
+        self._is_kept = False
 
     async def started(self) -> None:
         """Wait until it runs. Raises `OSError` when it could not be started."""
@@ -190,13 +189,16 @@ class Process:
         self._close()
         self.confinement.close()
 
-    def keep_output(self, pipe: int, file: int, *open_ends: int) -> None:
-        """Let the supervisor write to a file what comes from the command's pipe, from now until its end.
+    async def keep_output(self, pipe: int, file: int, *open_ends: int) -> bool:
+        """Let the supervisor write to a file what comes from the command's pipe; False if all has ended already.
 
-        It also holds open the ends of pipes that the command may write to: without a reader, writing would kill it.
+        The file grows to 1 GB at most, and may fail to grow without harm to the command. The supervisor also holds open
+        the ends of pipes that the command may write to: without a reader, writing would kill it.
         """
         with contextlib.suppress(OSError):
             socket.send_fds(self._control, [b"F"], [pipe, file, *open_ends])
+        await self._until(lambda: self._is_kept or self.is_gone)
+        return self._is_kept
 
     def look(self) -> None:
         """Take in what the supervisor has said, without waiting."""
@@ -224,6 +226,8 @@ class Process:
                 self._take_end()
             case [b"exit", code]:
                 self.exit_code = int(code)
+            case [b"kept"]:
+                self._is_kept = True
             case [b"late"]:
                 self.was_late = True
             case [b"swarm"]:

@@ -81,6 +81,10 @@ class CommandOutput:
         return ((self._tail or self._head)[-_LAST_WORDS:] + as_shown(self._line))[-_LAST_WORDS:]
 
     @property
+    def first_words(self) -> str:
+        return (self._head + self._line)[:_LAST_WORDS]
+
+    @property
     def has_much_to_write(self) -> bool:
         return self._cut > 0 and len(self._unwritten) >= _WRITE_AT
 

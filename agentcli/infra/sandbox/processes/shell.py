@@ -16,7 +16,7 @@ from agentcli.infra.sandbox.confinement import MOST_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.foreground import Foreground, not_started
 from agentcli.infra.sandbox.processes.jobs import Jobs
-from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process, readable
+from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
 
 # Prepares some arguments to start in a folder with descriptors passed on, held to a profile (None: the usual one). The
@@ -85,76 +85,42 @@ class Shell:
                 return result
         raise _refused(result.output)
 
-    async def _begin(self, command: Command, on_output: Callable[[str], None], launch: Launcher | None) -> Foreground:
+    async def start_job(self, command: Command) -> BackgroundJob:
+        """Start a command as `Commands.start_job` does: it is detached as soon as it has begun."""
+        for _ in range(MOST_PLANS):
+            foreground = await self._begin(command, lambda text: None, None, is_job=True)
+            result = await foreground.detached()
+            if result.job is not None:
+                return result.job
+        raise _refused(result.output)
+
+    async def _begin(
+        self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool = False
+    ) -> Foreground:
         report, report_write = _pipe_above(9)
         pipe, pipe_write = os.pipe()
-        before = _REPORT.format(fd=report_write)
         try:
-            process = await self._start(command, before=before, output=pipe_write, report=report_write, launcher=launch)
+            process = await self._start(command, (pipe_write, report_write), is_job=is_job, launcher=launcher)
         except BaseException as error:
             os.close(report)
             os.close(pipe)
             if isinstance(error, OSError | ValueError):
-                raise not_started("the shell", error) from error
+                raise not_started("the job" if is_job else "the shell", error) from error
             raise
         finally:
             os.close(report_write)
             os.close(pipe_write)
         return Foreground(command, process, pipe, report, on_output, self.jobs)
 
-    async def start_job(self, command: Command) -> BackgroundJob:
-        """Start a command as `Commands.start_job` does."""
-        try:
-            path = self.jobs.new_file("job")
-            for _ in range(MOST_PLANS):
-                process = await self._begin_job(command, path)
-                if process is not None:
-                    return self.jobs.add(command.text, process, path)
-            raise _refused(path.read_text(errors="replace"))
-        except (OSError, ValueError) as error:
-            raise not_started("the job", error) from error
-
-    async def _begin_job(self, command: Command, path: Path) -> Process | None:
-        """None where its confinement could not be set up; why is in the file then. Raises `OSError`, `ValueError`."""
-        begun, begun_write = _pipe_above(9)
-        before = _BEGUN.format(fd=begun_write)
-        try:
-            try:
-                with path.open("ab") as file:
-                    file.truncate(0)
-                    process = await self._start(
-                        command, before=before, output=file.fileno(), report=begun_write, is_job=True
-                    )
-            finally:
-                os.close(begun_write)
-            try:
-                await readable(begun)
-            except asyncio.CancelledError:
-                await asyncio.shield(process.end())
-                raise
-            refusal = process.launch.refusal
-            if os.read(begun, 1) or not refusal:
-                return process
-            await process.wait_until_gone()
-            said = await asyncio.to_thread(path.read_bytes)
-            return None if said.startswith(refusal.encode()) else process
-        finally:
-            os.close(begun)
-
     async def _start(
-        self,
-        command: Command,
-        *,
-        before: str,
-        output: int,
-        report: int,
-        is_job: bool = False,
-        launcher: Launcher | None = None,
+        self, command: Command, ends: tuple[int, int], *, is_job: bool, launcher: Launcher | None
     ) -> Process:
-        """Start a command with `before` in front of it, as `Keeper.start` does.
+        """Start a command, as `Keeper.start` does; `ends` are for its output and its report on itself.
 
-        A job writes to a file and is ended by the keeper when its time is up.
+        A job is ended by the keeper when its time is up.
         """
+        output, report = ends
+        before = (_BEGUN if is_job else _REPORT).format(fd=report)
         confined = unconfined if command.is_own else launcher or self._launch
         with ExitStack() as confinement:
             argv = [*self._argv, *_arguments(self._argv[0], before, command.text)]
@@ -165,7 +131,6 @@ class Shell:
                 cwd=command.cwd,
                 environment=self._own_environment if command.is_own else self._environment,
                 output=output,
-                keeps_output=is_job,
                 time_limit_s=command.timeout_s if is_job else None,
                 terminal=command.terminal,
             )

@@ -3,8 +3,8 @@
 The keeper imports it in a process that is to become a command; run as a program it only tries whether the mounts work.
 It needs the standard library alone. The mounts are in a namespace of its own: they end with the last process in it,
 however that ends. A bind whose source is inside a merged folder is opened here, in place of the descriptor of that
-number which bubblewrap binds, after looking that no symlink was on the way. It never becomes a command whose overlays are not in place: it ends with
-126 and a line that says why.
+number which bubblewrap binds, after looking that no symlink was on the way. It never becomes a command whose overlays
+are not in place: it ends with 126 and a line that says why.
 
 The plan is a list of entries with NULs between: `clock NS`, which has to be over before the command starts, then for
 each overlay `lower PATH`, any number of them from the topmost to the lowest, `upper PATH` and `work PATH` unless it
