@@ -6,6 +6,8 @@ cannot be written although the folder around it can.
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -55,6 +57,8 @@ class Bounds(Struct, frozen=True):
     git: str = SYSTEM_GIT
     """The git that is asked what a configuration names; commands must not be able to replace it."""
 
+
+_MAX_PROBE_S = 20.0
 
 # A confinement is planned from what is there, and what is there can be gone before it is mounted: another program's
 # socket, a file that is being replaced. Then it is planned again; where sockets come and go all the time, often.
@@ -157,6 +161,24 @@ class Confinement(Protocol):
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         """Promises of these bounds that this confinement does not keep here, a sentence each, for the person."""
         ...
+
+
+@contextmanager
+def memory_file(content: bytes) -> Iterator[int]:
+    """A descriptor to read something from that is for the launched program alone."""
+    descriptor = os.memfd_create("agentcli")
+    try:
+        os.pwrite(descriptor, content, 0)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def run_probe(argv: Sequence[str], pass_fds: Sequence[int]) -> subprocess.CompletedProcess[bytes]:
+    """Run a program that shows whether something works here. Raises `OSError` and `SubprocessError`."""
+    return subprocess.run(
+        argv, pass_fds=pass_fds, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_MAX_PROBE_S
+    )
 
 
 class Unconfined:

@@ -147,12 +147,7 @@ class SessionConfinement:
             profile or limits.profile,
             paths.roots,
             limits.home,
-            masked=(
-                *at_home,
-                *limits.masked,
-                *((limits.tries,) if limits.tries else ()),
-                *secrets,
-            ),
+            masked=(*at_home, *limits.masked, *((limits.tries,) if limits.tries else ()), *secrets),
             readable_again=(*paths.granted("read"), *paths.granted("write")),
             writable=(*limits.writable, *(path for path in paths.granted("write") if path.exists())),
             protected=self._protected(),
@@ -242,10 +237,9 @@ class SessionConfinement:
             confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
             with confined as launch, self._guarded(bounds, cwd) as told:
                 told.put_back += again.put_back  # what still could not be is told when the command has ended
-                guarded = self._guard.journal if "_guard" in vars(self) else None
-                yield launch._replace(
-                    told=self._with_left_behind(told), journal=guarded if journal is None else journal
-                )
+                if journal is None and "_guard" in vars(self):
+                    journal = self._guard.journal
+                yield launch._replace(told=self._with_left_behind(told), journal=journal)
 
     @contextmanager
     def _noted(self, bounds: Bounds) -> Iterator[tuple[Bounds, int | None]]:
@@ -330,11 +324,7 @@ class SessionConfinement:
         if not self._hosts or self._proxy is not None or not self.confines:
             return
         self._proxy_folder = tempfile.TemporaryDirectory(prefix="agentcli-")  # mkdtemp makes it 0700
-        proxy = NetworkProxy(
-            self._hosts,
-            folder=Path(self._proxy_folder.name),
-            how_to_grant=_HOW_TO_GRANT,
-        )
+        proxy = NetworkProxy(self._hosts, folder=Path(self._proxy_folder.name), how_to_grant=_HOW_TO_GRANT)
         await proxy.start()
         self._proxy = proxy
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from agentcli.infra.sandbox.confinement import Bounds, Mount
 from agentcli.infra.sandbox.mounts.hide_plan import (
+    NOTHING,
+    SecretCovers,
     Step,
     find_place,
     find_places,
@@ -24,7 +26,6 @@ from agentcli.infra.sandbox.mounts.hide_plan import (
 )
 from agentcli.infra.sandbox.mounts.mount_points import MountPoints, open_real
 from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside, kind_of
-from agentcli.infra.sandbox.mounts.secret_covers import NOTHING, SecretCovers
 from agentcli.infra.sandbox.network.relay import python_folders
 
 PROXY_SOCKET = "/run/agentcli/proxy"

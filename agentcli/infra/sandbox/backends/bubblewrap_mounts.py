@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from agentcli.infra.sandbox.confinement import Launch, Mount
+from agentcli.infra.sandbox.confinement import Launch, Mount, memory_file
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 
 
@@ -19,13 +19,9 @@ def rendered(launch: Launch) -> Iterator[Launch]:
         return
     end = launch.argv.index("--")
     words = [*launch.argv[1:end], *(word for mount in launch.mounts for word in _arguments(mount))]
-    file = os.memfd_create("options")
-    try:
-        os.pwrite(file, b"".join(os.fsencode(word) + b"\0" for word in words), 0)
+    with memory_file(b"".join(os.fsencode(word) + b"\0" for word in words)) as file:
         argv = [launch.argv[0], "--args", str(file), *launch.argv[end:]]
         yield launch._replace(argv=argv, pass_fds=(file, *launch.pass_fds), mounts=())
-    finally:
-        os.close(file)
 
 
 def _arguments(mount: Mount) -> tuple[str, ...]:

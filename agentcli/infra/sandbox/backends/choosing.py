@@ -14,10 +14,9 @@ from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.backends.bubblewrap_mounts import rendered
 from agentcli.infra.sandbox.backends.landlock import Landlock, probe_landlock
 from agentcli.infra.sandbox.backends.seatbelt import Seatbelt
-from agentcli.infra.sandbox.confinement import MOST_PLANS, Bounds, Confinement, Unconfined
+from agentcli.infra.sandbox.confinement import MOST_PLANS, Bounds, Confinement, Unconfined, run_probe
 
 KINDS = {"linux": ("bubblewrap", "landlock"), "darwin": ("seatbelt",)}
-_LONGEST_PROBE_S = 20.0
 
 # Explanations of the system's messages, for the person.
 _ADVICE = {
@@ -100,14 +99,7 @@ def _run_true(confinement: Confinement, folder: Path) -> str:
     root = folder.resolve()
     bounds = Bounds("workspace-write", (root,), Path("/"))
     with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, rendered(planned) as launch:
-        done = subprocess.run(
-            launch.argv,
-            pass_fds=launch.pass_fds,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_LONGEST_PROBE_S,
-        )
+        done = run_probe(launch.argv, launch.pass_fds)
     if done.returncode == 0:
         return ""
     return done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"

@@ -7,9 +7,7 @@ keeper bounds its commands itself; started in any other way, each costs the star
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -17,13 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from agentcli.infra.sandbox.backends.seccomp import filter_program
-from agentcli.infra.sandbox.confinement import Bounds, Launch
+from agentcli.infra.sandbox.confinement import Bounds, Launch, memory_file, run_probe
 from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real, plan_hiding
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.processes.environment import WITHOUT_NETWORK, cache_environment
 from agentcli.tools.command import Profile
 
-_LONGEST_PROBE_S = 20.0
 _FIRST_THAT_SCOPES_SIGNALS = 6  # Linux 6.12
 
 
@@ -90,14 +87,7 @@ class Landlock:
 def probe_landlock() -> int:
     """The kernel's version of Landlock, from a launcher that really runs. Raises `OSError` with the reason."""
     with _plan(Bounds("read-only", (), Path("/")), None) as plan:
-        done = subprocess.run(
-            _launcher(own_python(), plan),
-            pass_fds=(plan,),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_LONGEST_PROBE_S,
-        )
+        done = run_probe(_launcher(own_python(), plan), (plan,))
     if done.returncode != 0:
         raise OSError(done.stderr.decode(errors="replace").strip())
     return int(done.stdout)
@@ -130,10 +120,5 @@ def _plan(bounds: Bounds, scratch: str | None) -> Iterator[int]:
         *(f"show {step.path}" if step.what == "show" else f"mask {step.path}" for step in steps),
         *(f"write {path}" for path in written),
     ]
-    descriptor = os.memfd_create("agentcli")
-    try:
-        os.write(descriptor, "\0".join(entries).encode(errors="surrogateescape"))
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+    with memory_file("\0".join(entries).encode(errors="surrogateescape")) as plan:
+        yield plan

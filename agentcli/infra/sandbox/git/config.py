@@ -11,7 +11,7 @@ import re
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -121,41 +121,30 @@ def named_paths(files: list[str], home: str, git: str) -> NamedPaths:
     The worktree is what the first one and its neighbours say: git does not look for it in what they include.
     """
     found = NamedPaths()
-    read = [*files]
-    for file, setting in _settings_with_files(read, home, git, found):
-        match setting:
-            case Setting("core", "", "hookspath", str(value)) if value:
-                found.hooks.append(_at_home(value, home))
-            case Setting("core", "", "worktree", str(value)) if value:
-                if file in files and Path(file).parent == Path(files[0]).parent:
-                    found.worktree = str(Path(file).parent / value)
-            case Setting("extensions", "", "worktreeconfig", _):
-                found.has_worktree_config = True
-            case _:
-                pass
-    found.included = read[len(files) :]
-    return found
-
-
-def _settings_with_files(files: list[str], home: str, git: str, found: NamedPaths) -> Iterator[tuple[str, Setting]]:
-    """Yield settings, each with its file. Included files are added to `files`."""
     depths = dict.fromkeys(files, 0)
-    for file in files:  # it grows meanwhile
-        settings, is_refused = _settings_that_name_paths(text_of(file), git)
+    for file in (waiting := [*files]):  # it grows meanwhile
+        settings, is_refused = read_configuration(text_of(file), git)
         found.is_refused |= is_refused
         for setting in settings:
-            if setting.section in ("include", "includeif") and setting.key == "path" and setting.value:
-                path = str(Path(file).parent / _at_home(setting.value, home))
-                if path not in depths and len(depths) < _MAX_INCLUDED and depths[file] < _MAX_INCLUDE_DEPTH:
-                    depths[path] = depths[file] + 1
-                    files.append(path)
-            yield file, setting
-
-
-def _settings_that_name_paths(text: str, git: str) -> tuple[Sequence[Setting], bool]:
-    settings, is_refused = read_configuration(text, git)
-    # A large repository has branches and remotes by the thousand.
-    return [setting for setting in settings if setting.section in _SECTIONS], is_refused
+            if setting.section not in _SECTIONS:  # a large repository has branches and remotes by the thousand
+                continue
+            match setting:
+                case Setting("core", "", "hookspath", str(value)) if value:
+                    found.hooks.append(_at_home(value, home))
+                case Setting("core", "", "worktree", str(value)) if value:
+                    if file in files and Path(file).parent == Path(files[0]).parent:
+                        found.worktree = str(Path(file).parent / value)
+                case Setting("extensions", "", "worktreeconfig", _):
+                    found.has_worktree_config = True
+                case Setting("include" | "includeif", _, "path", str(value)) if value:
+                    path = str(Path(file).parent / _at_home(value, home))
+                    if path not in depths and len(depths) < _MAX_INCLUDED and depths[file] < _MAX_INCLUDE_DEPTH:
+                        depths[path] = depths[file] + 1
+                        waiting.append(path)
+                case _:
+                    pass
+    found.included = waiting[len(files) :]
+    return found
 
 
 def _at_home(value: str, home: str) -> str:

@@ -19,6 +19,11 @@ from agentcli.infra.sandbox.scan import Scan
 
 _BOOLEANS = frozenset((None, "", "true", "yes", "on", "1", "false", "no", "off", "0"))
 _FALSE = frozenset(("", "false", "no", "off", "0"))
+# A partial clone fetches what is missing when it is read, with programs of many settings.
+_PROGRAMS = frozenset(
+    "diff.external diff.command diff.textconv filter.clean filter.smudge filter.process merge.driver man.cmd man.path"
+    " browser.cmd browser.path gpg.program hook.command remote.promisor extensions.partialclone".split()
+)
 _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
 _SIGNATURE = re.compile(r"%[-+ ]?G")
 _HOOK = "post-index-change"  # git status and git diff write what they learned of the files
@@ -108,20 +113,13 @@ def _starts_a_program(setting: Setting) -> bool:
     match setting:
         case Setting("core", "", "fsmonitor", value):
             return value not in _BOOLEANS
-        case Setting("diff", "", "external", value) | Setting("diff", _, "command" | "textconv", value):
-            return bool(value)
-        case Setting("filter", _, "clean" | "smudge" | "process", value):
-            return bool(value) and not _LFS.fullmatch(value or "")
-        case Setting("merge", _, "driver", value) | Setting("man" | "browser", _, "cmd" | "path", value):
-            return bool(value)
+        case Setting("filter", _, _, str(value)) if _LFS.fullmatch(value):
+            return False
         case Setting("log", "", "showsignature", value):
             return value not in _FALSE
-        case Setting("gpg", _, "program") | Setting("hook", _, "command"):
-            return True
         case Setting("format", "", "pretty", str(value)) | Setting("pretty", _, _, str(value)):
             return _SIGNATURE.search(value) is not None
         case Setting("branch" | "tag", "", "sort", str(value)):
             return "signature" in value
-        case Setting("remote", _, "promisor") | Setting("extensions", "", "partialclone"):
-            return True  # a partial clone fetches what is missing when it is read, with programs of many settings
-    return False
+        case _:
+            return f"{setting.section}.{setting.key}" in _PROGRAMS

@@ -23,14 +23,12 @@ import stat
 import tempfile
 import time
 from _thread import start_new_thread
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 # An empty folder with the sticky bit: nothing makes such a `.vscode` or `.git/hooks` by itself.
 MOUNT_POINT_MODE = 0o1755
@@ -43,16 +41,14 @@ _KEEPER_PATIENCE_S = 15.0  # a keeper takes no longer to end what is left
 _LOOK_EVERY_S = 0.02
 _NOTHING_CAN_BE_MADE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
 
-_Make = Callable[[str, int], None]  # a name, in an open folder
-_IsOurs = Callable[[int], bool]
 
+class _Held(NamedTuple):
+    """A name in an open folder; `content` is that of a file."""
 
-@dataclass
-class _Held:
     folder: int
     name: str
     lock: int
-    is_ours: _IsOurs
+    content: bytes | None
 
 
 class MountPoints:
@@ -90,17 +86,13 @@ class MountPoints:
         Not where neither we nor the command can make anything (a read-only disk, a folder of somebody else), nor
         through a symlink. Raises `OSError`.
         """
-        return self._hold(path, None, os.O_DIRECTORY, _make_folder, _is_our_folder)
+        return self._hold(path, None)
 
     def hold_file(self, path: str, content: bytes) -> bool:
         """Make a file there, with a content that means nothing."""
+        return self._hold(path, content)
 
-        def is_ours(descriptor: int) -> bool:
-            return os.pread(descriptor, len(content) + 1, 0) == content
-
-        return self._hold(path, content, 0, partial(_make_file, content=content), is_ours)
-
-    def _hold(self, path: str, content: bytes | None, flags: int, make: _Make, is_ours: _IsOurs) -> bool:
+    def _hold(self, path: str, content: bytes | None) -> bool:
         if self._note is not None:
             # Without room for the note, a kill may leave the mount point; the command runs all the same.
             with contextlib.suppress(OSError), self._note.open("ab") as note:
@@ -111,7 +103,7 @@ class MountPoints:
         except OSError:
             return False
         try:
-            lock = self._lock(folder, name, flags, make, is_ours)
+            lock = _lock(folder, name, content)
         except OSError as error:
             os.close(folder)
             if error.errno in _NOTHING_CAN_BE_MADE:
@@ -120,31 +112,8 @@ class MountPoints:
         if lock is None:
             os.close(folder)
         else:
-            self._held.append(_Held(folder, name, lock, is_ours))
+            self._held.append(_Held(folder, name, lock, content))
         return True
-
-    def _lock(self, folder: int, name: str, flags: int, make: _Make, is_ours: _IsOurs) -> int | None:
-        """Open what keeps the name there; None when that is not our business. Raises `OSError`."""
-        deadline = time.monotonic() + _PATIENCE_S
-        while time.monotonic() < deadline:
-            with contextlib.suppress(FileExistsError):
-                make(name, folder)
-            try:
-                lock = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | flags, dir_fd=folder)
-            except FileNotFoundError:  # removed by who held it last: make it again
-                continue
-            except OSError as error:
-                if error.errno in {errno.ENOTDIR, errno.EACCES, errno.ENXIO}:  # somebody's, to be mounted on
-                    return None
-                raise
-            if not is_ours(lock):
-                os.close(lock)
-                return None
-            if _is_locked(folder, name, lock):
-                return lock
-            os.close(lock)
-            time.sleep(0.001)
-        raise TimeoutError(errno.ETIMEDOUT, "another process keeps this locked", name)
 
 
 class SessionNote:
@@ -268,17 +237,44 @@ def _close(descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
-def _make_folder(name: str, folder: int) -> None:
-    os.mkdir(name, MOUNT_POINT_MODE, dir_fd=folder)
+def _lock(folder: int, name: str, content: bytes | None) -> int | None:
+    """Open what keeps the name there; None when that is not our business. Raises `OSError`."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_DIRECTORY if content is None else 0)
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(FileExistsError):
+            _make(name, folder, content)
+        try:
+            lock = os.open(name, flags, dir_fd=folder)
+        except FileNotFoundError:  # removed by who held it last: make it again
+            continue
+        except OSError as error:
+            if error.errno in {errno.ENOTDIR, errno.EACCES, errno.ENXIO}:  # somebody's, to be mounted on
+                return None
+            raise
+        if not _is_ours(lock, content):
+            os.close(lock)
+            return None
+        if _is_locked(folder, name, lock):
+            return lock
+        os.close(lock)
+        time.sleep(0.001)
+    raise TimeoutError(errno.ETIMEDOUT, "another process keeps this locked", name)
 
 
-def _is_our_folder(descriptor: int) -> bool:
-    return bool(os.fstat(descriptor).st_mode & stat.S_ISVTX) and not os.listdir(descriptor)
+def _is_ours(descriptor: int, content: bytes | None) -> bool:
+    if content is None:
+        return bool(os.fstat(descriptor).st_mode & stat.S_ISVTX) and not os.listdir(descriptor)
+    return os.pread(descriptor, len(content) + 1, 0) == content
 
 
-def _make_file(name: str, folder: int, *, content: bytes) -> None:
-    """Appears with its content: git on the outside may read it at any moment."""
-    if _is_there(name, folder):
+def _make(name: str, folder: int, content: bytes | None) -> None:
+    """A file appears with its content: git on the outside may read it at any moment."""
+    if content is None:
+        os.mkdir(name, MOUNT_POINT_MODE, dir_fd=folder)
+        return
+    with contextlib.suppress(FileNotFoundError):
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
     draft = f"{name}.{secrets.token_hex(8)}" if content else name
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
@@ -296,14 +292,6 @@ def _make_file(name: str, folder: int, *, content: bytes) -> None:
             os.unlink(draft, dir_fd=folder)
 
 
-def _is_there(name: str, folder: int) -> bool:
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def _remove_unless_used(held: _Held) -> None:
     try:
         fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -313,7 +301,7 @@ def _remove_unless_used(held: _Held) -> None:
     if not os.path.samestat(os.stat(held.name, dir_fd=held.folder, follow_symlinks=False), ours):
         return
     if not stat.S_ISDIR(ours.st_mode):
-        if held.is_ours(held.lock):
+        if _is_ours(held.lock, held.content):
             os.unlink(held.name, dir_fd=held.folder)
         return
     try:

@@ -6,9 +6,9 @@ however that ends. A bind whose source is inside a merged folder is opened here,
 number which bubblewrap binds, after looking that no symlink was on the way. It never becomes a command whose overlays
 are not in place: it ends with 126 and a line that says why.
 
-The plan is a list of entries with NULs between: `clock NS`, which has to be over before the command starts, then for
-each overlay `lower PATH`, any number of them from the topmost to the lowest, `upper PATH` and `work PATH` unless it
-cannot be written, `merged PATH`; at last `bind NUMBER PATH`.
+The plan, in Python's marshal format: for each overlay its lower folders from the topmost to the lowest, the upper and
+the work folder (empty where it cannot be written) and the merged one; numbers of descriptors, with the path that each
+is to lead to; a time that has to be over before the command starts, in nanoseconds.
 Numbers: Linux, include/uapi/linux/mount.h and sched.h; options: Documentation/filesystems/overlayfs.rst.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import marshal
 import os
 import sys
 import time
@@ -32,12 +33,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def main() -> None:
     with os.fdopen(int(sys.argv[1]), "rb") as file:
-        overlays, _, _ = _read_plan(file.read())
+        overlays, _, _ = marshal.load(file)  # noqa: S302  # agentcli's own
     try:
         _leave_the_namespaces()
         for overlay in overlays:
-            overlay.mount()
-            _try_to_write(overlay.merged)
+            _mount(*overlay)
+            _try_to_write(overlay[3])
     except OSError as error:
         print(error, file=sys.stderr)
         sys.exit(126)
@@ -47,10 +48,10 @@ def bound_and_become(parent: int, plan: int, command: list[bytes], environment: 
     """Become `command`, a bubblewrap that ends with its parent by itself; `plan` is a descriptor."""
     try:
         with os.fdopen(plan, "rb") as file:
-            overlays, binds, clock = _read_plan(file.read())
+            overlays, binds, clock = marshal.load(file)  # noqa: S302  # agentcli's own
         _leave_the_namespaces()
         for overlay in overlays:
-            overlay.mount()
+            _mount(*overlay)
         for number, source in binds:
             opened = _open_real(source)
             os.dup2(opened, number)
@@ -63,49 +64,22 @@ def bound_and_become(parent: int, plan: int, command: list[bytes], environment: 
     os.execve(command[0], command, environment)  # noqa: S606  # without a shell, as meant
 
 
-class _Overlay:
-    def __init__(self) -> None:
-        self.lower: list[str] = []
-        self.upper = self.work = self.merged = ""
+def _mount(lower: list[str], upper: str, work: str, merged: str) -> None:
+    """Mount by descriptors: a path could have a colon in it, which separates lower folders, or a symlink by now.
 
-    def mount(self) -> None:
-        """Mount by descriptors: a path could have a colon in it, which separates lower folders, or a symlink by now.
-
-        `userxattr` keeps what the overlay has to remember in attributes that an ordinary user may set, and rules out
-        redirects, so the upper folder holds every changed file as a whole.
-        """
-        merged = _open_real(self.merged)
-        lower = [_open_real(path) for path in self.lower]
-        options = f"userxattr,lowerdir={':'.join(f'/proc/self/fd/{number}' for number in lower)}"
-        above = {"upperdir": self.upper, "workdir": self.work} if self.upper else {}
-        opened = {name: _open_real(path) for name, path in above.items()}
-        options += "".join(f",{name}=/proc/self/fd/{number}" for name, number in opened.items())
-        flags = _NO_SETUID | _NO_DEVICES
-        done = _libc.mount(b"overlay", b"/proc/self/fd/%d" % merged, b"overlay", flags, options.encode())
-        _check(done, f"an overlay over {self.lower[-1]} cannot be mounted")
-        for number in (*lower, *opened.values(), merged):
-            os.close(number)
-
-
-def _read_plan(plan: bytes) -> tuple[list[_Overlay], list[tuple[int, str]], int]:
-    overlays: list[_Overlay] = []
-    binds: list[tuple[int, str]] = []
-    overlay, clock = _Overlay(), 0
-    for entry in plan.decode(errors="surrogateescape").split("\0"):
-        kind, _, value = entry.partition(" ")
-        if kind == "clock":
-            clock = int(value)
-        elif kind == "lower":
-            overlay.lower.append(value)
-        elif kind == "bind":
-            number, _, source = value.partition(" ")
-            binds.append((int(number), source))
-        else:
-            setattr(overlay, kind, value)
-        if kind == "merged":
-            overlays.append(overlay)
-            overlay = _Overlay()
-    return overlays, binds, clock
+    `userxattr` keeps what the overlay has to remember in attributes that an ordinary user may set, and rules out
+    redirects, so the upper folder holds every changed file as a whole.
+    """
+    target = _open_real(merged)
+    layers = [_open_real(path) for path in lower]
+    options = f"userxattr,lowerdir={':'.join(f'/proc/self/fd/{number}' for number in layers)}"
+    above = {"upperdir": _open_real(upper), "workdir": _open_real(work)} if upper else {}
+    options += "".join(f",{name}=/proc/self/fd/{number}" for name, number in above.items())
+    flags = _NO_SETUID | _NO_DEVICES
+    done = _libc.mount(b"overlay", b"/proc/self/fd/%d" % target, b"overlay", flags, options.encode())
+    _check(done, f"an overlay over {lower[-1]} cannot be mounted")
+    for number in (*layers, *above.values(), target):
+        os.close(number)
 
 
 def _leave_the_namespaces() -> None:

@@ -5,9 +5,9 @@ It costs the same for a workspace of any size.
 
 from __future__ import annotations
 
+import marshal
 import os
 import re
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +15,11 @@ from typing import NamedTuple
 
 from agentcli.infra.sandbox.backends.bubblewrap_mounts import writable_folders
 from agentcli.infra.sandbox.backends.landlock import own_python
-from agentcli.infra.sandbox.confinement import Launch, Mount
+from agentcli.infra.sandbox.confinement import Launch, Mount, memory_file, run_probe
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.trial.overlay_launcher import REFUSAL
 
 _LAUNCHER = Path(__file__).with_name("overlay_launcher.py")
-_LONGEST_PROBE_S = 20.0
 
 # Other machines may change files there, and set their times by clocks of their own.
 _REMOTE = re.compile(r"nfs|cifs|smb|9p|ceph|afs|fuse|virtiofs|vboxsf|glusterfs|lustre")
@@ -94,14 +93,7 @@ def why_no_overlays(areas: Sequence[str], folder: Path) -> str:
         return why_not
     overlays = [_make_overlay(area, "", folder / f"probe-{number}") for number, area in enumerate(areas)]
     with _plan(overlays, 0) as plan:
-        done = subprocess.run(
-            [str(own_python()), "-I", "-S", str(_LAUNCHER), str(plan)],
-            pass_fds=(plan,),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            check=False,
-            timeout=_LONGEST_PROBE_S,
-        )
+        done = run_probe([str(own_python()), "-I", "-S", str(_LAUNCHER), str(plan)], (plan,))
     return done.stderr.decode(errors="replace").strip() if done.returncode else ""
 
 
@@ -110,19 +102,12 @@ def _plan(
     overlays: Sequence[Overlay], started_ns: int, *, binds: Sequence[tuple[int, str]] = (), looks_only: bool = False
 ) -> Iterator[int]:
     """A descriptor to read the launcher's plan from."""
-    entries = [f"clock {started_ns}"]
+    layers = []
     for area, caches, upper, work, merged in overlays:
-        layers = (upper, caches, area) if looks_only else (caches, area)
-        entries += [f"lower {layer}" for layer in layers if layer]
-        entries += [f"merged {merged}"] if looks_only else [f"upper {upper}", f"work {work}", f"merged {merged}"]
-    entries += [f"bind {number} {source}" for number, source in binds]
-    descriptor = os.memfd_create("agentcli")
-    try:
-        os.write(descriptor, "\0".join(entries).encode(errors="surrogateescape"))
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        yield descriptor
-    finally:
-        os.close(descriptor)
+        lower = [layer for layer in ((upper if looks_only else ""), caches, area) if layer]
+        layers.append((lower, "" if looks_only else upper, work, merged))
+    with memory_file(marshal.dumps((layers, list(binds), started_ns))) as plan:
+        yield plan
 
 
 def _make_overlay(area: str, caches: str, folder: Path) -> Overlay:
