@@ -43,7 +43,7 @@ class MaskingFormatter(logging.Formatter):
         self._is_json = config.settings.observability.log_format == "json"
 
     def format(self, record: logging.LogRecord) -> str:
-        from agentcli.infra.sandbox.processes.environment import credentials_in
+        from agentcli.infra.sandbox.environment import credentials_in
         from agentcli.safety.secrets.masking import Masker
         from agentcli.setup.telemetry import secret_headers
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def program_environment(config: Config, session_id: str = "") -> dict[str, str]:
     """The environment of hooks and servers: that of commands, without credentials, and the name of the project."""
-    from agentcli.infra.sandbox.processes.environment import command_environment
+    from agentcli.infra.sandbox.environment import command_environment
 
     root = str(project_root(config.cwd))
     names = {"AGENTCLI_PROJECT_DIR": root, "CLAUDE_PROJECT_DIR": root}

@@ -112,7 +112,7 @@ def finish_interrupted_dry_runs(state: Path, on_notice: Callable[[str], None]) -
 
 def make_masker(config: Config, values: frozenset[str]) -> Masker:
     """Make what masks secrets: those of known forms, the keys that this program was given, and `values`."""
-    from agentcli.infra.sandbox.processes.environment import credentials_in
+    from agentcli.infra.sandbox.environment import credentials_in
     from agentcli.safety.secrets.masking import Masker
 
     own = (*credentials_in(config.environment), *config.kept_keys.values, *secret_headers(config))

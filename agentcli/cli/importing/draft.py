@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.extensions.hooks.specs import TIMEOUT_S, read_hooks
-from agentcli.infra.sandbox.processes.environment import credentials_in
+from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.check import find_error
 from agentcli.settings.load import NOT_FROM_PROJECTS

@@ -16,7 +16,7 @@ import msgspec
 from agentcli.agent.permissions.rules import ELSEWHERE, Verb, check_rule, parse_rule
 from agentcli.cli.importing.draft import LOGIN, NO_SETTING, Draft
 from agentcli.errors import UsageError
-from agentcli.infra.sandbox.processes.environment import credentials_in
+from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models
 from agentcli.llm.providers.catalog import provider_names
 from agentcli.settings.files import LARGEST_SMALL_FILE, is_file, read_small_file

@@ -23,7 +23,7 @@ from agentcli.extensions.subagents.definitions import AGENTS_FILE
 from agentcli.frontends.export.documents import Form, document, form_of
 from agentcli.frontends.export.documents import shown as as_json
 from agentcli.frontends.printable import printable
-from agentcli.infra.sandbox.processes.environment import credentials_in
+from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.infra.sessions.fsck import CheckReport, check, repair
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.messages import Message

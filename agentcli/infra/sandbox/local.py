@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, BinaryIO
 from msgspec.structs import replace
 
 from agentcli.infra.sandbox.confinement import Confinement, Unconfined
+from agentcli.infra.sandbox.environment import command_environment
 from agentcli.infra.sandbox.files import disk
 from agentcli.infra.sandbox.files.git_state import git_state
 from agentcli.infra.sandbox.files.paths import WorkspacePaths
 from agentcli.infra.sandbox.files.secret_files import SecretFiles
-from agentcli.infra.sandbox.processes.environment import command_environment
 from agentcli.infra.sandbox.protection import created_config
 from agentcli.infra.sandbox.search import ripgrep
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionConfinement
@@ -127,7 +127,7 @@ class LocalSandbox(SessionConfinement):
         # A read-only sandbox lets such a program do no harm, but for what a weak one leaves open.
         if self.confines and not self.confinement.weakness:
             return ""
-        from agentcli.infra.sandbox.git.programs import ProgramSearch
+        from agentcli.infra.sandbox.protection.git_programs import ProgramSearch
 
         return ProgramSearch(self._git, self._environment, self._scan).setting(folder)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agentcli.infra.sandbox.processes.environment import command_environment
+from agentcli.infra.sandbox.environment import command_environment
 from tests.rows import each_row
 
 KEY = "x" * 40

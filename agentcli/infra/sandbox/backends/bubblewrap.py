@@ -19,10 +19,10 @@ from pathlib import Path
 from agentcli.infra.sandbox.backends.bubblewrap_layout import PROXY_SOCKET, RELAY, Layout
 from agentcli.infra.sandbox.backends.seccomp import filter_program
 from agentcli.infra.sandbox.confinement import Bounds, Launch
+from agentcli.infra.sandbox.environment import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.mounts.hide_plan import SecretCovers
 from agentcli.infra.sandbox.mounts.mount_points import MountPoints
 from agentcli.infra.sandbox.network.relay import relay_command, relay_environment
-from agentcli.infra.sandbox.processes.environment import PRIVATE_TMP, WITHOUT_NETWORK, cache_environment
 from agentcli.infra.sandbox.protection.planning import plan_protection
 from agentcli.tools.command import Profile
 

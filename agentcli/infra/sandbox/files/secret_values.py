@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from msgspec import Struct
-
 from agentcli.infra.sandbox.files.disk import open_to_read
 from agentcli.infra.sandbox.files.git_state import GitState, git_state
 from agentcli.infra.sandbox.git.config import find_git
@@ -41,18 +39,6 @@ _GREP = (
 _Stamp = tuple[int, int, int]
 
 
-class _File(Struct, frozen=True):
-    stamp: _Stamp
-    values: frozenset[str]
-
-
-class _Tracked(Struct, frozen=True):
-    """The secret files that the index and HEAD have below a root, by their paths from there."""
-
-    state: GitState
-    names: frozenset[str]
-
-
 class SecretValues:
     """Secret values of one workspace. A file is read again once it has changed; `environment` is what git runs in.
 
@@ -66,10 +52,11 @@ class SecretValues:
     ) -> None:
         self._environment = {**environment, **_GIT_SETTINGS}
         self._secrets_among = secrets_among
-        self._tracked: dict[Path, _Tracked] = {}
+        # Of each root, the secret files that the index and HEAD have below it, by their paths from there.
+        self._tracked: dict[Path, tuple[GitState, frozenset[str]]] = {}
         self._objects: dict[str, frozenset[str]] = {}  # the values in each, also of those that are tracked no more
         self._program = ""
-        self._files: dict[Path, _File] = {}
+        self._files: dict[Path, tuple[_Stamp, frozenset[str]]] = {}
         self._looking = threading.Lock()
         self._heads: dict[Path, str] = {}
         self._committed: dict[Path, tuple[frozenset[str], frozenset[str]]] = {}
@@ -83,15 +70,15 @@ class SecretValues:
             self._files = dict(self._looked_at(files))
             shown: frozenset[str] = frozenset()
             if apart_from is not None:
-                its = (held for file, held in self._files.items() if os.path.realpath(file) == str(apart_from))
-                shown = shown.union(*(held.values for held in its))
+                its = (held for file, (_, held) in self._files.items() if os.path.realpath(file) == str(apart_from))
+                shown = shown.union(*its)
             for root in roots:
                 self._look_at_tracked(root)
-            values = set[str]().union(*(held.values for held in self._files.values()), *self._objects.values())
+            values = set[str]().union(*(held for _, held in self._files.values()), *self._objects.values())
             found = frozenset(sorted(values, key=len, reverse=True)[:MOST_VALUES])
             return found.difference(shown, *(self._committed_in(root, found) for root in roots))
 
-    def _looked_at(self, files: Iterable[Path]) -> Iterable[tuple[Path, _File]]:
+    def _looked_at(self, files: Iterable[Path]) -> Iterable[tuple[Path, tuple[_Stamp, frozenset[str]]]]:
         left, count = MOST_BYTES, 0
         for path in sorted(set(files), key=lambda path: (len(path.parts), path)):
             with suppress(OSError, UnicodeError):
@@ -100,15 +87,15 @@ class SecretValues:
                     continue
                 stamp = (status.st_ctime_ns, status.st_size, status.st_ino)
                 known = self._files.get(path)
-                if known is None or known.stamp != stamp:
-                    known = _File(stamp, _values_in(path))
+                if known is None or known[0] != stamp:
+                    known = stamp, _values_in(path)
                 left, count = left - status.st_size, count + 1
                 yield path, known
 
     def _look_at_tracked(self, root: Path) -> None:
         """Read the secret files of the index and of HEAD, if either may have changed."""
         state = git_state(root)
-        if not state or ((known := self._tracked.get(root)) and known.state == state):
+        if not state or self._tracked.get(root, ((), frozenset()))[0] == state:
             return
         objects: dict[bytes, set[str]] = {}
         for command, position in ((_INDEX, 1), (_TREE, 2)):  # MODE OBJECT STAGE and MODE TYPE OBJECT, a tab, the path
@@ -121,7 +108,7 @@ class SecretValues:
         names = self._secrets_among(root, [*objects])
         new = set[str]().union(*(objects[name] for name in names)) - self._objects.keys()
         if not new or self._read_objects(sorted(new)[:MOST_FILES], root):
-            self._tracked[root] = _Tracked(state, frozenset(map(os.fsdecode, names)))
+            self._tracked[root] = state, frozenset(map(os.fsdecode, names))
 
     def _read_objects(self, objects: Sequence[str], root: Path) -> bool:
         """False where git could not read them."""
@@ -164,7 +151,7 @@ class SecretValues:
 
     def _grep(self, values: frozenset[str], root: Path) -> frozenset[str] | None:
         names = {str(file.relative_to(root)) for file in self._files if file.is_relative_to(root)}
-        names |= self._tracked[root].names if root in self._tracked else set()
+        names |= self._tracked[root][1] if root in self._tracked else set()
         secret = [f":(exclude,literal){name}" for name in sorted(names)]
         lines = "\n".join(value for value in values if "\n" not in value)
         command = (*_GREP, self._heads[root], "--", ".", *secret)

@@ -21,10 +21,11 @@ SYSTEM_GIT = "/usr/bin/git"
 _MAX_INCLUDE_DEPTH = 10  # git's own limit
 _MAX_INCLUDED = 100
 _MAX_BYTES = 1_000_000
+_MAX_KEPT_CHARS = 64_000  # of one answer's file
 _MAX_GIT_S = 5.0
 _ENVIRONMENT = {"PATH": "/usr/bin:/bin", "HOME": "/", "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": "/dev/null"}
 _SECTIONS = frozenset(("core", "include", "includeif", "extensions"))
-_NAMES_A_PATH = re.compile(r"(?im)\b(hookspath|path|worktree)\s*=[ \t]*\"?([^\"\n]*?)\"?[ \t\r]*$")
+_NAMES_A_PATH = re.compile(r"(?i)\b(hookspath|path|worktree)\s*=([^\n]*)")
 
 
 class Setting(NamedTuple):
@@ -65,7 +66,7 @@ def read_configuration(text: str, git: str = SYSTEM_GIT) -> Configuration:
     if not text:
         return Configuration((), is_refused=False)
     try:
-        return _read(text, git)
+        return (_read if len(text) < _MAX_KEPT_CHARS else _read.__wrapped__)(text, git)
     except (OSError, subprocess.SubprocessError):
         return Configuration(_path_names(text), is_refused=True)
 
@@ -77,13 +78,13 @@ def _read(text: str, git: str) -> Configuration:
         [git, "config", "--file", "-", "--no-includes", "--null", "--list"],
         cwd="/",
         env=_ENVIRONMENT,
-        input=os.fsencode(text),
+        input=text.encode(errors="surrogateescape"),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         timeout=_MAX_GIT_S,
         check=False,
     )
-    settings = tuple(map(parse_setting, os.fsdecode(done.stdout).split("\0")[:-1]))
+    settings = tuple(map(parse_setting, done.stdout.decode(errors="surrogateescape").split("\0")[:-1]))
     if done.returncode:
         return Configuration((*settings, *_path_names(text)), is_refused=True)
     return Configuration(settings, is_refused=False)
@@ -100,8 +101,8 @@ def parse_setting(text: str) -> Setting:
 def _path_names(text: str) -> tuple[Setting, ...]:
     """Find what an ordinary configuration says of paths, where git does not."""
     sections = {"hookspath": "core", "worktree": "core", "path": "include"}
-    found = [(match[1].lower(), match[2]) for match in _NAMES_A_PATH.finditer(text)]
-    return tuple(Setting(sections[key], "", key, value) for key, value in found)
+    found = ((match[1].lower(), re.split("[#;]", match[2], maxsplit=1)[0]) for match in _NAMES_A_PATH.finditer(text))
+    return tuple(Setting(sections[key], "", key, value.strip().strip('"')) for key, value in found)
 
 
 @dataclass
