@@ -223,7 +223,7 @@ class AnswerSchema:
 
     @property
     def request(self) -> str:
-        """What the model is told with the prompt."""
+        """Return the text that asks the model for such an answer, with the prompt."""
         shown = msgspec.json.encode(self.schema).decode()
         return f"Your final answer has to be one JSON value and nothing else. It has to fit this JSON Schema: {shown}"
 
@@ -243,7 +243,7 @@ class AnswerSchema:
         return value
 
     def problem(self, text: str) -> str:
-        """Why a text does not fit; empty where it does."""
+        """Return why a text does not fit; empty if it does."""
         try:
             self.value(text)
         except ValueError as error:
@@ -252,7 +252,7 @@ class AnswerSchema:
 
     @staticmethod
     def again(problem: str) -> str:
-        """What the model is told of an answer that does not fit."""
+        """Return the text that tells the model why its answer does not fit."""
         return (
             f"Your answer does not fit the JSON Schema: {problem}. Answer again, with the JSON value and nothing else."
         )

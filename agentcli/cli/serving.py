@@ -47,7 +47,7 @@ _LONGEST_ADDRESS = 100  # bytes of a unix socket's path, of which systems take l
 
 
 class Worker(Struct, frozen=True):
-    """What a process that serves is made of; all of them accept connections from one socket."""
+    """The parts of a process that serves; all of them accept connections from one socket."""
 
     options: argparse.Namespace
     config: Config

@@ -117,7 +117,7 @@ def skill_of(note: User) -> str:
 
 
 def carried_notes(path: Sequence[Entry]) -> list[User]:
-    """What a compaction carries whole: the instructions of active skills, and the plan that was accepted last."""
+    """Return the notes that a compaction keeps whole: of active skills, and of the plan that was accepted last."""
     found = (note_of(activated, path) for activated in active_on(path))
     notes = [note for note in found if note is not None]
     plans = (entry.body for entry in reversed(path) if isinstance(entry.body, PlanAccepted))

@@ -49,7 +49,7 @@ class MediaFacts(NamedTuple):
 
 
 class MediaRules(Struct, frozen=True):
-    """What an API takes in one request: so many images, their size in bytes of base64, their longest edge in pixels.
+    """The limits of an API for one request: number of images, bytes of base64 for each, pixels of the longest edge.
 
     All PDFs together have at most `pages`. In a request with more than `crowd` images each edge is at most
     `crowded_edge`.

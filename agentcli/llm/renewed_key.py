@@ -15,7 +15,7 @@ UNAUTHORIZED = 401
 
 
 class RenewedKeyProvider:
-    """What `make` makes of the key that `keys` has.
+    """The provider that `make` builds with the key that `keys` has.
 
     A request that is refused for its key goes out again, once, with a new one: nothing of a reply has come by then.
     """

@@ -46,7 +46,9 @@ class ClientFiles(Protocol):
 
 
 class Extras(Struct, frozen=True):
-    """What a caller adds to the configuration. `system_prompt` replaces the system text; `bare` reads no AGENTS.md.
+    """The options that a caller adds to the configuration. `system_prompt` replaces the system text.
+
+    `bare` leaves out hooks, skills, MCP servers, memory and instruction files.
 
     `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. `mcp_config` is a
     file of MCP servers, the only ones with `is_strict_mcp`, and `mcp_servers` are further ones in its form.
@@ -133,7 +135,7 @@ def turn_limits(settings: Settings, *, asks: bool) -> Limits:
 
 
 def retry_policy(settings: Settings) -> RetryPolicy:
-    """How often a request is tried, and what one reply may hold."""
+    """Return how often a request is tried, and the limits of one reply."""
     limits = settings.limits
     reply = ReplyLimits(limits.max_reply_mb, limits.max_arguments_mb, limits.max_reply_s)
     return RetryPolicy(settings.retry.max, settings.retry.initial_delay, reply)
@@ -202,7 +204,7 @@ def check_hosts(config: Config) -> None:
 
 
 def _kept(grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], None]) -> Iterator[tuple[Verb, Rule]]:
-    """What the person wants for good; what makes no sense is told and left out."""
+    """Yield the person's lasting grants; one that makes no sense is left out, with a notice."""
     try:
         kept: list[tuple[Verb, str, str]] = [("allow", text, "") for text in grants.list()]
         kept += [(one.verb, one.rule, one.quote) for one in grants.restrictions()]

@@ -101,7 +101,7 @@ def _server(config: Config, provider: str) -> tuple[str, int]:
 
 
 def sent_headers(config: Config, signal: str) -> dict[str, str]:
-    """What is sent along to the collector, as the SDK reads it: the settings over the environment."""
+    """Return the headers for the collector, as the SDK reads them: the settings over the environment."""
     of = config.environment.get
     given = of(f"OTEL_EXPORTER_OTLP_{signal.upper()}_HEADERS") or of("OTEL_EXPORTER_OTLP_HEADERS", "")
     pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)

@@ -30,7 +30,7 @@ MEDIA_MARGIN = 1.5
 
 
 class Account(Protocol):
-    """What one scope may spend. A kind without a limit is not limited; `steps` are the limits it began with."""
+    """The limits of one scope, and what it spent. A kind without one has no limit; `steps` are the first limits."""
 
     scope: str
     limits: Amounts
@@ -42,7 +42,7 @@ class Account(Protocol):
         ...
 
     def spent(self) -> Amounts:
-        """What was charged, and what is held."""
+        """Return what was charged, and what is held."""
         ...
 
     def hold(self, amounts: Amounts) -> int:
@@ -106,7 +106,7 @@ class OverBudget(UserError):
 
     @property
     def more(self) -> str:
-        """How much there is to allow in all, in words."""
+        """Return in words how much more can be allowed in all."""
         return in_words(self._kind, self._more)
 
     def allow_more(self) -> None:
@@ -116,7 +116,7 @@ class OverBudget(UserError):
 
 
 class Reservation:
-    """What a request may take. Settled once; to settle it again changes nothing."""
+    """The amounts held back for a request. Settled once; to settle it again changes nothing."""
 
     def __init__(self, holds: list[tuple[Account, int]], max_tokens: int, seconds: float) -> None:
         self.max_tokens = max_tokens

@@ -31,7 +31,7 @@ _MOST_LOOKED_AT = 50  # sessions of this directory, for the newest that can take
 
 
 class Wish(Struct, frozen=True):
-    """What the command line asks for."""
+    """The request of the command line."""
 
     direction: Direction
     session: str

@@ -194,7 +194,7 @@ def read_answer(spec: HookSpec, end: ProcessEnd) -> EventAnswer:
 
 
 def _start_failure(end: ProcessEnd) -> str:
-    """Why a hook has decided nothing; empty for one that ran."""
+    """Return why a hook has decided nothing; empty for one that ran."""
     if end.failure or end.exit_code is None:
         return end.failure or "it was ended"
     is_missing = end.exit_code in (1, BLOCKS) and not end.stdout.strip() and _NO_SCRIPT.search(end.stderr)

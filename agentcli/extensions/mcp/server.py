@@ -70,7 +70,7 @@ class Pins:
         self._project = project
 
     def load(self, spec: ServerSpec) -> Offer | None:
-        """None where none is kept. Of a file that cannot be read nothing counts as approved."""
+        """Return the kept offer, None without one. A file that cannot be read approves nothing."""
         try:
             return msgspec.json.decode(self._file(spec).read_bytes(), type=Offer)
         except FileNotFoundError:

@@ -24,7 +24,7 @@ _MOST_TOLD = 3
 
 
 def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> list[SkillFolder]:
-    """Where skills are looked for, that which counts most first: a caller's `added` folders, then the usual ones."""
+    """Return the folders of skills, in the order in which they count: a caller's `added` ones, then the usual ones."""
     home, root = home_of(config.environment), project_root(config.cwd)
     found = [SkillFolder(folder, "project", root) for folder in project_places(config.cwd, SKILL_FOLDERS)]
     if not (config.uses_project or with_untrusted):

@@ -25,7 +25,7 @@ _GRACE_S = 1.0  # beyond the time-outs of exports, for what is recorded before t
 
 
 class Export(Struct, frozen=True):
-    """What is exported, and where.
+    """The exported signals, and their addresses.
 
     `addresses` holds the URL of each exported signal, `resource` attributes of everything, `parent` the headers of W3C
     Trace Context. `server` returns the host and port of a provider; the host is empty where it is not known.

@@ -1,4 +1,4 @@
-"""Where each provider lives, and one instance for each (name, model)."""
+"""Finds the module of each provider, and keeps one instance for each (name, model)."""
 
 from __future__ import annotations
 

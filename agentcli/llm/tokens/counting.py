@@ -119,7 +119,7 @@ class ByteEncoder(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class EncoderRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How the tokens of some models are counted.
+    """The way to count the tokens of some models.
 
     A count is what `encoder`, made with `parameters`, says times `margin`: rather too many than too few. `counter` is
     the address of a server that counts exactly: it is sent `{"model", "text"}` and answers `{"tokens"}`. It is asked

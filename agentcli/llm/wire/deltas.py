@@ -153,12 +153,12 @@ class ThinkTags:
                 self._fence = ""
 
     def close(self) -> list[tuple[bool, str]]:
-        """What was held back, at the reply's end."""
+        """Return the text that was held back, at the reply's end."""
         self.was_thinking = False
         held, self._held = self._held, ""
         return [(self._state == "thinking", held)] if held else []
 
 
 def _overlap(text: str, tag: str) -> int:
-    """How many characters at the end of `text` could begin `tag`."""
+    """Return how many characters at the end of `text` could begin `tag`."""
     return next((size for size in range(min(len(text), len(tag) - 1), 0, -1) if tag.startswith(text[-size:])), 0)

@@ -131,7 +131,7 @@ class Fetcher:
         return found[:_MAX_ADDRESSES]
 
     def _target(self, url: WebUrl, response: Response) -> WebUrl:
-        """Where a redirect leads, when it may be followed unasked: within the site, or to an address judged "allow"."""
+        """Return the address of a redirect within the site, or to an address that needs no question."""
         location = response.headers.get("location", "")
         if not location:
             raise ToolError(f"{url.host} redirects without saying where (HTTP {response.status}).")
@@ -176,7 +176,7 @@ class Fetcher:
 
 
 def _site(url: WebUrl) -> str:
-    """What a redirect may move within: `www.` is the same site, another port is not, but for http and https."""
+    """Return the site of an address: `www.` belongs to it, another port does not, but for those of http and https."""
     port = "" if url.authority == (f"[{url.host}]" if ":" in url.host else url.host) else f":{url.port}"
     return url.host.removeprefix("www.") + port
 

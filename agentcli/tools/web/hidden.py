@@ -1,4 +1,4 @@
-"""What a person looking at a page would not see: characters that show nothing, elements that styles take away."""
+"""Finds what a person looking at a page would not see: characters that show nothing, elements that styles take away."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def visible_text(text: str) -> str:
 
 
 def hides(style: str) -> bool:
-    """Whether declarations of CSS take an element out of sight: not shown, transparent, of no size, off the screen."""
+    """Return True if CSS takes an element out of sight: not shown, transparent, of no size, off the screen."""
     declared = declarations(style)
     return any(is_hiding(declared.get(name, ""), declared) for name, is_hiding in _HIDING)
 
