@@ -14,7 +14,7 @@ from agentcli.agent.permissions.decide import decide
 from agentcli.agent.permissions.facts import judge
 from agentcli.agent.permissions.modes import MODES, Mode
 from agentcli.agent.permissions.rules import Rules, parse_rule
-from agentcli.safety.commands import refusal_of
+from agentcli.safety.commands.reader.commands import read_commands
 from tests.properties import examples
 from tests.unit.safety.commands.desk import cases
 from tests.unit.tools.bench import Bench
@@ -89,5 +89,5 @@ def test_text_around_a_command_never_allows_what_it_would_not(
         return decide(judge(tool, tool.parse({"command": command}), desk.workspace), mode, rules).decision
 
     command, text = texts
-    if decision(command) in ("ask", "deny") and not refusal_of(text):  # of a syntax error bash runs nothing
+    if decision(command) in ("ask", "deny") and not read_commands(text).refusal:  # of a syntax error bash runs nothing
         assert decision(text) != "allow", (decision(command), text)
