@@ -140,10 +140,7 @@ class Agent:
 
     async def _opened(self, given: messages.NewSession, id: str = "") -> ClientSession:
         """Open a session; one that is already open here is closed first. Raises `UserError` and `RpcError`."""
-        cwd, folders = (
-            working_folder(given.cwd),
-            tuple(working_folder(name) for name in given.additional_directories or ()),
-        )
+        cwd, folders = working_folder(given.cwd), tuple(map(working_folder, given.additional_directories or ()))
         servers = {server.name: server.entry for server in given.mcp_servers or ()}
         files = partial(ClientFiles, self._client, cwd) if self._client.can.has_files else None
         request = OpenRequest(cwd=cwd, id=id, editor=Editor(folders, servers, files))
