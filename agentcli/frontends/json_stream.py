@@ -14,7 +14,7 @@ from agentcli.agent.result import INTERRUPTED_EXIT, Demands, exit_code, to_json_
 from agentcli.agent.session import Session
 from agentcli.agent.usage_limits import awaited_reset
 from agentcli.errors import UserError
-from agentcli.frontends.json_forms import input as requests
+from agentcli.frontends.json_forms import input as json_input
 from agentcli.frontends.json_forms.output import JsonOutput, init_object
 from agentcli.frontends.run_end import ended_jobs, running_jobs
 from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessHost, TypedCommand
@@ -44,7 +44,7 @@ class Dialogue:
         self._code = 0
         self._has_refused = self._has_taken = False
         self._unmet: set[int] = set()
-        self._lines: asyncio.Queue[requests.Line | None] = asyncio.Queue()
+        self._lines: asyncio.Queue[json_input.Line | None] = asyncio.Queue()
         self._has_client = True
         self._leaving = leaving
         self._tasks: set[asyncio.Task[None]] = set()
@@ -142,13 +142,10 @@ class Dialogue:
     async def _listen(self, input: BinaryIO) -> None:
         """Do at once what may not wait, and hand on the rest."""
         raw_lines: asyncio.Queue[bytes | None] = asyncio.Queue()
-        requests.read_lines(input, raw_lines)
+        json_input.read_lines(input, raw_lines)
         while (raw := await raw_lines.get()) is not None:
-            line = requests.parse_line(raw)
-            if isinstance(
-                line.asks,
-                requests.Interrupt | requests.Approve | requests.Answer | requests.Deny | ops.ClientResult | None,
-            ):
+            line = json_input.parse_line(raw)
+            if isinstance(line.asks, json_input.Interrupt | json_input.Decision | ops.ClientResult | None):
                 await self._do(line)
             else:
                 self._lines.put_nowait(line)
@@ -169,7 +166,7 @@ class Dialogue:
             if self._leaving.is_set():
                 break
             if (
-                isinstance(line.asks, requests.RunCommand)
+                isinstance(line.asks, json_input.RunCommand)
                 and (typed := self._host.typed(line.asks.text))
                 and typed.is_aside
             ):
@@ -191,7 +188,7 @@ class Dialogue:
         self._output.show(failed)
         self._code = exit_code(failed, self._demands)
 
-    async def _do(self, line: requests.Line) -> None:
+    async def _do(self, line: json_input.Line) -> None:
         """Do what a line asks for, and answer it."""
         error = line.problem
         is_told = False
@@ -206,22 +203,22 @@ class Dialogue:
         if line.id is not None:
             self._output.acknowledge(line.id, error)
 
-    async def _carry_out(self, asks: requests.Say | requests.Control) -> None:
+    async def _carry_out(self, asks: json_input.Say | json_input.Control) -> None:
         """Raises `UserError`."""
         session = self._host.session
         match asks:
-            case requests.Say(message):
+            case json_input.Say(message):
                 await self._say(self._host.content_of(message))
-            case requests.Steer(message):
+            case json_input.Steer(message):
                 if typed := self._host.command_in(message.blocks):
                     await self._run_aloud(typed)
                 else:
                     self._has_taken = True
                     session.submit(ops.Steer(self._host.content_of(message)))
-            case requests.RunCommand(text):
+            case json_input.RunCommand(text):
                 await self._run_aloud(self._host.command(text))
             case _:
-                await requests.control(self._host, asks)
+                await json_input.control(self._host, asks)
 
     # Messages and commands
 
