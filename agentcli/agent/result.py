@@ -56,7 +56,7 @@ class Demands(Struct, frozen=True):
         return self.schema.value(end.text)
 
     def misfit(self, end: Done | TurnFailed) -> str:
-        """Why an answer does not fit the schema; empty where it does, or where there is no answer."""
+        """Return the reason why an answer does not fit the schema; empty where it does, or where there is no answer."""
         if self.schema is None or isinstance(end, TurnFailed) or end.reason not in ("end_turn", "max_tokens"):
             return ""
         return self.schema.problem(end.text)

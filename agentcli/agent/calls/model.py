@@ -97,7 +97,7 @@ class CallHistory:
         self._is_nudged = False
 
     def is_stuck(self, call: ToolUse) -> bool:
-        """Whether this very call has just given the same result several times."""
+        """Return True if this very call has just given the same result several times."""
         recent = self._recent[-SAME_CALL_LIMIT:] if self.ends_loops else []
         is_stuck = len(recent) == SAME_CALL_LIMIT and len(set(recent)) == 1 and recent[0][0] == _key(call)
         if is_stuck and self._is_nudged:
@@ -174,7 +174,7 @@ def _no_agents() -> SubagentRuns:
 
 @dataclass
 class SessionCalls:
-    """What the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
+    """Parts that the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
 
     `agent_id` names the agent whose calls these are. The tasks in `recording` store what calls
     did to files, some once their jobs have ended. `skills` and `agents` are None until one is used, `servers` where no
@@ -235,7 +235,7 @@ class SessionCalls:
 
 
 def at_once(*_: object) -> Awaitable[object]:
-    """What is waited for has happened; unlike a coroutine it need not be awaited."""
+    """Return a future that is done already; unlike a coroutine it need not be awaited."""
     done = asyncio.get_running_loop().create_future()
     done.set_result(None)
     return done
@@ -266,7 +266,7 @@ class TurnCalls:
 
     @property
     def must_pause(self) -> bool:
-        """Whether no further call may start: the person said something, or stopped the turn."""
+        """True if no further call may start, because the person said something, or stopped the turn."""
         return self.is_stopped or bool(self.state.conversation.queue.steering)
 
 

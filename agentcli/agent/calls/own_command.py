@@ -20,7 +20,7 @@ OWN_CALL = "own_"  # the ids of such calls begin so: they outlive a turn
 
 
 async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Result:
-    """What came of it, told by the events of a call. Cancelled, it ends with what had come by then."""
+    """Run it, with the events of a call, and return its result. Cancelled, it ends with what had come by then."""
     call = ToolUse(f"{OWN_CALL}{os.urandom(6).hex()}", "bash", {"command": command})
     report = Report(call, emit, mask=calls.services.mask, is_running=True)
     report.start()
@@ -51,7 +51,7 @@ async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> s
 
 
 async def told_output(calls: SessionCalls, output: str) -> str:
-    """What a command has said, as the model may read it: bounded, and without secrets."""
+    """Return the output of a command as the model may read it: bounded, and without secrets."""
     return cut_middle(await calls.services.masked(output))
 
 

@@ -268,7 +268,7 @@ async def _account(call: Call, parsed: Parsed | None, result: Result) -> None:
 
 
 def _with_remark(output: ToolOutput, remark: str) -> ToolOutput:
-    """What the person said when they allowed a call belongs to its result."""
+    """Add to a result what the person said when they allowed the call."""
     if not remark:
         return output
     content = output.content or ""
@@ -330,7 +330,7 @@ _LASTING: dict[int, ToolErrorKind] = {
 
 
 class Attempts(Struct, frozen=True):
-    """What came of all tries. `last_error` is the failure before the last try, empty when the first one did."""
+    """The output after all attempts. `last_error` is the failure before the last one, empty when the first one did."""
 
     output: ToolOutput
     retry_count: int = 0

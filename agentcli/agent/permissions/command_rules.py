@@ -43,7 +43,7 @@ def refusing_rule(judged: CallFacts, rules: Sequence[Rule]) -> Rule | None:
 
 
 def speaks_of_edits(rules: Rules) -> bool:
-    """Whether a rule restricts which files are changed: what a command did is held against those as well."""
+    """Return True if a rule restricts which files are changed: what a command did is held against those as well."""
     return any(rule.pattern and rule.tool in EDITORS for rule in (*rules.deny, *rules.ask))
 
 

@@ -58,7 +58,7 @@ class Verdict(Struct, frozen=True):
 
 
 def decide(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
-    """Whether a call runs, is refused, or needs a person's yes. The catastrophic is refused in every mode."""
+    """Decide if a call runs, is denied, or needs a person's yes. The catastrophic is refused in every mode."""
     tool = judged.tool
     if denying := _meant(rules.deny, tool.name):
         return Verdict("deny", f"{denying.told} denies it")

@@ -103,7 +103,7 @@ def _effects_of_analysis(analysis: CommandAnalysis, needs: Sequence[Need], works
 
 
 def _opened(needs: Sequence[Need], workspace: Workspace) -> list[str]:
-    """What of the files that the sandbox keeps from commands it is opened for."""
+    """Return the lines about files for which the sandbox is opened."""
     outside: list[str] = []
     others: list[str] = []
     for need in needs:
@@ -117,7 +117,7 @@ def _opened(needs: Sequence[Need], workspace: Workspace) -> list[str]:
 
 
 def _hidden(analysis: CommandAnalysis) -> str:
-    """What part of a command whose rest is known depends on what only the shell knows."""
+    """Return the line about the effects of a command that only the shell knows, where the others are known."""
     effects = analysis.effects
     verbs = [verb for verb, paths in (("deletes", effects.deletes), ("writes", effects.writes)) if UNKNOWN in paths]
     parts = [f"{' and '.join(verbs)} files"] if verbs else []

@@ -77,14 +77,14 @@ def _is_outside(real: Path, workspace: Workspace) -> bool:
 
 
 def is_kept_from_edits(target: Target, workspace: Workspace) -> bool:
-    """Whether the sandbox keeps a file from edits that nobody is asked about. What a project reviews is not kept."""
+    """True if the sandbox keeps a file from edits that nobody is asked about. What a project reviews is not kept."""
     if target.kind == "protected" and not target.is_outside:
         return not is_reviewed(_below_root(target, workspace)) or workspace.sandbox.is_write_protected(target.real)
     return target.access == "write" and target.is_outside
 
 
 def has_secrets(target: Target, workspace: Workspace) -> bool:
-    """Whether there may be a secret in a file: none is in one that is about to be made, whatever its name says."""
+    """Return True if a file may hold a secret: one that is about to be made holds none, whatever its name says."""
     if target.kind != "secret" or target.access == "read" or target.is_outside:
         return target.kind == "secret"
     by_place = is_secret(target.real.parent, workspace.home) or is_protected(_below_root(target, workspace))
@@ -131,7 +131,7 @@ def _has_other_names(real: Path, workspace: Workspace) -> bool:
 
 
 def is_covered(rule: Rule, target: Target, ground: PathGround) -> bool:
-    """Whether a grant speaks of a target. What is more than a plain file has to be meant by the rule itself."""
+    """Return True if a grant speaks of a target. What is more than a plain file has to be meant by the rule itself."""
     if not rule.pattern:
         return target.kind == "plain"
     if not matches_path(rule.pattern, target.real, ground):
@@ -149,7 +149,7 @@ def is_covered(rule: Rule, target: Target, ground: PathGround) -> bool:
 
 
 def is_refused(pattern: str, target: Target, workspace: Workspace) -> bool:
-    """Whether a refusal speaks of a target: by where it leads, or by how it is written."""
+    """Return True if a denial speaks of a target: by where it leads, or by how it is written."""
     ground = ground_of(workspace)
     names = [target.real]
     try:
@@ -168,7 +168,7 @@ class Need(Struct, frozen=True):
 
 
 class CallFacts(Struct, frozen=True):
-    """What a call is about. Rules, modes, the person and the sandbox all work from this record.
+    """The facts of a call. Rules, modes, the person and the sandbox all work from this record.
 
     `command` is set for a shell command, `targets` are the files of a file tool, `host` and `address` belong to a web
     tool. `needs` are files that the sandbox keeps from calls: outside the workspace, secret, protected. `can_try`: a
@@ -222,7 +222,7 @@ def judge(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
 
 
 def analysis_of(arguments: Any, workspace: Workspace) -> CommandAnalysis:
-    """What a command does, judged from where it would start."""
+    """Judge a command from the folder in which it would start."""
     return analyse(arguments.command, places=places_of(workspace, cwd=getattr(arguments, "cwd", None)))
 
 
@@ -254,7 +254,7 @@ def _is_kept_from_commands(need: Need, workspace: Workspace) -> bool:
 
 
 def real_or_given(path: str, workspace: Workspace) -> Path:
-    """Where a path leads; the path itself if it leads nowhere."""
+    """Return the path that a path leads to; the path itself if it leads nowhere."""
     try:
         return workspace.real_path(path)
     except ToolError:

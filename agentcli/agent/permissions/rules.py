@@ -41,7 +41,7 @@ class Rule(Struct, frozen=True):
         return f"{self.tool}({self.pattern})" if self.pattern else self.tool
 
     def names(self, tool: str) -> bool:
-        """Whether it is about a tool of that name: by name, by a glob, or by the MCP server the tool comes from."""
+        """True if it is about a tool of that name: by name, by a glob, or by the MCP server the tool comes from."""
         if self.tool == tool or ("*" in self.tool and fnmatch.fnmatchcase(tool, self.tool)):
             return True
         return self.tool.startswith("mcp__") and self.tool.count("__") == 1 and tool.startswith(f"{self.tool}__")
@@ -52,7 +52,7 @@ Verb = Literal["allow", "ask", "deny"]
 
 @dataclass
 class Rules:
-    """What was granted, is to be asked about, and was refused ahead: a refusal wins, then asking."""
+    """The rules that allow, ask about and deny calls: a denial wins, then asking."""
 
     allow: list[Rule] = field(default_factory=list)
     deny: list[Rule] = field(default_factory=list)
@@ -114,7 +114,7 @@ def escaped(text: str) -> str:
 
 
 def is_literal(pattern: str) -> bool:
-    """Whether a glob matches one text only."""
+    """Return True if a glob matches one text only."""
     return not re.search(r"[*?[]", re.sub(r"\[[*?[]\]", "", pattern))
 
 
@@ -122,7 +122,7 @@ _MOST_BRACES = 5
 
 
 class PathGround(Struct, frozen=True):
-    """What the beginnings of path globs mean: `./` and none the working directory, `/` the project, `~/` home."""
+    """The meaning of the beginnings of path globs: `./` and none the working directory, `/` the project, `~/` home."""
 
     cwd: Path
     root: Path
@@ -130,7 +130,7 @@ class PathGround(Struct, frozen=True):
 
 
 def matches_path(pattern: str, path: Path, ground: PathGround) -> bool:
-    """Whether a path glob speaks of an absolute path. `*` stays within a folder, `**` does not.
+    """Return True if a path glob speaks of an absolute path. `*` stays within a folder, `**` does not.
 
     `//x` is absolute, `~/x` below home, `/x` below the project (or absolute, where it spells out one of these
     folders), `./x` and `a/b` below the working directory; a glob without a slash is a name at any depth below it. A
@@ -201,7 +201,7 @@ def kept_from_reading(rules: Rules, ground: PathGround) -> Callable[[Path], bool
 
 
 def matches_host(pattern: str, host: str) -> bool:
-    """Whether `domain:example.org` speaks of a host: itself and what is below it, by whole labels."""
+    """Return True if `domain:example.org` speaks of a host: itself and what is below it, by whole labels."""
     domain, name = host_meant(pattern), host.lower().rstrip(".")
     return domain is not None and (name == domain or name.endswith(f".{domain}"))
 
@@ -281,7 +281,7 @@ def _may_meet(one: str, other: str) -> bool:
 
 
 def form_of(tool: Tool) -> Form:
-    """What a rule about this tool may say in brackets: what its calls are judged by."""
+    """Return the form of the brackets of a rule about this tool."""
     schema = tool.schema
     fields = (
         set(schema.get("properties", ()))
@@ -302,7 +302,7 @@ def _takes(form: Form, name: str) -> str:
 
 
 def _problem(rule: Rule, tool: Tool) -> str:
-    """Why a rule's pattern can match no call of a tool; empty where it may match one."""
+    """Return the reason why a rule's pattern can match no call of a tool; empty where it may match one."""
     form, pattern = form_of(tool), rule.pattern
     is_for_hosts = pattern.startswith("domain:")
     if not form or is_for_hosts != (form == "host"):

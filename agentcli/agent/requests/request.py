@@ -183,7 +183,7 @@ def build_request(
 
 
 def reply_tokens(turn: Turn, info: ModelInfo) -> int:
-    """How long the reply may be; doubled after one that was cut inside a call."""
+    """Return the most tokens that the reply may have; doubled after one that was cut inside a call."""
     usual = turn.runtime.limits.max_tokens or min(info.max_output, 32_000)
     return min(usual * max(1, turn.more_tokens), info.max_output)
 
