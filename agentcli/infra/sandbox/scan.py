@@ -65,11 +65,12 @@ class _Work:
     def add(self, path: str, *, around: int = 0, levels: int = _ANY_DEPTH, any_depth: bool = False) -> None:
         """Add a folder in one of the rank `around`, of which so many `levels` are read."""
         below = _SHALLOW.get(path.rpartition(os.sep)[2])
-        if around and levels and below != 0:
-            self.queues[2].append((path, levels - 1))
-        elif not around and below is None:
+        if around:
+            if levels and below != 0:
+                self.queues[2].append((path, levels - 1))
+        elif below is None:
             self.queues[0].append((path, levels))
-        elif not around and below is not None:
+        else:
             self.queues[1].append((path, _ANY_DEPTH if below and any_depth else below))
 
     def take(self) -> Iterator[tuple[str, int, int]]:

@@ -83,6 +83,17 @@ def test_a_git_that_a_command_put_on_the_path_is_not_run_outside_of_the_sandbox(
     assert everything_in(marks) == {}
 
 
+def test_a_command_that_only_reads_reaches_no_host(home: Path) -> None:
+    sandbox = sandbox_in(home, home)
+
+    async def sockets() -> list[bool]:
+        sandbox.grant_host("example.org")
+        await sandbox.make_ready()
+        return [sandbox.bounds(profile).proxy_socket is not None for profile in (None, "read-only")]
+
+    assert result_of(sandbox, sockets()) == [True, False]
+
+
 def everything_in(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
 

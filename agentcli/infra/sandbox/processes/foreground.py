@@ -192,8 +192,9 @@ class Foreground:
             text, cut, told = self._output.move_to(path)
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             if not await process.keep_output(self._pipe, file, self._report):
-                while data := _available(self._pipe):
-                    os.write(file, data)
+                with contextlib.suppress(OSError):  # a full disk costs output, never the command
+                    while data := _available(self._pipe):
+                        os.write(file, data)
             os.close(file)
         except OSError as error:
             await process.end()

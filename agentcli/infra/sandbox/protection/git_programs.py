@@ -28,7 +28,9 @@ _LFS = re.compile(r"git-lfs (clean|smudge|filter-process)( --skip)?( -- %f)?")
 _SIGNATURE = re.compile(r"%[-+ ]?G")
 _HOOK = "post-index-change"  # git status and git diff write what they learned of the files
 _MAX_REPOSITORIES = 50
-_MAX_GIT_S = 5.0
+_MAX_GIT_S = 2.0
+# Whatever is found, nothing is fetched and nothing written meanwhile.
+_LOOKS_ONLY = {"GIT_ALLOW_PROTOCOL": "none", "GIT_NO_LAZY_FETCH": "1", "GIT_OPTIONAL_LOCKS": "0"}
 
 
 class ProgramSearch:
@@ -36,7 +38,7 @@ class ProgramSearch:
 
     def __init__(self, git: str, environment: Mapping[str, str], scan: Scan) -> None:
         self._git = git
-        self._environment = environment
+        self._environment = {**environment, **_LOOKS_ONLY}
         self._scan = scan
 
     def setting(self, folder: Path) -> str:
@@ -74,9 +76,12 @@ class ProgramSearch:
         return ""
 
     def _program(self, where: tuple[str, str], common: str, top: str) -> str:
-        listed = (self._ask(where, "config", "--list", "--null", "--show-scope") or "").split("\0")
+        listed = self._ask(where, "config", "--list", "--null", "--show-scope")
+        if listed is None:
+            return f"one in {common}/config, which git does not list"
         hooks = [f"{common}/hooks"]
-        for scope, text in zip(listed[::2], listed[1::2], strict=False):
+        words = listed.split("\0")
+        for scope, text in zip(words[::2], words[1::2], strict=False):
             setting = parse_setting(text)
             if scope not in ("local", "worktree"):  # those of the person and the machine are theirs
                 continue
