@@ -35,6 +35,17 @@ def test_what_git_could_not_be_asked_is_asked_again(tmp_path: Path) -> None:
     assert values.held_by([], [root]) == {"canary-7731-xyz"}
 
 
+def test_a_changed_value_is_found_whatever_time_the_file_is_given(tmp_path: Path) -> None:
+    env = tmp_path / ".env"
+    env.write_text("API_KEY=canary-7731-xyz\n")
+    values = SecretValues({"PATH": ""}, secrets_among)
+    assert values.held_by([env], [tmp_path]) == {"canary-7731-xyz"}
+    was = env.stat()
+    env.write_text("API_KEY=canary-8842-abc\n")
+    os.utime(env, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert values.held_by([env], [tmp_path]) == {"canary-8842-abc"}
+
+
 @pytest.mark.parametrize("name", [".git", ".git/HEAD"])
 def test_a_pipe_in_the_place_of_a_repository_is_not_waited_for(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ LARGEST_FILE = 256 * 1024  # bytes; larger ones are databases, and certificates 
 MOST_BYTES = 2 * 1024 * 1024
 MOST_VALUES = 1_000
 _LONGEST_GIT_S = 5.0
+_TICK_NS = 20_000_000  # a file can change twice within a tick of the clock of its file system, by one stamp
 
 _OPTIONS = ("--no-optional-locks", "-c", "core.fsmonitor=false")
 # Nothing is fetched, and nothing stands in for the objects that a commit names.
@@ -85,9 +87,10 @@ class SecretValues:
                 status = path.stat()
                 if not 0 < status.st_size <= min(LARGEST_FILE, left) or count >= MOST_FILES:
                     continue
-                stamp = (status.st_ctime_ns, status.st_size, status.st_ino)
+                is_young = time.time_ns() - status.st_ctime_ns < _TICK_NS
+                stamp = (0 if is_young else status.st_ctime_ns, status.st_size, status.st_ino)
                 known = self._files.get(path)
-                if known is None or known[0] != stamp:
+                if known is None or known[0] != stamp or is_young:
                     known = stamp, _values_in(path)
                 left, count = left - status.st_size, count + 1
                 yield path, known
