@@ -82,7 +82,7 @@ class Told(Struct):
 
 
 class Mount(NamedTuple):
-    """What a command sees at `path`: what is at `source`, or an empty folder of this mode in memory.
+    """One mount of a command's: at `path` it sees what is at `source`, or an empty folder of this mode in memory.
 
     `descriptor` is that of the source, opened when nothing could have been led elsewhere. `is_writable` if what is on
     the disk can be changed through it.

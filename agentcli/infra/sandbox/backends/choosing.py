@@ -95,7 +95,7 @@ def _advice(message: str) -> str:
 
 
 def _run_true(confinement: Confinement, folder: Path) -> str:
-    """What went wrong, or nothing."""
+    """Return the error, empty where it ran."""
     root = folder.resolve()
     bounds = Bounds("workspace-write", (root,), Path("/"))
     with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, rendered(planned) as launch:
