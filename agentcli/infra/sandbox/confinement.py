@@ -53,7 +53,7 @@ class Bounds(Struct, frozen=True):
     note: Path | None = None
     """A file in which mount points are noted before they are made, so that they can be removed after a kill."""
     scan: Scan = field(default_factory=Scan)
-    """What is known of the roots' folders. Sharing it saves the walk."""
+    """Knows the roots' folders. Sharing it saves the walk."""
     git: str = SYSTEM_GIT
     """The git that is asked what a configuration names; commands must not be able to replace it."""
 

@@ -82,7 +82,7 @@ class _Work:
 
 
 class _Tree:
-    """What is known of one root. Folders that are `unread` are tried again each time.
+    """The folders of one root. Those that are `unread` are tried again each time.
 
     `rest` is left of the walk, and `late` of updates, when their time was over.
     """
