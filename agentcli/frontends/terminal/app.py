@@ -28,8 +28,7 @@ from agentcli.frontends.terminal.output.live import TICK_S
 from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import Folded
 from agentcli.frontends.terminal.output.turn_view import TurnView
-from agentcli.frontends.terminal.programs.own_terminal import lend_terminal
-from agentcli.frontends.terminal.programs.pager import edit_text, run_program
+from agentcli.frontends.terminal.programs import edit_text, lend_terminal, run_program
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalOpener
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
 from agentcli.frontends.terminal.status import StatusCommand, mode_label, short_model

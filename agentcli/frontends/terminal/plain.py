@@ -19,7 +19,7 @@ from agentcli.frontends.run_end import ignore_hangups
 from agentcli.frontends.terminal.approval.panel import ApprovalPanel, Choice
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
-from agentcli.frontends.terminal.programs.pager import run_program
+from agentcli.frontends.terminal.programs import run_program
 from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, rows_of
 from agentcli.frontends.terminal.text.theme import Theme

@@ -19,7 +19,7 @@ from agentcli.frontends.terminal.approval.picker import Picking
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
-from agentcli.frontends.terminal.programs.pager import run_pager
+from agentcli.frontends.terminal.programs import run_pager
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
 
 TYPING_PAUSE_S = 0.8  # text typed so shortly before an approval came up belongs to a sentence that goes on

@@ -12,13 +12,12 @@ from msgspec import Struct
 
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.input.drafts import Drafts
 from agentcli.frontends.terminal.input.file_index import FileIndex
-from agentcli.frontends.terminal.input.history import ProjectHistory
+from agentcli.frontends.terminal.input.history import Drafts, ProjectHistory
 from agentcli.frontends.terminal.input.keyboard import KeyLabels
 from agentcli.frontends.terminal.input.pastes import Pastes, Sent, clean, clipboard_image, image_path, read_image
 from agentcli.frontends.terminal.input.prompt import PromptArea
-from agentcli.frontends.terminal.programs.pager import edit_text
+from agentcli.frontends.terminal.programs import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
 
 SAVE_DRAFT_AFTER_S = 0.4

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.frontends.terminal.input.drafts import Drafts
+from agentcli.frontends.terminal.input.history import Drafts
 from agentcli.frontends.terminal.input.pastes import Pastes, Sent
 from agentcli.llm.messages import Base64Source, Image
 

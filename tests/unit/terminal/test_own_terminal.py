@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from agentcli.frontends.terminal.programs.own_terminal import MOST_KEPT, Heard, as_read
+from agentcli.frontends.terminal.programs import MOST_KEPT, Heard, as_read
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.programs.pager import edit_text, run_pager
+from agentcli.frontends.terminal.programs import edit_text, run_pager
 
 SYSTEM = "/usr/bin:/bin"
 

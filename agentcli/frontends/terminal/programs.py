@@ -1,25 +1,30 @@
-"""Lends the terminal to the person's own command, through a pseudo-terminal, so that its output is known here too.
+"""Lends the terminal to other programs: the person's own commands, pagers, editors. Our screen lets go of it before.
 
-The command has a terminal of the window's size. Keys go to it and its output to ours byte by byte, so that passwords,
-colours and full-screen programs work as everywhere. Only a lone Esc is taken: it interrupts a command that reads whole
-lines or none. To one that reads single keys, as editors, pagers and prompts with line editing do, it is a key.
+A command of the person's gets a pseudo-terminal of the window's size, so that its output is known here too. Keys go to
+it and its output to ours byte by byte, so that passwords, colours and full-screen programs work as everywhere. Only a
+lone Esc is taken: it interrupts a command that reads whole lines or none. To one that reads single keys, as editors,
+pagers and prompts with line editing do, it is a key.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import fcntl
 import os
 import re
+import shlex
+import shutil
+import signal
 import sys
+import tempfile
 import termios
 import time
 import tty
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
-from prompt_toolkit.application.application import attach_winch_signal_handler
-
+from agentcli.errors import UserError
 from agentcli.frontends.printable import printable
 
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
@@ -119,6 +124,8 @@ class _Lent:
         self._is_over = asyncio.Event()
 
     async def until_over(self, run: Callable[[str], Awaitable[str]]) -> str | None:
+        from prompt_toolkit.application.application import attach_winch_signal_handler  # a plain screen does without
+
         termios.tcsetattr(self._theirs, termios.TCSANOW, self._before)
         self._fit()
         tty.setraw(self._stdin, termios.TCSADRAIN)  # keys that were typed meanwhile are the command's
@@ -134,7 +141,7 @@ class _Lent:
                     await asyncio.wait({self._running})
                 os.close(self._theirs)
                 self._theirs = -1
-                with contextlib.suppress(TimeoutError):
+                with suppress(TimeoutError):
                     async with asyncio.timeout(LAST_WORDS_S):
                         await self._is_over.wait()
         return None if self._running.cancelled() else self._running.result()
@@ -153,13 +160,13 @@ class _Lent:
         codes += _PLAIN if self.heard.has_codes else b""
         if self.heard.text and not self.heard.text.endswith("\n"):
             codes += b"\r\n"
-        with contextlib.suppress(OSError):  # the terminal may be gone
+        with suppress(OSError):  # the terminal may be gone
             self._show(codes)
             termios.tcsetattr(self._stdin, termios.TCSADRAIN, self._before)
 
     def _fit(self) -> None:
         """Give it the size of our window; the kernel tells the programs in it."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             size = fcntl.ioctl(self._stdout, termios.TIOCGWINSZ, bytes(8))
             fcntl.ioctl(self._ours, termios.TIOCSWINSZ, size)
 
@@ -177,7 +184,7 @@ class _Lent:
             self._is_over.set()
             return
         self.heard.add(data)
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             self._show(data)
 
     def _show(self, data: bytes) -> None:
@@ -230,3 +237,92 @@ class _Lent:
         except OSError:  # it has ended
             self._unsent.clear()
         self._loop.remove_writer(self._ours)
+
+
+_PAGERS = ("less -R", "more")
+
+
+async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
+    """Show `text` in `$PAGER`, else in one that is there; False when there is none.
+
+    The screen must have let go the terminal.
+    """
+    data = text.encode(errors="replace")
+    for command in (environment.get("PAGER", ""), *_PAGERS):
+        argv = _argv(command, environment)
+        # Colours in the text are shown by a `less` that $PAGER names too; git has the same default.
+        if argv:
+            with suppress(OSError):
+                await run_program(argv, {"LESS": "R", **environment}, data)
+                return True
+    return False
+
+
+async def edit_text(text: str, environment: Mapping[str, str], suffix: str = ".md") -> str:
+    """`text` as the person left it in `$VISUAL`, `$EDITOR` or vi; unchanged when the editor fails.
+
+    Raises `UserError` when there is no such editor. The file is the person's alone and gone afterwards, with whatever
+    the editor put beside it.
+    """
+    command = environment.get("VISUAL") or environment.get("EDITOR") or "vi"
+    argv = _argv(command, environment)
+    if not argv:
+        raise UserError(f"The editor {command!r} was not found: set $EDITOR to one that is installed.")
+    try:
+        with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
+            file = Path(folder) / f"prompt{suffix}"
+            file.touch(mode=0o600)
+            file.write_bytes(text.encode(errors="replace"))
+            try:
+                code = await run_program([*argv, str(file)], environment)
+            except OSError as error:
+                message = f"The editor {command!r} could not be started: set $EDITOR to one that is installed."
+                raise UserError(message) from error
+            if code != 0:
+                return text
+            return file.read_bytes().decode(errors="replace").replace("\r\n", "\n").removesuffix("\n")
+    except OSError as error:
+        raise UserError(f"The text could not be edited: {error.strerror}.") from error
+
+
+def _argv(command: str, environment: Mapping[str, str]) -> list[str]:
+    """The program and its arguments; empty when there is no such program."""
+    try:
+        name, *arguments = shlex.split(command)
+    except ValueError:  # nothing in it, or an open quotation
+        return []
+    program = shutil.which(name, path=environment.get("PATH", ""))
+    return [program, *arguments] if program else []
+
+
+async def run_program(
+    argv: Sequence[str], environment: Mapping[str, str] | None = None, data: bytes | None = None
+) -> int | None:
+    """Run a program that has the terminal, with `data` for its input; gives its exit code. Raises `OSError`.
+
+    It stays in our process group, so that Ctrl-Z stops both.
+    """
+    stdin = None if data is None else asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*argv, env=environment, stdin=stdin)
+    try:
+        with _keys_are_not_ours():
+            await process.communicate(data)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+    return process.returncode
+
+
+@contextmanager
+def _keys_are_not_ours() -> Iterator[None]:
+    """Ctrl-C and Ctrl-\\ reach every process of the terminal; meanwhile they are meant for the other one.
+
+    A program that is started while a signal is ignored ignores it too: start it before.
+    """
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGQUIT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
