@@ -154,7 +154,7 @@ def test_a_setting_is_not_kept_unasked_and_says_how_it_would_be(open_terminal: O
 def test_what_wins_over_a_kept_setting_is_named(open_terminal: Open) -> None:
     terminal = ready(open_terminal([ANSWER], "--effort", "high"))
     terminal.type("/effort low keep\r")
-    terminal.see(r"Here\s+command\s+line\s+sets\s+another\s+one\s+\(--effort")
+    terminal.see(r"Here\s+another\s+value\s+wins:\s+--effort")
 
 
 # Keys

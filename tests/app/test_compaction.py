@@ -164,12 +164,12 @@ async def test_a_long_conversation_never_fills_its_window_and_keeps_what_must_st
 @pytest.mark.slow
 async def test_what_was_decided_last_is_told_also_where_little_room_is_left(long: Any) -> None:
     words = "so that nobody has to ask again " * 4
-    script = [reply | {"text": f"{reply['text']} {words}"} for reply in replies(60)]
+    script = [reply | {"text": f"{reply['text']} {words}"} for reply in replies(50)]
     async with long(script) as talk:
-        await talk.ask_all(60)
+        await talk.ask_all(50)
         written = [compaction.carried for compaction in await talk.compactions()]
     last = written[-1]
-    turn = max(number for number in range(60) if prompt_of(number) in last)
+    turn = max(number for number in range(50) if prompt_of(number) in last)
     assert f"Decision {turn}: keep it" in last
     assert "Decision 0: keep it" not in last
     assert "Older parts will soon" not in last
