@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Container, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -179,7 +179,6 @@ class SessionCalls:
     `agent_id` names the agent whose calls these are. The tasks in `recording` store what calls
     did to files, some once their jobs have ended. `skills` and `agents` are None until one is used, `servers` where no
     MCP server is configured. Of a subagent, `made_by` is the call that made it: what it does to files is that call's.
-    `detach` is set once the commands that run now are to go on in the background.
     """
 
     services: CallServices
@@ -197,7 +196,7 @@ class SessionCalls:
     made_by: Call | None = None
     servers: ToolServers | None = None
     unknown_servers: set[str] | None = None  # whose tools were not known at the first request; None before it
-    detach: asyncio.Event = field(default_factory=asyncio.Event)
+    _detaching: set[asyncio.Event] = field(default_factory=set)
 
     @property
     def workspace(self) -> Workspace:
@@ -226,10 +225,19 @@ class SessionCalls:
     def is_for_client(self, call: ToolUse) -> bool:
         return call.name in self.tools and self.tools.get(call.name).mode == "client"
 
+    @contextmanager
+    def detachable(self) -> Iterator[asyncio.Event]:
+        """An event that tells a running command to go on in the background."""
+        sign = asyncio.Event()
+        self._detaching.add(sign)
+        try:
+            yield sign
+        finally:
+            self._detaching.discard(sign)
+
     def to_background(self) -> None:
-        """Have the commands that run now go on in the background."""
-        self.detach.set()
-        self.detach = asyncio.Event()
+        for sign in self._detaching:
+            sign.set()
         if self.agents is not None:
             self.agents.submit(Background())
 

@@ -26,7 +26,9 @@ async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Resu
     report.start()
     try:
         await calls.services.know_secrets()
-        output = await bash.run_own(command, ToolContext(calls.workspace, call.id, report.show, calls.detach))
+        with calls.detachable() as sign:
+            context = ToolContext(calls.workspace, call.id, report.show, sign)
+            output = await bash.run_own(command, context)
         await calls.services.know_secrets(is_changed=True)
         report.finish(output)
     except ToolError as error:

@@ -189,30 +189,31 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> ToolOutpu
         if tool.is_idempotent and (before := session.history.replays.get(call.replay_key)) is not None:
             return before
         report.is_running = True
+        with session.detachable() as sign:
 
-        def hold(names: Sequence[str]) -> AbstractAsyncContextManager[None]:
-            paths = (str(session.workspace.real_path(name)) for name in names[:MOST_LOCKED])
-            return session.services.locks.held(tuple(sorted(paths)), timeout_s=LOCK_PATIENCE_S)
+            def hold(names: Sequence[str]) -> AbstractAsyncContextManager[None]:
+                paths = (str(session.workspace.real_path(name)) for name in names[:MOST_LOCKED])
+                return session.services.locks.held(tuple(sorted(paths)), timeout_s=LOCK_PATIENCE_S)
 
-        context = replace(
-            parsed.context,
-            detach=session.detach,
-            judged=permitted.judged,
-            only_reads=permitted.only_reads,
-            ask=asking(session, call) if tool.server and session.ask is not None else None,
-        )
+            context = replace(
+                parsed.context,
+                detach=sign,
+                judged=permitted.judged,
+                only_reads=permitted.only_reads,
+                ask=asking(session, call) if tool.server and session.ask is not None else None,
+            )
 
-        async def run() -> ToolOutput:
-            if permitted.trial is not None:
-                return await try_first(call, permitted.trial, permitted.arguments, context, hold)
-            if tool.mode == "client":
-                return await session.client.result_of(call.use, call.turn.hand_over)
-            if tool.mode == "session":
-                return await _run_session_tool(call, permitted.arguments)
-            async with recorded(call, _changed_paths(parsed, permitted)):
-                return await tool.output(permitted.arguments, context)
+            async def run() -> ToolOutput:
+                if permitted.trial is not None:
+                    return await try_first(call, permitted.trial, permitted.arguments, context, hold)
+                if tool.mode == "client":
+                    return await session.client.result_of(call.use, call.turn.hand_over)
+                if tool.mode == "session":
+                    return await _run_session_tool(call, permitted.arguments)
+                async with recorded(call, _changed_paths(parsed, permitted)):
+                    return await tool.output(permitted.arguments, context)
 
-        attempts = await run_with_retries(tool, run)
+            attempts = await run_with_retries(tool, run)
         report.retry_count, report.last_error = attempts.retry_count, attempts.last_error
         output = _with_remark(attempts.output, permitted.remark)
         if tool.is_idempotent and not output.is_error:
