@@ -56,3 +56,5 @@ def test_no_expression_is_misread_by_an_old_python() -> None:
     expressions = [(path, text) for path in sources() for text in raw_strings(path.read_text("utf-8"))]
     assert len(expressions) > 100
     assert [(path.name, text) for path, text in expressions if is_misread(text)] == []
+    tables = [path for path in SOURCES.rglob("*.toml") if "(?>" in path.read_text("utf-8")]
+    assert tables == []

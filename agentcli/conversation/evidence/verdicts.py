@@ -138,7 +138,8 @@ def runner_tables() -> dict[str, Any]:
 @cache
 def _runners() -> list[tuple[dict[str, Any], re.Pattern[str]]]:
     """Return the rows of programs, each with a pattern for commands that run them, perhaps through wrappers."""
-    wrappers = rf"(?>(?:{'|'.join(runner_tables()['wrappers'])}|python[\d.]*|-\S*|\w+=\S*|[\d.]+[smh]?) )*?"
+    wrapper = rf"(?:{'|'.join(runner_tables()['wrappers'])}|python[\d.]*|-\S*|\w+=\S*|[\d.]+[smh]?) "
+    wrappers = rf"(?:(?=(?P<wrapper>{wrapper}))(?P=wrapper))*?"  # each is atomic, in a form that any Python reads well
     start = rf"{wrappers}(?=(?:\S*/)?(?P<program>\S+))"
     rows = runner_tables()["runner"]
     return [
