@@ -75,8 +75,8 @@ async def run_short_program(
         if given is not None:
             given.write(stdin)
             given.seek(0)
-        try:
-            transport, _ = await asyncio.get_running_loop().subprocess_exec(
+        starting = asyncio.ensure_future(
+            asyncio.get_running_loop().subprocess_exec(
                 lambda: program,
                 *argv,
                 stdin=given or asyncio.subprocess.DEVNULL,
@@ -84,9 +84,20 @@ async def run_short_program(
                 cwd=cwd,
                 start_new_session=True,
             )
+        )
+        cancelled: asyncio.CancelledError | None = None
+        while not starting.done():
+            try:
+                await asyncio.wait([starting])
+            except asyncio.CancelledError as error:  # a start that is cancelled would wait for all children itself
+                cancelled = error
+        try:
+            transport, _ = starting.result()
         except ValueError as error:  # a null character in the command
             raise OSError(errno.EINVAL, str(error)) from error
     try:
+        if cancelled is not None:
+            raise cancelled
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await program.exited.wait()

@@ -44,7 +44,8 @@ async def test_it_ends_with_whoever_waits_for_it(tmp_path: Path) -> None:
         await asyncio.sleep(0.01)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await task
+        async with asyncio.timeout(30):  # its child has a minute
+            await task
     me = int((tmp_path / "me").read_text())
     for _ in range(100):
         state = Path(f"/proc/{me}/stat")
