@@ -273,7 +273,9 @@ def keys(table: Table, place: Place, runs: int = 3) -> None:
             rare(table, f"while {what}", latencies(terminal, count=45, seed=0))
     with (
         loopback("turns", delay_ms=150) as (url, _),
-        place.open("-r", stored, "--allow", "bash(echo *)", settled_s=3, **reaching(url)) as terminal,
+        place.open(
+            "-m", "anthropic/claude-sonnet-5-5", "-r", stored, "--allow", "bash(echo *)", settled_s=3, **reaching(url)
+        ) as terminal,
     ):
         terminal.type("go\r")
         terminal.read(0.2)

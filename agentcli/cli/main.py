@@ -262,4 +262,4 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
 
 
 def _import_session() -> None:
-    import agentcli.cli.terminal_opener  # noqa: F401
+    import agentcli.cli.terminal_opener  # noqa: F401 - in a thread, before it is used

@@ -196,9 +196,9 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
 def _import_server() -> None:
     """Raises `UsageError` without the extra."""
     try:
-        import uvicorn  # noqa: F401
+        import uvicorn  # noqa: F401 - to learn now if it is there
 
-        import agentcli.frontends.http.routes  # noqa: F401
+        import agentcli.frontends.http.routes  # noqa: F401 - as above
     except ImportError as error:
         raise UsageError(
             f"A server needs an extra ({error.name} is missing): ./install.sh --extras server, or pip install "

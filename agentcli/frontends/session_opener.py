@@ -61,7 +61,7 @@ class UsageStore(SessionStore, Protocol):
 
 
 class Editor(Struct, frozen=True):
-    """What an editor adds to a session: folders, MCP servers by name, and its own files, by the session's id."""
+    """An editor's part of a session: folders, MCP servers by name, and its own files, by the session's id."""
 
     folders: tuple[Path, ...] = ()
     servers: Mapping[str, Any] = {}

@@ -127,7 +127,7 @@ class Writer:
 
 
 class MemoryWriter(Writer):
-    """The same for a database in memory: work is done at once."""
+    """Does the work for a database in memory, at once and without a thread."""
 
     def __init__(self, new_connection: Callable[[], apsw.Connection]) -> None:
         self._new_connection = new_connection

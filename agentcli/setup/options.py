@@ -248,7 +248,7 @@ class ToolChoice:
         return tools.clone(only=named if only else None)
 
     def offered(self, on_notice: Callable[[str], None]) -> ToolRegistry:
-        """Those of them that can work here: without a provider a search could only fail."""
+        """Return the named tools that can work here: without a provider a search could only fail."""
         tools = self.named()
         left_out = [tool.name for tool in tools if tool.source == "builtin" and not self._can_work(tool.name)]
         if "web_search" in left_out and "web_search" in self._config.settings.tools.only:

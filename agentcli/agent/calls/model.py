@@ -294,7 +294,10 @@ class Call:
 
     @property
     def replay_key(self) -> bytes:
-        """The same for an idempotent call that is made again. Some servers number the calls of every reply anew."""
+        """Return a key that is equal for an idempotent call that is made again.
+
+        The reply is part of it because some servers number the calls of every reply anew.
+        """
         use = self.use
         key = msgspec.json.encode((self.reply_id, use.id, use.name, use.input), order="deterministic")
         return hashlib.sha256(key).digest()

@@ -202,7 +202,7 @@ class SessionStatus:
         )
 
     def _cold_in_s(self, now: SessionSnapshot) -> float:
-        """How long the provider's cache still holds a long conversation."""
+        """Return the seconds for which the provider's cache still holds a long conversation."""
         reply = now.conversation.last_reply
         if reply is None or self._context_tokens < LONG:
             return math.inf

@@ -93,7 +93,7 @@ class SqliteTables:
 
 
 def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
-    """The same work on a connection; it is done at once, since nothing of it waits."""
+    """Return the work as a function of a connection, which runs at once because SQLite never waits."""
 
     def done(db: apsw.Connection) -> T:
         steps = work(SqliteTables(db))

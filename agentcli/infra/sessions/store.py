@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class TableSessions:
+class TableSessions(ABC):
     """Implements `SessionStore`, but for how work is done and who owns a session. `on_notice` tells the person."""
 
     is_lasting = True
@@ -32,27 +33,27 @@ class TableSessions:
         self._on_notice = on_notice
         self._logs: WeakValueDictionary[str, TableLog] = WeakValueDictionary()  # of each session the newest
 
+    @abstractmethod
     async def _run(self, work: Work[T]) -> T:
         """Do work in a transaction. Raises `StorageError`."""
-        raise NotImplementedError
 
     async def _read(self, work: Work[T]) -> T:
-        """Do what changes nothing."""
+        """Do work that changes nothing."""
         return await self._run(work)
 
+    @abstractmethod
     def _queue(self) -> WorkQueue:
-        """For the work of one log."""
-        raise NotImplementedError
+        """Return a queue for the work of one log."""
 
+    @abstractmethod
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
         """Own a session. With `take_over` whoever has it is asked, and waited for. Raises `SessionInUse`."""
-        raise NotImplementedError
 
-    async def _holder(self, session_id: str) -> str | None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _holder(self, session_id: str) -> str | None: ...
 
-    async def _forget_streams(self, session_ids: Sequence[str]) -> None:
-        """Remove what a server has kept of them for its readers: the log tells it again, as it is now."""
+    async def _forget_streams(self, session_ids: Sequence[str]) -> None:  # noqa: B027 - most stores have no streams
+        """Remove the event streams of these sessions: a server writes them anew from the log as it is now."""
 
     async def create(
         self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
@@ -208,5 +209,5 @@ class TableSessions:
     async def _full_id(self, session_id: str) -> str:
         return await self._read(lambda db: tables.full_id(db, session_id))
 
-    async def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def close(self) -> None: ...

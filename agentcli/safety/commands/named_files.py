@@ -146,7 +146,7 @@ class _Reading:
 
 
 def _unbraced(word: str) -> list[str]:
-    """What a shell makes of a word with braces, with a wildcard for a range."""
+    """Expand the braces of a word as a shell does; a range becomes a wildcard."""
     done, waiting = list[str](), [word]
     while waiting and len(done) + len(waiting) <= _MAX_BRACED:
         word = waiting.pop()

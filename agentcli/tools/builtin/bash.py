@@ -210,7 +210,7 @@ def _unread(output: str, cwd: Path, files: Files) -> tuple[Path, ...]:
 
 
 def _real_paths(names: Iterable[str], cwd: Path, files: Files) -> dict[str, Path]:
-    """Where each of the first names leads; those that lead nowhere are left out."""
+    """Return the real paths of the first names; names without one are left out."""
     paths: dict[str, Path] = {}
     for name in list(names)[:_MOST_UNREAD]:
         with contextlib.suppress(ToolError):

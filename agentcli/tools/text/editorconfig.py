@@ -92,7 +92,7 @@ def _after_star(at: set[int], path: str, *, stop: str) -> set[int]:
 
 
 def _after_number(at: set[int], path: str, low: int, high: int) -> set[int]:
-    """Where a number from `low` to `high` ends, written without leading zeros."""
+    """Return the ends of each number from `low` to `high` that begins at one of `at`, without leading zeros."""
     after: set[int] = set()
     for place in at:
         digits = _INTEGER.match(path, place)

@@ -54,12 +54,12 @@ _LONGEST_SHEET = 500_000  # characters
 
 
 def plain_rules(sheet: str) -> list[tuple[str, str]]:
-    """Selectors and declarations of the rules that stand outside every `@media` and its like."""
+    """Return selectors and declarations of the rules outside every `@media` and its like."""
     return [rule for rule in outer_rules(sheet) if not rule[0].startswith("@")]
 
 
 def outer_rules(sheet: str) -> list[tuple[str, str]]:
-    """The same, and `@media` and its like with all that stands in them."""
+    """Return selectors and declarations of the outer rules; `@media` and its like come with all that they hold."""
     rules: list[tuple[str, str]] = []
     depth, start, opened = 0, 0, 0
     sheet = re.sub(r"/\*.*?(?:\*/|\Z)", "", sheet[:_LONGEST_SHEET], flags=re.DOTALL)

@@ -97,7 +97,7 @@ def _is_harmless(setting: Setting) -> bool:
 
 
 def _state(path: Path, levels: int = 0) -> State:
-    """What tells a file from what it was; for so many `levels` of folders also what is in them."""
+    """Return a stamp that differs once a file changed; it covers the contents of `levels` levels of folders."""
     try:
         status = path.lstat()
     except OSError:

@@ -119,7 +119,7 @@ def _written(sources: Sequence[Field], targets: Sequence[Field], state: State) -
 
 
 def _made(sources: Sequence[Field], targets: Sequence[Field], state: State) -> tuple[str, ...]:
-    """What the target holds afterwards if it is a folder, as far as programs execute or obey it."""
+    """Return the auto-executed files that the target holds afterwards if it is a folder."""
     folders = [path for path in shown(targets, state) if path != UNKNOWN] or [state.start]
     names = [name for source in sources for name in _names_of(PurePath(source.text).name, is_glob=source.is_glob)]
     paths = (f"{folder.rstrip('/')}/{name}" for folder in folders for name in names)
