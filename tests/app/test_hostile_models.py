@@ -200,14 +200,18 @@ def test_what_git_passes_over_hides_no_repository_around_it(place: Place, head: 
 
 
 @pytest.mark.slow
-def test_an_empty_git_folder_hides_no_bare_repository(place: Place) -> None:
+def test_an_empty_git_folder_lets_no_program_of_a_bare_repository_run(place: Place) -> None:
     (place.folder / ".env").unlink()
     ran = place.folder.parent / "ran"
     repository(place.folder)
     subprocess.run(["git", "clone", "-q", "--bare", str(place.folder), str(place.folder / "bare")], check=True)
     (place.folder / "bare/.git").mkdir()
     git(place.folder / "bare", "--git-dir=.", "config", "diff.external", f"sh -c 'touch {ran}'")
-    assert asks(place, "git -C bare show") or not ran.exists()
+    everything = "git -C bare diff 4b825dc642cb6eb9a060e54bf8d69288fbee4904 HEAD"  # from the empty tree on
+    subprocess.run(everything.split(), cwd=place.folder, check=True, env=place.environment)
+    ran.unlink()  # so git by itself runs it
+    assert not asks(place, everything)  # the git of commands uses no bare repository that is not named as one
+    assert not ran.exists()
 
 
 def git(folder: Path, *arguments: str) -> None:
