@@ -93,6 +93,14 @@ class Terminal:
             self._read()
         return self.text()
 
+    def leave(self) -> None:
+        """Press Ctrl-D once the turn has ended: while one runs, the key only says how to interrupt it."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.screen.title.endswith("working"):
+            assert time.monotonic() < deadline, "the turn does not end"
+            self._read()
+        self.type("\x04")
+
     def _read(self) -> None:
         """Feed the screen what has been written, or what comes within a moment."""
         if not self._is_open:

@@ -300,7 +300,7 @@ def test_the_answer_stays_on_record_also_in_a_session_that_goes_on(open_terminal
     screen = first.see("\nenough")
     assert all(re.search(line, screen) for line in lines)
     assert "The user declined" not in screen
-    first.type("\x04")
+    first.leave()
     assert first.exit_code() == 0
     again = open_terminal([{"text": "x"}], "--continue").see("enough")
     assert all(re.search(line, again) for line in lines)

@@ -277,7 +277,7 @@ def test_conversations_are_listed_with_age_title_and_last_prompt(open_terminal: 
     first.see("something\n\nHello")
     first.type("/rename talk\r")
     first.see("is called talk")
-    first.type("\x04")
+    first.leave()
     assert first.exit_code() == 0
     second = open_terminal([ANSWER], *([how] if how != "/resume" else []), columns=columns)
     if how == "/resume":

@@ -105,7 +105,7 @@ def test_a_terminal_session_works_and_keeps_its_history(open_terminal: Open) -> 
     first.see("script-")
     first.type("a question\r")
     first.see("The answer.")
-    first.type("\x04")
+    first.leave()
     assert first.exit_code() == 0
     second = open_terminal()
     second.see("script-")

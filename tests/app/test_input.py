@@ -78,7 +78,7 @@ def test_up_shows_a_paste_as_it_was_typed_and_sends_the_whole(open_terminal: Ope
     first.see(r"(?s)\none\n.*› see \[Pasted #1 \+120 lines\] there")
     first.type("\r")
     first.see("\ntwo\n")
-    first.type("\x04")
+    first.leave()
     assert first.exit_code() == 0
     second = open_terminal([{"text": "three"}])
     second.see("script.jsonl")
@@ -86,7 +86,7 @@ def test_up_shows_a_paste_as_it_was_typed_and_sends_the_whole(open_terminal: Ope
     second.see(r"› see \[Pasted #1 \+120 lines\] there")
     second.type("\x7f" * 6 + " again\r")
     second.see("three")
-    second.type("\x04")
+    second.leave()
     assert second.exit_code() == 0
     assert prompts_of(tmp_path)[-1] == "see [Pasted #1 +120 lines] again"
     stored = b"".join(file.read_bytes() for file in (tmp_path / "home/state").rglob("*.db*"))

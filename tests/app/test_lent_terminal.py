@@ -55,7 +55,7 @@ def test_it_is_unconfined_and_sees_the_whole_environment(
     terminal.settle(0.5)
     terminal.type("go\r")
     terminal.see(r"First answer\.")
-    terminal.type("\x04")
+    terminal.leave()
     assert terminal.exit_code() == 0
     assert f"{len(KEY)} characters" in told(tmp_path)
     assert KEY not in told(tmp_path)
@@ -72,7 +72,7 @@ def test_it_can_ask_and_the_model_is_told_what_was_said(open_terminal: Open, tmp
     terminal.see(r"password\?\n\n› ")
     terminal.type("go\r")
     terminal.see(r"First answer\.")
-    terminal.type("\x04")
+    terminal.leave()
     assert terminal.exit_code() == 0
     assert b"swordfish" not in terminal.written
     assert "<bash-output>name? Bob\\nhi Bob\\npassword?</bash-output>" in told(tmp_path)
@@ -102,7 +102,7 @@ def test_it_says_how_a_command_failed_and_follows_it_into_a_folder(open_terminal
     terminal.see(r"/sub\nuntold\n\n?› ")
     terminal.type("go\r")
     terminal.see(r"First answer\.")
-    terminal.type("\x04")
+    terminal.leave()
     assert terminal.exit_code() == 0
     assert "[exit code 3]" in told(tmp_path)
     assert "untold" not in told(tmp_path)
@@ -152,7 +152,7 @@ def test_esc_is_a_key_for_a_full_screen_program(open_terminal: Open, tmp_path: P
     assert (tmp_path / "project" / "keys").read_text() == r"[b'\x1b', b'\x1b[A']"
     terminal.type("go\r")
     terminal.see(r"First answer\.")
-    terminal.type("\x04")
+    terminal.leave()
     assert terminal.exit_code() == 0
     assert "full screen" not in told(tmp_path)
 

@@ -28,14 +28,14 @@ def test_an_answer_appears_with_its_markup_and_no_footer(open_terminal: Open) ->
     terminal.see(r"It prints hi with print\.\n\n› Ask")
     terminal.see(r"default · \d% context · script\.jsonl")
     assert "tokens" not in terminal.settle()
-    terminal.type("\x04")
+    terminal.leave()
     assert terminal.exit_code() == 0
 
 
 def test_leaving_gives_the_terminal_back_as_it_was(open_terminal: Open) -> None:
     terminal = open_terminal([{"text": "said"}], "go")
     terminal.see("said")
-    terminal.type("\x04")
+    terminal.leave()
     assert terminal.exit_code() == 0
     for mode in (b"2004", b"1004"):
         assert terminal.written.rindex(b"\x1b[?" + mode + b"l") > terminal.written.rindex(b"\x1b[?" + mode + b"h")
@@ -187,7 +187,7 @@ def test_always_holds_in_the_next_session(open_terminal: Open, tmp_path: Path) -
     first.see("s, a bash\\(git init \\*\\)")
     first.type("a")
     first.see("\ndone")
-    first.type("\x04")
+    first.leave()
     assert first.exit_code() == 0
     second = open_terminal([running("git init two"), {"text": "done"}], "go")
     assert "Allow" not in second.see("\ndone")
@@ -452,7 +452,7 @@ def test_history_is_kept_for_the_project_and_can_be_searched(open_terminal: Open
     for text, answer in (("find the parser", "one"), ("write tests", "two")):
         second.type(f"{text}\r")
         second.see(f"\n{answer}\n")
-    second.type("\x04")
+    second.leave()
     assert second.exit_code() == 0
     third = open_terminal([{"text": "x"}])
     third.see("script.jsonl")
@@ -536,7 +536,7 @@ def test_bytes_that_are_no_utf8_are_stored_like_any_prompt(open_terminal: Open) 
     first.see("script.jsonl")
     first.send(b"caf\xe9 ok\r")
     first.see("understood")
-    first.type("\x04")
+    first.leave()
     assert first.exit_code() == 0
     open_terminal([{"text": "x"}], "--continue").see("understood")
 
@@ -544,7 +544,7 @@ def test_bytes_that_are_no_utf8_are_stored_like_any_prompt(open_terminal: Open) 
 def test_lines_typed_ahead_reach_the_conversation_they_follow(open_terminal: Open) -> None:
     first = open_terminal([{"text": "old answer"}], "old question")
     first.see("old answer")
-    first.type("\x04")
+    first.leave()
     assert first.exit_code() == 0
     second = open_terminal([{"text": "new answer"}, {"text": "and again"}])
     second.see("script.jsonl")
@@ -672,7 +672,7 @@ def test_plain_is_a_line_after_another(open_terminal: Open, flag: str, env: dict
     terminal.see("all \\*\\*done\\*\\*")
     terminal.type("and?\n")
     terminal.see("more")
-    terminal.type("\x04")
+    terminal.leave()
     assert terminal.exit_code() == 0
     assert b"\x1b" not in terminal.written
 
@@ -784,7 +784,7 @@ def test_without_a_model_there_is_a_choice_and_no_stack_trace(open_terminal: Ope
 def test_continue_goes_on_where_the_last_session_ended(open_terminal: Open) -> None:
     first = open_terminal([{"text": "kept answer"}], "a prompt")
     first.see("kept answer")
-    first.type("\x04")
+    first.leave()
     assert first.exit_code() == 0
     second = open_terminal([{"text": "on we go"}], "--continue", "and then?")
     assert "› a prompt\n\nkept answer" in second.see("on we go")

@@ -1,34 +1,30 @@
-"""Prints Markdown while it comes in, close to its source: a copy from the screen is the text without marks."""
+"""Print Markdown while it arrives, close to its source: a copy from the screen is the text without marks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
-from agentcli.frontends.terminal.markdown.inline import InlineScanner
-from agentcli.frontends.terminal.markdown.line_kinds import (
-    FENCE,
-    LABEL,
-    LONGEST_START,
-    SPACES,
-    Line,
-    column_after,
-    start_of_line,
-)
-from agentcli.frontends.terminal.markdown.links import as_address, normalized
-from agentcli.frontends.terminal.markdown.table import Cell, alignments, split_row, table_lines
-from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain
+from agentcli.frontends.terminal.markdown.line_kinds import FENCE, LABEL, SPACES, Line, column_after, read_line
+from agentcli.frontends.terminal.markdown.table import alignments, split_row, table_lines
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, lines_of, merged, plain
 from agentcli.frontends.terminal.text.highlight import CodeHighlighter
-from agentcli.frontends.terminal.text.wrapping import UNBOUNDED, WordWrap
+from agentcli.frontends.terminal.text.wrapping import hang_of, wrap_line
 
 RULE = "─" * 24
+MAX_PARAGRAPH_CHARS = 4_000  # a longer paragraph is printed in parts
 
 _DEFINITION = re.compile(
     r"""[ \t]*(?:<([^<>]*)>|([^\s<]\S*))(?:[ \t]+(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\((?:[^()\\]|\\.)*\)))?[ \t]*"""
 )
+_ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
 _QUOTE_MARK = re.compile(r"[ \t]*>[ ]?")
 _BREAK_TAG = re.compile(r"<br[ \t]*/?>", re.IGNORECASE)
+
+SourceLine = tuple[Line, str]
+"""A line's kind and its content."""
 
 
 @dataclass(slots=True)
@@ -39,180 +35,134 @@ class _Fence:
     highlighter: CodeHighlighter
 
 
-@dataclass(slots=True)
-class _Table:
-    lines: list[tuple[Line, str]]
-    aligned: list[str] | None = None  # None while there is only a possible header
-    shown: tuple[int, int, list[list[Fragment]]] | None = None  # laid out for so many lines and columns
-
-
 class MarkdownStream:
-    """Turns Markdown that comes in pieces into text with roles, which is printed once and never changed.
+    """Turns Markdown that arrives in pieces into text with roles, which is printed once and never changed.
 
-    The output depends on the whole text alone, not on where it was cut. A line is given out once its kind is
-    certain, a word once its roles are, a line of code once it is whole, a table once it has ended.
+    The output depends on the whole text alone, not on where it was cut. A block is printed once it has ended: a
+    paragraph, an item, a heading, a table, a line of code; until then `preview` shows it.
 
     Prose is broken at words, code is not. Blank lines are as in the source, but never two together. Differences from
-    CommonMark (0.31) and GFM follow from never taking printed text back: a line under a paragraph cannot make it
-    a heading (`---` is a rule), a table's lines begin with `|`, a reference link's definition comes before it, and
-    an opener is closed within `inline.LONGEST_HOLD` characters.
+    CommonMark (0.31) and GFM keep the print close to the source: a line under a paragraph cannot make it a heading
+    (`---` is a rule), a table's lines begin with `|`, and a reference link's definition comes before it.
     """
 
     def __init__(self, *, width: Callable[[], int], wraps: bool = True) -> None:
         """`width` gives the screen's columns; without `wraps` the terminal breaks prose, and only tables are fitted."""
         self._width = width
+        self._wraps = wraps
         self._out: list[Fragment] = []
-        self._references: dict[str, str] = {}
-        self._wrap = WordWrap(self._give, width if wraps else lambda: UNBOUNDED)
-        self._put = self._wrap.put
-        self._scanner = InlineScanner(self._wrap.add, self._references)
-        self._head = ""  # a line whose kind is not certain
-        self._whole: list[str] | None = None  # a line that must be whole, in pieces
-        self._line: Line | None = None  # the kind of the current line, once it is certain
-        self._paragraph: int | None = None  # quote marks before the paragraph that is open
+        self._definitions: tuple[tuple[str, str], ...] = ()  # labels and addresses of reference links
+        self._open: list[str] = []  # the line that has not ended, in pieces
+        self._open_chars = 0
+        self._continued: Line | None = None  # the open line is the rest of a paragraph printed in parts
+        self._paragraph: list[SourceLine] = []
         self._fence: _Fence | None = None
-        self._table: _Table | None = None
+        self._table: list[SourceLine] = []  # a table, or the line that may be its header
+        self._aligned: list[str] | None = None  # how the table's columns are; None while there is only a header
         self._list: int | None = None  # the column of the outermost item's text
         self._blank: int | None = None  # quote marks of a blank line that has not been printed
         self._depth = 0  # quote marks of the last line
         self._printed = False
-        self._line_is_open = False
-        self._newlines = 0  # of empty lines, which are printed when something follows
+        self._empty_lines = 0  # printed when something follows
+        self._shown: tuple[int, int, list[Row]] = (0, 0, [])  # characters and columns of the preview, and its rows
 
     def feed(self, text: str) -> list[Fragment]:
-        """The fragments that are certain now."""
-        if "\n" not in text:
-            if text:
-                self._piece(text)
-        else:
-            first, *rest = text.split("\n")
-            self._piece(first)
-            for piece in rest:
-                self._end_line()
-                self._piece(piece)
+        """Return what is complete now."""
+        first, *rest = text.split("\n")
+        self._add(first)
+        for piece in rest:
+            self._end_line()
+            self._add(piece)
         return self._taken()
 
     def close(self) -> list[Fragment]:
-        """The rest. The whole output ends with one line break, if there is any."""
-        if self._head or self._whole or self._line:
+        """Return the rest. The whole output ends with one line break, if there is any."""
+        if self._open_chars:
             self._end_line()
         self._end_table()
         self._end_paragraph()
         return self._taken()
 
     @property
-    def pending(self) -> str:
-        """The source of the text held back, but for a table, which is in `table`."""
-        table = self._table
-        if table is not None and table.aligned is not None:
-            return ""
-        header = "".join(f"{plain(line.prefix)}{text}\n" for line, text in table.lines) if table else ""
-        return self._wrap.held + self._scanner.held + header + self._head + "".join(self._whole or ())
+    def is_table(self) -> bool:
+        """True while a table is open."""
+        return self._aligned is not None
 
-    @property
-    def table(self) -> list[list[Fragment]]:
-        """The lines of the unfinished table, as they would be printed if it ended here."""
-        table = self._table
-        if table is None or table.aligned is None:
+    def preview(self) -> list[Row]:
+        """Return what is not printed yet in rows of the screen, as it would be printed if the text ended here."""
+        blocks = sum(len(content) + 1 for _, content in (*self._paragraph, *self._table))
+        chars, width = blocks + self._open_chars, self._width()
+        if not chars:
             return []
-        width, count = self._width(), len(table.lines)
-        # A long table is laid out again only when it has grown by a twentieth: the work stays linear.
-        if table.shown is None or table.shown[1] != width or count > table.shown[0] * 1.05:
-            gap: list[list[Fragment]] = [[]] if self._blank is not None and self._printed else []
-            table.shown = count, width, gap + self._table_lines(table)
-        return table.shown[2]
+        shown, columns, rows = self._shown
+        # A long block is laid out again only when it has grown by a fiftieth: the work stays linear.
+        if columns == width and shown <= chars <= shown * 1.02:
+            return rows
+        if self._fence is not None:
+            rows = [[("", "".join(self._open)[-MAX_PARAGRAPH_CHARS:])]]
+        else:
+            ahead = copy(self)
+            vars(ahead).update(_out=[], _wraps=True, _paragraph=[*self._paragraph], _table=[*self._table])
+            if self.is_table:  # columns would grow with each letter of a cell
+                ahead._open_chars = 0  # noqa: SLF001
+            rows = lines_of(ahead.close())
+        self._shown = chars, width, rows
+        return rows
 
     def _taken(self) -> list[Fragment]:
         out = merged(self._out)
         self._out = []
         return out
 
-    def _give(self, roles: str, text: str) -> None:
-        """Print a part of a line, or a line break as a text of its own."""
-        if text == "\n":
-            if self._line_is_open:
-                self._out.append(("", text))
-                self._line_is_open = False
-            elif self._printed:
-                self._newlines += 1
-        elif text:
-            if self._newlines:
-                self._out.append(("", "\n" * self._newlines))
-                self._newlines = 0
-            self._out.append((roles, text))
-            self._line_is_open = self._printed = True
-
-    def _piece(self, text: str) -> None:
-        if not text:
-            return
-        if self._whole is not None:
-            self._whole.append(text)
-        elif self._line is not None:
-            self._scanner.feed(text)
-        elif self._fence is not None:
-            self._whole = [text]
-        else:
-            self._head += text
-            line = self._start_of(self._head, is_whole=False)
-            if line is None:
+    def _add(self, text: str) -> None:
+        """Add to the open line; print all but the last word of a paragraph that has become too long."""
+        if text:
+            self._open.append(text)
+            self._open_chars += len(text)
+        while self._open_chars > MAX_PARAGRAPH_CHARS and self._fence is None:
+            source = "".join(self._open)
+            line = self._read(source)
+            cut = source.rfind(" ", line.start + MAX_PARAGRAPH_CHARS // 2, MAX_PARAGRAPH_CHARS)
+            cut = cut if cut > 0 else MAX_PARAGRAPH_CHARS
+            if line.kind != "text":
                 return
-            head, self._head = self._head, ""
-            self._line = line
-            if self._table is not None and line.kind != "table":
-                self._end_table()
-            if line.kind == "text":
-                self._begin_text(line)
-                self._scanner.feed(head[line.start :])
-            else:
-                self._whole = [head]
+            self._end_table()
+            self._open = [source[:cut]]
+            self._end_line()
+            self._end_paragraph()
+            rest = source[cut:].lstrip(" ")
+            self._open, self._open_chars = [rest], len(rest)
+            self._continued = Line("text", hang_of(line.prefix), line.depth)
+
+    def _read(self, source: str) -> Line:
+        if self._continued is not None:
+            return self._continued
+        paragraph = self._paragraph or (self._table if self._aligned is None else [])
+        depth = paragraph[0][0].depth if paragraph else None
+        return read_line(source, paragraph=depth, in_list=self._list is not None)
 
     def _end_line(self) -> None:
-        line, whole, head = self._line, self._whole, self._head
-        self._line, self._whole, self._head = None, None, ""
-        if self._fence is not None:
-            self._code_line(self._fence, "".join(whole or ()))
-        elif whole is not None:
-            assert line is not None
-            self._whole_line(line, "".join(whole))
-        elif line is not None:
-            self._scanner.feed("\n")
-        else:
-            self._unread_line(head)
-
-    def _unread_line(self, text: str) -> None:
-        """Take a whole line whose kind is not known."""
-        line = self._start_of(text, is_whole=True)
-        assert line is not None
-        if self._table is not None and line.kind != "table":
+        source = "".join(self._open)
+        self._open, self._open_chars = [], 0
+        if self._fence is not None and self._code_line(self._fence, source):
+            return
+        line = self._read(source)
+        self._continued = None
+        if line.kind != "table":
             self._end_table()
-        self._whole_line(line, text)
-
-    def _start_of(self, text: str, *, is_whole: bool) -> Line | None:
-        is_cut = len(text) > LONGEST_START
-        depth = self._paragraph
-        if depth is None and self._table is not None and self._table.aligned is None:
-            depth = self._table.lines[0][0].depth
-        head = text[:LONGEST_START] if is_cut else text
-        return start_of_line(
-            head, is_whole=is_whole and not is_cut, is_cut=is_cut, paragraph=depth, in_list=self._list is not None
-        )
-
-    def _whole_line(self, line: Line, text: str) -> None:
-        content = text[line.start :]
+        content = source[line.start :]
         match line.kind:
             case "blank":
                 self._end_paragraph()
                 self._blank = line.depth if self._blank is None else min(self._blank, line.depth)
             case "rule":
                 self._begin(line)
-                self._put("rule", RULE)
-                self._put("", "\n")
+                self._print([*line.prefix, ("rule", RULE)])
             case "heading":
                 self._heading(line, content)
             case "code":
                 self._begin(line)
-                self._put("code", content)
-                self._put("", "\n")
+                self._print([*line.prefix, ("code", content)])
             case "fence" if not (content[0] == "`" and "`" in content.lstrip("`")):
                 self._open_fence(line, content)
             case "definition" if self._define(line, content):
@@ -223,25 +173,23 @@ class MarkdownStream:
                 self._text_line(line, content)
 
     def _text_line(self, line: Line, content: str) -> None:
-        self._begin_text(line)
-        self._scanner.feed(content + "\n")
-
-    def _begin_text(self, line: Line) -> None:
-        if self._paragraph is not None and line.item is None and line.depth <= self._paragraph:
-            self._scanner.continue_line(line.prefix)
-            return
-        self._begin(line)
-        self._scanner.start("quote" if line.depth else "")
-        self._paragraph = line.depth
+        """Add a line to the paragraph, which a list item and deeper quote marks begin anew."""
+        if not self._paragraph or line.item is not None or line.depth > self._paragraph[0][0].depth:
+            self._begin(line)
+        self._paragraph.append((line, content))
+        if sum(len(text) for _, text in self._paragraph) > MAX_PARAGRAPH_CHARS:
+            self._end_paragraph()
 
     def _end_paragraph(self) -> None:
-        if self._paragraph is not None:
-            self._paragraph = None
-            self._scanner.finish()
-            self._wrap.flush()
+        lines, self._paragraph = self._paragraph, []
+        if not lines:
+            return
+        roles = "quote" if lines[0][0].depth else ""
+        for number, row in enumerate(self._inline("\n".join(text for _, text in lines), roles)):
+            self._print_prose(lines[min(number, len(lines) - 1)][0].prefix, row)
 
-    def _begin(self, line: Line, *, after_blank: bool = False, prefix: list[Fragment] | None = None) -> None:
-        """End the open block, and print the marks before the content of a line that begins another."""
+    def _begin(self, line: Line, *, after_blank: bool = False) -> None:
+        """End the open block, and print the blank line before the line that begins another."""
         self._end_paragraph()
         if line.item is not None:
             self._list = line.item if self._list is None else min(self._list, line.item)
@@ -250,13 +198,26 @@ class MarkdownStream:
         if after_blank and self._blank is None and line.item is None:
             self._blank = min(self._depth, line.depth)
         if self._blank is not None:
-            if self._printed:
-                self._put("marker", ("> " * min(self._blank, self._depth, line.depth)).rstrip())
-                self._put("", "\n")
+            self._print([("marker", ("> " * min(self._blank, self._depth, line.depth)).rstrip())])
             self._blank = None
         self._depth = line.depth
-        for roles, text in line.prefix if prefix is None else prefix:
-            self._put(roles, text)
+
+    def _print(self, line: Sequence[Fragment]) -> None:
+        if not plain(line):
+            self._empty_lines += self._printed
+            return
+        self._out += [("", "\n" * self._empty_lines), *line, ("", "\n")]
+        self._empty_lines, self._printed = 0, True
+
+    def _print_prose(self, prefix: Sequence[Fragment], line: Row) -> None:
+        whole = [*prefix, *line]
+        self._print(wrap_line(whole, self._width(), hang_of(prefix)) if self._wraps else whole)
+
+    def _inline(self, source: str, roles: str = "") -> list[Row]:
+        """Return the lines of a text without its marks."""
+        from agentcli.frontends.terminal.markdown.inline import inline_fragments
+
+        return lines_of(inline_fragments(source, roles, self._definitions))
 
     def _heading(self, line: Line, content: str) -> None:
         text = content.lstrip("#")
@@ -266,10 +227,8 @@ class MarkdownStream:
         if not unmarked or unmarked[-1] in " \t":
             text = unmarked.rstrip(" \t")
         self._begin(line, after_blank=True)
-        self._scanner.start(f"heading{level}")
-        self._scanner.feed(text)
-        self._scanner.finish()
-        self._put("", "\n")
+        for row in self._inline(text, f"heading{level}") or [[]]:
+            self._print_prose(line.prefix, row)
 
     def _define(self, line: Line, content: str) -> bool:
         label = LABEL.match(content)
@@ -277,97 +236,75 @@ class MarkdownStream:
         found = _DEFINITION.fullmatch(content, label.end() + 1)
         if found is None:
             return False
-        self._references.setdefault(normalized(label[1]), as_address(found[1] or found[2] or ""))
+        self._definitions += ((label[1], _ESCAPE.sub(r"\1", found[1] or found[2] or "")),)
         self._begin(line)
-        self._put("url", content)
-        self._put("", "\n")
+        self._print([*line.prefix, ("url", content)])
         return True
 
     def _open_fence(self, line: Line, content: str) -> None:
         found = FENCE.match(content)
         assert found is not None
-        self._begin(line, prefix=[part for part in line.prefix if line.item is not None and part[1] != "> "])
-        self._put("fence", content.rstrip())
-        self._put("", "\n")
+        self._begin(line)
+        prefix = [part for part in line.prefix if line.item is not None and part[1] != "> "]
+        self._print([*prefix, ("fence", content.rstrip())])
         self._fence = _Fence(found[1], line.depth, line.inner, CodeHighlighter(content[found.end() :]))
 
-    def _code_line(self, fence: _Fence, text: str) -> None:
-        code = text
+    def _code_line(self, fence: _Fence, code: str) -> bool:
+        """Print a line of code; False if the quote around the code has ended."""
         for _ in range(fence.depth):
             mark = _QUOTE_MARK.match(code)
             if mark is None:
                 self._fence = None
-                self._unread_line(text)
-                return
+                return False
             code = code[mark.end() :]
         code = _without_indentation(code, fence.column)
         marks = code.strip()
         if len(marks) >= len(fence.marks) and not marks.strip(fence.marks[0]) and not code.startswith("    "):
             self._fence = None
-            self._put("fence", marks)
-        elif marks:
-            for roles, part in fence.highlighter.line(code):
-                self._put(roles, part)
-        self._put("", "\n")
+            self._print([("fence", marks)])
+        else:
+            self._print(fence.highlighter.line(code) if marks else ())
+        return True
 
     def _table_line(self, line: Line, content: str) -> None:
-        table = self._table
-        is_below = table is not None and line.depth == table.lines[0][0].depth and line.item is None
-        if table is not None and is_below and table.aligned is not None:
-            table.lines.append((line, content))
-            return
-        if table is not None and is_below:
-            aligned = alignments(content)
-            if aligned is not None and len(aligned) == len(split_row(table.lines[0][1])):
-                table.aligned = aligned
-                table.lines.append((line, content))
+        if self._table and line.depth == self._table[0][0].depth and line.item is None:
+            aligned = alignments(content) if self._aligned is None else self._aligned
+            if self._aligned is not None or (aligned and len(aligned) == len(split_row(self._table[0][1]))):
+                self._aligned = aligned
+                self._table.append((line, content))
                 return
         self._end_table()
-        self._table = _Table([(line, content)])
+        self._table = [(line, content)]
 
     def _end_table(self) -> None:
         """Print the table, or the line that turned out not to be a table's header."""
-        table, self._table = self._table, None
-        if table is None:
+        table, aligned = self._table, self._aligned
+        self._table, self._aligned = [], None
+        if not table:
             return
-        first = table.lines[0][0]
-        if table.aligned is None:
-            self._text_line(*table.lines[0])
+        if aligned is None:
+            self._text_line(*table[0])
             return
-        lines = self._table_lines(table)
-        self._begin(first, prefix=[])
-        for line in lines:
-            for roles, text in line:
-                self._put(roles, text)
-            self._put("", "\n")
+        self._begin(table[0][0])
+        header, _, *rows = [self._cells(content, len(aligned)) for _, content in table]
+        before = table[0][0].prefix
+        for line in table_lines(header, rows, aligned, max(1, self._width() - len(plain(before)))):
+            self._print([*before, *line])
+            before = hang_of(before)
 
-    def _table_lines(self, table: _Table) -> list[list[Fragment]]:
-        assert table.aligned is not None
-        count = len(table.aligned)
-        header, _, *rows = [self._cells(content, count) for _, content in table.lines]
-        before = table.lines[0][0].prefix
-        lines = []
-        for cells in table_lines(header, rows, table.aligned, max(1, self._width() - len(plain(before)))):
-            lines.append([*before, *cells])
-            before = [part if part[1] == "> " else ("", " " * len(part[1])) for part in before]
-        return lines
-
-    def _cells(self, source: str, count: int) -> list[Cell]:
-        """As many cells as the header has: missing ones are empty, surplus ones stay in the last."""
+    def _cells(self, source: str, count: int) -> list[list[Fragment]]:
+        """Return as many cells as the header has: missing ones are empty, surplus ones stay in the last."""
         texts = split_row(source)
         texts = [*texts[: count - 1], " | ".join(texts[count - 1 :])] + [""] * (count - len(texts))
-        return [self._inline(text) for text in texts[:count]]
-
-    def _inline(self, source: str) -> Cell:
-        cell: Cell = []
-        scanner = InlineScanner(lambda roles, text: cell.append((roles, text)), self._references)
-        scanner.feed(_BREAK_TAG.sub("\n", source.replace("\t", " ")))
-        scanner.finish()
-        return merged(cell)
+        cells = []
+        for text in texts[:count]:
+            lines = self._inline(_BREAK_TAG.sub("\n", text.replace("\t", " ")))
+            cells.append(merged([part for line in lines for part in (*line, ("", "\n"))][:-1]))
+        return cells
 
 
 def _without_indentation(code: str, columns: int) -> str:
-    """The line without as much of its indentation as the fence had."""
+    """Return the line without as much of its indentation as the fence had."""
     space = SPACES.match(code)
     assert space is not None
     if "\t" not in space[0][:columns]:

@@ -17,7 +17,6 @@ SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 TICK_S = 0.25
 TAIL_ROWS = 3
 SHOW_TAIL_AFTER_S = 0.5
-SHORT_TEXT = 40  # characters
 LONGEST_TAIL = 4_000  # characters kept of a running command's output
 
 
@@ -139,22 +138,17 @@ class Live:
         room -= len(status)
         calls = self._call_rows(columns, room) if room > 0 else []
         room -= len(calls)
-        pending = self.answer.pending if self.answer else ""
-        if len(pending) < SHORT_TEXT and "\n" not in pending:
-            pending = ""  # half a word that comes and goes would only be restless
-        text = wrapped_tail(pending, columns, min(TAIL_ROWS, room)) if room > 0 and pending else []
-        room -= len(text)
-        return [*self._table_rows(columns, room), *([("muted", row)] for row in text), *calls, *status, *queue]
+        return [*self._answer_rows(columns, room), *calls, *status, *queue]
 
-    def _table_rows(self, columns: int, most: int) -> list[Row]:
-        """The table's head and as much of its end as there is room for."""
-        rows = [clipped(row, columns) for row in (self.answer.table if self.answer else ())]
+    def _answer_rows(self, columns: int, most: int) -> list[Row]:
+        """As much as there is room for of the end of what is not printed yet; of a table its head too."""
+        rows = [clipped(row, columns) for row in (self.answer.preview() if self.answer else ())]
         if len(rows) <= most:
             return rows
         head = next((number for number, row in enumerate(rows) if row), 0) + 2
-        if most < head + 2:
+        if self.answer is None or not self.answer.is_table or most < head + 2:
             return rows[len(rows) - most :] if most > 0 else []
-        left_out: Row = [("muted", f"… {len(rows) - most + 1} more lines")]
+        left_out = clipped([("muted", f"… {len(rows) - most + 1} more lines")], columns)
         return [*rows[:head], left_out, *rows[len(rows) - most + head + 1 :]]
 
     def _call_rows(self, columns: int, most: int) -> list[Row]:

@@ -39,6 +39,17 @@ def merged(fragments: list[Fragment]) -> list[Fragment]:
     return result
 
 
+def lines_of(fragments: Iterable[Fragment], *, keeps_last: bool = False) -> list[Row]:
+    """Split text into lines without their ends; an empty line behind the last line end only with `keeps_last`."""
+    lines: list[Row] = [[]]
+    for roles, text in fragments:
+        first, *rest = text.split("\n")
+        if first:
+            lines[-1].append((roles, first))
+        lines += [[(roles, part)] if part else [] for part in rest]
+    return lines if keeps_last or lines[-1] else lines[:-1]
+
+
 # Characters on whose width terminals disagree: joiners, variation selectors, soft hyphens, flags, skin tones, jamo, the
 # spacing marks of Brahmic and other scripts, and characters that Unicode 16 made wide.
 # Among them are all that wcwidth 0.9 and glibc measure differently.

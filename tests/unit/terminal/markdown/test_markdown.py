@@ -13,8 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
-from agentcli.frontends.terminal.markdown.inline import LONGEST_HOLD, LONGEST_WORD
-from agentcli.frontends.terminal.markdown.stream import RULE, MarkdownStream
+from agentcli.frontends.terminal.markdown.stream import MAX_PARAGRAPH_CHARS, RULE, MarkdownStream
 from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain
 from tests.properties import examples
 from tests.rows import each_row
@@ -35,7 +34,7 @@ def printed(chunks: Iterable[str], width: int = 80) -> list[Fragment]:
     stream = MarkdownStream(width=lambda: width)
     fragments = [fragment for chunk in chunks for fragment in stream.feed(chunk)]
     fragments += stream.close()
-    assert stream.pending == ""
+    assert stream.preview() == []
     return merged(fragments)
 
 
@@ -57,10 +56,8 @@ def cut(source: str, places: list[int]) -> list[str]:
 @quick
 @given(sources, st.lists(st.integers(0, 1000), max_size=30), widths)
 @example("a\n| b |\n|---|\n| c |\nd", [3], 20)
-@example("*a " + "b" * LONGEST_HOLD + "*", [1], 80)
-@example("`" + "b" * (LONGEST_HOLD - 1) + "`", [1], 80)
-@example("[a](" + "b" * (LONGEST_HOLD - 4) + ")", [1], 80)
-@example("x" * (LONGEST_WORD + 5) + "://_a_", [203], 80)
+@example("*a " + "b" * MAX_PARAGRAPH_CHARS + "*", [1], 80)
+@example("word " * MAX_PARAGRAPH_CHARS, [1], 80)
 @example("a" + " " * 600 + "\n", [300], 80)
 @example("- " * 300 + "\n", [299], 80)
 def test_where_the_text_is_cut_does_not_matter(source: str, places: list[int], width: int) -> None:
@@ -121,7 +118,7 @@ def test_marks_become_roles(source: str, expected: list[Fragment]) -> None:
         "2 * 3 * 4", "snake_case_name and __init", "f(**kwargs) and *args", "a [1] and b[i](x, y) and [ ]",
         "a < b && c > d", "`unclosed and ``more", "<b class='x'>html</b> <!-- c -->",
         "https://x/_a_/*b* stays", "a! b&c; C:\\dir &nope;",
-        "*a" + " b" * LONGEST_HOLD + "*", "|a|b|", "12345678901. a", "#tag", "-a +b", "1986) is text", "==== text",
+        "|a|b|", "12345678901. a", "#tag", "-a +b", "1986) is text", "==== text",
     ],
 )  # fmt: skip
 def test_what_is_no_markup_is_printed_as_it_is(source: str) -> None:
@@ -256,11 +253,12 @@ def test_a_table_that_is_too_wide_wraps_its_cells_and_then_gives_up_columns() ->
 
 def test_a_table_waits_for_its_end_and_a_line_with_a_bar_for_the_next() -> None:
     stream = MarkdownStream(width=lambda: 80)
-    assert stream.feed("a\n") == [("", "a\n")]
+    assert stream.feed("a\n\n") == [("", "a\n")]
     assert stream.feed("| b |\n|---|\n| c |\n") == []
-    assert stream.pending == ""
-    assert [plain(line) for line in stream.table] == ["b", "─", "c"]
-    assert plain(stream.feed("d e ")) == "b\n─\nc\nd"
+    assert stream.is_table
+    assert [plain(line) for line in stream.preview()] == ["", "b", "─", "c"]
+    assert plain(stream.feed("d e\n")) == "\nb\n─\nc\n"
+    assert not stream.is_table
     assert text_of("| no table\n*b* |") == "| no table\nb |\n"
 
 
@@ -271,11 +269,11 @@ def test_a_table_is_to_be_seen_while_it_comes_in_as_it_will_be_printed() -> None
     seen = []
     for character in source[40:]:
         out += stream.feed(character)
-        seen.append([plain(line) for line in stream.table])
+        seen.append([plain(line) for line in stream.preview()])
     assert ["", "name │ what it does", "─────┼─────────────"] in seen
     assert seen[-1][:5] == ["", "name  │ what it does", "──────┼─────────────", "row 0 │ text", "row 1 │ text"]
     assert "".join(f"{line}\n" for line in seen[-1]) in plain(stream.close())
-    assert stream.table == []
+    assert stream.preview() == []
 
 
 def test_cells_too_many_or_too_few_lose_nothing() -> None:
@@ -287,40 +285,19 @@ def test_cells_too_many_or_too_few_lose_nothing() -> None:
     ]
 
 
-def test_words_are_given_out_whole_and_as_soon_as_their_roles_are_certain() -> None:
-    stream = MarkdownStream(width=lambda: 80)
-    assert stream.feed("Hel") == []
-    assert stream.pending == "Hel"
-    assert stream.feed("lo wor") == [("", "Hello")]
-    assert stream.feed("ld, **bo") == [("", " world,")]
-    assert stream.pending == " **bo"
-    assert stream.feed("ld words** a") == [("", " "), ("bold", "bold words")]
-    assert stream.pending == " a"
-    assert stream.close() == [("", " a\n")]
-
-
-def test_text_without_spaces_comes_but_for_what_may_still_be_joined() -> None:
-    stream = MarkdownStream(width=lambda: 80)
-    assert plain(stream.feed("日本語か")) == "日本"
-    assert plain(stream.feed("\u3099")) == ""
-    assert plain(stream.feed("い")) == "語"
-    assert plain(stream.feed("。")) == "か\u3099"
-    assert plain(stream.close()) == "い。\n"
-    assert len(plain(MarkdownStream(width=lambda: 80).feed("x" * 300))) == 299
-
-
-def test_a_line_waits_only_until_its_kind_is_certain() -> None:
-    for start, follows in [
-        ("-", " a b"),
-        ("1", "0 b"),
-        ("*", "*a b** c"),
-        ("#", "a b"),
-        ("``", "a`` b"),
-        ("[a", "] b"),
-    ]:
-        stream = MarkdownStream(width=lambda: 80)
-        assert stream.feed(start) == []
-        assert stream.feed(follows) != []
+def test_a_paragraph_is_printed_when_it_has_ended_and_seen_before_as_it_will_be_printed() -> None:
+    stream = MarkdownStream(width=lambda: 20)
+    assert stream.feed("a\n\nsome **bo") == [("", "a\n")]
+    assert stream.preview() == [[], [("", "some **bo")]]
+    assert stream.feed("ld words** that are wrapped\n") == []
+    rows = [[], [("", "some "), ("bold", "bold words"), ("", " that")], [("", "are wrapped")]]
+    assert stream.preview() == rows
+    assert stream.feed("- ") == []
+    assert stream.preview() == [*rows, [("", "- ")]]
+    assert plain(stream.feed("b\n")) == "\nsome bold words that\nare wrapped\n"
+    assert plain(stream.feed("```\ncode")) == "- b\n```\n"
+    assert stream.preview() == [[("", "code")]]
+    assert plain(stream.close()) == "code\n"
 
 
 @pytest.mark.parametrize(
@@ -341,14 +318,14 @@ class Counter:
 
 
 def work(source: str) -> tuple[int, int]:
-    """Calls made, and the most characters held back, when it comes one character at a time."""
+    """Calls made, and the most characters held back, when it comes one character at a time and is drawn each time."""
     stream = MarkdownStream(width=lambda: 80)
     counter, most = Counter(), 0
     sys.setprofile(counter)
     try:
         for character in source:
             stream.feed(character)
-            most = max(most, len(stream.pending))
+            most = max(most, sum(len(plain(row)) for row in stream.preview()))
         stream.close()
     finally:
         sys.setprofile(None)
@@ -360,16 +337,17 @@ def work(source: str) -> tuple[int, int]:
     "unit", ["word ", "x", "*a ", "**a_ ", "[", "[a](", "`a``b ", "<a ", "_a*b", "![a", "日", "- a\n", "> ", "```\na\n"]
 )
 def test_the_work_for_a_character_does_not_grow_with_the_text(unit: str) -> None:
-    half, _ = work("*" + unit * (4_000 // len(unit)))
-    whole, held = work("*" + unit * (8_000 // len(unit)))
+    half, _ = work("*" + unit * (8_000 // len(unit)))
+    whole, held = work("*" + unit * (16_000 // len(unit)))
     assert whole < 2.5 * half + 1_000
-    assert held <= 2 * LONGEST_HOLD + LONGEST_WORD  # a link's text and its address
+    assert held <= 2 * MAX_PARAGRAPH_CHARS
 
 
-def test_a_long_paragraph_is_not_kept() -> None:
+def test_a_long_paragraph_is_printed_in_parts_that_begin_like_its_rows() -> None:
+    source = "> - " + "word " * MAX_PARAGRAPH_CHARS
+    lines = text_of(source).splitlines()
+    assert lines[0].startswith("> - word ")
+    assert all(line.startswith(">   word ") for line in lines[1:])
+    assert sum(line.count("word") for line in lines) == MAX_PARAGRAPH_CHARS
     stream = MarkdownStream(width=lambda: 80)
-    held = 0
-    for _ in range(40_000):
-        stream.feed("word ")
-        held = max(held, len(stream.pending))
-    assert held < 10
+    assert len(plain(stream.feed(source))) > len(source) - 2 * MAX_PARAGRAPH_CHARS

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcli.frontends.terminal.markdown.stream import MarkdownStream
 from agentcli.frontends.terminal.output.live import TAIL_ROWS, Live, RunningCall
 from agentcli.frontends.terminal.text.fragments import plain, row_width
 from agentcli.llm.messages import Text
@@ -22,12 +23,12 @@ QUEUE = st.lists(TEXT.map(lambda text: (Text(text),)), max_size=3).map(tuple)
 CALLS = st.lists(st.builds(RunningCall, name=TEXT, title=TEXT, started=st.floats(0, 10), tail=TEXT), max_size=4)
 
 
-class Held:
-    """An answer with `pending` still to come, and the rows of a table."""
-
-    def __init__(self, pending: str, *rows: str) -> None:
-        self.pending = pending
-        self.table = [[("", row)] for row in rows]
+def arriving(*sources: str, columns: int = 30) -> MarkdownStream:
+    """An answer of which no part is printed yet."""
+    stream = MarkdownStream(width=lambda: columns)
+    for source in sources:
+        stream.feed(source)
+    return stream
 
 
 @given(
@@ -38,7 +39,7 @@ class Held:
         turn_since=st.one_of(st.none(), st.floats(0, 10)),
         thinking=TEXT,
         waiting=TEXT,
-        answer=st.builds(Held, TEXT, TEXT, TEXT, TEXT, TEXT),
+        answer=st.builds(arriving, TEXT, TEXT, st.just("\n|a|\n|-|\n|"), TEXT, columns=st.integers(1, 300)),
         asked=st.sets(st.sampled_from("012")),
         steering=QUEUE,
         follow_ups=QUEUE,
@@ -85,7 +86,7 @@ def test_the_queue_stays_when_room_is_short() -> None:
         turn_since=time.monotonic(),
         steering=((Text("now"),),),
         follow_ups=((Text("then\nthat"),),),
-        answer=Held("x" * 99),
+        answer=arriving("x" * 99),
     )
     assert shown(live, most=2) == [shown(live)[-3], "next: now"]
     assert Live(follow_ups=((Text("a"),),) * 9).rows(80, 8)[-1] == [("muted", "and 6 more")]
@@ -93,8 +94,8 @@ def test_the_queue_stays_when_room_is_short() -> None:
 
 
 def test_text_that_is_not_printed_yet_is_shown_above_it() -> None:
-    live = Live(turn_since=time.monotonic(), answer=Held("A line and the rest of what has arrived so far"))
-    assert shown(live, columns=30)[:2] == ["A line and the rest of what ha", "s arrived so far"]
+    live = Live(turn_since=time.monotonic(), answer=arriving("A line and the rest of what has arrived so far"))
+    assert shown(live, columns=30)[:2] == ["A line and the rest of what", "has arrived so far"]
 
 
 @pytest.mark.parametrize("columns", [1, 2, 3, 4])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
 from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain, width
-from agentcli.frontends.terminal.text.wrapping import WordWrap, wrapped
+from agentcli.frontends.terminal.text.wrapping import wrap_line, wrapped
 from tests.properties import examples
 
 
@@ -82,11 +82,7 @@ def test_a_list_of_names_hangs_from_its_second_column() -> None:
 def test_nothing_is_lost_and_no_row_that_begins_with_a_fitting_word_is_too_long(
     text: list[Fragment], columns: int
 ) -> None:
-    out: list[Fragment] = []
-    wrap = WordWrap(lambda roles, part: out.append((roles, part)), lambda: columns)
-    for roles, part in text:
-        wrap.add(roles, part)
-    wrap.flush()
+    out = wrap_line(text, columns)
     shown = plain(out)
     assert "".join(shown.split()) == "".join(plain(text).split())
     for row in shown.split("\n"):
