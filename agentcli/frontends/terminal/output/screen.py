@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any
 
 from msgspec import Struct
@@ -26,6 +26,7 @@ from agentcli.frontends.terminal.text.fragments import (
     Row,
     advance,
     is_unsure,
+    lines_of,
     merged,
     plain,
     row_width,
@@ -185,8 +186,9 @@ class Screen(Renderer):
     # Drawing
 
     def _show(self, rows: list[Row], cursor: tuple[int, int]) -> None:
+        lines = self._leave_rows(self._transcript.take_lines())
         before = len(self._rows)
-        if lines := self._transcript.take_lines():
+        if lines:
             begun = rows_of(lines, self._size.columns)
             room = self._size.rows - before - 1
             # A region that shrinks as text comes stays at its place only when both happen in one go.
@@ -199,6 +201,19 @@ class Screen(Renderer):
         if self.synchronizes and (lines or len(out) > 8):
             out = [f"\x1b[?{SYNCHRONIZED}h", *out, f"\x1b[?{SYNCHRONIZED}l"]
         self._write(out)
+
+    def _leave_rows(self, lines: list[Fragment]) -> list[Fragment]:
+        """Leave the region's first rows to the transcript where they show the next lines; gives the other lines."""
+        if not lines or not self._rows:
+            return lines
+        wanted = lines_of(lines)
+        both = zip(wanted, self._rows[: self._row], strict=False)
+        same = takewhile(lambda pair: merged(pair[0]) == merged(pair[1]) and not _unsure(pair[0]), both)
+        if not (count := sum(1 for _ in same)):
+            return lines
+        self._rows = self._rows[count:]
+        self._row -= count
+        return [part for line in wanted[count:] for part in (*line, ("", "\n"))]
 
     def _insert(self, lines: list[Fragment], begun: int) -> list[str]:
         """Lines above the region, which is moved down by the rows that they take."""
@@ -226,6 +241,11 @@ class Screen(Renderer):
         if len(rows) > len(before) > 0:
             out += [down(len(before) - 1 - at), "\n" * (len(rows) - len(before))]
             at, column = len(rows) - 1, 0
+            pairs = zip(reversed(rows), reversed(before), strict=False)
+            if below := sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)):  # these rows only move down
+                grown, at = len(rows) - len(before), len(before) - below
+                out += [up(below + grown - 1), f"\x1b[{grown}L"]
+                before = [*before[:at], *([] for _ in range(grown)), *before[at:]]
         for number, row in enumerate(rows):
             old = before[number] if number < len(before) else []
             if row == old and before:

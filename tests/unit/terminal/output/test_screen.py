@@ -376,14 +376,17 @@ def regions(draw: st.DrawFn) -> Callable[[int, int], Frame]:
     return frame
 
 
-STEPS = st.lists(st.one_of(FRAGMENTS, regions(), st.none()), max_size=16)
+STEPS = st.lists(st.one_of(FRAGMENTS, regions(), st.none(), st.integers(1, 5)), max_size=16)
 SIZES = st.tuples(st.one_of(st.integers(1, 12), st.integers(1, 300)), st.one_of(st.integers(2, 8), st.integers(2, 60)))
 
 
 def play(stage: Stage, steps: Sequence[Any], *, shows: bool = True) -> None:
-    """Fragments are printed, a function becomes the region, None shows a frame."""
+    """Fragments are printed, a function becomes the region, of which a number prints rows, None shows a frame."""
     for step in steps:
-        if callable(step):
+        if isinstance(step, int):
+            rows = stage.frame(stage.columns, stage.rows).rows[:step]
+            stage.print(*(part for row in rows for part in (*row, ("", "\n"))))
+        elif callable(step):
             stage.frame = step
         elif step is None:
             stage.show()
@@ -617,6 +620,15 @@ def test_typing_a_letter_writes_that_letter() -> None:
     stage.show()
     stage.frame = lambda columns, most: Frame([[("prompt", "› "), ("", "ab")]], (0, 4))
     assert stage.show() == "b\x1b[5G"
+
+
+def test_rows_that_are_printed_where_they_stand_are_not_written_again() -> None:
+    stage = Stage(frame=lambda columns, most: Frame([[("bold", "one")], [("", "two")], [("", "> ")]], (2, 2)))
+    stage.show()
+    stage.print(("bold", "one"), "\ntwo\n")
+    stage.frame = lambda columns, most: Frame([[("", "> ")]], (0, 2))
+    assert stage.show() == ""
+    check(stage)
 
 
 @pytest.mark.parametrize(
