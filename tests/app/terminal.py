@@ -93,12 +93,16 @@ class Terminal:
             self._read()
         return self.text()
 
-    def leave(self) -> None:
-        """Press Ctrl-D once the turn has ended: while one runs, the key only says how to interrupt it."""
+    def rest(self) -> None:
+        """Read until the turn has ended: some keys do something else while one runs."""
         deadline = time.monotonic() + PATIENCE_S
         while self.screen.title.endswith("working"):
             assert time.monotonic() < deadline, "the turn does not end"
             self._read()
+
+    def leave(self) -> None:
+        """Press Ctrl-D once the turn has ended."""
+        self.rest()
         self.type("\x04")
 
     def _read(self) -> None:

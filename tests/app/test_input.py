@@ -52,6 +52,7 @@ def test_a_prompt_taken_back_while_another_is_typed_waits_in_the_history(open_te
     terminal.type("another")
     terminal.see("Up in the empty input brings it back")
     terminal.see(r"\n› another\n")
+    terminal.rest()
     terminal.type("\x03" + UP + UP)
     terminal.see(r"\n› the first thought\n")
 
@@ -74,6 +75,7 @@ def test_up_shows_a_paste_as_it_was_typed_and_sends_the_whole(open_terminal: Ope
     first.see(r"› see \[Pasted #1 \+120 lines\] there")
     first.type("\r")
     first.see("\none\n")
+    first.rest()
     first.type(UP)
     first.see(r"(?s)\none\n.*› see \[Pasted #1 \+120 lines\] there")
     first.type("\r")
@@ -101,6 +103,7 @@ def test_up_begins_at_the_newest_wherever_it_was_before(open_terminal: Open) -> 
         terminal.see(f"\nanswer {number}\n")
     terminal.type("never sent")
     terminal.see("› never sent")
+    terminal.rest()
     terminal.type("\x03" + UP)
     terminal.see(r"\n› never sent\n")
     terminal.type(UP + UP)
@@ -407,6 +410,7 @@ def test_words_for_an_approval_are_text_and_leave_the_prompt_alone(open_terminal
     screen = terminal.see("as you wish")
     assert "Image" not in screen
     assert "pasted line 119" in screen
+    terminal.rest()
     terminal.type(UP)
     terminal.see(r"as you wish(?s:.*)\n› change it\n")
 

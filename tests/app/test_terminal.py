@@ -452,6 +452,7 @@ def test_history_is_kept_for_the_project_and_can_be_searched(open_terminal: Open
     for text, answer in (("find the parser", "one"), ("write tests", "two")):
         second.type(f"{text}\r")
         second.see(f"\n{answer}\n")
+        second.rest()
     second.leave()
     assert second.exit_code() == 0
     third = open_terminal([{"text": "x"}])
