@@ -1,5 +1,4 @@
-"""The shared server of the local model: one for every user of it, gone with the last of them, and real tool
-calls.
+"""Replies of the local model through its server, with real tool calls.
 
 Needs the weights: AGENTCLI_TEST_GGUF names the pinned model's .gguf file.
 """
@@ -10,10 +9,6 @@ import asyncio
 import http.client
 import json
 import os
-import shutil
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -22,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from agentcli.llm.local_server.server import LocalServer, acquire, running_servers, stop_servers
+from agentcli.llm.local_server.server import LocalServer, acquire
 
 GGUF = os.environ.get("AGENTCLI_TEST_GGUF", "")
 
@@ -65,72 +60,12 @@ SYSTEM = {
     "content": "You are a coding assistant in the user's project folder. Answer shortly.",
 }
 
-USER_PROGRAM = """
-import asyncio, sys, time
-from pathlib import Path
-from agentcli.llm.local_server.server import acquire
-
-model, state, context = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-server = asyncio.run(acquire(model_path=model, state_folder=state, context=context))
-print(server.pid, server.base_url, flush=True)
-time.sleep(600)
-"""
-
-
-class User(NamedTuple):
-    """Another program that uses the server, and the server's pid and address as it was told them."""
-
-    process: subprocess.Popen[str]
-    server: str
-
-
-def start_user(state: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", USER_PROGRAM, GGUF, str(state), str(CONTEXT)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-
-def started(process: subprocess.Popen[str]) -> User:
-    assert process.stdout is not None
-    return User(process, process.stdout.readline().strip())
-
-
-def kill(user: User) -> None:
-    user.process.kill()
-    user.process.wait()
-    if user.process.stdout is not None:
-        user.process.stdout.close()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-def ends_within(pid: int, seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not is_alive(pid):
-            return True
-        time.sleep(0.05)
-    return False
-
-
-def notices_its_end(server: LocalServer) -> bool:
-    deadline = time.monotonic() + 5
-    while server.is_running and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not server.is_running
-
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServer]:
     held = asyncio.run(acquire(model_path=Path(GGUF), state_folder=tmp_path_factory.mktemp("state"), context=CONTEXT))
     yield held
     held.release()
-    assert ends_within(held.pid, 5)
 
 
 class Reply(NamedTuple):
@@ -176,134 +111,17 @@ def ask(server: LocalServer, messages: list[Any], *, tools: list[Any] | None = N
 
 
 def connect(server: LocalServer) -> http.client.HTTPConnection:
-    return http.client.HTTPConnection("127.0.0.1", int(server.base_url.split(":")[2].split("/")[0]), timeout=120)
+    return http.client.HTTPConnection("127.0.0.1", server.info.port, timeout=120)
 
 
 def headers(server: LocalServer) -> dict[str, str]:
     return {"Authorization": f"Bearer {server.api_key}", "Content-Type": "application/json"}
 
 
-def test_two_programs_that_start_at_once_share_one_server_and_it_ends_when_both_were_killed(
-    tmp_path: Path,
-) -> None:
-    starting = [start_user(tmp_path), start_user(tmp_path)]
-    first, second = map(started, starting)
-    try:
-        assert first.server
-        assert first.server == second.server
-        pid = int(first.server.split()[0])
-        kill(first)
-        assert not ends_within(pid, 1), "one user is left"
-        kill(second)
-        assert ends_within(pid, 5)
-        assert [*tmp_path.rglob("*.json"), *tmp_path.rglob("*.sock")] == []
-    finally:
-        for user in (first, second):
-            kill(user)
-
-
-def test_a_server_that_was_killed_is_replaced_and_its_user_can_tell(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        dead = await acquire(model_path=Path(GGUF), state_folder=tmp_path, context=CONTEXT)
-        os.kill(dead.pid, signal.SIGKILL)
-        assert notices_its_end(dead)
-        waits: list[str] = []
-        fresh = await acquire(model_path=Path(GGUF), state_folder=tmp_path, context=CONTEXT, on_wait=waits.append)
-        assert fresh.is_running
-        assert fresh.pid != dead.pid
-        assert len(waits) == 1
-        os.kill(fresh.pid, signal.SIGTERM)
-        assert ends_within(fresh.pid, 5)
-
-    asyncio.run(scenario())
-    assert not list(tmp_path.rglob("*.json")), "a terminated server leaves no record"
-
-
-def test_a_server_lingers_for_the_next_user(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        first = await acquire(model_path=Path(GGUF), state_folder=tmp_path, context=CONTEXT, linger_s=3)
-        first.release()
-        first.release()
-        assert not first.is_running
-        await asyncio.sleep(0.5)
-        second = await acquire(model_path=Path(GGUF), state_folder=tmp_path, context=CONTEXT)
-        assert second.pid == first.pid
-        second.release()
-        assert await asyncio.to_thread(ends_within, second.pid, 8)
-
-    asyncio.run(scenario())
-
-
-def test_a_server_that_lingers_ends_when_told_so(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        first = await acquire(model_path=Path(GGUF), state_folder=tmp_path, context=CONTEXT, linger_s=60)
-        (running,) = await running_servers(tmp_path)
-        assert (running.pid, running.context, running.linger_s) == (first.pid, CONTEXT, 60)
-        first.release()
-        assert await stop_servers(tmp_path) == 1
-        assert ends_within(first.pid, 5)
-        assert await running_servers(tmp_path) == []
-        assert await stop_servers(tmp_path) == 0
-
-    asyncio.run(scenario())
-
-
-def test_one_that_only_lingers_gives_way_to_another_and_one_in_use_does_not(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        unused = await acquire(model_path=Path(GGUF), state_folder=tmp_path, context=CONTEXT, linger_s=60)
-        unused.release()
-        used = await acquire(model_path=Path(GGUF), state_folder=tmp_path, context=CONTEXT // 2, linger_s=60)
-        assert ends_within(unused.pid, 5)
-        other = await acquire(model_path=Path(GGUF), state_folder=tmp_path, context=CONTEXT)
-        assert used.is_running
-        used.release()
-        other.release()
-        assert await stop_servers(tmp_path) >= 1
-
-    asyncio.run(scenario())
-
-
-def test_a_server_ends_when_its_model_file_is_another_one(tmp_path: Path) -> None:
-    copied = tmp_path / "copied.gguf"
-    shutil.copyfile(GGUF, copied)
-
-    async def scenario() -> None:
-        first = await acquire(model_path=copied, state_folder=tmp_path, context=CONTEXT, linger_s=60)
-        first.release()
-        copied.unlink()
-        assert await asyncio.to_thread(ends_within, first.pid, 10)
-        shutil.copyfile(GGUF, copied)
-        second = await acquire(model_path=copied, state_folder=tmp_path, context=CONTEXT, linger_s=60)
-        copied.touch()
-        third = await acquire(model_path=copied, state_folder=tmp_path, context=CONTEXT)
-        assert third.pid != second.pid
-        assert ends_within(second.pid, 5)
-        third.release()
-
-    asyncio.run(scenario())
-
-
-def test_a_start_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        starting = asyncio.ensure_future(acquire(model_path=Path(GGUF), state_folder=tmp_path, context=CONTEXT))
-        await asyncio.sleep(0.8)
-        starting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await starting
-
-    asyncio.run(scenario())
-    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
-    assert str(tmp_path) not in listed
-
-
-def test_the_server_and_its_record_are_for_this_user_only(server: LocalServer, tmp_path: Path) -> None:
+def test_a_request_without_the_key_is_refused(server: LocalServer) -> None:
     connection = connect(server)
     connection.request("POST", "/v1/chat/completions", "{}", {"Content-Type": "application/json"})
     assert connection.getresponse().status == 401
-    arguments = Path(f"/proc/{server.pid}/cmdline").read_bytes().decode().split("\0")
-    assert server.api_key not in arguments, "other users can read a process's arguments"
-    for option in ("--record", "--control"):
-        assert Path(arguments[arguments.index(option) + 1]).stat().st_mode & 0o077 == 0
 
 
 def test_a_tool_call_comes_back_as_a_real_call_and_its_result_as_an_answer(server: LocalServer) -> None:

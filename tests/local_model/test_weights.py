@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import hashlib
 import sys
-import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -46,12 +45,8 @@ def make_wheel(folder: Path, number: int, part: bytes) -> None:
 def made_up_model(*, size: int = len(WHOLE), sha256: str | None = None) -> PinnedModel:
     return PinnedModel(
         name="madeup",
-        title="Made up",
-        file_name="madeup.gguf",
         size=size,
         sha256=sha256 or hashlib.sha256(WHOLE).hexdigest(),
-        licence="Apache-2.0",
-        publisher_note="",
         requirements=("madeup-part1==1.0", "madeup-part2==1.0"),
     )
 
@@ -200,23 +195,3 @@ def test_the_pinned_model_names_every_part_with_an_exact_version() -> None:
     assert len(PINNED.requirements) == 22
     assert all(requirement.endswith("==0.2.0") for requirement in PINNED.requirements)
     assert len(bytes.fromhex(PINNED.sha256)) == 32
-
-
-def test_folders_may_vanish_while_a_download_is_measured(tmp_path: Path) -> None:
-    def come_and_go() -> None:
-        while not is_measured.is_set():
-            for number in range(30):
-                (tmp_path / f"pip-{number}/inner").mkdir(parents=True)
-            for number in range(30):
-                (tmp_path / f"pip-{number}/inner").rmdir()
-                (tmp_path / f"pip-{number}").rmdir()
-
-    (tmp_path / "part").write_bytes(b"x" * 100)
-    is_measured = threading.Event()
-    pip = threading.Thread(target=come_and_go)
-    pip.start()
-    try:
-        assert {weights._folder_size(tmp_path) for _ in range(500)} == {100}
-    finally:
-        is_measured.set()
-        pip.join()
