@@ -130,7 +130,7 @@ class Connections:
             stream = await client.connect(*origin[1:], timeout=CONNECT_TIMEOUT_S)
         except ProxyTimeoutError as error:
             raise self._silent_proxy(proxy) from error
-        except (ProxyError, EOFError, ValueError) as error:
+        except (ProxyError, EOFError, ValueError, ConnectionResetError, BrokenPipeError) as error:
             if getattr(error, "error_code", None) is None:
                 raise broken_connection(self._where, error) from error
             raise ConnectionFailed(f"{self._where} could not be reached: {error}.") from error

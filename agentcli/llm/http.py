@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NoReturn, Protocol
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
+from agentcli.errors import UserError
 from agentcli.llm.addresses import basic_auth, is_address, is_header_name, origin_of, proxy_for
 from agentcli.llm.connection import Connections, host_header
 from agentcli.llm.errors import (
@@ -28,10 +29,12 @@ from agentcli.llm.refusals import (
     retry_after_seconds,
     seconds_until_reset,
 )
+from agentcli.settings.keys import Key
 from agentcli.version import __version__
 
 MAX_ERROR_BODY = 64 * 1024  # bytes of a refusal that are read for its message
 MAX_REDIRECTS = 5
+UNAUTHORIZED = 401
 
 
 class HttpResponse(Protocol):
@@ -53,9 +56,13 @@ class HttpResponse(Protocol):
 
 
 class Carrier(ABC):
-    """Carries requests to one service. Every failure is a `ProviderError` that shows no key."""
+    """Carries requests to one service. Every failure is a `ProviderError` that shows no key.
+
+    A request that is refused for a key which a command gave goes out again, once, with a new one.
+    """
 
     shown_url: str
+    key: Key = ""
 
     def stream(self, path: str, body: dict[str, Any]) -> AbstractAsyncContextManager[HttpResponse]:
         """POST `body` as JSON; the response once its status is known to be good.
@@ -78,9 +85,27 @@ class Carrier(ABC):
             except ValueError as error:
                 raise not_a_reply(response, content) from error
 
+    @asynccontextmanager
+    async def _answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[HttpResponse]:
+        key, is_answered = await _current(self.key), False
+        try:
+            async with self._sent(method, path, body, key) as response:
+                is_answered = True
+                yield response
+                return
+        except AuthError as error:
+            if is_answered or error.status != UNAUTHORIZED or isinstance(self.key, str):
+                raise
+            self.key.forget()
+            refused, key = key, await _current(self.key)
+            if key == refused:
+                raise
+        async with self._sent(method, path, body, key) as response:
+            yield response
+
     @abstractmethod
-    def _answered(
-        self, method: str, path: str, body: dict[str, Any] | None
+    def _sent(
+        self, method: str, path: str, body: dict[str, Any] | None, key: str
     ) -> AbstractAsyncContextManager[HttpResponse]:
         """The response to a request, its status good and its body not yet read."""
 
@@ -88,35 +113,56 @@ class Carrier(ABC):
     async def aclose(self) -> None: ...
 
 
+async def _current(key: Key) -> str:
+    if isinstance(key, str):
+        return key
+    try:
+        return await key.key()
+    except UserError as error:
+        raise AuthError(str(error)) from error
+
+
 class HttpClient(Carrier):
     """Requests to one server. `read_timeout` is the longest silence in seconds that is waited through.
 
-    Raises `ConfigError` for a proxy variable that cannot be used. Redirects are followed on the same host only, with
-    the same method and body: elsewhere the key would be given away.
+    The key goes in `key_header`: in `authorization` as a bearer token. Raises `ConfigError` for a proxy variable that
+    cannot be used. Redirects are followed on the same host only, with the same method and body: elsewhere the key would
+    be given away.
     """
 
-    def __init__(self, base_url: str, headers: Mapping[str, str], *, read_timeout: float = 600.0) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        headers: Mapping[str, str],
+        *,
+        key: Key = "",
+        key_header: str = "authorization",
+        read_timeout: float = 600.0,
+    ) -> None:
+        self.key, self._key_header = key, key_header.lower()
         self.base_url = base_url.rstrip("/")
         self.shown_url = shown(self.base_url)
         self._headers = {name.lower(): value.strip() for name, value in headers.items()}
-        self._masked = mask_of(self._headers, self.base_url)
         self._proxy = proxy_for(self.base_url)
         self._connections = Connections(self.shown_url, self._proxy, read_timeout=read_timeout)
 
     @asynccontextmanager
-    async def _answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[HttpResponse]:
-        is_answered = False
+    async def _sent(self, method: str, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[HttpResponse]:
+        headers, is_answered = dict(self._headers), False
+        if key:
+            headers[self._key_header] = (f"Bearer {key}" if self._key_header == "authorization" else key).strip()
+        masked = mask_of(headers, self.base_url)
         try:
-            check_sendable(self.base_url, self._headers)
+            check_sendable(self.base_url, headers)
             address, mark, query = self.base_url.partition("?")  # Azure's has its version there
             url = urlsplit(f"{address.rstrip('/')}{path}{mark}{query}")
             content = b"" if body is None else encode_json(body)
-            own = self._headers | _login_in(url)
+            own = headers | _login_in(url)
             for _ in range(MAX_REDIRECTS + 1):
                 sent = self._default_headers(url, content, method) | own
                 async with self._connections.answered(method, url, sent, content) as response:
                     if (target := redirect_of(response)) is None:
-                        response.masked = self._masked
+                        response.masked = masked
                         if response.status >= 400:
                             raise_for_refusal(response, await read_start(response))
                         is_answered = True
@@ -127,7 +173,7 @@ class HttpClient(Carrier):
                 f"{self.shown_url} redirects in a loop; the last address was {shown(url)}. Is the base_url right?"
             )
         except ProviderError as error:
-            note_request(error, self._masked, body, is_answered=is_answered)
+            note_request(error, masked, body, is_answered=is_answered)
             raise
 
     def _default_headers(self, url: SplitResult, content: bytes, method: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcli.errors import UserError
 from agentcli.llm.addresses import proxy_for
@@ -32,6 +33,7 @@ from agentcli.llm.http import (
     shown,
 )
 from agentcli.llm.json_text import decode_json, encode_json
+from agentcli.settings.keys import Key
 
 if TYPE_CHECKING:
     import httpx2
@@ -59,8 +61,8 @@ class Service(Struct, frozen=True):
 
     platform: Literal["anthropic", "bedrock", "vertex", "foundry"]
     base_url: str = ""
-    api_key: str = ""
-    auth_token: str = ""
+    api_key: Key = ""
+    auth_token: Key = ""
     region: str = ""
     project: str = ""
     resource: str = ""
@@ -73,23 +75,25 @@ class SdkClient(Carrier):
     def __init__(self, service: Service, *, read_timeout: float) -> None:
         self.shown_url = shown(service.base_url) or service.platform
         self._service, self._read_timeout = service, read_timeout
-        key = {"key": service.api_key, "token": service.auth_token}
-        self._sent = {**service.headers, **{name: value for name, value in key.items() if value}}
+        self.key = service.api_key or service.auth_token
         self._opening = asyncio.Lock()
-        self._client: Any = None
+        self._clients: dict[str, Any] = {}  # by key: requests may still run on those of earlier ones
 
     @asynccontextmanager
-    async def _answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[HttpResponse]:
-        is_answered, masked = False, mask_of(self._sent, self._service.base_url)
+    async def _sent(self, method: str, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[HttpResponse]:
+        service = replace(self._service, **{"api_key" if self._service.api_key else "auth_token": key})
+        credentials = {"key": service.api_key, "token": service.auth_token}
+        headers = {**service.headers, **{name: str(value) for name, value in credentials.items() if value}}
+        is_answered, masked = False, mask_of(headers, service.base_url)
         try:
             async with self._opening:
-                if self._client is None:
-                    check_sendable(self._service.base_url or "https://named.by.sdk", self._sent)
+                if key not in self._clients:
+                    check_sendable(service.base_url or "https://named.by.sdk", headers)
                     try:
-                        self._client = await asyncio.to_thread(self._open)
+                        self._clients[key] = await asyncio.to_thread(self._open, service)
                     except UserError as error:
                         raise BadRequest(str(error)) from error
-            response = await self._send(method, path, body)
+            response = await self._send(self._clients[key], method, path, body)
             try:
                 is_answered, masked = True, response.masked
                 yield response
@@ -99,7 +103,7 @@ class SdkClient(Carrier):
             note_request(error, masked, body, is_answered=is_answered)
             raise
 
-    def _open(self) -> Any:
+    def _open(self, service: Service) -> Any:
         """The SDK's client, with our own proxies and certificates. Raises `ProviderError` and `ConfigError`."""
         collects = gc.isenabled()
         gc.disable()  # the collector takes a fifth of the import, and stalls other threads the longest
@@ -119,7 +123,7 @@ class SdkClient(Carrier):
             "follow_redirects": False,  # the key would go along
         }
         try:
-            client = _client(self._service, httpx2.AsyncClient(**common))
+            client = _client(service, httpx2.AsyncClient(**common))
         except Exception as error:
             if isinstance(error, ValueError) or _is_vendor_error(error):
                 raise self._no_credentials(error) from error
@@ -132,17 +136,17 @@ class SdkClient(Carrier):
             self.shown_url += f" (through the proxy {proxy.url})"
         return client
 
-    async def _send(self, method: str, path: str, body: dict[str, Any] | None) -> _Response:
+    async def _send(self, client: Any, method: str, path: str, body: dict[str, Any] | None) -> _Response:
         """The response once its status is known to be good. Raises `ProviderError`."""
         import anthropic
         import httpx2
 
         try:
             if method == "GET":
-                answer = await self._client.get(path, cast_to=httpx2.Response, stream=True)
+                answer = await client.get(path, cast_to=httpx2.Response, stream=True)
             else:
                 sent = decode_json(encode_json(body))  # without lone surrogates, which the SDK cannot write
-                answer = await self._client.post(path, cast_to=httpx2.Response, body=sent, stream=True)
+                answer = await client.post(path, cast_to=httpx2.Response, body=sent, stream=True)
             return _Response(answer, self._failure)
         except anthropic.APIStatusError as error:
             raise self._refusal(_Response(error.response, self._failure), body) from error
@@ -188,8 +192,8 @@ class SdkClient(Carrier):
         return AuthError(f"No way into {platform}: {said}. {_REMEDIES[platform]}")
 
     async def aclose(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
+        clients, self._clients = self._clients, {}
+        for client in clients.values():
             await client.close()
 
 
@@ -204,25 +208,27 @@ def _client(service: Service, http: httpx2.AsyncClient) -> Any:
         "max_retries": 0,  # retries are ours
         "open_telemetry": False,
     }
-    key = service.api_key or None
+    key: Any = service.api_key or None
+    token: Any = service.auth_token or None
     match service.platform:
         case "bedrock":
             return anthropic.AsyncAnthropicBedrock(api_key=key, aws_region=service.region or None, **common)
         case "vertex":
-            google: Any = None if service.auth_token else _GoogleToken()
+            google: Any = None if token else _GoogleToken()
             return anthropic.AsyncAnthropicVertex(
                 region=service.region,
                 project_id=service.project or (google.project if google else "") or anthropic.not_given,
-                access_token=service.auth_token or None,
+                access_token=token,
                 credentials=google,
                 **common,
             )
         case "foundry":
-            token = None if key else _azure_token(service.auth_token)
             place = common if service.base_url else common | {"resource": service.resource}
-            return anthropic.AsyncAnthropicFoundry(api_key=key, azure_ad_token_provider=token, **place)
+            return anthropic.AsyncAnthropicFoundry(
+                api_key=key, azure_ad_token_provider=None if key else _azure_token(token), **place
+            )
         case _:
-            return anthropic.AsyncAnthropic(api_key=key, auth_token=None if key else service.auth_token, **common)
+            return anthropic.AsyncAnthropic(api_key=key, auth_token=None if key else token, **common)
 
 
 class _GoogleToken:
@@ -248,7 +254,7 @@ class _GoogleToken:
         self._credentials.refresh(Request(self._session))  # type: ignore[no-untyped-call]
 
 
-def _azure_token(token: str) -> Callable[[], Any]:
+def _azure_token(token: str | None) -> Callable[[], Any]:
     """A function that gives the bearer token of each request: `token`, or one of Azure's own sign-in."""
     if token:
         return lambda: token

@@ -1,26 +1,20 @@
-"""Streams the reply to one request: a loop for every provider, and the requests of the APIs that several share."""
+"""Streams the reply to one request: the loop of every provider."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from agentcli.llm.errors import ContextOverflow, ProviderError, ServerError
 from agentcli.llm.event_streams import LONGEST_LINE, Parser, ServerSentEvent, SseParser
 from agentcli.llm.http import MAX_ERROR_BODY, Carrier, HttpResponse, not_a_reply, read_start, shown
 from agentcli.llm.json_text import JsonItems, decode_json
 from agentcli.llm.messages import Message
-from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Done, Request, StreamEvent, TokenCount
+from agentcli.llm.provider import Done, Request, StreamEvent
 from agentcli.llm.refusals import error_in_json, error_told
-from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.deltas import read
 
-if TYPE_CHECKING:
-    from agentcli.llm.wire.openai_request import Quirks
-
-MESSAGES = "/v1/messages"
 MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 400 bytes, also one that shows nothing
 MAX_DRAIN_S = 0.25
 MANY_MESSAGES = 300  # with fewer, going to a thread and back costs more than building the request
@@ -147,52 +141,3 @@ async def _drain(pieces: AsyncIterator[Any]) -> None:
                 pass
     except (TimeoutError, ProviderError):
         pass
-
-
-def stream_messages(carrier: Carrier, request: Request, info: ModelInfo) -> AsyncGenerator[StreamEvent, None]:
-    """One request to Anthropic's Messages API."""
-    from agentcli.llm.wire.anthropic_reply import ReplyReader
-    from agentcli.llm.wire.anthropic_request import to_body
-
-    reader = ReplyReader(info.id, ids=CallIds(request.messages))
-    return stream_reply(carrier, MESSAGES, request, build=lambda: to_body(request, info), reader=reader)
-
-
-async def count_messages(carrier: Carrier, request: Request, info: ModelInfo) -> TokenCount:
-    """The own count of a service that speaks the Messages API. Raises `ProviderError`."""
-    from agentcli.llm.wire.anthropic_request import to_body
-
-    body = to_body(request, info)
-    del body["max_tokens"], body["stream"]
-    counted = await carrier.post_json(f"{MESSAGES}/count_tokens", body)
-    tokens = counted.get("input_tokens") if isinstance(counted, dict) else None
-    if not isinstance(tokens, int):
-        raise ServerError(f"{carrier.shown_url} gave no token count: is the base_url right?")
-    return TokenCount(tokens, exact=True)
-
-
-def stream_openai(
-    carrier: Carrier, request: Request, *, info: ModelInfo, provider: str, quirks: Quirks
-) -> AsyncGenerator[StreamEvent, None]:
-    """One request to a server that speaks Chat Completions, or OpenAI's Responses API."""
-    ids, tools = CallIds(request.messages), frozenset(tool.name for tool in request.tools)
-    reader: EventReader
-    if (info.api or quirks.api) == "responses":
-        from agentcli.llm.wire import responses_reply, responses_request
-
-        path, whole, to_body = "/responses", "output", responses_request.to_body
-        reader = responses_reply.ReplyReader(info.id, provider, ids=ids)
-    else:
-        from agentcli.llm.wire import openai_reply, openai_request
-
-        path, whole, to_body = "/chat/completions", "choices", openai_request.to_body
-        reader = openai_reply.ReplyReader(info.id, provider, quirks=quirks, tool_names=tools, ids=ids)
-    return stream_reply(
-        carrier,
-        path,
-        request,
-        build=lambda: to_body(request, info, quirks, provider),
-        reader=reader,
-        whole=whole,
-        window=info.window if info.is_known else 0,
-    )

@@ -16,8 +16,7 @@ from agentcli.llm.addresses import is_address, ollama_address
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.catalog import PROVIDERS, preset_rows, provider_names
-from agentcli.llm.renewed_key import RenewedKeyProvider
-from agentcli.settings.keys import KeyHelper
+from agentcli.settings.keys import Key, KeyHelper
 from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home, home_of
 from agentcli.settings.structs import ServerSettings
@@ -177,10 +176,10 @@ class ProviderMaker:
     def make(self, info: ModelInfo) -> Provider:
         """The provider of a model. Raises `UsageError` or `ConfigError`."""
         if (helper := self._keys.helper(info.provider)) is not None:
-            return RenewedKeyProvider(helper, lambda key: self._make(info, key, ""))
+            return self._make(info, helper, "")
         return self._make(info, *self._keys.key(info.provider))
 
-    def _make(self, info: ModelInfo, key: str, token: str) -> Provider:
+    def _make(self, info: ModelInfo, key: Key, token: Key) -> Provider:
         provider, settings = info.provider, self._config.settings
         server = settings.providers.get(provider, ServerSettings())
         timeout = settings.provider.read_timeout
@@ -239,7 +238,7 @@ class ProviderMaker:
         )
         return LocalProvider(info, start=start, read_timeout=settings.provider.read_timeout)
 
-    def _cloud(self, info: ModelInfo, server: ServerSettings, key: str, token: str) -> Provider:
+    def _cloud(self, info: ModelInfo, server: ServerSettings, key: Key, token: Key) -> Provider:
         """Raises `UsageError` where something is missing that the cloud's own tools do not know either."""
         platform: Any
         platform, of = info.provider, self._config.environment.get
@@ -269,7 +268,7 @@ class ProviderMaker:
                         "foundry needs the name of your resource: set ANTHROPIC_FOUNDRY_RESOURCE, or "
                         "ANTHROPIC_FOUNDRY_BASE_URL."
                     )
-        from agentcli.llm.providers.clouds import CloudProvider
+        from agentcli.llm.providers.anthropic import CloudProvider
         from agentcli.llm.sdk_client import Service
 
         service = Service(
@@ -277,7 +276,7 @@ class ProviderMaker:
         )
         return CloudProvider(info, service=service, read_timeout=self._config.settings.provider.read_timeout)
 
-    def _compatible(self, info: ModelInfo, server: ServerSettings, key: str) -> Provider:
+    def _compatible(self, info: ModelInfo, server: ServerSettings, key: Key) -> Provider:
         from agentcli.llm.providers.openai_compat import OpenAICompatProvider, presets
 
         rows, provider = presets(), info.provider
@@ -368,7 +367,7 @@ def provider_class(kind: str) -> type[Provider]:
 
             return ScriptedProvider
         case "bedrock" | "vertex" | "foundry":
-            from agentcli.llm.providers.clouds import CloudProvider
+            from agentcli.llm.providers.anthropic import CloudProvider
 
             return CloudProvider
         case _:

@@ -203,6 +203,9 @@ class KeyHelper:
         return sendable_key(key, self._error)
 
 
+Key = str | KeyHelper  # a key, or the command that has it
+
+
 def split_command(command: str, error: Callable[[str], ConfigError]) -> list[str]:
     """Its words, as a shell would part them. Raises the `error`."""
     try:

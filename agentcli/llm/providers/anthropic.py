@@ -1,26 +1,59 @@
-"""Anthropic's Messages API, spoken by our own lean client, or by Anthropic's where a person wants that."""
+"""Claude by the Messages API: as Anthropic serves it, and as the clouds do (Bedrock, Vertex AI, Microsoft Foundry)."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from agentcli.llm.errors import AuthError
+from agentcli.llm.errors import BadRequest, ServerError
 from agentcli.llm.http import Carrier, HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo, refined
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.providers.base import BaseProvider
-from agentcli.llm.streaming import count_messages, stream_messages
-from agentcli.llm.wire.anthropic_request import media_rules
+from agentcli.llm.streaming import stream_reply
+from agentcli.llm.wire.anthropic_reply import ReplyReader
+from agentcli.llm.wire.anthropic_request import media_rules, to_body
+from agentcli.llm.wire.calls import CallIds
+from agentcli.settings.keys import Key
+
+if TYPE_CHECKING:
+    from agentcli.llm.sdk_client import Service
 
 API_VERSION = "2026-10-21"
 BASE_URL = "https://api.anthropic.com"
+MESSAGES = "/v1/messages"
 
 
-class AnthropicProvider(BaseProvider):
-    """One Claude model. `api_version` is for gateways that know only an older one; `auth_token` goes as Bearer.
+class MessagesProvider(BaseProvider):
+    """One Claude model behind the Messages API."""
+
+    _carrier: Carrier
+
+    @property
+    def media_rules(self) -> MediaRules:
+        return media_rules(self.info)
+
+    def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
+        self._require_key()
+        reader = ReplyReader(self.model, ids=CallIds(request.messages))
+        return stream_reply(self._carrier, MESSAGES, request, build=lambda: to_body(request, self.info), reader=reader)
+
+    async def count_tokens(self, request: Request) -> TokenCount:
+        self._require_key()
+        body = to_body(request, self.info)
+        del body["max_tokens"], body["stream"]
+        counted = await self._carrier.post_json(f"{MESSAGES}/count_tokens", body)
+        tokens = counted.get("input_tokens") if isinstance(counted, dict) else None
+        if not isinstance(tokens, int):
+            raise ServerError(f"{self._carrier.shown_url} gave no token count: is the base_url right?")
+        return TokenCount(tokens, exact=True)
+
+
+class AnthropicProvider(MessagesProvider):
+    """One model of Anthropic's. `api_version` is for gateways that know only an older one; `auth_token` goes as Bearer.
 
     With `uses_sdk` Anthropic's SDK carries the requests.
     """
@@ -30,8 +63,8 @@ class AnthropicProvider(BaseProvider):
         info: ModelInfo,
         *,
         base_url: str = BASE_URL,
-        api_key: str = "",
-        auth_token: str = "",
+        api_key: Key = "",
+        auth_token: Key = "",
         api_version: str = API_VERSION,
         headers: Mapping[str, str] | None = None,
         read_timeout: float = 600.0,
@@ -40,30 +73,20 @@ class AnthropicProvider(BaseProvider):
         # From this version on the API refuses a temperature, whatever the model.
         takes_temperature = info.takes_temperature and api_version < "2026-10-21"
         super().__init__(msgspec.structs.replace(info, takes_temperature=takes_temperature, sends_back="none"))
-        self._has_key = bool(api_key or auth_token)
+        if not (api_key or auth_token):
+            self._missing_key = "No Anthropic key: set ANTHROPIC_API_KEY, or keep one with agentcli login anthropic."
         address = base_url.rstrip("/").removesuffix("/v1")
         sent = {"anthropic-version": api_version, **(headers or {})}
-        self._carrier: Carrier
         if uses_sdk:
-            from agentcli.llm import sdk_client as sdk  # not for those who do without
+            from agentcli.llm.sdk_client import SdkClient, Service  # not for those who do without
 
-            service = sdk.Service("anthropic", address, api_key=api_key, auth_token=auth_token, headers=sent)
-            self._carrier = sdk.SdkClient(service, read_timeout=read_timeout)
+            service = Service("anthropic", address, api_key=api_key, auth_token=auth_token, headers=sent)
+            self._carrier = SdkClient(service, read_timeout=read_timeout)
         else:
-            key = {"x-api-key": api_key} if api_key else {"authorization": f"Bearer {auth_token}"} if auth_token else {}
-            self._carrier = HttpClient(address, sent | key, read_timeout=read_timeout)
-
-    @property
-    def media_rules(self) -> MediaRules:
-        return media_rules(self.info)
-
-    def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        self._require_key()
-        return stream_messages(self._carrier, request, self.info)
-
-    async def count_tokens(self, request: Request) -> TokenCount:
-        self._require_key()
-        return await count_messages(self._carrier, request, self.info)
+            header = "x-api-key" if api_key else "authorization"
+            self._carrier = HttpClient(
+                address, sent, key=api_key or auth_token, key_header=header, read_timeout=read_timeout
+            )
 
     async def _check(self) -> Health:
         self._require_key()
@@ -74,9 +97,25 @@ class AnthropicProvider(BaseProvider):
         self.info = refined(self.info, listed)
         return self._answers()
 
-    def _require_key(self) -> None:
-        if not self._has_key:
-            raise AuthError("No Anthropic key: set ANTHROPIC_API_KEY, or keep one with agentcli login anthropic.")
 
-    async def aclose(self) -> None:
-        await self._carrier.aclose()
+class CloudProvider(MessagesProvider):
+    """One Claude model of one cloud. Anthropic's SDK signs its requests, with the credentials of the cloud's tools."""
+
+    def __init__(self, info: ModelInfo, *, service: Service, read_timeout: float = 600.0) -> None:
+        super().__init__(msgspec.structs.replace(info, takes_temperature=False, sends_back="none"))
+        from agentcli.llm.sdk_client import SdkClient
+
+        self._counts = service.platform != "bedrock"  # there few models do, and none by their usual names
+        self._carrier = SdkClient(service, read_timeout=read_timeout)
+
+    async def count_tokens(self, request: Request) -> TokenCount:
+        return await (super().count_tokens(request) if self._counts else BaseProvider.count_tokens(self, request))
+
+    async def _check(self) -> Health:
+        """Ask with an empty conversation: only a model that may be used finds fault with that. It costs nothing."""
+        try:
+            await self._carrier.post_json(MESSAGES, {"model": self.model, "max_tokens": 1, "messages": []})
+        except BadRequest as error:
+            if type(error) is not BadRequest or error.status != 400 or "messages" not in str(error):
+                raise
+        return self._answers()

@@ -20,7 +20,7 @@ from agentcli.llm.messages import Message, Text, ToolUse
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, complete
 from agentcli.llm.providers.base import BaseProvider
-from agentcli.llm.streaming import stream_openai
+from agentcli.llm.providers.openai_compat import stream_openai
 from agentcli.llm.wire.calls import call_events
 from agentcli.llm.wire.openai_request import Quirks, media_rules
 
@@ -53,7 +53,7 @@ class LocalProvider(BaseProvider):
         self._start = start
         self._read_timeout = read_timeout
         self._server: ModelServer | None = None
-        self._http: HttpClient | None = None
+        self._carrier: HttpClient | None = None
         self._starting = asyncio.Lock()
 
     @property
@@ -62,7 +62,7 @@ class LocalProvider(BaseProvider):
 
     async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         http = await self._connected()
-        async with aclosing(stream_openai(http, request, info=self.info, provider=self.name, quirks=QUIRKS)) as events:
+        async with aclosing(stream_openai(http, request, self.info, QUIRKS)) as events:
             async for event in events:
                 if isinstance(event, Done) and not event.message.tool_uses:
                     for part in _completed(event, request):
@@ -81,24 +81,24 @@ class LocalProvider(BaseProvider):
         async with self._starting:
             if self._server is not None and not self._server.is_running:
                 await self.aclose()
-            if self._http is None:
+            if self._carrier is None:
                 try:
                     self._server = await self._start()
                 except UserError as error:
                     raise BadRequest(str(error)) from error
-                key = {"authorization": f"Bearer {self._server.api_key}"}
-                self._http = HttpClient(self._server.base_url, key, read_timeout=self._read_timeout)
-            return self._http
+                self._carrier = HttpClient(
+                    self._server.base_url, {}, key=self._server.api_key, read_timeout=self._read_timeout
+                )
+            return self._carrier
 
     async def _check(self) -> Health:
         await (await self._connected()).get_json("/models")
         return self._answers()
 
     async def aclose(self) -> None:
-        http, self._http = self._http, None
         server, self._server = self._server, None
-        if http is not None:
-            await http.aclose()
+        await super().aclose()
+        self._carrier = None
         if server is not None:
             server.release()
 

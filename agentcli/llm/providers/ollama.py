@@ -26,6 +26,8 @@ BASE_URL = "http://127.0.0.1:11434"
 class OllamaProvider(BaseProvider):
     """One model on an Ollama server. `num_ctx` is the window asked for, bounded by what the model was made for."""
 
+    _carrier: HttpClient
+
     def __init__(
         self,
         info: ModelInfo,
@@ -38,7 +40,7 @@ class OllamaProvider(BaseProvider):
         super().__init__(msgspec.structs.replace(info, window=num_ctx, max_output=min(info.max_output, num_ctx // 2)))
         self._keep_alive = keep_alive
         self._was_shown = False
-        self._http = HttpClient(ollama_address(base_url), {}, read_timeout=read_timeout)
+        self._carrier = HttpClient(ollama_address(base_url), {}, read_timeout=read_timeout)
 
     @property
     def media_rules(self) -> MediaRules:
@@ -50,7 +52,7 @@ class OllamaProvider(BaseProvider):
         if request.tools and not self.info.takes_tools:
             raise BadRequest(f"{self.model} cannot call tools: choose another model, or give it --tools none.")
         stream = stream_reply(
-            self._http,
+            self._carrier,
             "/api/chat",
             request,
             build=lambda: to_body(request, self.info, num_ctx=self.info.window, keep_alive=self._keep_alive),
@@ -64,16 +66,13 @@ class OllamaProvider(BaseProvider):
 
     async def _learn(self) -> None:
         """Ask what the model can do and how large its window is."""
-        shown = await self._http.post_json("/api/show", {"model": self.model})
+        shown = await self._carrier.post_json("/api/show", {"model": self.model})
         self._was_shown = True
         self.info = learned(self.info, shown if isinstance(shown, dict) else {})
 
     async def _check(self) -> Health:
         await self._learn()
         return self._answers()
-
-    async def aclose(self) -> None:
-        await self._http.aclose()
 
 
 def learned(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:

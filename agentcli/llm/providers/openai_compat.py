@@ -1,4 +1,4 @@
-"""Any server that speaks Chat Completions; what one of them does differently is data (presets.toml)."""
+"""Any server that speaks Chat Completions or OpenAI's Responses API; what one does differently is in presets.toml."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from functools import cache
 
 import msgspec
 
-from agentcli.llm.errors import AuthError, ProviderError
-from agentcli.llm.http import HttpClient
+from agentcli.llm.errors import ProviderError
+from agentcli.llm.http import Carrier, HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.providers.catalog import preset_rows
-from agentcli.llm.streaming import stream_openai
+from agentcli.llm.streaming import EventReader, stream_reply
+from agentcli.llm.wire import openai_reply, openai_request
+from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.openai_request import Quirks, media_rules
+from agentcli.settings.keys import Key
 
 NOT_FOUND = 404
 
@@ -44,61 +47,82 @@ def presets() -> dict[str, Preset]:
 class OpenAICompatProvider(BaseProvider):
     """One model on one server. Token counts are estimates: the protocol has no count."""
 
+    _carrier: HttpClient
+
     def __init__(
         self,
         info: ModelInfo,
         *,
         preset: Preset,
         base_url: str = "",
-        api_key: str = "",
+        api_key: Key = "",
         headers: Mapping[str, str] | None = None,
         read_timeout: float = 600.0,
     ) -> None:
         super().__init__(msgspec.structs.replace(info, sends_back="calls" if preset.quirks.echo_reasoning else "none"))
-        self._quirks = preset.quirks
-        self._has_key = bool(api_key) or not preset.needs_key
-        self._key_env, self._key_path = preset.key_env, preset.key_path
-        sent = dict(headers or {})
-        if api_key:
-            is_bearer = preset.key_header.lower() == "authorization"
-            sent[preset.key_header] = f"Bearer {api_key}" if is_bearer else api_key
-        self._lists_models = preset.lists_models
-        self._http = HttpClient(base_url or preset.base_url, sent, read_timeout=read_timeout)
+        self._preset = preset
+        if preset.needs_key and not api_key:
+            where = f"{preset.key_env}, or keep one with agentcli login {self.name}"
+            where = where if preset.key_env else f"providers.{self.name}.api_key_env"
+            self._missing_key = f"No key for {self.name}: set {where}."
+        self._carrier = HttpClient(
+            base_url or preset.base_url,
+            headers or {},
+            key=api_key,
+            key_header=preset.key_header,
+            read_timeout=read_timeout,
+        )
 
     @property
     def media_rules(self) -> MediaRules:
-        return media_rules(self.info, self._quirks)
+        return media_rules(self.info, self._preset.quirks)
 
     def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self._require_key()
-        return stream_openai(self._http, request, info=self.info, provider=self.name, quirks=self._quirks)
+        return stream_openai(self._carrier, request, self.info, self._preset.quirks)
 
     async def _check(self) -> Health:
         self._require_key()
         try:
-            if self._key_path:
-                await self._http.get_json(self._key_path)
+            if self._preset.key_path:
+                await self._carrier.get_json(self._preset.key_path)
         except ProviderError as error:
             if error.status != NOT_FOUND:  # a gateway in front of it may not have the path
                 raise
         try:
-            listed = await self._http.get_json("/models")
+            listed = await self._carrier.get_json("/models")
         except ProviderError as error:
-            if error.status != NOT_FOUND or self._lists_models:  # an address for one deployment has no list
+            if error.status != NOT_FOUND or self._preset.lists_models:  # an address for one deployment has no list
                 raise
             return Health(True, f"{self.name} answers; whether it takes the key a request will tell")
         rows = listed.get("data") if isinstance(listed, dict) else listed
         found = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
         ids = tuple(str(id).removeprefix("models/") for id in found)  # so Gemini calls them
-        if ids and self.model not in ids and self._lists_models:
+        if ids and self.model not in ids and self._preset.lists_models:
             return Health(False, f"{self.name} has no model {self.model!r}; there is {', '.join(ids[:8])}", ids)
         return Health(True, f"{self.model} answers", ids)
 
-    def _require_key(self) -> None:
-        if not self._has_key:
-            where = f"{self._key_env}, or keep one with agentcli login {self.name}"
-            where = where if self._key_env else f"providers.{self.name}.api_key_env"
-            raise AuthError(f"No key for {self.name}: set {where}.")
 
-    async def aclose(self) -> None:
-        await self._http.aclose()
+def stream_openai(
+    carrier: Carrier, request: Request, info: ModelInfo, quirks: Quirks
+) -> AsyncGenerator[StreamEvent, None]:
+    """Send one request to a server that speaks Chat Completions, or OpenAI's Responses API."""
+    ids, tools = CallIds(request.messages), frozenset(tool.name for tool in request.tools)
+    reader: EventReader
+    if (info.api or quirks.api) == "responses":
+        from agentcli.llm.wire import responses_reply, responses_request
+
+        path, whole, to_body = "/responses", "output", responses_request.to_body
+        reader = responses_reply.ReplyReader(info.id, info.provider, ids=ids)
+    else:
+        path, whole, to_body = "/chat/completions", "choices", openai_request.to_body
+        reader = openai_reply.ReplyReader(info.id, info.provider, quirks=quirks, tool_names=tools, ids=ids)
+    return stream_reply(
+        carrier,
+        path,
+        request,
+        build=lambda: to_body(request, info, quirks, info.provider),
+        reader=reader,
+        whole=whole,
+        window=info.window if info.is_known else 0,
+    )

@@ -125,9 +125,6 @@ class ScriptedProvider(BaseProvider):
     async def _check(self) -> Health:
         return Health(True, f"a script of {len(self._replies)} replies")
 
-    async def aclose(self) -> None:
-        pass
-
 
 def read_script(path: Path) -> list[ScriptedReply]:
     """The replies in a script file. Raises `UserError` naming the line that is wrong."""
