@@ -21,8 +21,7 @@ from urllib.parse import SplitResult, quote
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
 from agentcli.llm.addresses import Origin, Proxy, authority_of, is_header_name, origin_of
-from agentcli.llm.errors import BadRequest, ConnectionFailed, Timeout
-from agentcli.llm.refusals import Mask
+from agentcli.llm.errors import BadRequest, ConnectionFailed, Mask, Timeout
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_IDLE_S = 5.0  # servers close idle connections; a request on one that just closes is lost

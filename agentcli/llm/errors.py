@@ -1,4 +1,4 @@
-"""Why a model request failed.
+"""The errors of model requests, read from a server's refusal: the kind, the words, and how long to wait.
 
 ProviderError
 ├── AuthError            401, 403: the key is missing, wrong or not allowed
@@ -15,12 +15,24 @@ ProviderError
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Container, Mapping
+import time
+from collections.abc import Callable, Container, Mapping
 from typing import Any
 
 from agentcli.errors import AgentcliError
+from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Message
+
+LONGEST_MESSAGE = 500  # characters of a refusal whose form is not known
+_NUMBER = r"\d{1,15}(?:\.\d{1,15})?"
+_DURATION = r"(?:(\d{1,9})h)?(?:(\d{1,9})m)?(?:(\d{1,9}(?:\.\d{1,15})?)s)?"  # 6m0s, as OpenAI writes it
+_FIRST_EPOCH = 1_000_000_000  # seconds; a smaller number is a duration
+_FIRST_EPOCH_MS = 100_000_000_000  # a greater number of seconds would be a time after the year 5000
+_MAX_WAIT_S = 32 * 86_400.0  # the longest limits are those of a month
+
+Mask = Callable[[str], str]
 
 
 class ProviderError(AgentcliError):
@@ -150,3 +162,101 @@ def error_for_status(
     if should_retry is not None:
         error.is_retryable = should_retry
     return error
+
+
+def error_in_body(body: bytes, masked: Mask = str) -> tuple[str, str]:
+    """The message and the code in an error body of any service's shape; plain text is its own message.
+
+    What is too long is cut; it is `masked` before, so that no part of a key is left.
+    """
+    try:
+        data = decode_json(body)
+    except ValueError:
+        text = body.decode(errors="replace").strip()
+        if text.lower().startswith(("<!doctype", "<html")):
+            return "The server answered with an HTML page, not with an API's error.", ""
+        return masked(text)[:LONGEST_MESSAGE], ""
+    return error_in_json(data, masked)
+
+
+def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
+    """`{"error": {"message", "type"|"code"}}`, `{"error": "…"}`, `{"detail": …}`, `{"message": …}`, or a list."""
+    if isinstance(data, list):
+        data = data[0] if data else {}
+    if not isinstance(data, dict):
+        return masked(str(data))[:LONGEST_MESSAGE], ""
+    inner = data.get("error") or data
+    if not isinstance(inner, dict):
+        if isinstance(inner, str) and inner.startswith("{"):  # Ollama passes its runner's whole answer on
+            return error_in_body(inner.encode(), masked)
+        return str(inner), ""
+    message = inner.get("message") or inner.get("detail") or data.get("detail") or ""
+    details = inner.get("details")
+    codes = [details.get("error_code") if isinstance(details, dict) else None, inner.get("code"), inner.get("type")]
+    code = next((word for word in codes if isinstance(word, str) and word and word != "error"), "")
+    metadata = inner.get("metadata")  # OpenRouter puts the upstream's own words here
+    if isinstance(metadata, dict) and metadata.get("raw"):
+        message = f"{message}: {metadata['raw']}"
+    return message if isinstance(message, str) else masked(json.dumps(message))[:LONGEST_MESSAGE], code
+
+
+def error_told(data: Any) -> ProviderError:
+    """The error in a body or an event whose status was 200; its own number counts, where it gives one."""
+    message, code = error_in_json(data)
+    data = data if isinstance(data, dict) else {}
+    inner = data.get("error") or data
+    status = inner.get("code") if isinstance(inner, dict) else None
+    if not isinstance(status, int) or not 400 <= status < 600:
+        status = 500
+    return error_for_status(status, message, code=code, otherwise="the server failed")
+
+
+def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
+    """`retry-after-ms`, then `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3)."""
+    found = (_seconds_left(headers.get(f"retry-after{end}", ""), unit) for end, unit in (("-ms", 0.001), ("", 1.0)))
+    return next((seconds for seconds in found if seconds is not None), None)
+
+
+def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None:
+    """When a used-up limit is whole again, by a refusal that has no `retry-after`; None where it does not say."""
+    found = [
+        _seconds_left(value)
+        for name, value in headers.items()
+        if "ratelimit" in name and "reset" in name
+        if headers.get(name.replace("reset", "remaining"), "0").strip() == "0"
+    ]
+    try:
+        data = decode_json(body)
+    except ValueError:
+        data = None
+    inner = data.get("error") if isinstance(data, dict) else None
+    if isinstance(inner, dict):
+        found += [_seconds_left(str(inner.get(name) or "")) for name in ("resets_in_seconds", "resets_at")]
+    return max((seconds for seconds in found if seconds is not None), default=None)
+
+
+def _seconds_left(text: str, unit_s: float = 1.0) -> float | None:
+    """Read a duration, a time since 1970 in seconds or milliseconds, or a date, as the seconds until then (from zero).
+
+    None for what is none of these, and for a wait that no limit has.
+    """
+    text = text.strip()
+    try:
+        if re.fullmatch(_NUMBER, text):
+            seconds = float(text) * unit_s
+            if seconds >= _FIRST_EPOCH_MS:
+                seconds /= 1000
+            if seconds >= _FIRST_EPOCH:
+                seconds -= time.time()
+        elif text and (parts := re.fullmatch(_DURATION, text)):
+            hours, minutes, rest_s = (float(part or 0) for part in parts.groups())
+            seconds = hours * 3_600 + minutes * 60 + rest_s
+        else:
+            from datetime import UTC, datetime
+            from email.utils import parsedate_to_datetime  # 5 ms, and seldom needed
+
+            date: datetime = (datetime.fromisoformat if text[:1].isdigit() else parsedate_to_datetime)(text)
+            seconds = date.replace(tzinfo=date.tzinfo or UTC).timestamp() - time.time()  # HTTP knows no other zone
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, seconds) if seconds <= _MAX_WAIT_S else None

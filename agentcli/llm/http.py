@@ -16,19 +16,17 @@ from agentcli.llm.errors import (
     AuthError,
     BadRequest,
     ConnectionFailed,
+    Mask,
     ProviderError,
     ServerError,
     Timeout,
     error_for_status,
-)
-from agentcli.llm.event_streams import LONGEST_LINE
-from agentcli.llm.json_text import decode_json, encode_json
-from agentcli.llm.refusals import (
-    Mask,
     error_in_body,
     retry_after_seconds,
     seconds_until_reset,
 )
+from agentcli.llm.event_streams import LONGEST_LINE
+from agentcli.llm.json_text import decode_json, encode_json
 from agentcli.settings.keys import Key
 from agentcli.version import __version__
 

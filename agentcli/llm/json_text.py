@@ -8,8 +8,6 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from agentcli.llm.errors import ServerError
-
 _decode = msgspec.json.Decoder().decode
 
 
@@ -30,35 +28,6 @@ def decode_json(data: bytes | str) -> Any:
             return without_lone_surrogates(json.loads(text, parse_constant=_refuse_constant))
         except RecursionError:
             raise ValueError("JSON nested too deeply") from error
-
-
-class JsonItems:
-    """Decodes the JSON values of one stream; a surrogate pair that two of them halve comes whole with the second."""
-
-    def __init__(self) -> None:
-        self._half = ""
-
-    def decode(self, data: bytes | str) -> Any:
-        """Raises `ServerError` for what is not one JSON value."""
-        try:
-            return self._decode(data)
-        except ValueError as error:
-            raise ServerError(f"The server sent a broken event: {error}") from error
-
-    def _decode(self, data: bytes | str) -> Any:
-        mark = "\\u" if isinstance(data, str) else b"\\u"
-        if mark not in data:  # type: ignore[operator]  # both are of one type
-            return decode_json(data)
-        text = data if isinstance(data, str) else data.decode(errors="replace")
-        if self._half and (begun := _LOW_FIRST.sub(lambda quote: quote[0] + self._half, text)) != text:
-            text, self._half = begun, ""
-        if found := _HIGH_LAST.search(text):
-            text, self._half = _HIGH_LAST.sub(lambda end: end[1], text), found[2]
-        return decode_json(text)
-
-
-_LOW_FIRST = re.compile(r'(?<!\\)"(?=\\u[dD][c-fC-F])')
-_HIGH_LAST = re.compile(r'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")')
 
 
 def encode_json(value: Any) -> bytes:

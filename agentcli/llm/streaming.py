@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, Protocol
 
-from agentcli.llm.errors import ContextOverflow, ProviderError, ServerError
-from agentcli.llm.event_streams import LONGEST_LINE, Parser, ServerSentEvent, SseParser
+from agentcli.llm.errors import ContextOverflow, ProviderError, ServerError, error_in_json, error_told
+from agentcli.llm.event_streams import LONGEST_LINE, JsonItems, Parser, ServerSentEvent, SseParser
 from agentcli.llm.http import MAX_ERROR_BODY, Carrier, HttpResponse, not_a_reply, read_start, shown
-from agentcli.llm.json_text import JsonItems, decode_json
+from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Message
 from agentcli.llm.provider import Done, Request, StreamEvent
-from agentcli.llm.refusals import error_in_json, error_told
 from agentcli.llm.wire.deltas import read
 
 MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 400 bytes, also one that shows nothing

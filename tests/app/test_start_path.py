@@ -17,7 +17,7 @@ NEEDED = set(Path(__file__).with_name("start_modules.txt").read_text("utf-8").sp
 # Those in place of the scripted provider's, for a model that is reached over HTTP.
 NEEDED_FOR_HTTP = {
     "agentcli.llm.connection", "agentcli.llm.event_streams", "agentcli.llm.http", "agentcli.llm.providers.anthropic",
-    "agentcli.llm.refusals", "agentcli.llm.streaming", "agentcli.llm.wire.anthropic_reply",
+    "agentcli.llm.streaming", "agentcli.llm.wire.anthropic_reply",
     "agentcli.llm.wire.anthropic_request",
 }  # fmt: skip
 HEAVY = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentcli.llm.refusals import seconds_until_reset
+from agentcli.llm.errors import seconds_until_reset
 from tests.app.running import Place, Running
 from tests.conformance.replies import chat_reply
 from tests.conformance.servers import LoopbackServer, chat_server, json_reply

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded
+from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded, error_told
 from agentcli.llm.media import MediaRules, fitted
 from agentcli.llm.messages import Block, Image, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
-from agentcli.llm.refusals import error_told
 from agentcli.llm.tokens.estimates import request_size
 from agentcli.llm.transcript import in_turn
 from agentcli.llm.wire.calls import CallIds, call_events, parse_arguments, plain_name

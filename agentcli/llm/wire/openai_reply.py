@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from agentcli.llm.errors import ConnectionFailed, Overloaded
+from agentcli.llm.errors import ConnectionFailed, Overloaded, error_told
 from agentcli.llm.messages import Block, Message, Opaque, StopReason, Text, Thinking, ToolUse, Usage
 from agentcli.llm.provider import Done, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
-from agentcli.llm.refusals import error_told
 from agentcli.llm.wire.calls import ArrivingCalls, CallIds, call_events, calls_in_text
 from agentcli.llm.wire.deltas import ThinkTags, count_in, text_in
 from agentcli.llm.wire.openai_request import EXTRAS, Quirks

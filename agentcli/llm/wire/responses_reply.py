@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentcli.llm.errors import ConnectionFailed, ProviderError, error_for_status
+from agentcli.llm.errors import ConnectionFailed, ProviderError, error_for_status, error_told
 from agentcli.llm.messages import Block, Message, Opaque, StopReason, Text, Thinking, ToolUse, Usage
 from agentcli.llm.provider import (
     Done,
@@ -19,7 +19,6 @@ from agentcli.llm.provider import (
     ToolCallStarted,
     UsageUpdate,
 )
-from agentcli.llm.refusals import error_told
 from agentcli.llm.wire.calls import CallIds, parse_arguments
 from agentcli.llm.wire.deltas import count_in, text_in
 from agentcli.llm.wire.responses_request import opaque_name

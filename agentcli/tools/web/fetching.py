@@ -18,8 +18,7 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.llm.connection import Connections, Response
-from agentcli.llm.errors import ConnectionFailed, ProviderError, Timeout
-from agentcli.llm.refusals import retry_after_seconds
+from agentcli.llm.errors import ConnectionFailed, ProviderError, Timeout, retry_after_seconds
 from agentcli.safety.addresses.judge import UrlVerdict, why_blocked, why_unreachable
 from agentcli.safety.addresses.urls import BadUrl, WebUrl, join_url, parse_url
 from agentcli.tools.web.pages import require_readable

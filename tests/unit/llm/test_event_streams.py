@@ -14,10 +14,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agentcli.llm.errors import ConnectionFailed, ServerError
+from agentcli.llm.errors import ConnectionFailed, ServerError, retry_after_seconds
 from agentcli.llm.event_streams import LONGEST_LINE, LineParser, ServerSentEvent, SseParser
 from agentcli.llm.json_text import decode_json, encode_json, without_lone_surrogates
-from agentcli.llm.refusals import retry_after_seconds
 from tests.properties import examples
 from tests.rows import each_row
 

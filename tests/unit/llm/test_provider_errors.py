@@ -19,8 +19,9 @@ from agentcli.llm.errors import (
     ServerError,
     Timeout,
     error_for_status,
+    error_in_body,
+    error_told,
 )
-from agentcli.llm.refusals import error_in_body, error_told
 from tests.rows import each_row
 
 OVERFLOWS = {
