@@ -1,18 +1,23 @@
-"""Streams the reply to one request: the loop of every provider."""
+"""Streams the reply to one request: the loop of every provider, and the request of OpenAI's two APIs."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from agentcli.llm.errors import ContextOverflow, ProviderError, ServerError, error_in_json, error_told
 from agentcli.llm.event_streams import LONGEST_LINE, JsonItems, Parser, ServerSentEvent, SseParser
 from agentcli.llm.http import MAX_ERROR_BODY, Carrier, HttpResponse, not_a_reply, read_start, shown
 from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Message
+from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent
+from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.deltas import read
+
+if TYPE_CHECKING:
+    from agentcli.llm.wire.openai_request import Quirks
 
 MAX_STREAM_BYTES = 128 * 1024 * 1024  # of one streamed reply: a token may take 400 bytes, also one that shows nothing
 MAX_DRAIN_S = 0.25
@@ -140,3 +145,30 @@ async def _drain(pieces: AsyncIterator[Any]) -> None:
                 pass
     except (TimeoutError, ProviderError):
         pass
+
+
+def stream_openai(
+    carrier: Carrier, request: Request, info: ModelInfo, quirks: Quirks
+) -> AsyncGenerator[StreamEvent, None]:
+    """Send one request to a server that speaks Chat Completions, or OpenAI's Responses API."""
+    ids, tools = CallIds(request.messages), frozenset(tool.name for tool in request.tools)
+    reader: EventReader
+    if (info.api or quirks.api) == "responses":
+        from agentcli.llm.wire import responses_reply, responses_request
+
+        path, whole, to_body = "/responses", "output", responses_request.to_body
+        reader = responses_reply.ReplyReader(info.id, info.provider, ids=ids)
+    else:
+        from agentcli.llm.wire import openai_reply, openai_request
+
+        path, whole, to_body = "/chat/completions", "choices", openai_request.to_body
+        reader = openai_reply.ReplyReader(info.id, info.provider, quirks=quirks, tool_names=tools, ids=ids)
+    return stream_reply(
+        carrier,
+        path,
+        request,
+        build=lambda: to_body(request, info, quirks, info.provider),
+        reader=reader,
+        whole=whole,
+        window=info.window if info.is_known else 0,
+    )

@@ -20,7 +20,7 @@ from agentcli.llm.messages import Message, Text, ToolUse
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, complete
 from agentcli.llm.providers.base import BaseProvider
-from agentcli.llm.providers.openai_compat import stream_openai
+from agentcli.llm.streaming import stream_openai
 from agentcli.llm.wire.calls import call_events
 from agentcli.llm.wire.openai_request import Quirks, media_rules
 

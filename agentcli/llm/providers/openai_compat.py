@@ -8,15 +8,13 @@ from functools import cache
 import msgspec
 
 from agentcli.llm.errors import ProviderError
-from agentcli.llm.http import Carrier, HttpClient
+from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, StreamEvent
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.providers.catalog import preset_rows
-from agentcli.llm.streaming import EventReader, stream_reply
-from agentcli.llm.wire import openai_reply, openai_request
-from agentcli.llm.wire.calls import CallIds
+from agentcli.llm.streaming import stream_openai
 from agentcli.llm.wire.openai_request import Quirks, media_rules
 from agentcli.settings.keys import Key
 
@@ -101,28 +99,3 @@ class OpenAICompatProvider(BaseProvider):
         if ids and self.model not in ids and self._preset.lists_models:
             return Health(False, f"{self.name} has no model {self.model!r}; there is {', '.join(ids[:8])}", ids)
         return Health(True, f"{self.model} answers", ids)
-
-
-def stream_openai(
-    carrier: Carrier, request: Request, info: ModelInfo, quirks: Quirks
-) -> AsyncGenerator[StreamEvent, None]:
-    """Send one request to a server that speaks Chat Completions, or OpenAI's Responses API."""
-    ids, tools = CallIds(request.messages), frozenset(tool.name for tool in request.tools)
-    reader: EventReader
-    if (info.api or quirks.api) == "responses":
-        from agentcli.llm.wire import responses_reply, responses_request
-
-        path, whole, to_body = "/responses", "output", responses_request.to_body
-        reader = responses_reply.ReplyReader(info.id, info.provider, ids=ids)
-    else:
-        path, whole, to_body = "/chat/completions", "choices", openai_request.to_body
-        reader = openai_reply.ReplyReader(info.id, info.provider, quirks=quirks, tool_names=tools, ids=ids)
-    return stream_reply(
-        carrier,
-        path,
-        request,
-        build=lambda: to_body(request, info, quirks, info.provider),
-        reader=reader,
-        whole=whole,
-        window=info.window if info.is_known else 0,
-    )
