@@ -196,7 +196,8 @@ class Response:
         )
         lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         if not all(map(is_header_name, headers)) or not all(line.isascii() and line.isprintable() for line in lines):
-            raise permanent_connection_error(f"The request to {self._where} cannot be sent: a header is malformed.")
+            message = f"The request to {self._where} cannot be sent: a header is malformed."
+            raise ConnectionFailed(message, is_retryable=False)
         self._writer.write("\r\n".join([*lines, "", ""]).encode() + body)
         try:
             async with asyncio.timeout(self._read_timeout):
@@ -245,9 +246,8 @@ class Response:
             else:
                 self._end()
         except TimeoutError as error:
-            silent = Timeout(f"{self._where} sent nothing for {self._read_timeout:g} s.")
-            silent.is_answered = True  # it took the request
-            raise silent from error
+            message = f"{self._where} sent nothing for {self._read_timeout:g} s."
+            raise Timeout(message, is_answered=True) from error  # it took the request
         except (HttpParserError, HttpParserUpgrade) as error:  # raised once the bytes before it have been read
             self._failure, self._can_go_on = error, False
         except OSError as error:
@@ -359,8 +359,9 @@ def _context_of(file: str | None, folder: str | None) -> ssl.SSLContext:
         return ssl.create_default_context(cafile=file or None, capath=None if file else folder)
     except OSError as error:  # SSLError is one
         why = "it holds no certificates" if isinstance(error, ssl.SSLError) else error.strerror
-        raise permanent_connection_error(
-            f"{name} is {value}, which cannot be used ({why}). Correct {name} (certificates in PEM form), or unset it."
+        raise ConnectionFailed(
+            f"{name} is {value}, which cannot be used ({why}). Correct {name} (certificates in PEM form), or unset it.",
+            is_retryable=False,
         ) from error
 
 
@@ -373,11 +374,5 @@ def untrusted_certificate_error(where: str, why: str) -> ConnectionFailed:
         else "If you trust it, set SSL_CERT_FILE to a PEM file that holds the certificate of its authority, "
         "beside the others you need."
     )
-    return permanent_connection_error(f"The certificate of {where} is not trusted ({why.rstrip('.')}). {remedy}")
-
-
-def permanent_connection_error(message: str) -> ConnectionFailed:
-    """The error for a connection that will fail until something is changed here."""
-    error = ConnectionFailed(message)
-    error.is_retryable = False
-    return error
+    message = f"The certificate of {where} is not trusted ({why.rstrip('.')}). {remedy}"
+    return ConnectionFailed(message, is_retryable=False)

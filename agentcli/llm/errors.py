@@ -47,15 +47,24 @@ class ProviderError(AgentcliError):
     is_retryable = False
 
     def __init__(
-        self, message: str, *, status: int | None = None, retry_after: float | None = None, code: str = ""
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        retry_after: float | None = None,
+        code: str = "",
+        is_retryable: bool | None = None,
+        is_answered: bool = False,
     ) -> None:
         super().__init__(message)
+        if is_retryable is not None:  # else as the kind is
+            self.is_retryable = is_retryable
         self.status = status
         self.retry_after = retry_after
         self.code = code
         self.partial: Message | None = None
         self.shown = False
-        self.is_answered = False
+        self.is_answered = is_answered
         self.sent: Mapping[str, Any] = {}
         self.tries = 1
         self.tried_s = 0.0
@@ -156,11 +165,11 @@ def error_for_status(
     """
     said = f"{code} {message}"
     rows = (kind for statuses, words, kind in _KINDS if status in statuses and re.search(words, said, re.IGNORECASE))
-    error = next(rows, BadRequest)(message or otherwise, status=status, retry_after=retry_after, code=code)
+    error = next(rows, BadRequest)(
+        message or otherwise, status=status, retry_after=retry_after, code=code, is_retryable=should_retry
+    )
     if isinstance(error, ContextOverflow):
         error.is_guess = not message.strip()
-    if should_retry is not None:
-        error.is_retryable = should_retry
     return error
 
 

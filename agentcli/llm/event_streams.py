@@ -154,7 +154,10 @@ class _Rest:
             if mark not in chunk and mark not in seam + chunk[: len(seam)]:
                 self._kept += chunk
                 if len(self._kept) > LONGEST_LINE:
-                    raise _endless()
+                    raise ServerError(
+                        f"The server sent {LONGEST_LINE >> 20} MB without the end of a line: is the base_url right?",
+                        is_retryable=False,
+                    )
                 return []
             chunk = self.take() + chunk
         *parts, rest = chunk.split(mark)
@@ -166,12 +169,6 @@ class _Rest:
         kept = bytes(self._kept)
         self._kept.clear()
         return kept
-
-
-def _endless() -> ServerError:
-    error = ServerError(f"The server sent {LONGEST_LINE >> 20} MB without the end of a line: is the base_url right?")
-    error.is_retryable = False
-    return error
 
 
 def _is_json(data: bytes | str) -> bool:

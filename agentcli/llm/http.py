@@ -302,9 +302,8 @@ def not_a_reply(response: HttpResponse, start: bytes) -> ServerError:
     """The error for a good status with a body that is no API reply (a portal's page, a proxy's note)."""
     kind = response.headers.get("content-type", "no content type")
     text = response.masked(start.decode(errors="replace"))
-    error = ServerError(
+    return ServerError(
         f"{shown(response.url)} answered with {kind}, and not as a model's server does: is the base_url right? "
-        f"It begins: {text[:120]!r}"
+        f"It begins: {text[:120]!r}",
+        is_retryable=False,
     )
-    error.is_retryable = False
-    return error

@@ -55,8 +55,7 @@ def _size(text: str) -> int:
 
 
 def _exceeded(what: str) -> ServerError:
-    error = ServerError(
-        f"The reply {what}, so the request was cancelled. Ask for less at once, or raise the limit in the settings."
+    return ServerError(
+        f"The reply {what}, so the request was cancelled. Ask for less at once, or raise the limit in the settings.",
+        is_retryable=False,
     )
-    error.is_retryable = False
-    return error

@@ -175,9 +175,8 @@ class SdkClient(Carrier):
             case httpx2.ConnectTimeout():
                 return Timeout(f"{self.shown_url} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
             case httpx2.TimeoutException():
-                silent = Timeout(f"{self.shown_url} sent nothing for {self._read_timeout:g} s.")
-                silent.is_answered = True  # it took the request
-                return silent
+                # It took the request.
+                return Timeout(f"{self.shown_url} sent nothing for {self._read_timeout:g} s.", is_answered=True)
             case httpx2.ConnectError():
                 reason = str(error).rstrip(".")
                 if "CERTIFICATE_VERIFY_FAILED" in reason:

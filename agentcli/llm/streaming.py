@@ -126,11 +126,10 @@ async def _parsed(
     async for piece in response.pieces():
         received += len(piece)
         if received > MAX_STREAM_BYTES:
-            error = ServerError(
-                f"{shown(response.url)} sent more than {MAX_STREAM_BYTES >> 20} MB for one reply, so it was cancelled."
+            raise ServerError(
+                f"{shown(response.url)} sent more than {MAX_STREAM_BYTES >> 20} MB for one reply, so it was cancelled.",
+                is_retryable=False,
             )
-            error.is_retryable = False
-            raise error
         if items := parser.feed(piece):
             yield items
     if items := parser.close():
