@@ -21,7 +21,7 @@ from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
-from agentcli.extensions.mcp.config import server_specs, told_server
+from agentcli.extensions.mcp.config import describe_server, server_specs
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
@@ -182,7 +182,7 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
     for spec in servers:
         if spec.is_of_project:
             own = " (in place of your own one)" if spec.name in config.settings.mcp_servers else ""
-            texts.append(f"{told_server(spec)}{own}")
+            texts.append(f"{describe_server(spec)}{own}")
     names = ", ".join([*map(str, files), *sorted(path for path, digest in digests.items() if digest)])
     asks = not yes and sys.stdin.isatty()
     if asks:

@@ -32,11 +32,11 @@ _TYPES = {
     "streamableHttp": "http", "remote": "http", "sse": "sse",
 }  # fmt: skip
 LOCAL_FILE = ".agentcli/config.local.toml"
+Source = tuple[Mapping[str, Any], Scope, str]  # servers, where they count, and what names them
 EXTRA = "MCP servers need the extra mcp: ./install.sh --extras mcp, or pip install 'agentcli[mcp]'."
 
 
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
-Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class _ServerEntry(msgspec.Struct, frozen=True):
@@ -55,10 +55,10 @@ class _ServerEntry(msgspec.Struct, frozen=True):
     http_headers: dict[str, str] = {}
     env_http_headers: dict[str, str] = {}  # values are names of variables
     bearer_token_env_var: str = ""
-    timeout: Milliseconds | None = None  # for one call
-    tool_timeout_sec: Seconds | None = None
-    startup_timeout_sec: Seconds | None = None
-    startup_timeout_ms: Milliseconds | None = None
+    timeout: Positive | None = None  # milliseconds, for one call
+    tool_timeout_sec: Positive | None = None
+    startup_timeout_sec: Positive | None = None
+    startup_timeout_ms: Positive | None = None
     enabled_tools: list[str] = []
     disabled_tools: list[str] = []
     includeTools: list[str] = []  # noqa: N815
@@ -66,13 +66,6 @@ class _ServerEntry(msgspec.Struct, frozen=True):
     oauth: dict[str, Any] = {}
     enabled: bool = True
     disabled: bool = False
-
-    @property
-    def all_headers(self) -> dict[str, str]:
-        """With those whose values are in variables."""
-        variables = {name: f"${{{variable}}}" for name, variable in self.env_http_headers.items()}
-        token = {"Authorization": f"Bearer ${{{self.bearer_token_env_var}}}"} if self.bearer_token_env_var else {}
-        return {**self.http_headers, **variables, **token, **self.headers}
 
 
 def server_specs(
@@ -83,16 +76,14 @@ def server_specs(
     added: Mapping[str, Any] = {},
     is_strict: bool = False,
 ) -> list[ServerSpec]:
-    """The servers that count here; `tell` hears what is wrong.
+    """Return the servers that count here; `tell` hears what is wrong.
 
     Those that a client has `added` come first, then those of a `file`, then local, project and user ones. With
     `is_strict` only the first two. Raises `ConfigError` for a file that cannot be read.
     """
-    sources: list[tuple[Mapping[str, Any], Scope, str]] = [(added, "flag", "the client")] if added else []
-    if file:
-        sources.append((servers_in(Path(file).expanduser()), "flag", file))
-    if not is_strict:
-        sources += _settings(config)
+    sources: list[Source] = [(added, "flag", "the client")]
+    sources += [(servers_in(Path(file).expanduser()), "flag", file)] if file else []
+    sources += _settings(config) if not is_strict else []
     found: dict[str, ServerSpec | None] = {}
     call_s, start_s = (_from_environment(config, name, tell) for name in ("MCP_TOOL_TIMEOUT", "MCP_TIMEOUT"))
     timeouts = (call_s or config.settings.mcp.call_timeout_s, start_s or STARTUP_TIMEOUT_S)
@@ -107,11 +98,11 @@ def server_specs(
     return [spec for spec in found.values() if spec is not None]
 
 
-def _settings(config: Config) -> list[tuple[Mapping[str, Any], Scope, str]]:
-    """The tables of the settings and of the project's file, that which counts most first."""
+def _settings(config: Config) -> list[Source]:
+    """Return the tables of the settings and of the project's file, that which counts most first."""
     root = project_root(config.cwd)
     user, local, file = str(config.paths.user_config), str(root / LOCAL_FILE), root / MCP_FILE
-    tables: list[tuple[Mapping[str, Any], Scope, str]] = []
+    tables: list[Source] = []
     for layer in reversed(config.layers):
         if servers := layer.values.get("mcp_servers"):
             of_project = Path(layer.source).is_relative_to(root / ".agentcli")
@@ -145,6 +136,9 @@ def _spec(name: str, entry: Any, scope: Scope, source: str, timeouts: tuple[floa
         raise ValueError("it has neither a command nor a url")
     if given.disabled or not given.enabled:
         return None
+    variables = {name: f"${{{variable}}}" for name, variable in given.env_http_headers.items()}
+    if given.bearer_token_env_var:
+        variables["Authorization"] = f"Bearer ${{{given.bearer_token_env_var}}}"
     command, *arguments = [given.command] if isinstance(given.command, str) else given.command
     return ServerSpec(
         name,
@@ -153,7 +147,7 @@ def _spec(name: str, entry: Any, scope: Scope, source: str, timeouts: tuple[floa
         (*arguments, *given.args),
         {**given.environment, **given.env},
         url,
-        given.all_headers,
+        {**given.http_headers, **variables, **given.headers},
         timeout_s=given.tool_timeout_sec or (given.timeout or 0) / 1000 or timeouts[0],
         oauth=given.oauth,
         scope=scope,
@@ -169,14 +163,14 @@ def _from_environment(config: Config, name: str, tell: Callable[[str], None]) ->
     """Return a time limit in seconds from a variable in milliseconds; 0 if it is not set."""
     try:
         value = config.environment.get(name, "").strip()
-        return msgspec.convert(value, Milliseconds, strict=False) / 1000 if value else 0
+        return msgspec.convert(value, Positive, strict=False) / 1000 if value else 0
     except msgspec.ValidationError as error:
         tell(f"{name} is not used: {error}.")
         return 0
 
 
 def expanded(text: str, environment: Mapping[str, str], *, refused: Collection[str] = ()) -> str:
-    """`${VAR}` and `${VAR:-default}` replaced. Raises `ToolError` for a variable that is not set, or is `refused`."""
+    """Replace `${VAR}` and `${VAR:-default}`. Raises `ToolError` for a variable that is not set, or is `refused`."""
 
     def value(found: re.Match[str]) -> str:
         name, default = found[1], found[2]
@@ -200,8 +194,8 @@ def texts_of(spec: ServerSpec) -> tuple[str, ...]:
     return (spec.command, *spec.args, spec.cwd, *spec.env.values(), spec.url, *spec.headers.values(), *oauth)
 
 
-def told_server(spec: ServerSpec) -> str:
-    """Everything that a server is started with or sent, as it is written, for whoever is to trust it."""
+def describe_server(spec: ServerSpec) -> str:
+    """List all that a server is started with or sent, as it is written, for whoever is to trust it."""
     given = [f"{name}={value}" for name, value in spec.env.items()]
     given += [f"{name}: {value}" for name, value in spec.headers.items()]
     given += [f"in {spec.cwd}"] if spec.cwd else []
@@ -294,6 +288,4 @@ def make_servers(
     pins = server_pins(config, programs, specs)
     from agentcli.extensions.mcp.servers import Servers
 
-    made: Servers = Servers(specs, Connecting(config), pins, clients=clients, only=only)
-    made.tell = tell
-    return made
+    return Servers(specs, Connecting(config), pins, tell=tell, clients=clients, only=only)

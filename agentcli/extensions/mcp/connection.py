@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import logging
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -29,18 +27,23 @@ from pydantic import ValidationError
 
 from agentcli.errors import ToolError
 from agentcli.extensions.mcp.client import Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec
-from agentcli.extensions.mcp.elicitation import elicited
-from agentcli.extensions.mcp.messages import MessageReader, fault_of, repair_result
+from agentcli.extensions.mcp.messages import (
+    MessageReader,
+    elicited,
+    fault_of,
+    parts_of,
+    repair_result,
+    resource_part,
+)
 from agentcli.extensions.mcp.server import NeedsLogin, ServerEvents
 from agentcli.extensions.mcp.stdio import ServerProgram, stdio_transport
-from agentcli.llm.messages import Base64Source, Document, Image, Text
+from agentcli.llm.messages import Text
 from agentcli.tools.tool import Ask
 from agentcli.version import __version__
 
-MOST_PAGES = 100  # of a list; a server that goes on for ever is not followed
-LARGEST_EVENT = 16 * 1024 * 1024  # bytes of one event of a stream
+MAX_PAGES = 100  # of a list; a server that goes on for ever is not followed
+MAX_EVENT_BYTES = 16 * 1024 * 1024  # of a stream
 CONNECT_S = 10.0
-_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # what all providers take
 _CLOSE_S = {"stdio": 8.0, "http": 2.0, "sse": 2.0}  # a process is ended step by step
 
 log = logging.getLogger(__name__)
@@ -111,14 +114,13 @@ class ServerConnection:
         dispatcher = client.session._dispatcher  # noqa: SLF001 - no other seam lies before the validation of results
         send = dispatcher.send_raw_request
 
+        def report(problem: str) -> None:
+            self._events.report(f"The MCP server {self.name}: {problem}.")
+
         async def send_and_repair(method: str, *given: Any, **options: Any) -> dict[str, Any]:
-            result = await send(method, *given, **options)
-            return repair_result(method, client.protocol_version, result, self._report)
+            return repair_result(method, client.protocol_version, await send(method, *given, **options), report)
 
         dispatcher.send_raw_request = send_and_repair  # type: ignore[method-assign]
-
-    def _report(self, problem: str) -> None:
-        self._events.report(f"The MCP server {self.name}: {problem}.")
 
     def lost(self, why: str) -> None:
         """The transport has ended; a server that is being left ends in order."""
@@ -176,13 +178,11 @@ class ServerConnection:
     async def call_tool(
         self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None
     ) -> RemoteResult:
-        client = self._open_client()
-
-        tell = progress
+        client, emit = self._open_client(), progress
 
         async def report(progress: float, total: float | None, message: str | None) -> None:
             share = f"{progress:g}/{total:g}" if total else f"{progress:g}"
-            tell(f"{share} {message}" if message else share)
+            emit(f"{share} {message}" if message else share)
 
         self._asking.append(ask)
         try:
@@ -257,11 +257,10 @@ async def _unchecked(name: str, result: types.CallToolResult) -> None:
 async def _all_pages(fetch: Callable[..., Awaitable[Any]], items: Callable[[Any], Sequence[Listed]]) -> list[Listed]:
     found: list[Listed] = []
     cursor = None
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         page = await fetch(cursor=cursor)
         found += items(page)
-        cursor = page.next_cursor
-        if cursor is None:
+        if (cursor := page.next_cursor) is None:
             break
     return found
 
@@ -301,60 +300,14 @@ async def _http_transport(
 ) -> AsyncIterator[TransportStreams]:
     patience = httpx2.Timeout(CONNECT_S, read=spec.timeout_s)
     if spec.type == "sse":
-
-        def factory(
-            headers: dict[str, str] | None = None, timeout: object = None, auth: object = None
-        ) -> httpx2.AsyncClient:
-            return made(timeout=patience)
-
-        async with sse_client(url, httpx_client_factory=factory) as streams:
+        async with sse_client(url, httpx_client_factory=lambda *_, **__: made(timeout=patience)) as streams:
             yield streams
         return
     async with (
         made(timeout=patience) as http,
-        streamable_http_client(url, http_client=http, max_sse_event_size=LARGEST_EVENT) as streams,
+        streamable_http_client(url, http_client=http, max_sse_event_size=MAX_EVENT_BYTES) as streams,
     ):
         yield streams
-
-
-def parts_of(blocks: Iterable[types.ContentBlock]) -> Parts:
-    """Text, images and PDFs as they are; a line about anything else."""
-    return tuple(_part(block) for block in blocks)
-
-
-def _part(block: types.ContentBlock) -> Text | Image | Document:
-    match block:
-        case types.TextContent():
-            return Text(block.text)
-        case types.ImageContent():
-            return _media(block.data, block.mime_type, "an image")
-        case types.AudioContent():
-            return Text(f"[audio, {block.mime_type}, which cannot be shown]")
-        case types.ResourceLink():
-            about = " · ".join(part for part in (block.title or block.name, block.description, block.mime_type) if part)
-            return Text(f"[resource {block.uri}: {about}]")
-        case types.EmbeddedResource():
-            return resource_part(block.resource)
-
-
-def resource_part(contents: types.TextResourceContents | types.BlobResourceContents) -> Text | Image | Document:
-    match contents:
-        case types.TextResourceContents():
-            return Text(contents.text)
-        case types.BlobResourceContents():
-            return _media(contents.blob, contents.mime_type or "", str(contents.uri))
-
-
-def _media(data: str, mime_type: str, what: str) -> Text | Image | Document:
-    try:
-        base64.b64decode(data, validate=True)
-    except binascii.Error:
-        return Text(f"[{what} that is no base64]")
-    if mime_type in _IMAGES:
-        return Image(Base64Source(mime_type, data))
-    if mime_type == "application/pdf":
-        return Document(Base64Source(mime_type, data))
-    return Text(f"[{what}, {mime_type or 'of an unknown type'}, which cannot be shown]")
 
 
 # Its transports for HTTP take no reader of ours.

@@ -38,19 +38,13 @@ class NeedsLogin(ToolError):
 
 
 class ServerEvents(Protocol):
-    """Hears of a connection from the side of the server."""
+    """Hears why the connection is gone, that the offer has changed, and what of the server's cannot be used."""
 
-    def lost(self, why: str) -> None:
-        """The connection is gone, `why` in a sentence."""
-        ...
+    def lost(self, why: str) -> None: ...
 
-    def offer_changed(self) -> None:
-        """The server has announced other tools or prompts."""
-        ...
+    def offer_changed(self) -> None: ...
 
-    def report(self, problem: str) -> None:
-        """Something of the server's cannot be used, as a sentence."""
-        ...
+    def report(self, problem: str) -> None: ...
 
 
 # Connects to a server. Raises `ToolError`, and `NeedsLogin`.
@@ -114,6 +108,7 @@ class Server:
         self.pinned = pins.load(spec) if pins else None
         self.now: Offer | None = None
         self.problem = ""
+        self._command = spec.start_command
         self._connect = connect
         self._pins = pins
         self._tell = tell
@@ -206,7 +201,7 @@ class Server:
             self._tell(f"The MCP server {self.name} names a tool twice: the first counts.")
         self.now = replace(offer, tools=tuple(reversed(tools.values())))
         if self.pinned is None or (self.is_changed and not self.spec.is_of_project):
-            self.approve()
+            self._pin(self.now)
         elif self.is_changed:
             self._tell(
                 f"The MCP server {self.name} of this project offers something else than what you approved "
@@ -215,7 +210,8 @@ class Server:
 
     def changes(self) -> str:
         """The names of tools that are new, gone or changed, in words."""
-        before, after = ({tool.name: tool for tool in offer.tools} for offer in self._offers())
+        offers = self.pinned or Offer(), self.now or Offer()
+        before, after = ({tool.name: tool for tool in offer.tools} for offer in offers)
         names = {
             "new": [name for name in after if name not in before],
             "gone": [name for name in before if name not in after],
@@ -224,18 +220,30 @@ class Server:
         words = [f"{what}: {', '.join(found)}" for what, found in names.items() if found]
         return "; ".join(words) or "its prompts or its instructions"
 
-    def _offers(self) -> tuple[Offer, Offer]:
-        """The offer that was approved, and the one of now."""
-        return self.pinned or Offer(), self.now or Offer()
+    async def approve(self) -> str:
+        """Trust the files that start the server and what it offers, as they are now, and return what had changed.
 
-    def approve(self) -> None:
-        """Use what the server offers now. Raises `UsageError` before it was connected."""
-        if self.now is None:
-            raise UsageError(f"The MCP server {self.name} was not reached yet: there is nothing to approve.")
-        self.pinned = self.now
+        Raises `UsageError` if it cannot be reached, `ConfigError` if the trust cannot be kept.
+        """
+        changes: list[str] = []
+        if self._pins is not None and self._command:
+            changes += map(str, await asyncio.to_thread(self._pins.programs.changed, self._command))
+            if changes:
+                self._pins.programs.accept(self._command)
+        try:
+            await (self.restart() if changes else self.client())
+        except ToolError as error:
+            raise UsageError(str(error)) from error
+        if self.is_changed and self.now:
+            changes.append(self.changes())
+            self._pin(self.now)
+        return "; ".join(changes) or "nothing was changed"
+
+    def _pin(self, offer: Offer) -> None:
+        self.pinned = offer
         try:
             if self._pins is not None:
-                self._pins.save(self.spec, self.now)
+                self._pins.save(self.spec, offer)
         except StorageError as error:
             self._tell(str(error))
         self._updated()
@@ -246,34 +254,24 @@ class Server:
             raise ToolError(f"The MCP server {self.name} has no tool {tool.name} any more.", kind="not_found")
         async with self._asking:  # several calls may be about it: the person is asked once
             while self.is_changed:  # once more where it has changed while the question was asked
-                before, after = self._offers()
-                about = f"({self.changes()})"
+                offer, about = self.now, f"({self.changes()})"
                 question = f"The project's MCP server {self.name} offers something else than what you approved {about}."
-                if ask is None or await ask(" ".join((question, *_new_texts(before, after))), (_USE, _REFUSE)) != _USE:
+                texts = _new_texts(self.pinned or Offer(), offer)
+                if ask is None or await ask(" ".join((question, *texts)), (_USE, _REFUSE)) != _USE:
                     raise ToolError(
                         f"The MCP server {self.name} was changed since the person approved it {about}, and may not be "
                         "used before they approve it.",
                         kind="permission_denied",
                     )
-                if self.now == after:
-                    self.approve()
-
-    # The programs that it is started from
-
-    async def trust_programs(self) -> Sequence[Path]:
-        """Trust the files that start the server as they are now, and return those that had changed."""
-        if self._pins is None or not (command := self.spec.start_command):
-            return ()
-        if changed := await asyncio.to_thread(self._pins.programs.changed, command):
-            self._pins.programs.accept(command)
-        return changed
+                if self.now == offer:
+                    self._pin(offer)
 
     async def _check_programs(self, ask: Ask | None) -> None:
         """Ask about files that would be started and have changed. Raises `ToolError` if they are not to be started."""
-        if self._pins is None or not (command := self.spec.start_command):
+        if self._pins is None or not self._command:
             return
         user = f"the MCP server {self.name}"
-        if why := await refusal(self._pins.programs, command, user, ask=ask, tell=self._tell):
+        if why := await refusal(self._pins.programs, self._command, user, ask=ask, tell=self._tell):
             raise ToolError(
                 f"{why} The server was not started. Check the change, then run `/mcp approve {self.name}` or "
                 f"`agentcli mcp approve {self.name}` to trust the new version.",

@@ -47,13 +47,14 @@ class Servers:
         connect: Connect,
         pins: Pins,
         *,
+        tell: Callable[[str], None],
         clients: Sequence[MCPClient] = (),
         only: Sequence[str] = (),
     ) -> None:
-        self.tell: Callable[[str], None] = lambda text: None
+        self.tell = tell
         self.on_prompts: Callable[[], None] = lambda: None
         self._only = [Rule(name) for name in only]
-        made = partial(Server, tell=self._notify, updated=self._note_update)
+        made = partial(Server, tell=lambda text: self.tell(text), updated=self._note_update)  # noqa: PLW0108 - of now
         self._servers = {spec.name: made(spec, connect, pins) for spec in specs}
         for client in clients:
             spec = ServerSpec(client.name, scope="caller")
@@ -214,9 +215,6 @@ class Servers:
         for task in list(self._starting):
             task.cancel()
         await asyncio.gather(*(server.aclose(for_good=for_good) for server in self))
-
-    def _notify(self, text: str) -> None:
-        self.tell(text)  # of now: another session may have begun since
 
     def _note_update(self) -> None:
         self._has_news = True

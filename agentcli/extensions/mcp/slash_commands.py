@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
 from agentcli.conversation.mentions import foreign_text
 from agentcli.conversation.titles import shortened
 from agentcli.errors import ToolError, UsageError
 from agentcli.extensions.mcp.client import RemotePrompt
-from agentcli.extensions.mcp.server import Server
+from agentcli.extensions.mcp.server import Server, Status
 from agentcli.extensions.mcp.servers import Servers
 from agentcli.extensions.mcp.tools import tool_name
 
 GROUP = "MCP"
-NONE = "No MCP server is configured here: agentcli mcp add NAME -- COMMAND adds one."
-_LONGEST_HELP = 80  # characters
+NO_SERVERS = (
+    "No MCP server is configured here: agentcli mcp add NAME -- COMMAND adds one, or agentcli mcp add NAME URL."
+)
+_MAX_HELP = 80  # characters
 _MARKS = {"connected": "●", "connecting": "…", "idle": "○", "changed": "!", "needs-auth": "!", "failed": "✗"}
 _FORMS = ("", "NAME", "restart NAME", "approve NAME")
 
@@ -26,7 +27,7 @@ def add_mcp_commands(commands: Commands, servers: Servers | None) -> None:
     """Add `/mcp`, and the prompts of servers as `/mcp__SERVER__PROMPT`, also those that become known later."""
 
     async def show(host: CommandHost, argument: str) -> Outcome:
-        return NONE if servers is None else await _mcp(servers, argument)
+        return NO_SERVERS if servers is None else await _mcp(servers, argument)
 
     commands.add(
         Command("mcp", "show the MCP servers; restart or approve one", show, "[NAME]", group=GROUP, forms=_FORMS)
@@ -39,7 +40,7 @@ def add_mcp_commands(commands: Commands, servers: Servers | None) -> None:
         taken = {command.name for command in commands}
         for server, prompt in known.prompts():
             if (name := tool_name(server.name, prompt.name)) not in taken:
-                help = shortened(prompt.description or f"a prompt of {server.name}", _LONGEST_HELP)
+                help = shortened(prompt.description or f"a prompt of {server.name}", _MAX_HELP)
                 commands.add(Command(name, help, _runner(known, server, prompt), _hint(prompt), group=GROUP))
 
     servers.on_prompts = add_prompts
@@ -87,41 +88,34 @@ async def _mcp(servers: Servers, argument: str) -> str:
     name = rest.strip()
     match word:
         case "":
-            return "\n".join(map(_row, servers))
+            return "\n".join(server_row(server, server.status) for server in servers)
         case "restart" if name:
             server = servers.get(name)
             try:
                 await server.restart()
             except ToolError as error:
                 raise UsageError(str(error)) from error
-            return _row(server)
+            return server_row(server, server.status)
         case "approve" if name:
-            server = servers.get(name)
-            if await server.trust_programs():
-                with suppress(ToolError):  # its row says what is wrong
-                    await server.restart()
-                if server.now is None or not server.is_changed:
-                    return _row(server)
-            server.approve()
-            return f"What {name} offers now is approved. The model sees it from the next conversation or compaction on."
+            changes = await servers.get(name).approve()
+            return f"Approved: {changes}. The model sees it from the next conversation or compaction on."
         case _:
-            return _described(servers.get(argument))
+            return describe_offer(server := servers.get(argument), server.status)
 
 
-def _row(server: Server) -> str:
-    tools = len(server.pinned.tools) if server.pinned else 0
-    what = f"{tools} tools" if server.pinned else "its tools are not known yet"
-    about = (server.name, server.status, what, server.spec.scope, server.spec.target)
-    row = f"  {_MARKS[server.status]} {' · '.join(about)}"
+def server_row(server: Server, status: Status) -> str:
+    what = f"{len(server.pinned.tools)} tools" if server.pinned else "its tools are not known yet"
+    about = (server.name, status, what, server.spec.scope, server.spec.target)
+    row = f"  {_MARKS[status]} {' · '.join(about)}"
     changed = f"\n    changed: {server.changes()}" if server.is_changed else ""
     return row + changed + (f"\n    {server.problem}" if server.problem else "")
 
 
-def _described(server: Server) -> str:
+def describe_offer(server: Server, status: Status) -> str:
     offer = server.now or server.pinned
-    lines = [_row(server)]
+    lines = [server_row(server, status)]
     for tool in offer.tools if offer else ():
-        lines.append(f"    {tool.name}  {shortened(' '.join(tool.description.split()), _LONGEST_HELP)}")
+        lines.append(f"    {tool.name}  {shortened(' '.join(tool.description.split()), _MAX_HELP)}")
     for prompt in offer.prompts if offer else ():
         lines.append(f"    /{tool_name(server.name, prompt.name)} {_hint(prompt)}".rstrip())
     return "\n".join(lines)

@@ -19,6 +19,8 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.mcp.config import LOCAL_FILE, Connecting, load_sdk, server_pins, server_specs, servers_in
 from agentcli.extensions.mcp.server import Server, Status
+from agentcli.extensions.mcp.servers import Servers
+from agentcli.extensions.mcp.slash_commands import NO_SERVERS, describe_offer, server_row
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.llm.addresses import is_loopback
 from agentcli.settings.files import replace_file
@@ -43,15 +45,12 @@ def run(arguments: list[str]) -> int:
 @app.command("list")
 def list_servers(json: AsJson = False) -> None:
     """Connect to the servers that count here, and show what each offers. Exits with 1 if one cannot be used."""
-    servers = [*_servers(configuration(warns=True)).values()]
-    rows = [_row(server, status) for server, status in zip(servers, wait_for(_reached(*servers)), strict=True)]
+    servers = [*_servers(configuration(warns=True))]
+    statuses = wait_for(_reached(*servers))
     if json:
-        print_json(rows)
-    for server, row in zip(servers, rows, strict=True) if not json else ():
-        offered = f"{len(row['tools'])} tools" if server.now else server.problem
-        tell(f"{server.name}: {row['status']} · {offered} · {server.spec.target} ({server.spec.source})")
-    if not servers and not json:
-        tell("No MCP server is configured here: agentcli mcp add NAME -- COMMAND, or agentcli mcp add NAME URL.")
+        print_json([_entry(server, status) for server, status in zip(servers, statuses, strict=True)])
+    else:
+        tell("\n".join(map(server_row, servers, statuses)) or NO_SERVERS)
     if any(server.now is None for server in servers):
         raise typer.Exit(1)
 
@@ -59,15 +58,12 @@ def list_servers(json: AsJson = False) -> None:
 @app.command("get")
 def show_server(name: Name, json: AsJson = False) -> None:
     """Connect to one server and show its tools. Exits with 1 if it cannot be used."""
-    server = _named(configuration(warns=True), name)
+    server = _servers(configuration(warns=True)).get(name)
     (status,) = wait_for(_reached(server))
-    tools = server.now.tools if server.now else ()
     if json:
-        print_json(_row(server, status) | {"tools": msgspec.to_builtins(tools)})
+        print_json(_entry(server, status) | {"tools": msgspec.to_builtins(server.now.tools if server.now else ())})
     else:
-        first = f"{name}: {status} · {server.spec.type} · {server.spec.target} ({server.spec.source})"
-        listed = (f"  {tool.name}: {' '.join(tool.description.split())}" for tool in tools)
-        tell("\n".join((first, *([server.problem] if server.problem else ()), *listed)))
+        tell(describe_offer(server, status))
     if server.now is None:
         raise typer.Exit(1)
 
@@ -120,28 +116,29 @@ def remove_server(
 @app.command("approve")
 def approve_server(name: Name) -> None:
     """Approve what a server of the project offers now."""
-    server = _named(configuration(warns=True), name)
-    programs = wait_for(server.trust_programs())
-    wait_for(_reached(server))
-    if server.now is None:
-        raise UsageError(server.problem)
-    changes = [*map(str, programs), *([server.changes()] if server.is_changed else [])]
-    server.approve()
-    tell(f"Approved: {'; '.join(changes) or 'nothing was changed'}.")
+    server = _servers(configuration(warns=True)).get(name)
+
+    async def approve() -> str:
+        try:
+            return await server.approve()
+        finally:
+            await server.aclose()
+
+    tell(f"Approved: {wait_for(approve())}.")
 
 
 @app.command("login")
 def log_in(name: Name) -> None:
     """Log in to a server in your browser; the tokens are kept as API keys are."""
     config = configuration(warns=True)
-    tell(wait_for(_logged_in(config, _named(config, name))))
+    tell(wait_for(_logged_in(config, _servers(config).get(name))))
 
 
 @app.command("logout")
 def log_out(name: Name) -> None:
     """Forget the tokens of a server."""
     config = configuration(warns=True)
-    spec = _named(config, name).spec
+    spec = _servers(config).get(name).spec
     load_sdk()
     from agentcli.extensions.mcp.oauth import KeptLogins  # the SDK: 0.6 s
 
@@ -161,21 +158,13 @@ def serve(
     wait_for(serve_tools(configuration(warns=True), permission_mode, [name for name in tools.split(",") if name]))
 
 
-def _servers(config: Config) -> dict[str, Server]:
+def _servers(config: Config) -> Servers:
     specs = server_specs(config, warn)
-    pins = server_pins(config, WorkspacePrograms(config), specs)
-    return {spec.name: Server(spec, Connecting(config), pins, tell=warn, updated=lambda: None) for spec in specs}
-
-
-def _named(config: Config, name: str) -> Server:
-    servers = _servers(config)
-    if name not in servers:
-        raise UsageError(f"There is no MCP server {name!r} here; there is {', '.join(servers) or 'none'}.")
-    return servers[name]
+    return Servers(specs, Connecting(config), server_pins(config, WorkspacePrograms(config), specs), tell=warn)
 
 
 async def _reached(*servers: Server) -> list[Status]:
-    """Connect to servers and disconnect again; gives the state of each in between."""
+    """Connect to servers and disconnect again; return the state of each in between."""
     try:
         await asyncio.gather(*(server.client() for server in servers), return_exceptions=True)
         return [server.status for server in servers]
@@ -183,7 +172,7 @@ async def _reached(*servers: Server) -> list[Status]:
         await asyncio.gather(*(server.aclose() for server in servers))
 
 
-def _row(server: Server, status: Status) -> dict[str, Any]:
+def _entry(server: Server, status: Status) -> dict[str, Any]:
     tools = [tool.name for tool in server.now.tools] if server.now else []
     problem = {"problem": server.problem} if server.problem else {}
     spec = server.spec
@@ -223,9 +212,8 @@ def _write(config: Config, scope: str, name: str, entry: dict[str, Any] | None) 
         replace_file(file, text + b"\n", mode=0o644)
     except OSError as error:
         raise UserError(f"{file} could not be written: {error.strerror}.") from error
-    if entry is None:
-        return f"Taken out of {file}."
-    return f"It is in {file}, which counts once you trust the project: agentcli config trust."
+    is_in = f"It is in {file}, which counts once you trust the project: agentcli config trust."
+    return is_in if entry is not None else f"Taken out of {file}."
 
 
 async def _logged_in(config: Config, server: Server) -> str:

@@ -1,10 +1,10 @@
-"""Makes tools of those of MCP servers: named as providers accept it, and small where the prompt has no room for all."""
+"""Makes tools of those of MCP servers, in names and schemas that providers take, small where the prompt is short."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
 from typing import Any
@@ -15,7 +15,6 @@ from msgspec.structs import replace
 
 from agentcli.errors import ToolError
 from agentcli.extensions.mcp.client import Parts, RemoteResult, RemoteTool
-from agentcli.extensions.mcp.provider_schema import provider_schema
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.observation import cut_middle
@@ -29,6 +28,34 @@ _DIGEST = 8  # characters that tell shortened names apart
 BYTES_PER_TOKEN = 3.2  # of names and short descriptions in JSON, by the o200k encoding
 STUB_WORDS = (12, 8, 5, 0)  # of a description, the most that fits
 NOTE = "Tools named mcp__… are described in a few words: call one with {} to be told its arguments."
+MAX_DEPTH = 40  # levels; what is deeper may be anything
+_TYPES = ("string", "integer", "number", "boolean", "object", "array", "null")
+# What servers write for these; anything else, as "any", says nothing.
+_TYPE_NAMES = {
+    "str": "string", "text": "string", "int": "integer", "float": "number", "double": "number", "bool": "boolean",
+    "dict": "object", "map": "object", "list": "array", "tuple": "array", "none": "null",
+}  # fmt: skip
+_UNIONS = ("anyOf", "oneOf", "allOf")  # which no provider takes at the top
+_SCHEMAS = (
+    "additionalProperties", "contains", "else", "if", "items", "not", "propertyNames", "then", "unevaluatedItems",
+    "unevaluatedProperties",
+)  # fmt: skip
+_MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+_LISTS = (*_UNIONS, "prefixItems")
+# The kinds of other values. bool is no number, though draft 4 gave `exclusiveMinimum` one.
+_SIZES = tuple(f"{end}{what}" for end in ("max", "min") for what in ("Contains", "Items", "Length", "Properties"))
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys("title description pattern format contentEncoding contentMediaType $comment".split(), str),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"), (int, float)),
+    **dict.fromkeys(("uniqueItems", "deprecated", "readOnly", "writeOnly"), bool),
+    **dict.fromkeys(_SIZES, int),
+    "examples": list,
+}
+_REFERENCE = re.compile(r"#(?:/(?:\$defs|definitions|properties)/|\Z)")
+_DROPPED = (
+    "$anchor", "$dynamicAnchor", "$dynamicRef", "$id", "$recursiveAnchor", "$recursiveRef", "$schema", "$vocabulary",
+    "contentSchema", "dependencies", "dependentRequired", "id",
+)  # fmt: skip
 
 
 def tool_name(server: str, tool: str) -> str:
@@ -104,19 +131,117 @@ def fitted(specs: Sequence[ToolSpec], most_tokens: int) -> tuple[ToolSpec, ...]:
         return tuple(specs)
     room = most_tokens - _tokens((ToolSpec("", NOTE, {}),))
     for words in STUB_WORDS:
-        stubs = [stub(spec, words) for spec in specs]
+        stubs = [_stub(spec, words) for spec in specs]
         if _tokens(stubs) <= room:
             return tuple(stubs)
     taken = accumulate(_tokens((one,)) for one in stubs)
     return tuple(one for one, tokens in zip(stubs, taken, strict=True) if tokens <= room)
 
 
-def stub(spec: ToolSpec, words: int) -> ToolSpec:
-    """A tool's name and the first words of its description; any arguments are accepted."""
-    said = spec.description.split()
-    short = " ".join(said[:words]) + (" …" if 0 < words < len(said) else "")
+def _stub(spec: ToolSpec, words: int) -> ToolSpec:
+    """Return a tool with the first words of its description, which takes any arguments."""
+    described = spec.description.split()
+    short = " ".join(described[:words]) + (" …" if 0 < words < len(described) else "")
     return ToolSpec(spec.name, short, {"type": "object"})
 
 
 def _tokens(specs: Sequence[ToolSpec]) -> float:
     return sum(len(msgspec.json.encode(spec)) for spec in specs) / BYTES_PER_TOKEN
+
+
+def provider_schema(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema as far as it is one; what makes no sense in it is left out, so that more is allowed."""
+    top = dict(schema)
+    if isinstance(found := _resolved(top.get("$ref"), schema), Mapping):
+        top = {**found, **{key: value for key, value in top.items() if key != "$ref"}}
+    normal = _merged(_normal(top, schema), schema)
+    for key in (*_UNIONS, "$ref", "enum", "const", "not", "if", "then", "else"):
+        normal.pop(key, None)
+    return {**normal, "type": "object", "properties": normal.get("properties", {})}
+
+
+def _normal(schema: Any, root: Mapping[str, Any], depth: int = 0) -> dict[str, Any]:
+    """Normalize a part of the schema `root`, to which its references lead."""
+    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:  # true allows anything, as {} does
+        return {}
+    normal: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key not in _DROPPED and (part := _keyword(key, value, root, depth + 1)) is not None:
+            normal[key] = part
+    if isinstance(items := schema.get("items"), list):  # as drafts up to 7 wrote tuples
+        parts = [_normal(item, root, depth + 1) for item in items]
+        normal["items"] = {"anyOf": parts} if parts else {}
+    if normal.get("type") == "array" and "items" not in normal:
+        normal["items"] = {}
+    return normal
+
+
+def _keyword(key: str, value: Any, root: Mapping[str, Any], depth: int) -> Any:
+    """Return the value of a keyword; None for one that is left out."""
+    if key == "type":
+        return _type(value)
+    if key == "$ref":
+        return value if isinstance(_resolved(value, root), Mapping | bool) else None
+    if key in ("required", "enum"):
+        return _unique(value, key)
+    if key == "additionalProperties" and isinstance(value, bool):
+        return value
+    if key in _SCHEMAS:
+        return _normal(value, root, depth) if isinstance(value, Mapping | bool) else None
+    if key in _MAPS:
+        parts = value.items() if isinstance(value, Mapping) else ()
+        return {name: _normal(part, root, depth) for name, part in parts}
+    if key in _LISTS:
+        return [_normal(part, root, depth) for part in value] if isinstance(value, list) and value else None
+    if key in _KINDS:
+        is_kind = isinstance(value, _KINDS[key]) and isinstance(value, bool) == (_KINDS[key] is bool)
+        is_negative = (key in _SIZES or key == "multipleOf") and is_kind and value <= 0
+        return value if is_kind and not is_negative else None
+    return value
+
+
+def _type(value: Any) -> str | list[str] | None:
+    if isinstance(value, str):
+        name = _TYPE_NAMES.get(value.lower(), value.lower())
+        return name if name in _TYPES else None
+    names = [_type(one) for one in value] if isinstance(value, list) else []
+    known = list(dict.fromkeys(name for name in names if isinstance(name, str)))
+    return known if known and len(known) == len(set(map(str, names))) else None  # with "any" in it, it says nothing
+
+
+def _unique(value: Any, key: str) -> list[Any] | None:
+    """The items of `required` or `enum`, each once."""
+    items = value if isinstance(value, list) else []
+    kept = {msgspec.json.encode(item): item for item in items if key == "enum" or isinstance(item, str)}
+    return list(kept.values()) or None
+
+
+def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
+    """What a reference leads to within the parts of the schema that stay; None for others."""
+    if not isinstance(reference, str) or not _REFERENCE.match(reference):
+        return None
+    found: Any = root
+    for name in filter(None, reference[1:].split("/")):
+        found = found.get(name.replace("~1", "/").replace("~0", "~")) if isinstance(found, Mapping) else None
+    return found
+
+
+def _merged(normal: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema with the properties of the alternatives at its top; required is what all of them require."""
+    properties, required = dict(normal.get("properties", {})), list(normal.get("required", ()))
+    for union in _UNIONS:
+        branches = [_branch(branch, root) for branch in normal.get(union, ())]
+        wanted = [set(branch.get("required", ())) for branch in branches]
+        for branch in branches:
+            for name, part in branch.get("properties", {}).items():
+                properties.setdefault(name, part)
+        if wanted:
+            shared = set.union(*wanted) if union == "allOf" else set.intersection(*wanted)
+            required += sorted(shared.difference(required))
+    return {**normal, "properties": properties, **({"required": required} if required else {})}
+
+
+def _branch(branch: dict[str, Any], root: Mapping[str, Any]) -> dict[str, Any]:
+    found = _resolved(branch.get("$ref"), root)
+    branch = _normal(found, root, 1) if isinstance(found, Mapping) else branch
+    return _merged(branch, root) if any(union in branch for union in _UNIONS) and found is None else branch

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from agentcli.extensions.mcp.provider_schema import provider_schema
+from agentcli.extensions.mcp.tools import provider_schema
 from tests.rows import each_row
 
 TEXT = {"type": "string"}
