@@ -9,16 +9,23 @@ from functools import partial
 from msgspec.structs import replace
 
 from agentcli.agent.accounting.budgets import OverBudget
-from agentcli.agent.beginning import GO_ON, is_unanswered, say
 from agentcli.agent.calls.batches import run_calls
 from agentcli.agent.calls.report import INTERRUPTED
-from agentcli.agent.continuing import asks_again, continue_reply, require_answer
-from agentcli.agent.event_hooks import fire, heed_prompt, heed_stop
 from agentcli.agent.events import ApprovalRequested, Done, DoneReason, Notice, TurnFailed, TurnStarted
-from agentcli.agent.evidence import claims_of
+from agentcli.agent.hooks import fire
 from agentcli.agent.ops import Approve
 from agentcli.agent.plans import settle_plan
 from agentcli.agent.requests.request import request_reply, told
+from agentcli.agent.steps import (
+    ask_for_schema,
+    check_answer,
+    continue_reply,
+    is_complete,
+    nudge,
+    require_answer,
+    run_prompt_hooks,
+    run_stop_hooks,
+)
 from agentcli.agent.turn_log import (
     Turn,
     add,
@@ -33,7 +40,7 @@ from agentcli.agent.turn_log import (
     take_back_refused,
     tell_error,
 )
-from agentcli.agent.urging import has_said_all, urges
+from agentcli.agent.turn_start import GO_ON, add_messages, is_unanswered
 from agentcli.agent.usage_limits import has_distant_reset, wait_for_reset, wait_until
 from agentcli.conversation.entries import Result, User, reminder
 from agentcli.errors import LoopError, StorageError, UserError
@@ -70,7 +77,7 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
 async def _answered(turn: Turn) -> Done | TurnFailed:
     try:
         try:
-            await heed_prompt(turn)
+            await run_prompt_hooks(turn)
             await attend_servers(turn)
             if turn.runtime.answer_schema is not None:
                 turn.state.notes.append(reminder(turn.runtime.answer_schema.request))
@@ -82,7 +89,7 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
     except (ProviderError, UserError) as error:
         return await _failure(turn, error)
     done = _done(turn, reason)
-    return replace(done, claims=await claims_of(done.text, turn)) if reason == "end_turn" else done
+    return replace(done, claims=await check_answer(done.text, turn)) if reason == "end_turn" else done
 
 
 async def attend_servers(turn: Turn) -> None:
@@ -133,16 +140,16 @@ async def _rounds(turn: Turn) -> DoneReason:
             await note_instructions(turn, calls)
             if turn.calls.is_stopped or not await may_repeat(turn):
                 return "declined"
-            is_over = has_said_all(turn, reply, results)
+            is_over = is_complete(turn, reply, results)
         steered = add_steering(turn)
         reported = await add_reports(turn, waits=not calls and not steered)
         if steered or reported:
             begin_answer(turn)
         has_more = (calls and not is_over) or steered or reported or continue_reply(turn, reply)
-        has_more = has_more or await settle_plan(turn) or asks_again(turn) or urges(turn)
+        has_more = has_more or await settle_plan(turn) or ask_for_schema(turn) or nudge(turn)
         if not has_more:
             require_answer(turn, reply)
-        if not has_more and not await heed_stop(turn):
+        if not has_more and not await run_stop_hooks(turn):
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
         if not has_more:
             begin_answer(turn)
@@ -260,7 +267,7 @@ def add_steering(turn: Turn) -> bool:
     """Add the messages that came meanwhile where the model reads them next; False if there were none."""
     messages = turn.state.conversation.queue.take_steering()
     if messages:
-        say(turn, messages, from_queue=True)
+        add_messages(turn, messages, from_queue=True)
     return bool(messages)
 
 

@@ -9,14 +9,13 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 import msgspec
 
 from agentcli.agent.activity_log import log_activity
-from agentcli.agent.beginning import begin_turn, cut_turn
 from agentcli.agent.calls.client import merged
 from agentcli.agent.calls.model import TurnCalls
 from agentcli.agent.calls.own_command import own_command_entry, run_own_command, told_output
 from agentcli.agent.calls.recording import end_recording
-from agentcli.agent.event_hooks import end_session, fire
 from agentcli.agent.event_queue import Subscribers
 from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TurnFailed
+from agentcli.agent.hooks import end_session, fire
 from agentcli.agent.loop import run_turn
 from agentcli.agent.ops import (
     Approve,
@@ -41,11 +40,9 @@ from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.questions import Questions, decided_now, stopped
 from agentcli.agent.rewind import going_back, prompts
 from agentcli.agent.runtime import Runtime
-from agentcli.agent.snapshot import SessionSnapshot, snapshot_of
-from agentcli.agent.state import AgentState
-from agentcli.agent.storing import Storing
-from agentcli.agent.taking_over import end_when_wanted
+from agentcli.agent.state import AgentState, SessionSnapshot
 from agentcli.agent.turn_log import Turn, compacted, queue_changed, store
+from agentcli.agent.turn_start import Storing, begin_turn, cut_turn, end_when_wanted
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import OUT_OF_MEMORY, UserError, is_out_of_memory
@@ -98,8 +95,7 @@ class Session:
         return self._turn is not None and not self._turn.done()
 
     def snapshot(self) -> SessionSnapshot:
-        """The session as a front end shows it now."""
-        return snapshot_of(self)
+        return self.runtime.snapshot(self.state, is_busy=self.is_busy)
 
     @property
     def waiting_for_client(self) -> Collection[str]:

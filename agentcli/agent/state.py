@@ -1,18 +1,25 @@
-"""What a turn reads and changes. It knows no store: it is rebuilt from the log."""
+"""Holds what a turn reads and changes, rebuilt from the log, and what a front end shows of a session."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from agentcli.agent.accounting.budgets import Budgets, MemoryAccount
 from agentcli.agent.accounting.usage import UsageCollector, amounts_of, spent
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Entry, ProviderSwitched, SwitchReason, User
+from agentcli.conversation.entries import Assistant, Compaction, Entry, ProviderSwitched, Result, SwitchReason, User
+from agentcli.llm.messages import Usage
 from agentcli.llm.provider import Effort
+from agentcli.tools.builtin.arguments import TodoItem
+from agentcli.tools.tool import Workspace
 
 
 @dataclass
@@ -67,3 +74,60 @@ def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
             state.meter.add_request(*cost)
         state.budgets.recall(amounts_of(entry.body))
     return state
+
+
+def todo_items(path: Sequence[Entry]) -> tuple[TodoItem, ...]:
+    """Return the items of the model's newest list of what is to be done, as its calls left it."""
+    for entry in reversed(path):
+        body = entry.body
+        if isinstance(body, Result) and body.name == "todo" and not body.result.is_error and body.structured:
+            try:
+                return msgspec.convert(body.structured["items"], tuple[TodoItem, ...])
+            except (msgspec.ValidationError, TypeError, KeyError):
+                return ()  # an older or a newer version's
+    return ()
+
+
+class SessionSnapshot(Struct, frozen=True, kw_only=True):
+    """A session as a front end reads it; operations change it.
+
+    `mode_before_plan` is the mode that plan mode was switched on from. `usage` and `cost_usd` (None: a price is
+    unknown) are of the session so far, `by_model` the same by `provider/model`. `conversation` is only read.
+    `mcp_servers` are names with a status each.
+    """
+
+    id: str
+    model: str
+    mode: Mode
+    mode_before_plan: Mode
+    effort: Effort | None
+    workspace: Workspace
+    tools: tuple[str, ...]
+    conversation: Conversation
+    usage: Usage
+    cost_usd: float | None
+    by_model: dict[str, tuple[Usage, float | None]]
+    max_budget_usd: float | None
+    max_turns: int
+    is_busy: bool
+    mcp_servers: list[dict[str, Any]] = []
+
+    @property
+    def running_jobs(self) -> int:
+        """How many of its background jobs run now."""
+        return sum(job.is_running for job in self.workspace.sandbox.jobs())
+
+    @property
+    def context_tokens(self) -> int:
+        """Tokens of the next request; before this run's first one, of the newest reply or what a compaction left."""
+        if tokens := self.conversation.size.now():
+            return tokens
+        for entry in reversed(self.conversation.path):
+            match entry.body:
+                case Assistant(usage=usage):
+                    return usage.context_tokens
+                case Compaction(tokens_after=tokens):
+                    return tokens
+                case _:
+                    pass
+        return 0

@@ -20,9 +20,8 @@ from agentcli.agent.calls.model import SAME_CALL_LIMIT, Call, CallServices, Sess
 from agentcli.agent.calls.observe import asked_level, observed
 from agentcli.agent.calls.recording import recorded
 from agentcli.agent.calls.trying import Try, may_be_tried, try_first
-from agentcli.agent.event_hooks import fire_about
 from agentcli.agent.events import ApprovalRequested, Denial
-from agentcli.agent.hooks import CallRecord, HookAnswer
+from agentcli.agent.hooks import CallRecord, HookAnswer, fire_about
 from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import Permitted, Question, ask_person, grant

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import get_args
 
-from agentcli.agent.aside import ask_aside
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, marked, without_keep
 from agentcli.agent.context.sources import context_use
 from agentcli.agent.ops import SetEffort, SetModel
+from agentcli.agent.side_question import answer_side_question
 from agentcli.errors import UsageError
 from agentcli.llm.provider import Effort
 
@@ -91,7 +91,7 @@ async def _context(host: CommandHost, argument: str) -> Outcome:
 async def _btw(host: CommandHost, question: str) -> Outcome:
     if not question:
         raise UsageError("Ask something: /btw QUESTION. The conversation does not keep it.")
-    return await ask_aside(host.session, question)
+    return await answer_side_question(host.session, question)
 
 
 MODEL_COMMANDS = (

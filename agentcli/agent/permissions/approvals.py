@@ -13,8 +13,8 @@ from msgspec import Struct
 
 from agentcli.agent.calls.model import Call, Decide
 from agentcli.agent.calls.trying import Try, may_be_tried
-from agentcli.agent.event_hooks import asked_hooks
 from agentcli.agent.events import ApprovalRequested, Notice
+from agentcli.agent.hooks import fire, fire_about
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
 from agentcli.agent.permissions.effects import call_effects
@@ -72,7 +72,7 @@ async def ask_person(asker: Call, question: Question) -> Permitted:
         raise ToolError(f"{question.verdict.reason}, and nobody can be asked.", kind="permission_denied")
     request = await _request(question, preview, state)
     hunks, verdict = request.hunks, question.verdict
-    answer = await asked_hooks(asker, request) or await asker.ask(request, question.decide)
+    answer = await _ask_hooks(asker, request) or await asker.ask(request, question.decide)
     if isinstance(answer, Verdict):
         return _settled(answer, arguments, state.mode)
     try:
@@ -97,6 +97,15 @@ async def ask_person(asker: Call, question: Question) -> Permitted:
     some = f"{len(chosen)} of {len(hunks)} hunks"
     remark = _rejected(hunks, chosen, answer.comment)
     return Permitted(narrowed, remark, verdict.needs, answer=_answer_told(answer, some))
+
+
+async def _ask_hooks(call: Call, request: ApprovalRequested) -> Verdict | None:
+    """Return what hooks decide in the person's place; None where the person is to be asked."""
+    answer = await fire_about(call, "PermissionRequest")
+    if answer.decision in ("allow", "deny"):
+        return Verdict(answer.decision, answer.reason or "a hook decided it")
+    await fire(call.turn.session, "Notification", message=request.title, notification_type="permission_prompt")
+    return None
 
 
 async def _request(question: Question, preview: str, state: AgentState) -> ApprovalRequested:

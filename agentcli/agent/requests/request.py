@@ -9,8 +9,8 @@ from functools import partial
 import msgspec
 
 from agentcli.agent.accounting.budgets import MEDIA_MARGIN, most_tokens
-from agentcli.agent.event_hooks import fire
 from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
+from agentcli.agent.hooks import fire
 from agentcli.agent.requests.paid_request import PaidRequest
 from agentcli.agent.requests.repairs import with_repairs
 from agentcli.agent.requests.reply_blocks import ReplyBlocks

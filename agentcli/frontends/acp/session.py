@@ -12,7 +12,7 @@ from agentcli.agent.commands.command import Command
 from agentcli.agent.ops import Op, Prompt, SetEffort, SetMode, SetModel
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.result import INTERRUPTED_EXIT
-from agentcli.agent.snapshot import SessionSnapshot
+from agentcli.agent.state import SessionSnapshot
 from agentcli.conversation.entries import Entry, Paid, User
 from agentcli.conversation.titles import title_of
 from agentcli.errors import UsageError

@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 
 from agentcli.agent import events
-from agentcli.agent.snapshot import SessionSnapshot
-from agentcli.agent.todo import todo_items
+from agentcli.agent.state import SessionSnapshot, todo_items
 from agentcli.conversation.entries import Assistant, Entry, Result, User
 from agentcli.conversation.evidence import Claim
 from agentcli.conversation.mentions import typed_blocks

@@ -11,7 +11,7 @@ from agentcli.agent.calls.own_command import run_in_terminal
 from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import ApprovalRequested
 from agentcli.agent.ops import CommandRan
-from agentcli.agent.snapshot import SessionSnapshot
+from agentcli.agent.state import SessionSnapshot
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
 from agentcli.frontends.terminal.approval.asking import Asking

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from agentcli.agent.todo import todo_items
+from agentcli.agent.state import todo_items
 from agentcli.frontends.terminal.approval.asking import ROWS_BESIDE, Asking
 from agentcli.frontends.terminal.approval.panel import marked_cell
 from agentcli.frontends.terminal.console import HINT, Console

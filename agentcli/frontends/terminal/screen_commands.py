@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
-from agentcli.agent.beginning import GO_ON
 from agentcli.agent.commands.command import Command, CommandHost, marked, without_keep
 from agentcli.agent.commands.session import PROGRAM
+from agentcli.agent.turn_start import GO_ON
 from agentcli.conversation.entries import Assistant, User, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.console import Console

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from agentcli.agent.commands.cache import TIME_TO_LIVE_S
 from agentcli.agent.session import Session
-from agentcli.agent.snapshot import SessionSnapshot
+from agentcli.agent.state import SessionSnapshot
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width

@@ -12,10 +12,10 @@ from typing import Literal
 import pytest
 
 from agentcli.agent.accounting.budgets import Amounts, Budgets, MemoryAccount
-from agentcli.agent.aside import ask_aside
 from agentcli.agent.events import Done
 from agentcli.agent.ops import Interrupt
 from agentcli.agent.runtime import Limits
+from agentcli.agent.side_question import answer_side_question
 from agentcli.errors import UserError
 from agentcli.infra.day_account import DayAccount
 from agentcli.llm.errors import ConnectionFailed, Overloaded
@@ -115,7 +115,7 @@ async def run(seed: int, folder: Path) -> bool:
             before, _ = billed()
             question = None
             if chance.random() < 0.3:
-                question = asyncio.create_task(ask_aside(stage.session, "why?"))
+                question = asyncio.create_task(answer_side_question(stage.session, "why?"))
             stage.say("x" * chance.choice((1, 500, 20_000)))
             if chance.random() < 0.2:
                 await asyncio.sleep(chance.uniform(0, 0.01))

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from agentcli.agent.accounting.budgets import Budgets, MemoryAccount
-from agentcli.agent.continuing import MOST_CONTINUATIONS
 from agentcli.agent.events import (
     Done,
     EntryStored,
@@ -30,6 +29,7 @@ from agentcli.agent.events import (
 from agentcli.agent.hooks import NoHooks
 from agentcli.agent.ops import GoOn, RunQueued, SetMode, SetModel
 from agentcli.agent.runtime import Limits
+from agentcli.agent.steps import MAX_CONTINUATIONS
 from agentcli.conversation import entries as logged
 from agentcli.conversation.entries import Assistant, CallsStarted, Entry, Result, User
 from agentcli.errors import UserError
@@ -208,12 +208,12 @@ async def test_a_reply_cut_by_its_limit_goes_on_where_it_stopped(tmp_path: Folde
 
 
 async def test_a_reply_that_is_cut_for_ever_ends_after_a_few_tries_and_says_so(tmp_path: Folder) -> None:
-    replies = [{"text": f"part {n} ", "stop_reason": "max_tokens"} for n in range(MOST_CONTINUATIONS + 2)]
+    replies = [{"text": f"part {n} ", "stop_reason": "max_tokens"} for n in range(MAX_CONTINUATIONS + 2)]
     async with on_stage(tmp_path, replies) as stage:
         done = await stage.ask("Count")
     assert isinstance(done, Done)
     assert done.reason == "max_tokens"
-    assert len(stage.provider.requests) == MOST_CONTINUATIONS + 1
+    assert len(stage.provider.requests) == MAX_CONTINUATIONS + 1
 
 
 async def test_a_call_that_was_cut_is_asked_for_again_with_more_room(tmp_path: Folder) -> None:

@@ -1,13 +1,17 @@
-"""Begins turns: with a prompt, or where an earlier one was cut short."""
+"""Begins turns, with a prompt or where an earlier one was cut short, and stores what belongs to none."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from agentcli.agent.accounting.budgets import MemoryAccount
 from agentcli.agent.calls.model import TurnCalls
-from agentcli.agent.events import Emit, Notice
+from agentcli.agent.events import Emit, Notice, TakenOver
+from agentcli.agent.interfaces import SessionLog
+from agentcli.agent.ops import Interrupt, Op
 from agentcli.agent.requests.request import add_notes
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState
@@ -18,6 +22,7 @@ from agentcli.conversation.entries import Assistant, Body, Result, User, reminde
 from agentcli.conversation.mentions import unattached_files
 from agentcli.llm.messages import Block, Text
 
+TAKE_OVER_POLL_S = 0.5
 GO_ON = (
     "The connection broke in the middle of your answer. Go on exactly where it stopped, within a word if need be: "
     "repeat nothing of it, and say nothing about this. If it had begun a tool call, nothing of that has run: "
@@ -42,7 +47,7 @@ def begin_turn(
     if runtime.calls.skills is not None:
         runtime.calls.skills.begin_turn(state.conversation)
     add_notes(turn)
-    turn.prompt_ids = say(turn, prompts, from_queue=from_queue)
+    turn.prompt_ids = add_messages(turn, prompts, from_queue=from_queue)
     turn.entry_ids = list(turn.prompt_ids)
     return turn
 
@@ -54,23 +59,20 @@ def cut_turn(state: AgentState, runtime: Runtime, emit: Emit, is_killed: bool = 
     """
     conversation = state.conversation
     if conversation.asked_again:
-        return resume_turn(state, runtime, emit)
+        return _resume_turn(state, runtime, emit)
     if half_answer(conversation):
-        return go_on_turn(state, runtime, emit)
-    return resume_turn(state, runtime, emit) if is_killed and is_unanswered(conversation) else None
+        return _continue_answer(state, runtime, emit)
+    return _resume_turn(state, runtime, emit) if is_killed and is_unanswered(conversation) else None
 
 
 def is_unanswered(conversation: Conversation) -> bool:
     """True if a prompt, a call or a result has no answer of the model's yet."""
-    said = (entry.body for entry in reversed(conversation.path))
-    match next((body for body in said if isinstance(body, User | Assistant | Result)), None):
-        case User() | Result():
-            return True
-        case _:
-            return bool(conversation.open_calls)
+    bodies = (entry.body for entry in reversed(conversation.path))
+    newest = next((body for body in bodies if isinstance(body, User | Assistant | Result)), None)
+    return isinstance(newest, User | Result) or bool(conversation.open_calls)
 
 
-def go_on_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
+def _continue_answer(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     """Go on with the answer that broke off at the end of the turn before; the rest joins its first part."""
     turn = _new_turn(state, runtime, emit)
     turn.answer, turn.has_half_answer = [half_answer(state.conversation)], True
@@ -80,7 +82,7 @@ def go_on_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     return turn
 
 
-def resume_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
+def _resume_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     """Go on with a turn that the end of the program cut short, at the question that nobody had answered, if any.
 
     Calls before it get a result that says what is known of them; it and those behind it have not begun.
@@ -116,14 +118,47 @@ def half_answer(conversation: Conversation) -> str:
     return "".join(reversed(parts))
 
 
-def say(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue: bool) -> list[str]:
-    """Add the person's messages; gives the ids of their entries."""
-    said: list[Body] = [User(tuple(message)) for message in messages]
+def add_messages(turn: Turn, messages: Sequence[Sequence[Block]], *, from_queue: bool) -> list[str]:
+    """Add the person's messages, and return the ids of their entries."""
+    bodies: list[Body] = [User(tuple(message)) for message in messages]
     turn.runtime.calls.history.forget_results()
     for notice in (notice for message in messages for notice in unattached_files(message)):
         turn.emit(Notice(notice))
     if not from_queue:
-        return [entry.id for entry in add(turn, *said)]
-    entries = add(turn, *said, turn.state.conversation.queue.entry())
+        return [entry.id for entry in add(turn, *bodies)]
+    entries = add(turn, *bodies, turn.state.conversation.queue.entry())
     turn.emit(queue_changed(turn.state))
     return [entry.id for entry in entries[:-1]]
+
+
+# What belongs to no turn
+
+
+class Storing:
+    """Entries stored outside of a turn: a failure is only reported, and the end of a session waits for them."""
+
+    def __init__(self, publish: Emit) -> None:
+        self._publish = publish
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.add(task)
+        task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._publish(Notice(str(error)))
+
+    async def wait(self) -> None:
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+async def end_when_wanted(log: SessionLog, submit: Callable[[Op], None], publish: Emit) -> None:
+    """Stop, and have the front end leave, once another program asks for the session."""
+    while not log.is_wanted():
+        await asyncio.sleep(TAKE_OVER_POLL_S)
+    submit(Interrupt())
+    publish(Notice("Another agentcli goes on with this conversation: this one ends."))
+    publish(TakenOver())

@@ -1,4 +1,4 @@
-"""A question beside the work: the conversation is its context, and keeps nothing of it but the price."""
+"""Answers a side question: the conversation is its context, and keeps nothing of it but the price."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from agentcli.llm.transcript import doctor
 if TYPE_CHECKING:
     from agentcli.agent.session import Session
 
-LONGEST_ANSWER = 4_096  # tokens
-_ASKED = (
+MAX_ANSWER_TOKENS = 4_096
+_PREAMBLE = (
     "<system-reminder>A question beside the work. Answer it in a few sentences from what you know; "
     "call no tool, change nothing.</system-reminder>\n"
 )
 
 
-async def ask_aside(session: Session, question: str) -> str:
-    """The answer of the session's model. Works while a turn runs; calls it makes are not run. Raises `UserError`."""
+async def answer_side_question(session: Session, question: str) -> str:
+    """Return the model's answer, also while a turn runs. Calls it makes are not run. Raises `UserError`."""
     state, runtime = session.state, session.runtime
     provider, info = await runtime.resolve(state)
     prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
-    asked = Message("user", (Text(_ASKED + question),))
+    asked = Message("user", (Text(_PREAMBLE + question),))
     messages = doctor((*state.conversation.messages, asked))
-    request = build_request(runtime, state, prefix, messages, min(LONGEST_ANSWER, info.max_output))
+    request = build_request(runtime, state, prefix, messages, min(MAX_ANSWER_TOKENS, info.max_output))
     name = f"{provider.name}/{provider.model}"
     request = without(request, state.refused.get(name, ()))
 
