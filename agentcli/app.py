@@ -42,8 +42,6 @@ from agentcli.llm.provider import Provider, Request, Warmable
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config
 from agentcli.settings.paths import project_root
-from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
-from agentcli.setup.context import watch_context
 from agentcli.setup.opening import Opening, untold
 from agentcli.setup.options import (
     NEW,
@@ -59,13 +57,21 @@ from agentcli.setup.options import (
     turn_limits,
 )
 from agentcli.setup.telemetry import Observed
-from agentcli.setup.workspace import WorkspaceFactory, finish_interrupted_dry_runs, make_masker
+from agentcli.setup.workspace import (
+    WorkspaceFactory,
+    finish_interrupted_dry_runs,
+    has_interrupted,
+    make_checkpoints,
+    make_masker,
+)
 from agentcli.tools.command import Profile
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import Workspace
 
 if TYPE_CHECKING:
+    from agentcli.agent.context.compaction import Compactor
+    from agentcli.conversation.recall import Recall
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.subagents.running import Subagents
 
@@ -98,13 +104,13 @@ class Builder:
         self.agents = Agents(config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
         self.opening = Opening(
-            config,
+            config=config,
             system=extras.system_prompt,
             append=extras.append_system_prompt,
             is_bare=extras.bare,
             skills=self.skills.listing,
             agents=self.agents.listing,
-            tell=on_notice,
+            on_notice=on_notice,
         )
         self._can_ask = can_ask or is_interactive
         self._is_interactive = is_interactive
@@ -262,16 +268,39 @@ class Builder:
         return files.checkpoints(made) if files and made else made
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
-        return watch_context(
-            self.config.settings.compaction,
-            state,
-            workspace,
-            resolve=self._extras.resolve or self._resolve,
-            of_model=self._of_model,
-            opening=lambda info: [*self._notes(workspace, info), *carried_notes(state.conversation.path)],
-            nested=nested,
-            summaries=self.config.paths.state / "summaries" if self.store.is_lasting else None,
-        )
+        """Make what keeps a conversation within its model's window, and let the session recall what lies beyond it."""
+        settings, conversation = self.config.settings.compaction, state.conversation
+
+        def opening(info: ModelInfo) -> Sequence[User]:
+            notes = [*self._notes(workspace, info), *carried_notes(conversation.path)]
+            if nested and (note := nested.read_again(conversation, "".join(n.text for n in notes)).note()):
+                notes.append(note)
+            return notes
+
+        async def writer() -> tuple[Provider, ModelInfo]:
+            if settings.summary_model:
+                return self._of_model(settings.summary_model)
+            return await (self._extras.resolve or self._resolve)(state)
+
+        def make() -> Compactor:
+            from agentcli.agent.context.compaction import Compactor
+            from agentcli.agent.context.summaries import Summaries
+            from agentcli.infra.summary_files import SummaryFiles
+
+            folder = self.config.paths.state / "summaries"
+            lasts, kept = self.store.is_lasting, partial(SummaryFiles, hours=settings.cache_hours)
+            files = kept(folder, most=settings.cache_entries) if lasts else None
+            summaries = Summaries(settings, writer, watch.paid, state.budgets, kept=files)
+            return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
+
+        def recall() -> Recall:
+            from agentcli.conversation.recall import Recall
+
+            return Recall(conversation)
+
+        hash_of, watch = workspace.files.hash_of, ContextWatch(settings, make)
+        workspace.past = recall
+        return watch
 
     def _count_texts(self, texts: Sequence[str], info: ModelInfo) -> int:
         from agentcli.llm.tokens.counting import text_tokens
@@ -279,7 +308,7 @@ class Builder:
         return text_tokens(texts, info.id, self.models.encoders)
 
     def _notes(self, workspace: Workspace, info: ModelInfo) -> list[User]:
-        return self.opening.notes(info, workspace.memory, self._on_notice)
+        return self.opening.notes(info, workspace.memory)
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
         """What the calls of a session share, as the settings and the caller say."""

@@ -22,7 +22,7 @@ from agentcli.errors import UsageError
 from agentcli.evals.task import Task
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.settings.load import Config
-from agentcli.setup.sandbox import make_sandbox
+from agentcli.setup.workspace import make_sandbox
 from agentcli.tools.command import Command
 
 HELPERS = Path(__file__).with_name("checking")

@@ -1,25 +1,27 @@
-"""Makes a session's sandbox when it is first used: importing it takes 20 ms, and many prompts need no call."""
+"""Makes a session's sandbox and snapshots when they are first used: each import takes 20 ms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from agentcli.tools.command import BackgroundJob
-    from agentcli.tools.sandbox import Sandbox
 
 
-class LazySandbox:
-    """Stands for the sandbox that `make` gives. Until that is made there are no jobs, and nothing to close."""
+T = TypeVar("T")
 
-    def __init__(self, make: Callable[[], Sandbox]) -> None:
+
+class Lazy(Generic[T]):
+    """Stands for the object that `make` returns, which is made when it is first used."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
-        self._made: Sandbox | None = None
+        self._made: T | None = None
         self._lock = Lock()
 
-    def load(self) -> Sandbox:
+    def load(self) -> T:
         """Make it now; may be called in a thread, while the model writes its first call."""
         with self._lock:
             if self._made is None:
@@ -29,9 +31,13 @@ class LazySandbox:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.load(), name)
 
+    async def aclose(self) -> None:
+        if (made := self._made) is not None:
+            await made.aclose()  # type: ignore[attr-defined]
+
+
+class LazySandbox(Lazy[Any]):
+    """Has no jobs, and nothing to close, until the sandbox is made."""
+
     def jobs(self) -> Sequence[BackgroundJob]:
         return self._made.jobs() if self._made is not None else ()
-
-    async def aclose(self) -> None:
-        if self._made is not None:
-            await self._made.aclose()

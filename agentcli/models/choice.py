@@ -19,7 +19,7 @@ from agentcli.llm.addresses import is_header_name, ollama_address
 from agentcli.llm.models import REGIONAL, ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
 from agentcli.llm.provider import Health, Provider
 from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, preset_rows, provider_names
-from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider, provider_class
+from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
 from agentcli.settings.check import find_error, unknown_setting
 from agentcli.settings.keys import KeptKeys, split_command
 from agentcli.settings.load import Config
@@ -36,12 +36,8 @@ KEYED_MODELS = (  # the environment variable of a key, and the model it stands f
     ("DEEPSEEK_API_KEY", "deepseek/deepseek-v4-pro"),
     ("GEMINI_API_KEY", "gemini/gemini-3.8-flash"),
 )
-# What is asked about where only the provider is known. These names are the clouds' own.
-_USUAL = {
-    "bedrock": "bedrock/global.anthropic.claude-sonnet-5-5",
-    "vertex": "vertex/claude-sonnet-5-5",
-    "foundry": "foundry/claude-sonnet-5-5",
-}
+# Asked about where only the provider is known. These names are the clouds' own.
+_USUAL = ("bedrock/global.anthropic.claude-sonnet-5-5", "vertex/claude-sonnet-5-5", "foundry/claude-sonnet-5-5")
 EMBEDDED = "local/qwen2.5-coder-1.5b-instruct-q4_k_m"
 KEY_TEST_S = 15.0
 PROBE_S = 0.3  # how long a server on this machine may take to show that it is there
@@ -115,17 +111,17 @@ class Models:
         self._pool = ProviderPool()
         self._brought: dict[str, Provider] = {}
         self.keys = ProviderKeys(config)
-        self._maker = ProviderMaker(config, self.keys, on_wait=on_wait, local_path=self.local_path)
+        self._maker = ProviderMaker(config, self.keys, on_wait, self.local_path)
         check_settings(config)
 
     def bring(self, provider: Provider) -> str:
-        """Have a caller's own provider; gives the name it can be chosen by."""
+        """Take a caller's own provider, and return the name it can be chosen by."""
         name = f"{provider.name}/{provider.model}"
         self._brought[name] = provider
         return name
 
     async def default(self) -> str:
-        """The configured model, else the first found. Raises `UsageError` that names the ways to get one."""
+        """Return the configured model, else the first found. Raises `UsageError` that names the ways to get one."""
         settings, environment = self._config.settings, self._config.environment
         if settings.provider.model:
             return settings.provider.model
@@ -146,7 +142,7 @@ class Models:
         raise NoModel(NO_MODEL)
 
     async def running(self) -> list[str]:
-        """The models of an Ollama and an LM Studio on this machine."""
+        """Return the models of an Ollama and an LM Studio on this machine."""
         ollama = ollama_address(self._config.environment.get("OLLAMA_HOST", ""))
         servers = (
             ("ollama", ollama, "/api/tags", "models", "name"),
@@ -210,22 +206,19 @@ class Models:
         return Health(health.ok, health.detail)
 
     def usual_model(self, provider: str) -> str:
-        """The model that answers when only the provider is known, or an empty string."""
-        usual = [model for _, model in KEYED_MODELS if model.startswith(f"{provider}/")]
-        usual += [model for name, model in _USUAL.items() if name == provider]
-        known = [f"{info.provider}/{info.id}" for info in self.table() if info.provider == provider]
-        return next(iter([*usual, *known]), "")
+        """Return the model that answers when only the provider is known, or an empty string."""
+        known = (f"{info.provider}/{info.id}" for info in self.table())
+        names = chain((model for _, model in KEYED_MODELS), _USUAL, known)
+        return next((name for name in names if name.startswith(f"{provider}/")), "")
 
     def forget(self, provider: str) -> None:
         """Make a provider anew, with the key it has by now."""
         self._pool.forget(provider)
 
     def load(self, name: str) -> None:
-        """Import what a model's provider needs, and read its key; safe in a thread. Raises `UserError`."""
-        provider, _ = split_name(name)
-        provider_class(provider if provider in PROVIDERS else "openai_compat")
-        if self.keys.helper(provider) is None:
-            self.keys.key(provider)
+        """Make a model's provider, which imports it and reads its key; safe in a thread. Raises `UserError`."""
+        if split_name(name)[0] != "local":  # which says something when it is made
+            self.provider(name)
 
     def info(self, name: str) -> ModelInfo:
         """Return the facts about `provider/model`. Raises `UsageError`."""
@@ -246,7 +239,7 @@ class Models:
                 return found
 
     def table(self) -> ModelTable:
-        """The bundled rows with the user's on top."""
+        """Return the bundled rows with the user's on top."""
         rows = self._config.settings.models
         return bundled_models().with_rows(rows_from_toml(rows)) if rows else bundled_models()
 
@@ -255,12 +248,11 @@ class Models:
         """The counters of tokens for each model. Raises `ConfigError` for a wrong file of the person's."""
         from agentcli.llm.tokens.counting import encoders
 
-        bundled: Encoders = encoders
         file = self._config.settings.tokens.encoders
-        return bundled.with_file(self._config.paths.config / from_home(file, "tokens.encoders")) if file else bundled
+        return encoders.with_file(self._config.paths.config / from_home(file, "tokens.encoders")) if file else encoders
 
     def provider(self, name: str) -> Provider:
-        """The provider of `provider/model`. Raises `UsageError` or `ConfigError`."""
+        """Return the provider of `provider/model`. Raises `UsageError` or `ConfigError`."""
         if name in self._brought:
             return self._brought[name]
         provider, model = split_name(name)
@@ -270,7 +262,7 @@ class Models:
         return self._config.paths.models / "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
 
     def local_path(self, model: str) -> Path:
-        """The GGUF file of `local/MODEL`: a path, or the installed (or configured) one."""
+        """Return the GGUF file of `local/MODEL`: a path, or the installed (or configured) one."""
         if model.endswith(".gguf"):
             return self._config.cwd / from_home(model)
         configured = self._config.settings.local.model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,7 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from agentcli.errors import ConfigError, NoKey, UsageError, UserError, did_you_mean
+from agentcli.errors import ConfigError, NoKey, UsageError, did_you_mean
 from agentcli.llm.addresses import is_address, ollama_address
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider
@@ -46,7 +47,7 @@ class ProviderKeys:
         self._helpers: dict[str, KeyHelper] = {}
 
     def takers(self) -> list[str]:
-        """Every provider that takes a key, the settings' own included."""
+        """Return every provider that takes a key, the settings' own included."""
         names = dict.fromkeys(("anthropic", *preset_rows(), *_VARIABLES, *self._config.settings.providers))
         return [name for name in names if self.variables(name)]
 
@@ -62,7 +63,7 @@ class ProviderKeys:
         return (variable,) if variable and takes_one else ()
 
     def places(self, provider: str) -> Iterator[tuple[str, str]]:
-        """Each of a provider's variables, and where what it stands for comes from, in words. Raises `ConfigError`."""
+        """Yield each of a provider's variables, and where its value comes from, in words. Raises `ConfigError`."""
         if self._server(provider).api_key_helper and not self._is_at_hand(provider):
             variable = next(iter(self.variables(provider)), provider)
             yield variable, f"from providers.{provider}.api_key_helper"
@@ -96,7 +97,7 @@ class ProviderKeys:
             raise NoKey(provider, variables[0])
 
     def key(self, provider: str) -> tuple[str, str]:
-        """A provider's key and its bearer token, as far as they are there. Raises `ConfigError`."""
+        """Return a provider's key and its bearer token, as far as they are there. Raises `ConfigError`."""
         config = self._config
         if not (variables := self.variables(provider)):
             return "", ""
@@ -108,7 +109,7 @@ class ProviderKeys:
         return (config.key(first) if is_alone else ""), config.key(token) if token else ""
 
     def helper(self, provider: str) -> KeyHelper | None:
-        """The command that has the key, where one is set and no key is nearer at hand."""
+        """Return the command that has the key, where one is set and no key is nearer at hand."""
         command = self._server(provider).api_key_helper
         if not command or self._is_at_hand(provider):
             return None
@@ -129,14 +130,14 @@ class ProviderKeys:
         return [f"{name} {place}" for name, place in places.items() if place]
 
     def store(self, provider: str, variable: str, key: str) -> str:
-        """Keep a key for good; a sentence on where. Raises `ConfigError`."""
+        """Keep a key for good, and say where. Raises `ConfigError`."""
         place = self._config.kept_keys.store(variable, key)
-        said = f"The key for {provider} is {place}; agentcli login --remove {provider} removes it."
+        kept = f"The key for {provider} is {place}; agentcli login --remove {provider} removes it."
         is_set = self._config.key_in_environment(variable)
-        return f"{said} {variable} in the environment wins over it in later sessions." if is_set else said
+        return f"{kept} {variable} in the environment wins over it in later sessions." if is_set else kept
 
     def remove(self, provider: str, variables: Sequence[str]) -> str:
-        """Forget the keys that were kept or typed; a sentence on it. Raises `UsageError` where there is none."""
+        """Forget the keys that were kept or typed, and say so. Raises `UsageError` where there is none."""
         was = [place for variable in variables if (place := self._config.kept_keys.remove(variable))]
         in_environment = next(filter(self._config.key_in_environment, variables), "")
         rest = f" {in_environment} in the environment still holds one." if in_environment else ""
@@ -160,21 +161,17 @@ def is_installed(module: str) -> bool:
         return False
 
 
+@dataclass
 class ProviderMaker:
     """Makes providers. `on_wait` is told what a person should know while they wait; `local_path` finds a GGUF file."""
 
-    def __init__(
-        self,
-        config: Config,
-        keys: ProviderKeys,
-        *,
-        on_wait: Callable[[str], None] | None,
-        local_path: Callable[[str], Path],
-    ) -> None:
-        self._config, self._keys, self._on_wait, self._local_path = config, keys, on_wait, local_path
+    _config: Config
+    _keys: ProviderKeys
+    _on_wait: Callable[[str], None] | None
+    _local_path: Callable[[str], Path]
 
     def make(self, info: ModelInfo) -> Provider:
-        """The provider of a model. Raises `UsageError` or `ConfigError`."""
+        """Make the provider of a model. Raises `UsageError` or `ConfigError`."""
         if (helper := self._keys.helper(info.provider)) is not None:
             return self._make(info, helper, "")
         return self._make(info, *self._keys.key(info.provider))
@@ -187,9 +184,9 @@ class ProviderMaker:
             key, token = "", key or token
         match provider:
             case "anthropic":
-                version = settings.provider.anthropic_version
                 from agentcli.llm.providers.anthropic import AnthropicProvider
 
+                version = settings.provider.anthropic_version
                 return AnthropicProvider(
                     info,
                     base_url=self._address(server, provider, "ANTHROPIC_BASE_URL") or "https://api.anthropic.com",
@@ -216,8 +213,7 @@ class ProviderMaker:
             case "scripted":
                 from agentcli.llm.providers.scripted import ScriptedProvider, read_script
 
-                script = read_script(self._config.cwd / from_home(info.id))
-                return ScriptedProvider(script, info=info, keeps=16)
+                return ScriptedProvider(read_script(self._config.cwd / from_home(info.id)), info=info, keeps=16)
             case _:
                 return self._compatible(info, server, key)
 
@@ -320,7 +316,7 @@ class ProviderMaker:
 
 
 def no_provider(name: str, config: Config) -> str:
-    """A sentence on a name that no provider has."""
+    """Return a sentence on a name that no provider has."""
     known = list(dict.fromkeys((*provider_names(), *config.settings.providers)))
     return (
         f"No provider {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}. For another OpenAI-compatible "
@@ -329,7 +325,7 @@ def no_provider(name: str, config: Config) -> str:
 
 
 def _with_settings(preset: Any, server: ServerSettings) -> Any:
-    """A preset with the settings of `[providers.NAME]` over it."""
+    """Return a preset with the settings of `[providers.NAME]` over it."""
     from agentcli.llm.providers.openai_compat import Preset
 
     row: dict[str, Any] = msgspec.to_builtins(preset) if preset else {"base_url": server.base_url, "needs_key": False}
@@ -341,34 +337,3 @@ def _with_settings(preset: Any, server: ServerSettings) -> Any:
     if server.key_header:
         row["key_header"] = server.key_header
     return msgspec.convert(row, Preset)
-
-
-def provider_class(kind: str) -> type[Provider]:
-    """Import the class behind a kind of provider, which takes 35 to 60 ms. Raises `UserError` for an unknown kind."""
-    match kind:
-        case "anthropic":
-            from agentcli.llm.providers.anthropic import AnthropicProvider
-
-            return AnthropicProvider
-        case "openai_compat":
-            from agentcli.llm.providers.openai_compat import OpenAICompatProvider
-
-            return OpenAICompatProvider
-        case "ollama":
-            from agentcli.llm.providers.ollama import OllamaProvider
-
-            return OllamaProvider
-        case "local":
-            from agentcli.llm.providers.local import LocalProvider
-
-            return LocalProvider
-        case "scripted":
-            from agentcli.llm.providers.scripted import ScriptedProvider
-
-            return ScriptedProvider
-        case "bedrock" | "vertex" | "foundry":
-            from agentcli.llm.providers.anthropic import CloudProvider
-
-            return CloudProvider
-        case _:
-            raise UserError(f"No provider {kind!r}; there is {', '.join(PROVIDERS)}.")

@@ -1,9 +1,10 @@
-"""What requests begin with: the system text and the tools, and the notes of a session's start as they are now."""
+"""Makes the beginning of requests: the system text and the tools, and the notes of a session's start."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,102 +26,83 @@ from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.remembered import Memory
 from agentcli.tools.tool import Tool
 
-MOST_INDEX = 2_048  # bytes of the list of memory files
+MAX_INDEX_BYTES = 2_048  # bytes of the list of memory files
 _WORDS_OF_KIND = 2
 _USUAL_WINDOW = 200_000  # tokens; tools of MCP servers take no larger a share of a larger one, as each request pays
 
 Kind = tuple[str, tuple[str, ...]]
 
 
+@dataclass(kw_only=True)
 class Opening:
     """`system` replaces the system text, `append` follows it. A bare one reads no instruction files.
 
     `skills` gives what a model with such a window, in tokens, is told of skills; `agents` of kinds of subagents.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        system: str | None,
-        append: str,
-        is_bare: bool,
-        skills: Callable[[int], str],
-        agents: Callable[[], str],
-        tell: Callable[[str], None] = lambda text: None,
-    ) -> None:
-        self._config = config
-        self._system = system
-        self._append = append
-        self.is_bare = is_bare
-        self._skills = skills
-        self._agents = agents
-        self._tell = tell
-        self._made: dict[tuple[bool, int, ToolRegistry], Prefix] = {}
+    config: Config
+    system: str | None
+    append: str
+    is_bare: bool
+    skills: Callable[[int], str]
+    agents: Callable[[], str]
+    on_notice: Callable[[str], None]
+    _made: dict[tuple[bool, int, ToolRegistry], Prefix] = field(default_factory=dict, init=False)
 
     def prefix(self, info: ModelInfo, tools: ToolRegistry) -> Prefix:
-        """The fixed beginning of requests to a kind of model."""
+        """Return the fixed beginning of requests to a kind of model."""
         kind = (info.small, info.window, tools)
         if (prefix := self._made.get(kind)) is None:
-            own, remote = _apart(tools)
+            own = [tool for tool in tools if not tool.server]
             specs = tuple(tool.spec() for tool in own)
-            if info.small and not self._config.settings.tools.only:
+            if info.small and not self.config.settings.tools.only:
                 builtin = [tool.spec() for tool in own if tool.source == "builtin"]
                 specs = (*small_specs(builtin), *(tool.spec() for tool in own if tool.source != "builtin"))
             names = {spec.name for spec in specs}
-            agents = self._agents() if "create_subagent" in names else ""
-            skills = self._skills(info.window) if "skill" in names else ""
-            stubs, note = self._fitted(remote, info.window)
-            append = "\n\n".join(part for part in (self._append, agents, skills, note) if part)
-            text = system_prompt(small=info.small, replace=self._system, append=append)
+            agents = self.agents() if "create_subagent" in names else ""
+            skills = self.skills(info.window) if "skill" in names else ""
+            stubs, note = self._fitted([tool for tool in tools if tool.server], info.window)
+            append = "\n\n".join(part for part in (self.append, agents, skills, note) if part)
+            text = system_prompt(small=info.small, replace=self.system, append=append)
             prefix = self._made[kind] = Prefix(text, (*specs, *stubs))
         return prefix
 
     def _fitted(self, tools: Sequence[Tool], window: int) -> tuple[tuple[ToolSpec, ...], str]:
-        """The tools of MCP servers as far as their share of the window allows, and what the model is told of stubs."""
+        """Return the tools of MCP servers as far as their share of the window allows, and the note about stubs."""
         if not tools:
             return (), ""
         whole = tuple(tool.spec() for tool in tools)
-        share = self._config.settings.mcp.share
+        share = self.config.settings.mcp.share
         from agentcli.extensions.mcp.tools import NOTE, fitted
 
         shown = fitted(whole, int(min(window, _USUAL_WINDOW) * share))
         if left_out := [spec.name for spec in whole[len(shown) :]]:
-            self._tell(
+            self.on_notice(
                 f"{len(left_out)} tools of MCP servers are not shown to the model, as all take more than "
                 f"{share:.0%} of its window (mcp.share): {', '.join(left_out[:5])} …"
             )
         return shown, NOTE if shown != whole else ""
 
     def for_agent(self, prompt: str) -> Opening:
-        """That of a subagent, which is told what it is for."""
-        append = "\n\n".join(part for part in (self._append, prompt) if part)
-        return Opening(
-            self._config,
-            system=self._system,
-            append=append,
-            is_bare=self.is_bare,
-            skills=self._skills,
-            agents=self._agents,
-            tell=self._tell,
-        )
+        """Return that of a subagent, which is told what it is for."""
+        return replace(self, append="\n\n".join(part for part in (self.append, prompt) if part))
 
     def instructions(self) -> Instructions:
-        """The instruction files that a session here is given."""
-        config = self._config
+        """Return the instruction files that a session here is given."""
+        config = self.config
         if self.is_bare:
             return Instructions()
         user_files = [config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
         return find_instructions(config.cwd, project_root(config.cwd), user_files, home_of(config.environment))
 
     def nested(self) -> NestedInstructions | None:
-        """What finds those of deeper folders, for one session."""
-        cwd, home = self._config.cwd, home_of(self._config.environment)
+        """Return what finds those of deeper folders, for one session."""
+        cwd, home = self.config.cwd, home_of(self.config.environment)
         return None if self.is_bare else NestedInstructions(cwd, project_root(cwd), home)
 
-    def notes(self, info: ModelInfo, memory: Memory | None, tell: Callable[[str], None]) -> list[User]:
-        """Where the session runs, what the project says, the memory files; `tell` hears what is left out."""
-        cwd = self._config.cwd
+    def notes(self, info: ModelInfo, memory: Memory | None) -> list[User]:
+        """Say where the session runs, what the project says, which memory files there are."""
+        cwd = self.config.cwd
         if info.small:
             notes = [files_note(cwd)]
         else:
@@ -129,7 +111,7 @@ class Opening:
             notes = [environment_note(cwd=cwd, platform=sys.platform, date=today, branch=branch)]
         instructions = self.instructions()
         for notice in instructions.notices:
-            tell(notice)
+            self.on_notice(notice)
         if note := instructions.note():
             notes.append(note)
         if memory is not None and not info.small and (index := memory.index()):
@@ -138,13 +120,8 @@ class Opening:
         return [structs.replace(note, content=without_surrogates(note.content)) for note in notes]
 
 
-def _apart(tools: ToolRegistry) -> tuple[list[Tool], list[Tool]]:
-    """The tools without those of MCP servers, and these."""
-    return [tool for tool in tools if not tool.server], [tool for tool in tools if tool.server]
-
-
 def untold(notes: Sequence[User], state: AgentState) -> list[User]:
-    """Those of which a resumed conversation does not hold this text, or holds another one behind it."""
+    """Return those of which a resumed conversation does not hold this text, or holds another one behind it."""
     newest: dict[Kind, str] = {}
     for entry in state.conversation.request_entries:
         if isinstance(entry.body, Compaction):
@@ -155,19 +132,19 @@ def untold(notes: Sequence[User], state: AgentState) -> list[User]:
 
 
 def _kind(note: User) -> Kind:
-    """What every note of its kind has: the first words, and the instruction files, which those of a folder share."""
+    """Return what every note of its kind has: its first words, and the instruction files that it names."""
     words = note.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND]
     return " ".join(words), tuple(told_paths([note]))
 
 
 def _index_note(index: Sequence[tuple[str, str]]) -> User:
-    """Each memory file with its first line, as far as there is room."""
+    """List each memory file with its first line, as far as there is room."""
     lines: list[str] = []
     size = 0
     for name, first in index:
         line = f"- {name}: {first}" if first else f"- {name}"
         size += len(line.encode())
-        if size > MOST_INDEX:
+        if size > MAX_INDEX_BYTES:
             lines.append(f"({len(index) - len(lines)} more: memory view)")
             break
         lines.append(line)

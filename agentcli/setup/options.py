@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
@@ -98,7 +98,7 @@ NEW = SessionChoice()
 async def open_log(
     choice: SessionChoice, store: SessionStore, data: DataFolder, cwd: Path
 ) -> tuple[SessionLog, list[Entry]]:
-    """The log and its entries; a fork shares the data files of its source. Raises `UserError`."""
+    """Return the log and its entries; a fork shares the data files of its source. Raises `UserError`."""
     if choice.how == "new":
         return await store.create(cwd=cwd, session_id=choice.new_id, name=choice.name, user_id=choice.user_id), []
     id = choice.id
@@ -122,7 +122,7 @@ ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting
 
 
 def turn_limits(settings: Settings, *, asks: bool) -> Limits:
-    """The limits of one prompt; with `asks` there is a person who may allow more."""
+    """Return the limits of one prompt; with `asks` there is a person who may allow more."""
     return Limits(
         settings.limits.max_turns or (INTERACTIVE_ROUNDS if asks else ROUNDS),
         settings.tokens.max_output,
@@ -142,7 +142,7 @@ def retry_policy(settings: Settings) -> RetryPolicy:
 
 
 def session_budgets(config: Config) -> Budgets:
-    """The accounts of a session: its own, and the day's."""
+    """Return the accounts of a session: its own, and the day's."""
     settings = config.settings
     session = budget_of(settings.budgets, "session")
     if (most := settings.limits.max_budget_usd) is not None:
@@ -164,18 +164,15 @@ def configured_rules(
     brings_tools: bool,
     servers: Collection[str] = (),
 ) -> Rules:
-    """Raises `ConfigError` for a rule that can never hold.
+    """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never hold.
 
-    What may be a mistake, and a grant that makes no sense, is told by `on_notice`. With `brings_tools` a rule may name
+    `on_notice` hears what may be a mistake, and of a grant that makes no sense. With `brings_tools` a rule may name
     tools under any name; `servers` begin the names of tools that may not be known yet.
     """
     permissions = config.settings.permissions
     rules = Rules()
-    verbs: tuple[tuple[Verb, tuple[str, ...]], ...] = (
-        ("allow", permissions.allow), ("ask", permissions.ask), ("deny", permissions.deny),
-    )  # fmt: skip
-    for verb, texts in verbs:
-        for text in texts:
+    for verb in get_args(Verb):
+        for text in getattr(permissions, verb):
             key = f"permissions.{verb}"
             try:
                 rule = parse_rule(text, "settings")
@@ -220,38 +217,38 @@ def _kept(grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], 
             on_notice(f"{grants.file}: {error} This {'grant' if verb == 'allow' else 'rule'} is left out.")
 
 
+@dataclass
 class ToolChoice:
     """`added` are a caller's tools, `can_work` says of a built-in one if it has what it needs here."""
 
-    def __init__(self, config: Config, added: Sequence[Tool], can_work: Callable[[str], bool]) -> None:
-        self._config = config
-        self._added = added
-        self._can_work = can_work
+    config: Config
+    added: Sequence[Tool]
+    can_work: Callable[[str], bool]
 
     @cached_property
     def every(self) -> ToolRegistry:
         """All tools there are, whatever the settings say."""
-        added = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in self._added)
+        added = (replace(tool, source="library") if tool.source == "builtin" else tool for tool in self.added)
         return ToolRegistry((*builtin_tools(), *map(guarded, added)))
 
     def named(self) -> ToolRegistry:
         """All tools, or those the settings name. Raises `ConfigError` for a name that no tool has."""
-        settings, tools = self._config.settings.tools, self.every
+        settings, tools = self.config.settings.tools, self.every
         only = settings.only
         for key, names in (("tools.only", only), ("tools.output_levels", settings.output_levels)):
             for name in names:
                 if name not in tools and name != "none" and not name.startswith("mcp__"):
                     known = [tool.name for tool in tools]
                     message = f"No tool {name!r}{did_you_mean(name, known)}; there is {', '.join(known)}."
-                    raise self._config.error(message, key, item=name if key == "tools.only" else "")
+                    raise self.config.error(message, key, item=name if key == "tools.only" else "")
         named = [name for name in only if name != "none" and not name.startswith("mcp__")]
         return tools.clone(only=named if only else None)
 
     def offered(self, on_notice: Callable[[str], None]) -> ToolRegistry:
         """Return the named tools that can work here: without a provider a search could only fail."""
         tools = self.named()
-        left_out = [tool.name for tool in tools if tool.source == "builtin" and not self._can_work(tool.name)]
-        if "web_search" in left_out and "web_search" in self._config.settings.tools.only:
+        left_out = [tool.name for tool in tools if tool.source == "builtin" and not self.can_work(tool.name)]
+        if "web_search" in left_out and "web_search" in self.config.settings.tools.only:
             on_notice("web_search is not offered to the model: it needs a key of Tavily (TAVILY_API_KEY).")
         return tools.clone(exclude=left_out) if left_out else tools
 

@@ -1,20 +1,27 @@
-"""Makes the workspaces in which calls run: sandbox, data files, memory, the web, and what masks secrets."""
+"""Makes the workspaces in which calls run: sandbox, snapshots, data files, memory, the web, and what masks secrets."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.interfaces import Checkpoints
+from agentcli.agent.permissions.rules import PathGround, Rules, kept_from_reading
+from agentcli.errors import ToolError
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.infra.data_files import DataFolder
-from agentcli.infra.lazy_sandbox import LazySandbox
+from agentcli.infra.lazy_sandbox import Lazy, LazySandbox
+from agentcli.infra.memory_files import MemoryFiles, MemoryLimits, memory_folder
 from agentcli.settings.files import make_private_folder
 from agentcli.settings.load import Config
-from agentcli.settings.paths import from_home, home_of
-from agentcli.setup.context import make_memory
+from agentcli.settings.paths import from_home, home_of, project_root
+from agentcli.settings.structs import SandboxSettings
 from agentcli.setup.options import ClientFiles, Extras, check_hosts
 from agentcli.setup.telemetry import secret_headers
 from agentcli.tools.command import Profile
@@ -23,6 +30,9 @@ from agentcli.tools.tool import Workspace
 from agentcli.tools.web.web import Web
 
 if TYPE_CHECKING:
+    from agentcli.infra.checkpoints.recorder import Recorder
+    from agentcli.infra.sandbox.confinement import Confinement
+    from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.safety.secrets.masking import Masker
     from agentcli.tools.web.searching import SearchProvider
 
@@ -51,16 +61,8 @@ class WorkspaceFactory:
         def open_sandbox() -> Sandbox:
             if self._extras.sandbox is not None:
                 return self._extras.sandbox
-            from agentcli.setup.sandbox import make_sandbox
-
-            made = make_sandbox(
-                config,
-                (config.cwd, *added),
-                session_id=session_id,
-                rules=rules,
-                profile=profile,
-                programs=self._programs.files,
-            )
+            folders, programs = (config.cwd, *added), self._programs.files
+            made = make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile, programs=programs)
             return files.sandbox(made) if files else made
 
         lazy = LazySandbox(open_sandbox)
@@ -117,3 +119,137 @@ def make_masker(config: Config, values: frozenset[str]) -> Masker:
 
     own = (*credentials_in(config.environment), *config.kept_keys.values, *secret_headers(config))
     return Masker((*own, *values))
+
+
+def make_memory(config: Config) -> MemoryFiles:
+    """Return the memory files of the project that is worked on."""
+    settings = config.settings.memory
+    limits = MemoryLimits(settings.max_file_kb * 1024, settings.max_total_kb * 1024, settings.max_files)
+    return MemoryFiles(memory_folder(config.paths.state, project_root(config.cwd)), limits)
+
+
+# Sandbox
+
+
+def make_sandbox(
+    config: Config,
+    folders: tuple[Path, ...],
+    *,
+    session_id: str,
+    rules: Rules,
+    profile: Profile | None,
+    programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: (),
+) -> LocalSandbox:
+    """Return the sandbox of a session in `folders`, the working directory first; `profile` replaces the settings' own.
+
+    `programs` gives the files of some folders that run outside of it, and which commands may not change.
+    """
+    from agentcli.infra.sandbox.local import LocalSandbox
+    from agentcli.infra.sandbox.session_confinement import CommandLimits
+
+    home, settings = home_of(config.environment), config.settings.sandbox
+    state, cache = config.paths.state, config.paths.cache
+    limits = CommandLimits(
+        profile or settings.profile,
+        home,
+        masked=(
+            *(_absolute(name, config.cwd, home) for name in settings.masked),
+            *config.paths.secret,
+            *_secrets_moved(config.environment),
+        ),
+        writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
+        hosts=settings.hosts,
+        environment=settings.environment,
+        tries=state / "tries",
+        aside=state / "put_aside",
+        mount_notes=state / "mount_points",
+        own_folders=(config.paths.config, state),
+        programs=programs,
+        cache=cache / "sandbox" / hashlib.sha256(os.fsencode(project_root(config.cwd))).hexdigest()[:16],
+    )
+    return LocalSandbox(
+        folders,
+        environment=config.environment,
+        job_folder=state / "jobs" / session_id,
+        session_id=session_id,
+        limits=limits,
+        choose=partial(_confinement, settings, state),
+        denied=partial(kept_from_reading, rules, PathGround(config.cwd, project_root(config.cwd), home)),
+    )
+
+
+def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
+    """Choose what confines commands here; probing takes some milliseconds. Raises `ToolError`."""
+    kind = settings.kind
+    if kind == "docker":
+        from agentcli.infra.sandbox.backends.docker import Docker
+
+        return Docker(settings.docker_image)
+    from agentcli.infra.sandbox.backends import choosing as confinement
+
+    tmp = state / "tmp"
+    try:
+        make_private_folder(tmp)
+    except OSError as error:
+        message = f"Commands cannot be confined: {tmp} could not be made ({error.strerror})."
+        raise ToolError(message) from error
+    kinds = confinement.KINDS.get(sys.platform, ()) if kind == "auto" else (kind,)
+    chosen: Confinement = confinement.choose_confinement(tmp=tmp, kinds=kinds)
+    return chosen
+
+
+def _secrets_moved(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the secret files of a home that XDG variables put elsewhere."""
+    from agentcli.safety.paths.secret import SECRET_HOME_PATHS
+
+    for variable, usual in {"XDG_CONFIG_HOME": ".config/", "XDG_DATA_HOME": ".local/share/"}.items():
+        if (folder := environment.get(variable, "")).startswith("/"):
+            yield from (Path(folder, path.removeprefix(usual)) for path in SECRET_HOME_PATHS if path.startswith(usual))
+
+
+def _absolute(name: str, cwd: Path, home: Path) -> Path:
+    return home / name[2:] if name.startswith("~/") else cwd / name
+
+
+# Snapshots
+
+
+def make_checkpoints(
+    config: Config, session_id: str, roots: Callable[[], Sequence[Path]], *, is_lasting: bool
+) -> Checkpoints | None:
+    """Return what records the changes of a session's calls below these `roots`; None where the settings want none.
+
+    Of a session that is not lasting nothing stays on the disk.
+    """
+    if not config.settings.checkpoints.enabled:
+        return None
+
+    def make() -> Recorder:
+        settings, state = config.settings.checkpoints, config.paths.state
+        scratch, folder, private = state / "tries", state / "checkpoints", None
+        if not is_lasting:
+            from agentcli.infra.sandbox.trial.try_folders import PrivateFolder
+
+            private = PrivateFolder(scratch)
+            folder = private.path / "checkpoints"
+        from agentcli.infra.checkpoints.limits import Limits
+
+        limits = Limits(
+            int(settings.largest_mb * 1e6),
+            settings.most_files,
+            int(settings.most_gb * 1e9),
+            settings.ignored_files,
+            int(settings.ignored_mb * 1e6),
+            settings.exclude,
+            (str(config.paths.state), str(config.paths.cache)),
+        )
+        from agentcli.infra.checkpoints.recorder import Recorder
+
+        return Recorder(folder, roots, session_id, scratch=scratch, private=private, limits=limits)
+
+    return cast("Checkpoints", Lazy(make))
+
+
+def has_interrupted(config: Config, session_id: str) -> bool:
+    """True if a killed process has left calls of a session under way."""
+    return (config.paths.state / "checkpoints" / "under_way" / session_id).is_dir()

@@ -25,7 +25,7 @@ from agentcli.infra.sandbox.trial.keep_plan import finish_interrupted
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder
-from agentcli.setup.checkpoints import has_interrupted, make_checkpoints
+from agentcli.setup.workspace import has_interrupted, make_checkpoints
 
 _MOST_LOOKED_AT = 50  # sessions of this directory, for the newest that can take something back
 

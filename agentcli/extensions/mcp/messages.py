@@ -36,7 +36,9 @@ _UNREADABLE = "its reply cannot be read: "
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # what all providers take
 _YES, _DONE, _NO, _SKIP = "Yes", "I have done it", "No", "Leave it out"
 _MAX_TRIES = 3  # for an answer that does not fit
-_NUMBERS = {"integer": (int, "a whole number"), "number": (float, "a number")}
+_NUMBERS: dict[str, tuple[Callable[[str], int | float], str]] = {
+    "integer": (int, "a whole number"), "number": (float, "a number"),
+}  # fmt: skip
 
 
 class MessageReader:
