@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, reduce
 from pathlib import Path
 from typing import Any, get_args, get_origin
@@ -179,12 +179,21 @@ def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) 
 def _project_layer(file: Path, paths: Paths, notices: list[str]) -> Layer:
     """A project's settings, without those that only a person may set. Raises `ConfigError`."""
     layer = read_layer(file)
-    for name in NOT_FROM_PROJECTS:
+    for name in personal_keys(layer.values):
         section, _, key = name.partition(".")
-        place = layer.values.get(section, {}) if key else layer.values
-        if place.pop(key or section, None) is not None:
-            notices.append(f"{file}: {project_refusal(name, paths)}")
+        (layer.values[section] if key else layer.values).pop(key or section)
+        notices.append(f"{file}: {project_refusal(name, paths)}")
     return layer
+
+
+def nested(path: Sequence[str], value: Any) -> dict[str, Any]:
+    """Return the table of settings that holds nothing but a value at a path."""
+    return {path[0]: nested(path[1:], value) if path[1:] else value}
+
+
+def personal_keys(values: Mapping[str, Any]) -> list[str]:
+    """Return the settings in a table that only a person may set, not a project."""
+    return [name for name in NOT_FROM_PROJECTS if any(value is not None for value in _at(values, name))]
 
 
 def project_refusal(name: str, paths: Paths) -> str:

@@ -75,10 +75,15 @@ def test_a_project_has_files_of_its_own_that_may_not_say_where_prompts_go(place:
         file = place.folder / ".agentcli" / name
         assert ran.out == f"limits.max_turns is set in {file}. It counts after agentcli config trust.\n"
         assert file.read_text() == "[limits]\nmax_turns = 7\n"
-        for key in ("provider.model", '"provider".model'):
-            refused = place.run("config", "set", key, "a/b", "--scope", scope)
+        for key, value, shown in (
+            ("provider.model", "a/b", "[provider]"),
+            ('"provider".model', "a/b", "[provider]"),
+            ("tokens.encoders", "x.toml", "tokens.encoders"),
+            ("tokens", '{encoders = "x.toml"}', "tokens.encoders"),
+        ):
+            refused = place.run("config", "set", key, value, "--scope", scope)
             assert (refused.code, refused.err) == (
-                2, f"agentcli: [provider] is not taken from a project: set it in {config}.\n",
+                2, f"agentcli: {shown} is not taken from a project: set it in {config}.\n",
             )  # fmt: skip
     assert place.run("config", "get", "limits.max_turns").out == "\n"
     place.run("config", "trust", "--yes")

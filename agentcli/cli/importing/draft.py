@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from agentcli.extensions.hooks.specs import TIMEOUT_S, read_hooks
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.check import find_error
-from agentcli.settings.load import NOT_FROM_PROJECTS
+from agentcli.settings.load import nested, personal_keys
 from agentcli.settings.structs import Settings
 
 NO_SETTING = "agentcli has no such setting"
@@ -46,12 +45,12 @@ class Draft:
 
     def take(self, what: str, value: Any, *path: str) -> None:
         """Set a setting as `what` says in the other tool, unless something forbids it. A list adds to the one there."""
-        key = ".".join(path)
+        key, table = ".".join(path), nested(path, value)
         if has_secret(value):
             self.leave(what, LOGIN)
-        elif self.is_project and (key in NOT_FROM_PROJECTS or path[0] in NOT_FROM_PROJECTS):
+        elif self.is_project and personal_keys(table):
             self.leave(what, f"{key} is not taken from a project: import it without --project")
-        elif found := find_error(reduce(lambda inner, name: {name: inner}, reversed(path), value), Settings):
+        elif found := find_error(table, Settings):
             self.leave(what, found[1].rstrip("."))
         else:
             *groups, name = path

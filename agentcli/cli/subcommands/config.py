@@ -28,7 +28,7 @@ from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, pla
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings.check import setting_type
-from agentcli.settings.load import NOT_FROM_PROJECTS, Config, load_config, project_refusal
+from agentcli.settings.load import Config, load_config, nested, personal_keys, project_refusal
 from agentcli.settings.paths import current_folder, find_paths, project_root
 from agentcli.settings.trust import MCP_FILE, PROJECT_FILES, project_files, project_fingerprints, remember_trust
 from agentcli.settings.write import (
@@ -115,9 +115,8 @@ def set_setting(
     parsed = parse_value(value, parts)
     file = paths.user_config if scope == "user" else project_root(cwd) / PROJECT_FILES[scope]
     if scope != "user":
-        for refused in NOT_FROM_PROJECTS:
-            if f"{'.'.join(parts)}.".startswith(f"{refused}."):
-                raise UsageError(project_refusal(refused, paths))
+        if refused := personal_keys(nested(parts, parsed)):
+            raise UsageError(project_refusal(refused[0], paths))
         _require_within(file, project_root(cwd))
     text = with_setting(file, parts, parsed)
     flags = tomllib.loads(text.removeprefix("\ufeff"))
