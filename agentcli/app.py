@@ -128,7 +128,7 @@ class Builder:
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
 
     async def build_session(self, choice: SessionChoice = NEW, *, model: str = "") -> Session:
-        """A session ready for its first prompt. Raises `UserError`."""
+        """Return a session ready for its first prompt. Raises `UserError`."""
         settings = self.config.settings
         registry = self.offered_tools()
         log, entries = await open_log(choice, self.store, self._data, self.config.cwd)
@@ -163,7 +163,7 @@ class Builder:
         return session
 
     def model_of(self, conversation: Conversation) -> str:
-        """The model that a stored conversation goes on with; empty for a new one, and where a flag names another."""
+        """Return the model of a stored conversation; empty for a new one, and where a flag names another."""
         return "" if self.config.names_model else chosen_model(conversation)
 
     def _runtime(
@@ -247,7 +247,7 @@ class Builder:
             state.notes.append(reminder(said.context))
 
     def _subagents(self, session: Session) -> Subagents:
-        """What runs the subagents of a session; loaded when the first one is asked for."""
+        """Return what runs the subagents of a session; loaded when the first one is asked for."""
         from agentcli.extensions.subagents.sessions import ChildSessions
 
         children = ChildSessions(
@@ -311,7 +311,7 @@ class Builder:
         return self.opening.notes(info, workspace.memory)
 
     def session_calls(self, registry: ToolRegistry, workspace: Workspace) -> SessionCalls:
-        """What the calls of a session share, as the settings and the caller say."""
+        """Return what the calls of a session share, as the settings and the caller say."""
         tools = self.config.settings.tools
         services = CallServices(
             workspace,
@@ -326,11 +326,11 @@ class Builder:
         return SessionCalls(services, registry)
 
     def tool_registry(self) -> ToolRegistry:
-        """All tools that are known, or those the settings name. Raises `ConfigError` for a name that no tool has."""
+        """Return all tools, or those the settings name. Raises `ConfigError` for a name that no tool has."""
         return self._with_servers(self._tools.named())
 
     def offered_tools(self) -> ToolRegistry:
-        """Those of them that can work here."""
+        """Return those of the tools that can work here."""
         return self._with_servers(self._tools.offered(self._on_notice))
 
     def _can_work(self, tool: str) -> bool:
@@ -347,12 +347,12 @@ class Builder:
                 return True
 
     def workspace(self, rules: Rules | None = None, *, profile: Profile | None = None) -> Workspace:
-        """A workspace without a session, for running single tools."""
+        """Return a workspace without a session, for running single tools."""
         finish_interrupted_dry_runs(self.config.paths.state, self._on_notice)
         return self._workspaces.make("tools", rules or self.rules(), profile=profile)
 
     def rules(self) -> Rules:
-        """What the settings and the person's lasting grants say. Raises `ConfigError` for one that can never hold."""
+        """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never hold."""
         return configured_rules(
             self.config,
             self._grants,

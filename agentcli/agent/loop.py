@@ -15,16 +15,19 @@ from agentcli.agent.events import ApprovalRequested, Done, DoneReason, Notice, T
 from agentcli.agent.hooks import fire
 from agentcli.agent.ops import Approve
 from agentcli.agent.plans import settle_plan
-from agentcli.agent.requests.request import request_reply, told
+from agentcli.agent.requests.request import describe_error, request_reply
 from agentcli.agent.steps import (
     ask_for_schema,
     check_answer,
     continue_reply,
+    has_distant_reset,
     is_complete,
     nudge,
     require_answer,
     run_prompt_hooks,
     run_stop_hooks,
+    wait_for_reset,
+    wait_until,
 )
 from agentcli.agent.turn_log import (
     Turn,
@@ -34,14 +37,13 @@ from agentcli.agent.turn_log import (
     hook_allows,
     queue_changed,
     refuse_calls,
+    run_error_hook,
     settled,
     settled_in_any_case,
     take_back_prompt,
     take_back_refused,
-    tell_error,
 )
 from agentcli.agent.turn_start import GO_ON, add_messages, is_unanswered
-from agentcli.agent.usage_limits import has_distant_reset, wait_for_reset, wait_until
 from agentcli.conversation.entries import Result, User, reminder
 from agentcli.errors import LoopError, StorageError, UserError
 from agentcli.llm import provider as llm
@@ -59,7 +61,7 @@ from agentcli.llm.providers.catalog import provider_display_name
 
 
 async def run_turn(turn: Turn) -> Done | TurnFailed:
-    """Answer a prompt, however many requests and calls it takes; gives its last event.
+    """Answer a prompt, however many requests and calls it takes, and return its last event.
 
     When cancelled, the text so far is kept, every open call is answered, and the last event is `Done` all the same.
     """
@@ -68,7 +70,7 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
     except asyncio.CancelledError as cancelled:
         answer_open_calls(turn, INTERRUPTED)
         await settled_in_any_case(turn)
-        turn.emit(_given_up(turn, str(cancelled.args[0])) if any(cancelled.args) else _done(turn, "interrupted"))
+        turn.emit(_abandoned(turn, str(cancelled.args[0])) if any(cancelled.args) else _done(turn, "interrupted"))
         raise
     turn.emit(end)
     return end
@@ -78,7 +80,7 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
     try:
         try:
             await run_prompt_hooks(turn)
-            await attend_servers(turn)
+            await join_servers(turn)
             if turn.runtime.answer_schema is not None:
                 turn.state.notes.append(reminder(turn.runtime.answer_schema.request))
             reason = await _rounds(turn)
@@ -92,7 +94,7 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
     return replace(done, claims=await check_answer(done.text, turn)) if reason == "end_turn" else done
 
 
-async def attend_servers(turn: Turn) -> None:
+async def join_servers(turn: Turn) -> None:
     """Have the tools of MCP servers before the first request, and the resources that the prompt names."""
     if (servers := turn.runtime.calls.servers) is not None:
         await servers.join(turn.runtime.calls)
@@ -100,7 +102,7 @@ async def attend_servers(turn: Turn) -> None:
 
 
 async def _rounds(turn: Turn) -> DoneReason:
-    """Requests and their calls, until the model asks for nothing more."""
+    """Make requests and run their calls, until the model asks for nothing more."""
     if turn.left:
         await run_calls_of(turn, turn.left)
         if turn.calls.is_stopped:
@@ -157,7 +159,7 @@ async def _rounds(turn: Turn) -> DoneReason:
 
 
 async def _refusal(turn: Turn, reply: llm.Done) -> tuple[DoneReason, str] | None:
-    """Why a turn ends after a reply though the reply has calls, and what those calls are told; None if it goes on."""
+    """Return why a turn ends though the reply has calls, and what those calls are answered; None if it goes on."""
     stopped = "Not run: the turn was stopped."
     try:
         is_allowed = await hook_allows(turn, reply.usage)
@@ -187,7 +189,7 @@ async def may_repeat(turn: Turn) -> bool:
 
 
 async def may_call(turn: Turn, calls: int) -> bool:
-    """Whether the budgets, or the person, allow so many calls and what follows them."""
+    """Return True if the budgets, or the person, allow so many calls and what follows them."""
     while True:
         try:
             turn.budgets.check()
@@ -200,7 +202,7 @@ async def may_call(turn: Turn, calls: int) -> bool:
 
 
 async def goes_on(turn: Turn) -> bool:
-    """Whether the person, asked at the limit of rounds, allows as many more."""
+    """Ask the person at the limit of rounds; True if they allow as many more."""
     more = turn.runtime.limits.max_turns
     title = f"{turn.round} rounds are done: {more} more?"
     is_allowed = await _asked(
@@ -211,7 +213,7 @@ async def goes_on(turn: Turn) -> bool:
 
 
 async def gets_more(turn: Turn, over: OverBudget) -> bool:
-    """Whether the person, asked where a budget is used up, allows as much again."""
+    """Ask the person where a budget is used up; True if they allow as much again."""
     is_allowed = await _asked(turn, over.id, f"{over} Allow {over.more} in all?", f"The budget is {over.setting}.")
     if is_allowed:
         over.allow_more()
@@ -219,7 +221,7 @@ async def gets_more(turn: Turn, over: OverBudget) -> bool:
 
 
 async def _asked(turn: Turn, id: str, title: str, reason: str) -> bool:
-    """What the person says to a question about the turn; their comment to a no is the next prompt."""
+    """Ask the person about the turn; their comment to a no is the next prompt."""
     ask, queue = turn.runtime.calls.ask, turn.state.conversation.queue
     if not turn.runtime.limits.asks or ask is None:
         return False
@@ -234,11 +236,11 @@ async def _asked(turn: Turn, id: str, title: str, reason: str) -> bool:
 
 
 def goes_on_after(turn: Turn, error: ProviderError) -> bool:
-    """Whether an answer that broke off is continued unasked; a reminder then asks for the rest."""
+    """Continue an answer that broke off, unasked, with a reminder that asks for the rest; False if it is not."""
     if turn.round >= turn.most_rounds or not can_go_on(turn, error) or turn.breaks >= turn.runtime.most_breaks:
         return False
     turn.breaks += 1
-    turn.emit(Notice(f"The answer broke off ({told(error).rstrip('.')}): going on where it stopped."))
+    turn.emit(Notice(f"The answer broke off ({describe_error(error).rstrip('.')}): going on where it stopped."))
     add(turn, reminder(GO_ON))
     return True
 
@@ -283,7 +285,7 @@ async def add_reports(turn: Turn, *, waits: bool) -> bool:
 
 
 async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
-    """What to tell of a failure. A prompt that the provider would refuse again and again is taken back."""
+    """Return the event of a failure. A prompt that the provider would refuse again and again is taken back."""
     broke_off = can_go_on(turn, error)
     taken_back = ""
     if turn.is_refused and type(error) is BadRequest:
@@ -295,12 +297,12 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
         take_back_prompt(turn)
     is_retryable = isinstance(error, ProviderError) and error.is_retryable
     await fire(turn.runtime.calls, "StopFailure", error=str(error))
-    await tell_error(turn.runtime, str(error), is_retryable=is_retryable)
+    await run_error_hook(turn.runtime, str(error), is_retryable=is_retryable)
     try:
         await settled(turn)
     except StorageError as unstored:
         error = unstored
-    said = [_overload(turn, error) or told(error), _ADVICE.get(type(error), ""), taken_back]
+    said = [_overload(turn, error) or describe_error(error), _ADVICE.get(type(error), ""), taken_back]
     if is_retryable and not broke_off:
         said += _next_steps(turn, error)
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in said if part)
@@ -310,16 +312,16 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
 
 
 def _overload(turn: Turn, error: Exception) -> str:
-    """A sentence that says who is overloaded; many servers give no more than that word. Empty for other failures."""
+    """Say who is overloaded, where the server gives no more than that word. Empty for other failures."""
     is_bare = str(error).lower().strip(" .!") in ("", "overloaded", "overloaded_error")
     if not isinstance(error, Overloaded) or not is_bare:
         return ""
     error.args = (f"{provider_display_name(turn.state.model.partition('/')[0])} is overloaded",)
-    return told(error)
+    return describe_error(error)
 
 
 def _next_steps(turn: Turn, error: Exception) -> list[str]:
-    """What to do about a failure that passes."""
+    """Say what to do about a failure that passes."""
     said = []
     if has_distant_reset(error) and not turn.runtime.limits.waits_for_reset:
         said.append("With limits.wait_for_reset = true it waits, and goes on by itself.")
@@ -339,12 +341,12 @@ _ADVICE: dict[type[Exception], str] = {
 }
 
 
-def _given_up(turn: Turn, why: str) -> TurnFailed:
-    """The end of a turn that was interrupted for a reason of the program's own."""
+def _abandoned(turn: Turn, why: str) -> TurnFailed:
+    """Return the end of a turn that was interrupted for a reason of the program's own."""
     return TurnFailed(why, True, "GivenUp", turn.round, turn.usage, turn.cost_usd, tuple(turn.calls.denials))
 
 
 def _done(turn: Turn, reason: DoneReason) -> Done:
-    """The answer; where the turn ended before there was one, what was said on the way."""
+    """Return the answer; where the turn ended before there was one, what was said on the way."""
     text = "".join(turn.answer).strip() or "\n\n".join(part for part in turn.said if part.strip())
     return Done(text, turn.round, turn.usage, reason, turn.cost_usd, tuple(turn.calls.denials))

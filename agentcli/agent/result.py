@@ -41,8 +41,8 @@ _REASONS = {"LoopError": "loop"}  # why a turn failed, where that has a name of 
 
 
 class Demands(Struct, frozen=True):
-    """What a run is to end with a code of its own for: a denied call (56), an answer that does not
-    fit a schema (55), a claim that is not verified (57).
+    """Ends that have an exit code of their own: a denied call (56), an answer that does not fit a schema (55), a claim
+    that is not verified (57).
     """
 
     no_denials: bool = False

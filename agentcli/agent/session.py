@@ -1,4 +1,4 @@
-"""What a front end holds: operations go in, events come out."""
+"""Runs one conversation for its front ends: operations go in, events come out."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from agentcli.agent.rewind import going_back, prompts
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState, SessionSnapshot
 from agentcli.agent.turn_log import Turn, compacted, queue_changed, store
-from agentcli.agent.turn_start import Storing, begin_turn, cut_turn, end_when_wanted
+from agentcli.agent.turn_start import Storing, begin_turn, cut_turn, end_when_taken_over
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import OUT_OF_MEMORY, UserError, is_out_of_memory
@@ -63,13 +63,7 @@ class Session:
     or `TurnFailed`. `can_ask` says that somebody answers `ApprovalRequested`; otherwise what would ask is denied.
     """
 
-    def __init__(
-        self,
-        state: AgentState,
-        runtime: Runtime,
-        *,
-        can_ask: bool = False,
-    ) -> None:
+    def __init__(self, state: AgentState, runtime: Runtime, *, can_ask: bool = False) -> None:
         self.state = state
         self.runtime = runtime
         self._loop = asyncio.get_running_loop()
@@ -83,7 +77,7 @@ class Session:
         self._storing = Storing(self.publish)
         self._is_closing = False
         self._questions = Questions(self.publish)
-        self._watching = asyncio.create_task(end_when_wanted(runtime.log, self.submit, self.publish))
+        self._watching = asyncio.create_task(end_when_taken_over(runtime.log, self.submit, self.publish))
         runtime.calls.ask = self._questions.ask if can_ask else None
 
     @property
@@ -130,7 +124,7 @@ class Session:
             web.note_typed("\n".join(block.text for block in typed_blocks(op.content) if isinstance(block, Text)))
         if isinstance(op, Prompt) and op.tools:
             try:
-                self.bring(op.tools)
+                self.offer_tools(op.tools)
             except UserError as error:
                 self.publish(Notice(str(error)) if self.is_busy else TurnFailed(str(error), False))
                 return
@@ -151,15 +145,12 @@ class Session:
             case Interrupt(reason):
                 if state.awaits_reset:  # else the next start would go on with what the person has given up
                     self.append(ResetAwaited(0.0))
-                for task in (self._turn, *self._commands):
-                    if task is not None:
-                        self._loop.call_soon(
-                            task.cancel, reason or None
-                        )  # not before it has begun: its end would not be told
+                for task in filter(None, (self._turn, *self._commands)):
+                    self._loop.call_soon(task.cancel, reason or None)  # once it has begun, or its end is not reported
             case Approve(id):
                 asked = self._questions.requests.get(id)
                 if self._questions.answer(op):
-                    self._heed(op, asked)
+                    self._apply_answer(op, asked)
             case SetModel(name):
                 state.model, self._model_afterwards = name, ""
             case SetMode(mode):
@@ -204,7 +195,7 @@ class Session:
             for id in self._questions.requests:
                 self._questions.answer(Approve(id, False, comment=NOBODY_LEFT))
 
-    def bring(self, tools: Sequence[ToolSpec]) -> None:
+    def offer_tools(self, tools: Sequence[ToolSpec]) -> None:
         """Have the client's tools from the next turn on. Raises `UserError` for a name that another tool has.
 
         A request of the turn that runs now would otherwise begin with other tools than the one before.
@@ -353,7 +344,7 @@ class Session:
         elif is_answered and not self._begin_with_reports() and queue.follow_ups:
             self._begin([queue.follow_ups.popleft()], from_queue=True)
 
-    def heed_reports(self) -> None:
+    def deliver_reports(self) -> None:
         """Start a turn with what subagents in the background have reported; one that runs takes them itself."""
         if not self.is_busy:
             self._begin_with_reports()
@@ -364,7 +355,7 @@ class Session:
             self._begin([(Text(report),) for report in reports])
         return bool(reports)
 
-    def _heed(self, answer: Approve, asked: ApprovalRequested | None) -> None:
+    def _apply_answer(self, answer: Approve, asked: ApprovalRequested | None) -> None:
         """Do what an answer asks for beside its own call."""
         if answer.stops and (not answer.allowed or answer.hunks == ()):
             if self._turn_calls is not None:

@@ -32,7 +32,7 @@ async def answer_side_question(session: Session, question: str) -> str:
     prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
     asked = Message("user", (Text(_PREAMBLE + question),))
     messages = doctor((*state.conversation.messages, asked))
-    request = build_request(runtime, state, prefix, messages, min(MAX_ANSWER_TOKENS, info.max_output))
+    request = build_request(runtime, state, prefix, messages, max_tokens=min(MAX_ANSWER_TOKENS, info.max_output))
     name = f"{provider.name}/{provider.model}"
     request = without(request, state.refused.get(name, ()))
 

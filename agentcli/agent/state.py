@@ -15,7 +15,16 @@ from agentcli.agent.accounting.usage import UsageCollector, amounts_of, spent
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Assistant, Compaction, Entry, ProviderSwitched, Result, SwitchReason, User
+from agentcli.conversation.entries import (
+    Assistant,
+    Compaction,
+    Entry,
+    ProviderSwitched,
+    ResetAwaited,
+    Result,
+    SwitchReason,
+    User,
+)
 from agentcli.llm.messages import Usage
 from agentcli.llm.provider import Effort
 from agentcli.tools.builtin.arguments import TodoItem
@@ -64,8 +73,21 @@ def chosen_model(conversation: Conversation) -> str:
     return chosen
 
 
+def awaited_reset(conversation: Conversation) -> float:
+    """Return the time that the end of a conversation waits for; 0 if it waits for none."""
+    for entry in reversed(conversation.path):
+        match entry.body:
+            case ResetAwaited(until):
+                return until
+            case Assistant() | Result() | User(is_reminder=False):
+                return 0.0
+            case _:
+                pass
+    return 0.0
+
+
 def rebuilt(state: AgentState, entries: Iterable[Entry]) -> AgentState:
-    """`state` with the conversation of a log, what it cost, and the model that answered last."""
+    """Give `state` the conversation of a log, what it cost, and the model that answered last."""
     conversation = state.conversation = Conversation(entries)
     if (reply := conversation.last_reply) is not None and isinstance(reply.body, Assistant):
         state.last_used = f"{reply.body.provider}/{reply.body.model}"
@@ -114,7 +136,7 @@ class SessionSnapshot(Struct, frozen=True, kw_only=True):
 
     @property
     def running_jobs(self) -> int:
-        """How many of its background jobs run now."""
+        """The number of its background jobs that run now."""
         return sum(job.is_running for job in self.workspace.sandbox.jobs())
 
     @property

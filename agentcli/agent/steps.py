@@ -1,4 +1,4 @@
-"""Steps of a turn besides requests and calls: hooks, replies that are no answer yet, nudges, checks of claims."""
+"""Steps of a turn beside requests and calls: hooks, replies that are no answer yet, nudges, limits, claim checks."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ import asyncio
 import hashlib
 import logging
 import re
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from agentcli.agent.events import Retry
 from agentcli.agent.hooks import EventName, fire
-from agentcli.agent.turn_log import Turn, add
-from agentcli.conversation.entries import Entry, Result, User, reminder
+from agentcli.agent.turn_log import Turn, add, settled
+from agentcli.conversation.entries import Entry, ResetAwaited, Result, User, reminder
 from agentcli.conversation.evidence import Claim
 from agentcli.conversation.file_changes import FilesChanged, real_path
 from agentcli.errors import ToolError, UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.block_edits import asks_for_change
-from agentcli.llm.errors import ServerError
+from agentcli.llm.errors import ProviderError, RateLimit, ServerError
+from agentcli.llm.retry import LONGEST_WAIT_S, clock_time
 from agentcli.tools.sandbox import Files
 from agentcli.tools.text.syntax import IS_INVALID
 
 log = logging.getLogger(__name__)
 
+COUNTDOWN_S = 60.0  # between two events that tell how long it still takes
 MAX_STOPS = 5  # times that hooks let one turn go on
 MAX_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
 NUDGE = "No file was changed yet. Write each changed function whole in a ```python block now."
@@ -155,6 +159,37 @@ def _changes_files(entry: Entry) -> bool:
 
 def _is_prompt(entry: Entry) -> bool:
     return isinstance(entry.body, User) and not entry.body.is_reminder
+
+
+# Usage limits that reset: waited for once a turn, and also after a restart
+
+
+def has_distant_reset(error: Exception) -> bool:
+    """True for a limit that names its end, too far away for a usual retry."""
+    return isinstance(error, RateLimit) and (error.retry_after or 0.0) > LONGEST_WAIT_S
+
+
+async def wait_for_reset(turn: Turn, error: ProviderError) -> bool:
+    """Wait until the limit that `error` names resets; False where the turn is to end instead."""
+    if not turn.runtime.limits.waits_for_reset or turn.has_waited or not has_distant_reset(error):
+        return False
+    await wait_until(turn, time.time() + (error.retry_after or 0.0))
+    return True
+
+
+async def wait_until(turn: Turn, resets_at: float) -> None:
+    """Count down to a time. A later start of the program finds in the log that this is under way."""
+    turn.has_waited, turn.state.awaits_reset = True, True
+    try:
+        add(turn, ResetAwaited(resets_at))
+        await settled(turn)
+        while (left := resets_at - time.time()) > 0:  # by the wall clock: the machine may sleep meanwhile
+            turn.emit(Retry(1, left, f"The usage limit resets at {clock_time(resets_at)}."))
+            await asyncio.sleep(min(left, COUNTDOWN_S))
+        add(turn, ResetAwaited(0.0))
+        await settled(turn)
+    finally:
+        turn.state.awaits_reset = False
 
 
 # Claim checks

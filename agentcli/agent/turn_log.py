@@ -131,7 +131,7 @@ async def _announce(runtime: Runtime, emit: Emit, appended: Appended) -> None:
     for position, entry in enumerate(stored.entries):
         emit(EntryStored(entry, stored.first_seq + position))
         if isinstance(entry.body, Assistant | Result):
-            await tell_message(runtime, entry)
+            await run_message_hook(runtime, entry)
 
 
 async def settled(turn: Turn) -> None:
@@ -181,19 +181,12 @@ def refuse_calls(turn: Turn, calls: Sequence[ToolUse], why: str) -> None:
 
 
 def compacted(state: AgentState, emit: Emit, compaction: Compaction) -> None:
-    """What follows from a compaction: the cache is gone, and the mode is told again where that was left out."""
+    """Note that the cache is gone, and tell the mode again where the compaction left that out."""
     state.window_share = 0.0
-    told = [entry.body for entry in state.conversation.request_entries]
-    state.notes.extend(untold_mode(state.mode, [*told, *state.notes]))
-    emit(
-        events.Compaction(
-            compaction.tokens_before,
-            compaction.tokens_after,
-            compaction.strategy,
-            compaction.trigger,
-            compaction.cost_usd,
-        )
-    )
+    known = [entry.body for entry in state.conversation.request_entries]
+    state.notes.extend(untold_mode(state.mode, [*known, *state.notes]))
+    before, after = compaction.tokens_before, compaction.tokens_after
+    emit(events.Compaction(before, after, compaction.strategy, compaction.trigger, compaction.cost_usd))
 
 
 def queue_changed(state: AgentState) -> QueueChanged:
@@ -246,14 +239,14 @@ async def hook_allows(turn: Turn, usage: Usage) -> bool:
         raise UserError(f"The on_turn_end hook failed: {error!r}") from error
 
 
-async def tell_message(runtime: Runtime, entry: Entry) -> None:
+async def run_message_hook(runtime: Runtime, entry: Entry) -> None:
     try:
         await runtime.hooks.on_message(entry)
     except Exception:  # a hook is foreign code: its errors are logged, the turn goes on
         log.exception("on_message failed")
 
 
-async def tell_error(runtime: Runtime, text: str, *, is_retryable: bool) -> None:
+async def run_error_hook(runtime: Runtime, text: str, *, is_retryable: bool) -> None:
     try:
         await runtime.hooks.on_error(text, is_retryable)
     except Exception:  # a hook is foreign code: while an error is handled another one is only in the way

@@ -14,9 +14,8 @@ from agentcli.agent.interfaces import SessionLog
 from agentcli.agent.ops import Interrupt, Op
 from agentcli.agent.requests.request import add_notes
 from agentcli.agent.runtime import Runtime
-from agentcli.agent.state import AgentState
+from agentcli.agent.state import AgentState, awaited_reset
 from agentcli.agent.turn_log import Turn, add, add_one, answer_open_calls, charge_subagent, queue_changed, settled
-from agentcli.agent.usage_limits import awaited_reset
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Result, User, reminder
 from agentcli.conversation.mentions import unattached_files
@@ -155,7 +154,7 @@ class Storing:
             await asyncio.wait(self._tasks)
 
 
-async def end_when_wanted(log: SessionLog, submit: Callable[[Op], None], publish: Emit) -> None:
+async def end_when_taken_over(log: SessionLog, submit: Callable[[Op], None], publish: Emit) -> None:
     """Stop, and have the front end leave, once another program asks for the session."""
     while not log.is_wanted():
         await asyncio.sleep(TAKE_OVER_POLL_S)

@@ -12,7 +12,7 @@ from agentcli.agent.commands.command import SKILLS
 from agentcli.agent.events import Done, Event, Notice, TakenOver, TurnFailed
 from agentcli.agent.result import INTERRUPTED_EXIT, Demands, exit_code, to_json_line
 from agentcli.agent.session import Session
-from agentcli.agent.usage_limits import awaited_reset
+from agentcli.agent.state import awaited_reset
 from agentcli.errors import UserError
 from agentcli.frontends.json_forms import input as json_input
 from agentcli.frontends.json_forms.output import JsonOutput, init_object

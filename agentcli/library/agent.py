@@ -143,7 +143,7 @@ class Agent:
             config, store=store or self._memory, extras=extras, can_ask=approve is not None, on_notice=log.warning
         )
         if provider is not None:
-            model = self._builder.models.bring(provider)
+            model = self._builder.models.add_provider(provider)
         for notice in config.notices:
             log.warning(notice)
         self._model = model

@@ -38,7 +38,7 @@ class PromptOrder:
         acquiring = asyncio.ensure_future(self._lock.acquire())
         try:
             while not acquiring.done():
-                if self._is_given_up():
+                if self._is_abandoned():
                     raise UsageError(
                         "A stream of this agent is open and nobody reads it: read it to its end, or close it "
                         "(contextlib.aclosing), before the next prompt."
@@ -71,7 +71,7 @@ class PromptOrder:
         finally:
             self._unread_since = None
 
-    def _is_given_up(self) -> bool:
+    def _is_abandoned(self) -> bool:
         """A task that prompts beside its own stream, or has ended, will not read on; another one gets some time."""
         if self._unread_since is None or self._reader is None:
             return False

@@ -114,7 +114,7 @@ class Models:
         self._maker = ProviderMaker(config, self.keys, on_wait, self.local_path)
         check_settings(config)
 
-    def bring(self, provider: Provider) -> str:
+    def add_provider(self, provider: Provider) -> str:
         """Take a caller's own provider, and return the name it can be chosen by."""
         name = f"{provider.name}/{provider.model}"
         self._brought[name] = provider

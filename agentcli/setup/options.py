@@ -183,7 +183,7 @@ def configured_rules(
             if warning and not of_server:
                 on_notice(str(config.error(warning, key, item=text)))
             rules.of(verb).append(rule)
-    for verb, rule in _kept(grants, tools, on_notice):
+    for verb, rule in _granted(grants, tools, on_notice):
         rules.of(verb).append(rule)
     return rules
 
@@ -200,7 +200,9 @@ def check_hosts(config: Config) -> None:
                 raise config.error(str(error), key, item=host) from error
 
 
-def _kept(grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], None]) -> Iterator[tuple[Verb, Rule]]:
+def _granted(
+    grants: FileGrants, tools: Sequence[Tool], on_notice: Callable[[str], None]
+) -> Iterator[tuple[Verb, Rule]]:
     """Yield the person's lasting grants; one that makes no sense is left out, with a notice."""
     try:
         kept: list[tuple[Verb, str, str]] = [("allow", text, "") for text in grants.list()]

@@ -44,7 +44,7 @@ class PaidRequest:
     is_estimated: bool = False
 
     async def reply(self, request: Request, on_event: Callable[[StreamEvent], None]) -> llm.Done:
-        """The reply, with what it used. Raises `ProviderError`, and `OverBudget` when a try cannot be paid for."""
+        """Return the reply with what it used. Raises `ProviderError`, and `OverBudget` if a try cannot be paid for."""
         self._held: Reservation | None = None
         try:
             async with asyncio.timeout(None) as self._deadline:
@@ -53,7 +53,7 @@ class PaidRequest:
                 )
                 async with aclosing(stream) as events:
                     async for event in events:
-                        self._heed(event)
+                        self._count(event)
                         if isinstance(event, llm.Done):
                             return self._whole(event)
                         on_event(event)
@@ -71,15 +71,15 @@ class PaidRequest:
         raise AssertionError(f"{self.provider.name} ended its stream without Done")
 
     def _begin(self, request: Request) -> Request:
-        self._held = self.budgets.reserve(self.most_prompt_tokens, request.max_tokens, self._dearest(request))
+        self._held = self.budgets.reserve(self.most_prompt_tokens, request.max_tokens, self._at_dearest_price(request))
         self.sent = structs.replace(request, max_tokens=self._held.max_tokens)
         self._used, self._received, self._has_begun, self._started = Usage(), 0, False, time.monotonic()
         if self._held.seconds < math.inf:
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._held.seconds)
         return self.sent
 
-    def _dearest(self, request: Request) -> ModelInfo:
-        """The model, at the price of keeping its prompt for an hour where the request asks for that."""
+    def _at_dearest_price(self, request: Request) -> ModelInfo:
+        """Return the model, at the price of keeping its prompt for an hour where the request asks for that."""
         prices = self.info.prices
         if not self.budgets.is_limited or prices is None or prices.cache_write_1h is None or not lasts_an_hour(request):
             return self.info
@@ -90,7 +90,7 @@ class PaidRequest:
         self.retries = number
         self.on_retry(number, delay_s, error)
 
-    def _heed(self, event: StreamEvent) -> None:
+    def _count(self, event: StreamEvent) -> None:
         self._has_begun = True
         match event:
             case llm.TextDelta(text) | llm.ThinkingDelta(text) | llm.ToolCallDelta(_, text):
@@ -101,7 +101,7 @@ class PaidRequest:
                 pass
 
     def _whole(self, done: llm.Done) -> llm.Done:
-        """A reply, its usage estimated where the server did not count: some never do, or the stream's tail was lost."""
+        """Return a reply, its usage estimated where the server did not count: some never do, or the end was lost."""
         self.is_estimated = done.usage == Usage()
         if not self.is_estimated:
             self._settle(done.usage)
@@ -127,7 +127,7 @@ class PaidRequest:
         self.on_broken(used)
 
     def _uncounted(self) -> tuple[Usage, Usage]:
-        """What a reply that was not counted to its end took: an estimate, and the most it can have been.
+        """Return what a reply took that was not counted to its end: an estimate, and the most it can have been.
 
         A model that reasons may have written all it was allowed to before a word of it was seen.
         """

@@ -1,4 +1,4 @@
-"""Asks the model once: what the request holds, its stream as events, and the reply in the log."""
+"""Asks the model once: builds the request, passes its stream on as events, stores the reply in the log."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from agentcli.agent.runtime import Prefix, Runtime
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import Turn, add, book, compacted, settled
 from agentcli.conversation import entries as log
-from agentcli.conversation.entries import SHORTENED_SOON, Assistant, Body, CallsStarted, Paid, Retracted, reminder
+from agentcli.conversation.entries import SHORTENED_SOON, Assistant, CallsStarted, Paid, Retracted, reminder
 from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
@@ -32,11 +32,11 @@ from agentcli.llm.transcript import doctor
 
 OTHER_COUNT = 1.5  # tokens of one model for each of another's: the newest tokenizers make a third more of a text
 MAX_PARTIAL_CHARS = 200_000  # kept of a reply that broke off
-MOST_WINDOWS = 4  # beyond that no error of the estimate explains it
+MAX_WINDOWS = 4  # beyond that no error of the estimate explains it
 
 
 async def request_reply(turn: Turn) -> llm.Done:
-    """One request to the model, its text passed on as it arrives; the reply is stored before this returns.
+    """Make one request, its text passed on as it arrives; the reply is stored before this returns.
 
     After one that was too long the conversation is compacted, once a turn, and the request made again.
     """
@@ -45,18 +45,17 @@ async def request_reply(turn: Turn) -> llm.Done:
     except ContextOverflow:
         if not await shrink(turn):
             raise
-        return await _request(turn)
     except (ProviderError, UsageError, ConfigError) as error:
         other, failed = _other_model(turn, error), turn.state.model
         if not other:
             raise
-        turn.emit(Notice(f"{failed} failed ({told(error).rstrip('.')}): going on with {other}."))
+        turn.emit(Notice(f"{failed} failed ({describe_error(error).rstrip('.')}): going on with {other}."))
         turn.state.model, turn.state.switch_reason = other, "fallback"
-        return await _request(turn)
+    return await _request(turn)
 
 
 def _other_model(turn: Turn, error: ProviderError | UserError) -> str:
-    """The model that answers in place of one that failed; empty if none does."""
+    """Return the model that answers in place of one that failed; empty if none does."""
     fallback, dearer = turn.runtime.fallback_model, turn.dearer_model
     if isinstance(error, ProviderError) and error.shown:
         return ""
@@ -78,21 +77,21 @@ async def _request(turn: Turn) -> llm.Done:
     if turn.round == 1:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
         await settled(turn)  # an answer that could not be stored is not asked for
-    tell_left_out(turn, provider, request)
+    report_left_out(turn, provider, request)
     reply, paid = await with_repairs(turn, request, provider, info, partial(_streamed, turn, provider, info))
-    tell_left_out(turn, provider, request)  # a server may have said only now what its model takes
+    report_left_out(turn, provider, request)  # a server may have said only now what its model takes
     await store_reply(turn, reply, provider, info, paid)
     return reply
 
 
-def tell_left_out(turn: Turn, provider: Provider, request: Request) -> None:
+def report_left_out(turn: Turn, provider: Provider, request: Request) -> None:
     """Tell the person once which images and PDFs this model is not shown; a text stands for each."""
     if not isinstance(provider, BoundsMedia):
         return
-    for told in left_out_notices(request.messages, provider.media_rules):
-        if (key := f"{provider.name}/{provider.model}: {told}") not in turn.state.told:
-            turn.state.told.add(key)
-            turn.emit(Notice(f"{key}."))
+    for text in left_out_notices(request.messages, provider.media_rules):
+        if (notice := f"{provider.name}/{provider.model}: {text}") not in turn.state.told:
+            turn.state.told.add(notice)
+            turn.emit(Notice(f"{notice}."))
 
 
 def save_money(turn: Turn) -> None:
@@ -130,11 +129,9 @@ async def make_room(turn: Turn, info: ModelInfo, prefix: Prefix) -> None:
     compaction = await turn.runtime.context_policy(conversation, model=info, prefix=prefix, tell=turn.emit)
     if compaction is not None:
         await fire(turn.runtime.calls, "PreCompact", subject=compaction.trigger, trigger=compaction.trigger)
-        add(turn, compaction)
-        compacted(turn.state, turn.emit, compaction)
+        _compact(turn, compaction)
         await fire(turn.runtime.calls, "PostCompact", subject=compaction.trigger, trigger=compaction.trigger)
         add_notes(turn)
-        turn.runtime.calls.refresh_tools()
 
 
 async def shrink(turn: Turn) -> bool:
@@ -144,31 +141,36 @@ async def shrink(turn: Turn) -> bool:
         return False
     turn.has_overflowed = True
     _, info = await turn.runtime.resolve(state)
-    made = await compactor.after_overflow(state.conversation, info, turn.runtime.prefix(info))
-    if isinstance(made, str):
-        if turn.round > 1 or len(state.conversation.messages) > 1:
-            turn.emit(Notice(f"The conversation does not fit, and could not be compacted: {made}."))
-        return False
-    add(turn, made)
-    compacted(state, turn.emit, made)
+    compaction = await compactor.after_overflow(state.conversation, info, turn.runtime.prefix(info))
+    if not isinstance(compaction, str):
+        _compact(turn, compaction)
+        return True
+    if turn.round > 1 or len(state.conversation.messages) > 1:
+        turn.emit(Notice(f"The conversation does not fit, and could not be compacted: {compaction}."))
+    return False
+
+
+def _compact(turn: Turn, compaction: log.Compaction) -> None:
+    add(turn, compaction)
+    compacted(turn.state, turn.emit, compaction)
     turn.runtime.calls.refresh_tools()
-    return True
 
 
 async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
-    """The prefix, and the conversation's messages as library users have them transformed."""
+    """Return the prefix, and the conversation's messages as library users have them transformed."""
     state, runtime = turn.state, turn.runtime
     valid = state.conversation.valid_messages()
     messages = await runtime.context_transform(valid)
     if messages is not valid:
         messages = doctor(tuple(messages))
-    request = build_request(runtime, state, prefix, messages, reply_tokens(turn, info))
-    schema = runtime.answer_schema.schema if runtime.answer_schema is not None else None
-    return msgspec.structs.replace(request, answer_schema=schema)
+    usual = runtime.limits.max_tokens or min(info.max_output, 32_000)
+    most = min(usual * max(1, turn.more_tokens), info.max_output)  # doubled after a reply that was cut inside a call
+    request = build_request(runtime, state, prefix, messages, max_tokens=most)
+    return msgspec.structs.replace(request, answer_schema=runtime.answer_schema and runtime.answer_schema.schema)
 
 
 def build_request(
-    runtime: Runtime, state: AgentState, prefix: Prefix, messages: tuple[Message, ...], max_tokens: int
+    runtime: Runtime, state: AgentState, prefix: Prefix, messages: tuple[Message, ...], *, max_tokens: int
 ) -> Request:
     """Return a request with the prefix, at the temperature and the effort of the session."""
     return Request(
@@ -182,12 +184,6 @@ def build_request(
     )
 
 
-def reply_tokens(turn: Turn, info: ModelInfo) -> int:
-    """Return the most tokens that the reply may have; doubled after one that was cut inside a call."""
-    usual = turn.runtime.limits.max_tokens or min(info.max_output, 32_000)
-    return min(usual * max(1, turn.more_tokens), info.max_output)
-
-
 def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
     """Raise `ContextOverflow` for many times the window: some servers cut it silently, or bill it.
 
@@ -195,12 +191,12 @@ def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
     """
     added = Request("", request.messages[known:]) if known else request
     tokens = estimate(added, info).tokens
-    if tokens > MOST_WINDOWS * info.window * (1 if info.is_known else 2):  # the window is a guess then
+    if tokens > MAX_WINDOWS * info.window * (1 if info.is_known else 2):  # the window is a guess then
         raise ContextOverflow(f"The prompt is about {tokens:,} tokens, the window of {info.id} {info.window:,}")
 
 
 async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Request) -> tuple[llm.Done, PaidRequest]:
-    """The provider's stream as events, and how it was paid. If it breaks off, its text so far is kept."""
+    """Pass the provider's stream on as events, and return how it was paid. If it breaks off, its text is kept."""
     text_so_far: list[str] = []
     blocks = ReplyBlocks(provider, turn.emit)
 
@@ -209,7 +205,10 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
         if isinstance(event, llm.TextDelta):
             text_so_far.append(event.text)
         elif isinstance(event, llm.ToolCallStarted) and turn.round == 1:
-            preload(turn)
+            # The sandbox is imported while the model writes its first call.
+            preload = turn.runtime.calls.workspace.preload
+            loading = asyncio.get_running_loop().run_in_executor(None, preload)
+            loading.add_done_callback(lambda done: done.exception())  # the call meets it again, and reports it
 
     def on_broken(used: Usage) -> None:
         blocks.end()
@@ -218,7 +217,7 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
         nonlocal blocks
         blocks = ReplyBlocks(provider, turn.emit)
-        turn.emit(Retry(number, delay_s, told(error)))
+        turn.emit(Retry(number, delay_s, describe_error(error)))
 
     most = partial(most_prompt_tokens, turn, f"{provider.name}/{provider.model}", info, request)
     paid = PaidRequest(provider, info, turn.budgets, turn.runtime.retry, most, on_broken, on_retry)
@@ -235,7 +234,7 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
 
 
 def most_prompt_tokens(turn: Turn, model: str, info: ModelInfo, request: Request) -> int:
-    """The most tokens a request's prompt can have: those that were counted for an earlier one, and what came since."""
+    """Bound the tokens of a prompt: those that were counted for an earlier one, and what came since."""
     replies = [number for number, message in enumerate(request.messages, 1) if message.role == "assistant"]
     path = () if turn.runtime.changes_messages else reversed(turn.state.conversation.path)
     for body in (entry.body for entry in path):
@@ -263,12 +262,6 @@ def prefix_hash(request: Request) -> str:
     return f"{tools:08x}.{zlib.crc32(request.system.encode(errors='replace')):08x}"
 
 
-def preload(turn: Turn) -> None:
-    """Import the sandbox while the model writes its first call."""
-    loading = asyncio.get_running_loop().run_in_executor(None, turn.runtime.calls.workspace.preload)
-    loading.add_done_callback(lambda done: done.exception())  # the call meets it again, and tells it
-
-
 async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: ModelInfo, paid: PaidRequest) -> None:
     """Store the reply together with the starts of its calls, then announce it. A refusal is kept out of the log."""
     state = turn.state
@@ -280,25 +273,21 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
     turn.answer.append(reply.message.text)
-    turn.has_half_answer = False
-    turn.accepted = len(turn.entry_ids)
-    turn.dearer_model = ""
+    turn.has_half_answer, turn.accepted, turn.dearer_model = False, len(turn.entry_ids), ""
+    took, starts = round(paid.duration_ms), tuple(use.id for use in reply.message.tool_uses)
     stored = Assistant(
         reply.message.content,
         provider.name,
         provider.model,
         reply.usage,
         reply.stop_reason,
-        cost,
-        round(paid.duration_ms),
-        paid.retries,
-        prefix_hash(paid.sent),
+        cost_usd=cost,
+        duration_ms=took,
+        retries=paid.retries,
+        prefix=prefix_hash(paid.sent),
         is_estimated=paid.is_estimated,
     )
-    bodies: list[Body] = [stored]
-    if reply.message.tool_uses:
-        bodies.append(CallsStarted(tuple(use.id for use in reply.message.tool_uses)))
-    add(turn, *bodies)
+    add(turn, stored, *([CallsStarted(starts)] if starts else ()))
     await settled(turn)
     turn.emit(UsageReported(reply.usage, cost, state.meter.total.whole_usd, provider.model, provider.name))
     turn.emit(TurnEnded(turn.round, reply.stop_reason, provider.model, provider.name))
@@ -316,7 +305,9 @@ def store_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, us
     """
     model, took = f"{provider.name}/{provider.model}", round(paid.duration_ms)
     cost = book(turn, model, info, used)
-    text = _bounded(text)
+    if len(text) > MAX_PARTIAL_CHARS:  # it goes back with each request
+        half = MAX_PARTIAL_CHARS // 2
+        text = f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters of this reply were left out]\n\n{text[-half:]}"
     if text.strip():
         turn.answer.append(text)
         content = (Text(text),)
@@ -325,15 +316,6 @@ def store_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, us
         add(turn, Paid(model, used, cost, "broken", duration_ms=took))
     if used.prompt_tokens:
         turn.emit(UsageReported(used, cost, turn.state.meter.total.whole_usd, provider.model, provider.name))
-
-
-def _bounded(text: str) -> str:
-    """A text that goes back with each request; of one without an end its beginning and its newest part."""
-    if len(text) <= MAX_PARTIAL_CHARS:
-        return text
-    half = MAX_PARTIAL_CHARS // 2
-    left_out = f"[{len(text) - 2 * half:,} characters of this reply were left out]"
-    return f"{text[:half]}\n\n{left_out}\n\n{text[-half:]}"
 
 
 def warn_when_full(turn: Turn, info: ModelInfo) -> None:
@@ -347,12 +329,12 @@ def warn_when_full(turn: Turn, info: ModelInfo) -> None:
         turn.state.notes.append(reminder(f"{text} {SHORTENED_SOON}"))
 
 
-def told(error: ProviderError | UserError) -> str:
-    """The error in the provider's words, with the HTTP status, and the wait it asks for where that is too long."""
+def describe_error(error: ProviderError | UserError) -> str:
+    """Return the error in the provider's words, with the HTTP status, and the wait it asks for if that is too long."""
     if not isinstance(error, ProviderError):
         return str(error)
     text, status = str(error), f"HTTP {error.status}" if error.status else ""
-    tried = f"tried {error.tries} times over {time_span(error.tried_s)}" if error.tries > 1 else ""
-    if about := ", ".join(part for part in (status, tried) if part):
+    tries = f"tried {error.tries} times over {time_span(error.tried_s)}" if error.tries > 1 else ""
+    if about := ", ".join(part for part in (status, tries) if part):
         text = f"{text.rstrip('.')} ({about})."
     return with_wait(text, error)

@@ -16,8 +16,8 @@ from agentcli.llm.messages import Message, Text
 
 log = logging.getLogger(__name__)
 
-DEEPEST = 3  # skills that a model may activate within each other
-_MOST_LISTED = 40  # resources that are named with the instructions
+MAX_DEPTH = 3  # skills that a model may activate within each other
+_MAX_LISTED = 40  # resources that are named with the instructions
 
 By = Literal["person", "model"]
 Level = Literal[1, 2, 3]
@@ -71,7 +71,7 @@ class SkillRegistry:
         return any(one.skill.name == name for one in self.active)
 
     def check(self, name: str, *, by: By = "person") -> Skill:
-        """The skill, if it may be activated now. Raises `UsageError` that says why it may not."""
+        """Return the skill, if it may be activated now. Raises `UsageError` that says why it may not."""
         skill = self.get(name)
         if by == "model" and not skill.for_model:
             raise UsageError(f"Only the user activates the skill {skill.name}.")
@@ -83,9 +83,9 @@ class SkillRegistry:
         if closed := next((one.skill.name for one in self.active if not one.skill.may_nest), None):
             raise UsageError(f"While the skill {closed} is active no other one is activated.")
         nested = [one.skill.name for one in self.active if one.by == "model"]
-        if len(nested) == DEEPEST:
+        if len(nested) == MAX_DEPTH:
             way = " → ".join((*nested, skill.name))
-            raise UsageError(f"Skills nest {DEEPEST} deep at most ({way}): end one first.")
+            raise UsageError(f"Skills nest {MAX_DEPTH} deep at most ({way}): end one first.")
         return skill
 
     def activate(
@@ -139,20 +139,19 @@ def _messages(skill: Skill, text: str, request: str) -> tuple[SkillMessage, ...]
     """Raises `ValueError` for a skill without instructions."""
     if not text.strip():
         raise ValueError("it has no instructions")
-    told = f"The skill {skill.name} is active{f': {request}' if request else ''}"
+    active = f"The skill {skill.name} is active{f': {request}' if request else ''}"
     instruction = f'<skill name="{skill.name}" folder="{skill.folder}">\n{text.strip()}\n{_resources(skill)}</skill>'
     granted = ", ".join(skill.allowed_tools)
     return (
-        SkillMessage("metadata", told, is_visible=True),
+        SkillMessage("metadata", active, is_visible=True),
         SkillMessage("instruction", instruction),
         *((SkillMessage("permissions", f"Until the next prompt: {granted}", is_visible=True),) if granted else ()),
     )
 
 
 def _resources(skill: Skill) -> str:
-    names = skill.resources()
-    if not names:
+    if not (names := skill.resources()):
         return ""
-    more = f"\n({len(names) - _MOST_LISTED} more)" if len(names) > _MOST_LISTED else ""
-    listed = "\n".join(names[:_MOST_LISTED])
+    more = f"\n({len(names) - _MAX_LISTED} more)" if len(names) > _MAX_LISTED else ""
+    listed = "\n".join(names[:_MAX_LISTED])
     return f"\nFiles in its folder, to be read or run when the instructions say so:\n{listed}{more}\n"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from agentcli.agent.calls.model import SkillsInUse
     from agentcli.agent.session import Session
 
-_MOST_TOLD = 3
+_MAX_NOTICES = 3
 
 
 def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> list[SkillFolder]:
@@ -34,8 +34,13 @@ def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path
     return [*(SkillFolder(folder, "user") for folder in added), *found, SkillFolder(bundled_folder(), "bundled")]
 
 
+def all_skills(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> Catalog:
+    """Return the skills of all these folders; `with_untrusted` also those of a project that is not trusted."""
+    return find_skills(places(config, with_untrusted=with_untrusted, added=added), config.paths.cache / "skills")
+
+
 def bundled_folder() -> Path:
-    """The folder of the skills that come with agentcli: in the wheel, or in a checkout."""
+    """Return the folder of the skills that come with agentcli: in the wheel, or in a checkout."""
     package = Path(__file__).parents[2]
     in_wheel = package / "bundled_skills"
     return in_wheel if in_wheel.is_dir() else package.parent / "skills"
@@ -56,14 +61,10 @@ class Skills:
         return self.is_bare or not self.config.settings.skills.enabled
 
     @cached_property
-    def _places(self) -> list[SkillFolder]:
-        return places(self.config, added=self.added)
-
-    @cached_property
     def catalog(self) -> Catalog:
         if self._is_off:
             return Catalog()
-        catalog = find_skills(self._places, self.config.paths.cache / "skills")
+        catalog = all_skills(self.config, added=self.added)
         for notice in _notices(catalog):
             self.tell(notice)
         off = self.config.settings.skills.off
@@ -73,12 +74,12 @@ class Skills:
     def offered(self) -> Sequence[Skill]:
         """The skills that the model may activate, in the order of the list."""
         settings = self.config.settings.skills
-        if self._is_off or not (settings.bundled or len(self._places) > 1):
+        if self._is_off or not (settings.bundled or len(places(self.config, added=self.added)) > 1):
             return ()
         return [skill for skill in self.catalog if skill.for_model and (settings.bundled or skill.source != "bundled")]
 
     def listing(self, window: int) -> str:
-        """The list of skills at the beginning of each request."""
+        """Return the list of skills at the beginning of each request."""
         return listing(self.offered, int(window * self.config.settings.skills.share)) if self.offered else ""
 
     def attach(self, session: Session, models: Models, *, outer: SkillsInUse | None = None) -> None:
@@ -95,14 +96,14 @@ class Skills:
 
 def _notices(catalog: Catalog) -> list[str]:
     """Name the skills that are left out, and what is odd about those that were not there before."""
-    told = [f"The skill in {one.path} is left out: {one.why}." for one in catalog.left_out]
-    told += [f"The skill {skill.name}: {warning}." for skill in catalog.fresh for warning in skill.warnings]
-    more = len(told) - _MOST_TOLD
-    return [*told[:_MOST_TOLD], f"{more} more about skills: agentcli skills list"] if more > 0 else told
+    notices = [f"The skill in {one.path} is left out: {one.why}." for one in catalog.left_out]
+    notices += [f"The skill {skill.name}: {warning}." for skill in catalog.fresh for warning in skill.warnings]
+    more = len(notices) - _MAX_NOTICES
+    return [*notices[:_MAX_NOTICES], f"{more} more about skills: agentcli skills list"] if more > 0 else notices
 
 
 def model_named(name: str, now: str, models: Models) -> str:
-    """`provider/model` for a model that a skill or an agent asks for, while `now` is used.
+    """Return `provider/model` for a model that a skill or an agent asks for, while `now` is used.
 
     A name without a provider is one of the present provider's. Raises `UsageError` for one that cannot be used.
     """

@@ -69,7 +69,11 @@ def read_once(
     `read` raises `OSError` or `ValueError` for a file that cannot be used. `place` names the file in the cache.
     """
     kept_in = cache / f"{sha256(os.fsencode(place)).hexdigest()[:16]}.json" if cache and files else None
-    known = _cached(kept_in, kind)
+    known: dict[str, CachedRead[T]] = {}
+    with suppress(OSError, msgspec.MsgspecError):
+        if kept_in is not None:
+            form, kept = msgspec.json.decode(kept_in.read_bytes(), type=tuple[str, dict[str, CachedRead[kind]]])  # type: ignore[valid-type]
+            known = kept if form == _CACHE_FORM else {}
     now: dict[str, CachedRead[T]] = {}
     fresh: set[str] = set()
     for path, stamp in files.items():
@@ -89,14 +93,6 @@ def read_once(
             replace_file(kept_in, msgspec.json.encode((_CACHE_FORM, now)), syncs=False)
     values = {path: one.value for path, one in now.items() if one.value is not None}
     return FileValues(values, [LeftOut(path, one.problem) for path, one in now.items() if one.value is None], fresh)
-
-
-def _cached(file: Path | None, kind: type[T]) -> dict[str, CachedRead[T]]:
-    with suppress(OSError, msgspec.MsgspecError):
-        if file is not None:
-            form, kept = msgspec.json.decode(file.read_bytes(), type=tuple[str, dict[str, CachedRead[kind]]])  # type: ignore[valid-type]
-            return kept if form == _CACHE_FORM else {}
-    return {}
 
 
 class SkillFolder(Struct, frozen=True):
@@ -140,50 +136,49 @@ class Catalog:
 
 
 def find_skills(places: Sequence[SkillFolder], cache: Path | None) -> Catalog:
-    """The skills of all places, the first counting most. Those that cannot be read are left out, with the reason."""
-    skills: list[Skill] = []
-    left_out: list[LeftOut] = []
-    fresh: list[Skill] = []
-    for place in places:
-        read = partial(read_skill, source=place.source)
-        found = read_once(dict(_files_in(place)), Skill, read, cache, place.folder)
-        skills += found.values.values()
-        left_out += found.left_out
-        fresh += [skill for folder, skill in found.values.items() if folder in found.fresh]
-    return Catalog(skills, left_out, fresh)
+    """Find the skills of all places, the first counting most. What cannot be read is left out, with the reason."""
+    found = [
+        read_once(dict(_files_in(one)), Skill, partial(read_skill, source=one.source), cache, one.folder)
+        for one in places
+    ]
+    return Catalog(
+        [skill for each in found for skill in each.values.values()],
+        [one for each in found for one in each.left_out],
+        [skill for each in found for folder, skill in each.values.items() if folder in each.fresh],
+    )
 
 
 def listing(skills: Sequence[Skill], most_tokens: int) -> str:
-    """The text that tells a model of skills (level 1); empty where there is none.
+    """Return the text that tells a model of skills (level 1); empty where there is none.
 
-    Where that is too long the descriptions are cut, all to one length; then only names are told, and then not all.
+    Where that is too long the descriptions are cut, all to one length; then only names are listed, and then not all.
     """
     if not skills:
         return ""
     most = most_tokens * _BYTES_PER_TOKEN - len(_HEAD)
-    longest = max(bisect(range(_MAX_DESCRIPTION + 1), most, key=lambda length: _size(skills, length)) - 1, 0)
+
+    def size(length: int) -> int:
+        return sum(len(_line(skill, length).encode()) + 1 for skill in skills)
+
+    longest = max(bisect(range(_MAX_DESCRIPTION + 1), most, key=size) - 1, 0)
     lines: list[str] = []
-    for told, skill in enumerate(skills):
+    for skill in skills:
         line = _line(skill, longest)
         most -= len(line.encode()) + 1
-        if most < 0 and told:
-            lines.append(f"({len(skills) - told} more: skill with level 1 and a word for its name looks for one)")
+        if most < 0 and lines:
+            lines.append(f"({len(skills) - len(lines)} more: skill with level 1 and a word for its name looks for one)")
             break
         lines.append(line)
     return _HEAD + "\n".join(lines)
 
 
-def _size(skills: Sequence[Skill], longest: int) -> int:
-    return sum(len(_line(skill, longest).encode()) + 1 for skill in skills)
-
-
 def _line(skill: Skill, longest: int) -> str:
-    told = skill.description if len(skill.description) <= longest else f"{skill.description[: longest - 1].rstrip()}…"
-    return f"- {skill.name}: {told}" if longest else f"- {skill.name}"
+    short = skill.description if len(skill.description) <= longest else f"{skill.description[: longest - 1].rstrip()}…"
+    return f"- {skill.name}: {short}" if longest else f"- {skill.name}"
 
 
 def _files_in(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
-    """The folders with a SKILL.md, in the order of their names, and what tells when that file has changed."""
+    """Yield the folders with a SKILL.md, in the order of their names, and the stamp of that file."""
     root = os.path.realpath(place.root) if place.root is not None else None
     waiting = [(str(place.folder), 0)]
     looked_at = 0

@@ -35,15 +35,6 @@ Store = Callable[..., object]  # appends entries to the log
 
 
 @dataclass
-class _Override:
-    """A choice of the skill `id` in place of the session's; `before` is the value that it goes back to."""
-
-    id: str
-    value: Any
-    before: Any
-
-
-@dataclass
 class SessionSkills:
     """Keeps the active skills of `registry` as the log's path has them, and the state as they change it.
 
@@ -58,7 +49,8 @@ class SessionSkills:
     outer: SkillsInUse | None = None
     _granted: dict[str, list[Rule]] = field(default_factory=dict)
     _is_fresh: set[str] = field(default_factory=set)
-    _overrides: dict[str, list[_Override]] = field(default_factory=lambda: {"model": [], "effort": []})
+    # By what skills choose in place of the session: the skill, its value, and the value that it goes back to.
+    _overrides: dict[str, list[tuple[str, Any, Any]]] = field(default_factory=lambda: {"model": [], "effort": []})
 
     @property
     def state(self) -> AgentState:
@@ -95,9 +87,8 @@ class SessionSkills:
             raise UsageError(f"The skill {skill.name} cannot be used: {error}.") from error
         for variable in ("${CLAUDE_SKILL_DIR}", "${AGENTCLI_SKILL_DIR}"):
             body = body.replace(variable, skill.folder)
-        template = Template(
-            skill.name, body, tuple(self._rules(skill)), skill.file, takes_words=skill.takes_words, adds_argument=False
-        )
+        allowed, words = tuple(self._rules(skill)), skill.takes_words
+        template = Template(skill.name, body, allowed, skill.file, takes_words=words, adds_argument=False)
         return await expanded(template, request, self.state, self.session.runtime.calls)
 
     async def answer(self, call: Call, given: SkillCall) -> ToolOutput:
@@ -130,17 +121,15 @@ class SessionSkills:
             self.end(by="model", store=store)
 
     def begin_turn(self, conversation: Conversation, *, is_resumed: bool = False) -> None:
-        """Be as the log tells, which may have gone back to an earlier point; what was granted for a prompt ends."""
+        """Follow the log, which may have gone back to an earlier point; grants for the prompt before end."""
         for id in [id for id in self._granted if id not in self._is_fresh]:
             self._take_back_grants(id)
         self._is_fresh.clear()
-        told = active_on(conversation.path)
-        there = {one.id for one in told}
-        for activation in [one for one in self.registry.active if one.id not in there]:
+        logged = {entry.id: entry for entry in active_on(conversation.path)}
+        for activation in [one for one in self.registry.active if one.id not in logged]:
             self.registry.active.remove(activation)
             self._undo(activation)
-        live = {one.id for one in self.registry.active}
-        for entry in (one for one in told if one.id not in live):
+        for entry in [logged[id] for id in logged if all(one.id != id for one in self.registry.active)]:
             if entry.by == "model" and not is_resumed:
                 self.session.append(SkillEnded(entry.id))
             else:
@@ -162,7 +151,7 @@ class SessionSkills:
         self._apply(activation)
 
     def narrowed(self, tool: str, verdict: Verdict) -> Verdict:
-        """The verdict on a call, refused where an active skill leaves it out."""
+        """Return the verdict on a call, a denial where an active skill leaves the tool out."""
         if self.outer is not None:
             verdict = self.outer.narrowed(tool, verdict)
         for skill in (one.skill for one in self.registry.active if one.skill.tools is not None):
@@ -200,20 +189,20 @@ class SessionSkills:
             self.session.runtime.calls.workspace.sandbox.grant(path, "read")
 
     def _override(self, id: str, key: Literal["model", "effort"], value: Any) -> None:
-        self._overrides[key].append(_Override(id, value, getattr(self.state, key)))
+        self._overrides[key].append((id, value, getattr(self.state, key)))
         setattr(self.state, key, value)
 
     def _undo(self, activation: Activation) -> None:
         """Take back what the skill changed; a choice that the person, or a later skill, has made since stays."""
         self._take_back_grants(activation.id)
         for key, overrides in self._overrides.items():
-            for at, override in enumerate(overrides):
-                if override.id == activation.id:
+            for at, (id, value, before) in enumerate(overrides):
+                if id == activation.id:
+                    if at + 1 < len(overrides):
+                        overrides[at + 1] = (*overrides[at + 1][:2], before)
+                    elif getattr(self.state, key) == value:
+                        setattr(self.state, key, before)
                     del overrides[at]
-                    if at < len(overrides):
-                        overrides[at].before = override.before
-                    elif getattr(self.state, key) == override.value:
-                        setattr(self.state, key, override.before)
                     break
         for path in self._files(activation.skill):
             self.session.runtime.calls.workspace.sandbox.revoke(path, "read")
@@ -224,7 +213,7 @@ class SessionSkills:
 
 
 def skills_of(calls: SessionCalls) -> SessionSkills:
-    """The skills of a session. Raises `UsageError` where there are none."""
+    """Return the skills of a session. Raises `UsageError` where there are none."""
     skills = calls.open_skills()
     assert isinstance(skills, SessionSkills), "the session's builder makes no others"
     return skills

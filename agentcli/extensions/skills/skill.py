@@ -17,8 +17,8 @@ from msgspec import structs
 from agentcli.conversation.skill_record import FILE, SkillRecord, Source
 from agentcli.settings.files import read_small_file
 
-LONGEST_NAME, LONGEST_DESCRIPTION, LONGEST_COMPATIBILITY = 64, 1_024, 500  # characters: the specification's
-MOST_RESOURCES = 200
+MAX_CHARS = {"name": 64, "description": 1_024, "compatibility": 500}  # of the specification
+MAX_RESOURCES = 200
 
 _SPECIFIED = frozenset(("name", "description", "license", "compatibility", "metadata", "allowed-tools"))
 # What other tools add, and those of ours: `tools`, `nested-skills`.
@@ -67,7 +67,7 @@ class Skill(SkillRecord, frozen=True):
             folders[:] = filter(_is_shown, folders)
             paths = (Path(folder, name) for name in filter(_is_shown, names))
             found += [str(path.relative_to(self.folder)) for path in paths if path.is_file()]
-        return [path for path in sorted(found) if path != FILE][:MOST_RESOURCES]
+        return [path for path in sorted(found) if path != FILE][:MAX_RESOURCES]
 
     def resource(self, name: str) -> Path:
         """The real path of a resource. Raises `OSError`, `ValueError` for one outside of the skill's folder."""
@@ -79,7 +79,7 @@ class Skill(SkillRecord, frozen=True):
 
 
 def read_skill(folder: Path | str, source: Source) -> Skill:
-    """The skill of a folder. Raises `OSError` or `ValueError` for one that cannot be used."""
+    """Return the skill of a folder. Raises `OSError` or `ValueError` for one that cannot be used."""
     folder = Path(folder)
     data = read_small_file(folder / FILE)
     keys, body = split_frontmatter(data)
@@ -88,7 +88,7 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
     if not description:
         raise ValueError("it has no description")
     name = one_line(keys, "name")
-    if len(name) > LONGEST_NAME or not _NAME.fullmatch(name):
+    if len(name) > MAX_CHARS["name"] or not _NAME.fullmatch(name):
         name = folder.name
         if not _NAME.fullmatch(name):
             raise ValueError("its name has characters that a command's cannot have")
@@ -119,38 +119,37 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
 
 def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
     """Name what breaks the specification in the keys of a skill; keys that other tools have added are fine."""
-    name, description, compatibility = (one_line(keys, key) for key in ("name", "description", "compatibility"))
+    name = one_line(keys, "name")
     if not name:
         yield "it has no name: that of its folder is taken"
-    elif not _SPECIFIED_NAME.fullmatch(name) or len(name) > LONGEST_NAME:
-        yield f"its name {name!r} is not 1 to {LONGEST_NAME} lower-case letters, digits and single hyphens"
+    elif not _SPECIFIED_NAME.fullmatch(name) or len(name) > MAX_CHARS["name"]:
+        yield f"its name {name!r} is not 1 to {MAX_CHARS['name']} lower-case letters, digits and single hyphens"
     elif name != folder:
         yield f"its name {name!r} is not that of its folder, {folder!r}"
-    if len(description) > LONGEST_DESCRIPTION:
-        yield f"its description has {len(description):,} characters, of {LONGEST_DESCRIPTION:,} at most"
-    if len(compatibility) > LONGEST_COMPATIBILITY:
-        yield f"its compatibility has {len(compatibility):,} characters, of {LONGEST_COMPATIBILITY} at most"
+    for key in ("description", "compatibility"):
+        if (length := len(one_line(keys, key))) > MAX_CHARS[key]:
+            yield f"its {key} has {length:,} characters, of {MAX_CHARS[key]:,} at most"
     if unknown := [key for key in keys if key not in _KNOWN]:
         yield f"nobody here knows the key{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
 
 
 def added_keys(keys: dict[str, Any]) -> list[str]:
-    """The keys that are not in the specification, but heeded or passed over here."""
+    """Return the keys that are not in the specification, but used or passed over here."""
     return [key for key in keys if key in _KNOWN - _SPECIFIED]
 
 
 def keys_of(folder: Path) -> tuple[dict[str, Any], str]:
-    """The frontmatter of a skill as it stands, and its body. Raises `OSError`, `ValueError`."""
+    """Return the frontmatter of a skill as it stands, and its body. Raises `OSError`, `ValueError`."""
     return split_frontmatter(read_small_file(folder / FILE))
 
 
 def tool_rules(value: Any) -> Sequence[str]:
-    """Rules or names of tools, from a YAML list or from a line with spaces or commas between them."""
+    """Return rules or names of tools, from a YAML list or from a line with spaces or commas between them."""
     return [str(one) for one in value] if isinstance(value, list) else _TOOL.findall(str(value or ""))
 
 
 def split_frontmatter(data: bytes) -> tuple[dict[str, Any], str]:
-    """The keys and the body of a Markdown file; no keys where it does not begin with `---`. Raises `ValueError`."""
+    """Return the keys and the body of a Markdown file; no keys if it does not begin with `---`. Raises `ValueError`."""
     text = data.decode("utf-8-sig").replace("\r\n", "\n")
     found = re.match(r"(?sm)\A---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", text)
     if found is None:
@@ -185,7 +184,7 @@ def _quoted(found: re.Match[str]) -> str:
 
 
 def one_line(keys: dict[str, Any], key: str) -> str:
-    """A value on one line; lists and maps are none."""
+    """Return a value on one line; lists and maps are none."""
     value = keys.get(key)
     return "" if value is None or isinstance(value, list | dict) else " ".join(str(value).split())
 

@@ -11,24 +11,20 @@ from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.session import SessionSkills, skills_of
 from agentcli.extensions.skills.skill import Skill
 
-_LONGEST_HELP = 80  # characters
+_MAX_HELP = 80  # characters
 _MARKS = {"person": "● on", "model": "● until the turn ends", "": "○"}
 
 
 def add_skill_commands(commands: Commands, catalog: Catalog) -> None:
     """Add `/skills` and a command for each skill; where the name is taken, as `/user:NAME`."""
-    commands.add(
-        Command("skills", "show the skills, activate or end one", _skills, "[NAME]", group=SKILLS, forms=_FORMS)
-    )
+    help, forms = "show the skills, activate or end one", ("", "NAME", "off NAME", "off")
+    commands.add(Command("skills", help, _skills, "[NAME]", group=SKILLS, forms=forms))
     taken = {name for command in commands for name in (command.name, *command.aliases)}
     for skill in (*catalog, *catalog.shadowed):
         name = f"{skill.source}:{skill.name}" if skill.name in taken else skill.name
         if skill.for_person and name not in taken:
             taken.add(name)
             commands.add(Command(name, _short(skill), _runner(name), skill.argument_hint or "[TEXT]", group=SKILLS))
-
-
-_FORMS = ("", "NAME", "off NAME", "off")
 
 
 def _runner(name: str) -> Callable[[CommandHost, str], Awaitable[Outcome]]:
@@ -57,7 +53,8 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
         await _activate(host, argument)
         return f"The skill {argument} is active until /skills off {argument}."
     shown = [skill for skill in skills.registry.catalog if skill.for_person]
-    rows = [(skill.name, f"{_mark(skills, skill)}  {skill.source:<8} {_short(skill)}") for skill in shown]
+    by = {one.skill.name: one.by for one in skills.registry.active}
+    rows = [(one.name, f"{_MARKS[by.get(one.name, '')]}  {one.source:<8} {_short(one)}") for one in shown]
     if not rows:
         return "There are no skills here. agentcli skills new NAME makes one."
     picked = await host.choose("Skills: choose one to switch it on or off", rows)
@@ -83,10 +80,5 @@ def _end(skills: SessionSkills, name: str) -> str:
     return f"{name or ', '.join(own)}: active no longer."
 
 
-def _mark(skills: SessionSkills, skill: Skill) -> str:
-    by = next((one.by for one in skills.registry.active if one.skill.name == skill.name), "")
-    return _MARKS[by]
-
-
 def _short(skill: Skill) -> str:
-    return shortened(skill.description, _LONGEST_HELP)
+    return shortened(skill.description, _MAX_HELP)

@@ -15,18 +15,9 @@ from agentcli.conversation.skill_record import FILE
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.activation import SkillRegistry
-from agentcli.extensions.skills.config import places
-from agentcli.extensions.skills.find import Catalog, find_skills
-from agentcli.extensions.skills.skill import (
-    LONGEST_DESCRIPTION,
-    LONGEST_NAME,
-    Skill,
-    added_keys,
-    keys_of,
-    problems_in,
-    read_skill,
-)
-from agentcli.settings.load import Config
+from agentcli.extensions.skills.config import all_skills
+from agentcli.extensions.skills.find import Catalog
+from agentcli.extensions.skills.skill import MAX_CHARS, Skill, added_keys, keys_of, problems_in, read_skill
 from agentcli.settings.paths import current_folder, project_root
 
 MAX_LINES = 500  # of the instructions: what the specification advises
@@ -50,14 +41,13 @@ app = make_app("List, show, check and begin skills: folders with a SKILL.md.")
 def list_skills(json: AsJson = False) -> None:
     """List the skills that are found here, those that count first."""
     config = configuration()
-    catalog = _every(config)
-    usable = {skill.folder for skill in find_skills(places(config), _cache(config))}
-    rows = [_row(skill, catalog, is_active=_is_active(config, skill, usable)) for skill in catalog]
+    catalog, settings = all_skills(config, with_untrusted=True), config.settings.skills
+    usable = {skill.folder for skill in all_skills(config) if settings.enabled and skill.name not in settings.off}
+    rows = [_row(skill, catalog, is_active=skill.folder in usable) for skill in catalog]
     rows += [_row(skill, catalog, is_active=False) for skill in catalog.shadowed]
-    rows += [
-        _shown(Path(one.path).name, "", f"{one.path}/{FILE}", "", is_active=False, warnings=[f"left out: {one.why}"])
-        for one in catalog.left_out
-    ]
+    for one in catalog.left_out:
+        about = {"name": Path(one.path).name, "description": "", "path": f"{one.path}/{FILE}", "source": ""}
+        rows.append({**about, "active": False, "warnings": [f"left out: {one.why}"]})
     if json:
         print_json(rows)
         return
@@ -74,7 +64,7 @@ def list_skills(json: AsJson = False) -> None:
 @app.command()
 def show(name: Annotated[str, typer.Argument(help="A skill's name.")], json: AsJson = False) -> None:
     """Show a skill as the model gets it: what it is, its instructions, its files."""
-    catalog = _every(configuration())
+    catalog = all_skills(configuration(), with_untrusted=True)
     skill = SkillRegistry(catalog).get(name)
     try:
         keys, body = keys_of(Path(skill.folder))
@@ -101,8 +91,10 @@ def validate(
 
     Exits 1 where one breaks it.
     """
-    given = [Path(folder).absolute() for folder in folders or ()]
-    chosen = given or [Path(skill.folder) for skill in _every(configuration()) if skill.source != "bundled"]
+    chosen = [Path(folder).absolute() for folder in folders or ()]
+    if not chosen:
+        every = all_skills(configuration(), with_untrusted=True)
+        chosen = [Path(skill.folder) for skill in every if skill.source != "bundled"]
     checked = [(str(folder), *_check(folder.parent if folder.name == FILE else folder)) for folder in chosen]
     if json:
         print_json([{"path": path, "problems": problems} for path, problems, _ in checked])
@@ -123,7 +115,8 @@ def new(
     base = project_root(current_folder()) / ".agentcli" if project else config.paths.config
     folder = base / "skills" / name
     if problems := list(problems_in({"name": name, "description": description}, name)):
-        raise UsageError(f"{problems[0]} (at most {LONGEST_NAME} and {LONGEST_DESCRIPTION:,} characters).")
+        most = f"{MAX_CHARS['name']} and {MAX_CHARS['description']:,} characters"
+        raise UsageError(f"{problems[0]} (at most {most}).")
     if folder.exists():
         raise UsageError(f"{folder} is there already.")
     try:
@@ -137,38 +130,17 @@ def new(
     tell(f"{folder / FILE}: write down what to do, then /{name} begins with it.{hint}")
 
 
-def _every(config: Config) -> Catalog:
-    """Also those of a project that is not trusted."""
-    return find_skills(places(config, with_untrusted=True), _cache(config))
-
-
-def _cache(config: Config) -> Path:
-    return config.paths.cache / "skills"
-
-
-def _is_active(config: Config, skill: Skill, usable: set[str]) -> bool:
-    settings = config.settings.skills
-    return settings.enabled and skill.folder in usable and skill.name not in settings.off
-
-
 def _row(skill: Skill, catalog: Catalog, *, is_active: bool) -> dict[str, Any]:
     hidden = catalog.by_name.get(skill.name)
     warnings = list(skill.warnings)
     if hidden is not None and hidden.folder != skill.folder:
         warnings.append(f"{hidden.folder} stands before it; /{skill.source}:{skill.name} begins with this one")
-    path = str(skill.file)
-    return _shown(skill.name, skill.description, path, skill.source, is_active=is_active, warnings=warnings)
-
-
-def _shown(
-    name: str, description: str, path: str, source: str, *, is_active: bool, warnings: list[str]
-) -> dict[str, Any]:
-    about = {"name": name, "description": description, "path": path, "source": source}
+    about = {"name": skill.name, "description": skill.description, "path": str(skill.file), "source": skill.source}
     return {**about, "active": is_active, "warnings": warnings}
 
 
 def _check(folder: Path) -> tuple[list[str], list[str]]:
-    """The faults of a skill, and what is no fault but may not work elsewhere."""
+    """Return the faults of a skill, and what is no fault but may not work elsewhere."""
     try:
         keys, body = keys_of(folder)
         problems = list(read_skill(folder, "user").warnings)

@@ -101,7 +101,7 @@ class Subagents:
         except ToolError as error:
             output = str(error)
         self.reports.append(f"<system-reminder>The subagent {run.id} reports:\n{output}</system-reminder>")
-        self._parent.heed_reports()
+        self._parent.deliver_reports()
 
     async def _answer_of(self, run: AgentRun) -> ToolOutput:
         """Run a subagent once one of the places is free. Raises `ToolError`."""

@@ -11,7 +11,7 @@ from agentcli.agent import events
 from agentcli.agent.commands.command import Command, Commands, Picked
 from agentcli.agent.ops import Approve, GoOn, Interrupt, Prompt, RunQueued, Steer
 from agentcli.agent.session import Session
-from agentcli.agent.usage_limits import awaited_reset
+from agentcli.agent.state import awaited_reset
 from agentcli.conversation.entries import Entry, Retracted, User
 from agentcli.errors import NoKey, UserError
 from agentcli.frontends.run_end import ended_jobs, named, running_jobs
