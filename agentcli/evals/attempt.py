@@ -126,7 +126,7 @@ class LocalEngine:
         builder = Builder(config, store=SqliteSessions(config.paths.sessions), extras=extras)
         builder.hooks = Hooks(config, is_bare=True, tell=lambda text: None)  # a copy's hooks would not be confined
         async with aclosing(builder):
-            session = await builder.build_session(model=builder.models.bring(provider))
+            session = await builder.build_session(model=builder.models.add_provider(provider))
             try:
                 yield session
             finally:

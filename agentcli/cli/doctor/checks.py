@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TypeVar
@@ -46,7 +47,6 @@ _NO_GIT = "no commits, no /diff all and /review, and nobody is told what a comma
 _GGUF = b"GGUF"  # the first bytes of such a file
 _MAX_LOOK_S = 2.0  # at one database
 _INTERPRETERS = ("bash", "sh", "zsh", "python", "python3", "node", "ruby", "perl")
-_INDENT = 16  # columns of a mark and a name
 
 
 def version(subject: Subject) -> Iterator[Result]:
@@ -68,12 +68,10 @@ def installation(subject: Subject) -> Iterator[Result]:
 
 
 def ripgrep(subject: Subject) -> Iterator[Result]:
-    try:
+    program, mend = "", "Install agentcli again (./install.sh), or the package"
+    with suppress(ToolError):
         program = find_rg()
-    except ToolError:
-        program = ""
-    less = "ripgrep", "nothing can be searched or listed"
-    yield from _check_program(program, *less, "Install agentcli again (./install.sh), or the package")
+    yield from _check_program(program, "ripgrep", "nothing can be searched or listed", mend)
 
 
 def _check_program(program: str, name: str, less: str, mend: str = _INSTALL) -> Iterator[Result]:
@@ -308,19 +306,8 @@ def examine(subject: Subject) -> Iterator[Finding]:
 
 
 def lines(found: Sequence[Finding]) -> list[str]:
-    """Return the findings in columns for a person; checks that found nothing are counted at the end."""
-    return [
-        *(f"{MARKS[one.status]} {one.check:<12}  {shown(one, _INDENT)}" for one in found if one.message),
-        rest(found),
-    ]
-
-
-def rest(found: Sequence[Finding]) -> str:
-    silent = sum(not one.message for one in found)
-    return f"{silent} more check{'s' * (silent != 1)} found nothing."
-
-
-def shown(finding: Finding, indent: int = 0) -> str:
-    """Return what was found and below it the mend."""
-    text = finding.message + (f"\n→ {finding.mend}" if finding.mend else "")
-    return text.replace("\n", "\n" + " " * indent)
+    """Return the findings in columns, each with its mend below it; checks that found nothing are counted at the end."""
+    texts = [(one, one.message + (f"\n→ {one.mend}" if one.mend else "")) for one in found if one.message]
+    silent, indent = len(found) - len(texts), "\n" + " " * 16
+    listed = (f"{MARKS[one.status]} {one.check:<12}  {text}".replace("\n", indent) for one, text in texts)
+    return [*listed, f"{silent} more check{'s' * (silent != 1)} found nothing."]

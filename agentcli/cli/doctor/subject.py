@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -34,12 +35,12 @@ Result = tuple[Status, str, str]  # a finding without the name of its check
 Check = Callable[["Subject"], Iterable[Result]]
 
 
+@dataclass
 class Subject:
     """An installation. `unread` is why its settings could not be read; `config` holds the defaults then."""
 
-    def __init__(self, config: Config, unread: ConfigError | None = None) -> None:
-        self.config = config
-        self.unread = unread
+    config: Config
+    unread: ConfigError | None = None
 
     @cached_property
     def models(self) -> Models:
@@ -50,12 +51,11 @@ class Subject:
         """Return a builder without models and MCP servers, because checks of their own find mistakes in those."""
         plain: dict[str, Any] = {
             "provider": ProviderSettings(),
+            "budgets": BudgetSettings(),
             "providers": {},
             "models": {},
-            "budgets": BudgetSettings(),
         }
-        plain["mcp"] = MCPSettings(enabled=False)
-        settings = structs.replace(self.config.settings, **plain, **changes)
+        settings = structs.replace(self.config.settings, mcp=MCPSettings(enabled=False), **plain, **changes)
         return Builder(structs.replace(self.config, settings=settings), store=MemorySessions(), on_notice=on_notice)
 
     def program(self, name: str) -> str:

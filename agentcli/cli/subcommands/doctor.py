@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import typer
 
-from agentcli.cli.doctor.checks import MARKS, examine, lines, rest, shown, subject_here
-from agentcli.cli.output import draws_tables, print_table, tell
+from agentcli.cli.doctor.checks import examine, lines, subject_here
+from agentcli.cli.output import tell
 from agentcli.cli.subcommands.shared import AsJson, make_app, print_json
 
 app = make_app("Check this installation.", needs_command=False)
@@ -18,9 +18,6 @@ def check(json: AsJson = False) -> None:
     found = list(examine(subject_here()))
     if json:
         print_json([msgspec.to_builtins(one) for one in found])
-    elif draws_tables():
-        print_table(("", "part", "found"), [(MARKS[one.status], one.check, shown(one)) for one in found if one.message])
-        tell(rest(found))
     else:
         tell("\n".join(lines(found)))
     raise typer.Exit(int(any(one.status == "problem" for one in found)))

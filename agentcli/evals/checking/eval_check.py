@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,13 +21,13 @@ TEST_S = 60.0
 
 
 def record() -> dict[str, Any]:
-    """What the agent did: `{"answer", "calls": [{"name", "input", "is_error", "content"}], "compactions": 0}`.
+    """Return what the agent did: `{"answer", "calls": [{"name", "input", "is_error", "content"}], "compactions": 0}`.
 
     `answer` is the text it ended with (empty where it did not come to an end), `calls` are those of the agent itself in
     the order they were made; those of its subagents are not among them.
     """
-    told: dict[str, Any] = json.loads(Path(os.environ["AGENTCLI_EVAL_RECORD"]).read_text("utf-8"))
-    return told
+    made: dict[str, Any] = json.loads(Path(os.environ["AGENTCLI_EVAL_RECORD"]).read_text("utf-8"))
+    return made
 
 
 def calls(name: str) -> list[dict[str, Any]]:
@@ -59,15 +60,18 @@ def require_unchanged(*paths: str) -> None:
         require(now.is_file() and now.read_bytes() == before.read_bytes(), f"{path} was changed")
 
 
-def run(*command: str, timeout_s: float = TEST_S) -> subprocess.CompletedProcess[str]:
+def run(
+    *command: str, timeout_s: float | None = TEST_S, environment: Mapping[str, str] = {}
+) -> subprocess.CompletedProcess[str]:
     """Run a program in the copy; both outputs are in `stdout`. One that takes too long fails the check."""
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = environment or {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         # A pipe would be waited for as long as a child that was left behind holds it.
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             done = subprocess.run(
-                command, stdout=output, stderr=subprocess.STDOUT, timeout=timeout_s, check=False, env=environment
-            )
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, timeout=timeout_s,
+                check=False, env=environment,
+            )  # fmt: skip
             output.seek(0)
             return subprocess.CompletedProcess(command, done.returncode, output.read())
     except subprocess.TimeoutExpired:

@@ -234,7 +234,7 @@ class HostedSession:
                 return self._writer.note.span if steers else stream_id
             self._check_room()
             if tools:
-                self._session.bring(tools)
+                self._session.offer_tools(tools)
             if (typed := self._host.command_in(message.blocks)) is not None:
                 await self._note_taken(stream_id)
                 self._spawn_command(typed, stream_id, more=message.blocks[1:], answers=True)

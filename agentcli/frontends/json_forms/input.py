@@ -254,7 +254,7 @@ async def control(host: ScreenlessHost, asks: SimpleControl) -> None:
             session.submit(ops.SetModel(model))  # also a wrong one: no other may answer in its place
             await host.check_model(model)
         case ClientTools(tools):
-            session.bring(tools)
+            session.offer_tools(tools)
         case Interrupt():
             host.interrupt()
         case Answer(id, text):
