@@ -18,19 +18,9 @@ from langchain_core.tools import StructuredTool, ToolException
 from agentcli.agent.events import ToolFinished
 from agentcli.errors import UsageError
 from agentcli.library.agent import Agent
+from agentcli.llm import messages as own
 from agentcli.llm.errors import ProviderError, ServerError, Timeout, error_for_status
-from agentcli.llm.messages import (
-    Base64Source,
-    Block,
-    Document,
-    Image,
-    Message,
-    StopReason,
-    Text,
-    ToolResult,
-    ToolUse,
-    Usage,
-)
+from agentcli.llm.messages import Base64Source, Block, Document, Image, Message, Text, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, ToolSpec
 from agentcli.llm.providers.base import BaseProvider
@@ -41,12 +31,12 @@ _CUT = ("length", "max_tokens", "MAX_TOKENS")  # how services name a reply that 
 
 
 def to_langchain(messages: Iterable[Message], *, system: str = "") -> list[BaseMessage]:
-    """Our messages as LangChain's. Results of calls become a `ToolMessage` each; reasoning is left out."""
+    """Return our messages as LangChain's. Results of calls become a `ToolMessage` each; reasoning is left out."""
     found: list[BaseMessage] = [SystemMessage(system)] if system else []
     for message in messages:
         if message.role == "assistant":
             calls = [
-                {"name": use.name, "args": use.input, "id": use.id, "type": "tool_call"} for use in message.tool_uses
+                {"name": one.name, "args": one.input, "id": one.id, "type": "tool_call"} for one in message.tool_uses
             ]
             found.append(AIMessage(message.text, tool_calls=calls))
             continue
@@ -57,7 +47,7 @@ def to_langchain(messages: Iterable[Message], *, system: str = "") -> list[BaseM
 
 
 def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[Message, ...]]:
-    """The system text, and LangChain's messages as ours. Raises `UsageError` for content that we have no form for."""
+    """Return the system text, and LangChain's messages as ours. Raises `UsageError` for content without a form here."""
     system: list[str] = []
     found: list[Message] = []
     for message in messages:
@@ -68,8 +58,9 @@ def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[Message,
                 uses = tuple(_use(call, number) for number, call in enumerate(message.tool_calls))
                 text = (Text(message.text),) if message.text else ()
                 found.append(Message("assistant", (*text, *uses)))
-            case ToolMessage():
-                result = ToolResult(message.tool_call_id, _result_content(message), message.status == "error")
+            case ToolMessage(content=content):
+                held = content if isinstance(content, str) else tuple(_blocks(content))
+                result = ToolResult(message.tool_call_id, held, message.status == "error")
                 found.append(Message("user", (result,)))
             case _:
                 found.append(Message("user", tuple(_blocks(message.content))))
@@ -77,11 +68,9 @@ def from_langchain(messages: Iterable[BaseMessage]) -> tuple[str, tuple[Message,
 
 
 def to_tool_message(finished: ToolFinished) -> ToolMessage:
-    """The result of a call, under the id that the model gave the call; structured data is the artifact."""
+    """Return the result of a call under the id that the model gave the call; structured data is the artifact."""
     made = _tool_message(finished.result)
-    return ToolMessage(
-        made.content, tool_call_id=finished.id, status=made.status, name=finished.name, artifact=finished.structured
-    )
+    return made.model_copy(update={"tool_call_id": finished.id, "name": finished.name, "artifact": finished.structured})
 
 
 def _tool_message(result: ToolResult) -> ToolMessage:
@@ -90,19 +79,17 @@ def _tool_message(result: ToolResult) -> ToolMessage:
 
 
 def _content(blocks: Sequence[Text | Image | Document]) -> Any:
-    """One text as it is, everything else in LangChain's standard blocks."""
+    """Return one text as it is, everything else in LangChain's standard blocks."""
     if len(blocks) == 1 and isinstance(blocks[0], Text):
         return blocks[0].text
-    return [
-        {"type": "text", "text": block.text}
-        if isinstance(block, Text)
-        else {
-            "type": "image" if isinstance(block, Image) else "file",
-            "base64": block.source.data,
-            "mime_type": block.source.media_type,
-        }
-        for block in blocks
-    ]
+    content: list[dict[str, str]] = []
+    for block in blocks:
+        if isinstance(block, Text):
+            content.append({"type": "text", "text": block.text})
+        else:
+            kind, source = "image" if isinstance(block, Image) else "file", block.source
+            content.append({"type": kind, "base64": source.data, "mime_type": source.media_type})
+    return content
 
 
 def _blocks(content: str | list[Any]) -> Iterator[Text | Image | Document]:
@@ -124,16 +111,12 @@ def _blocks(content: str | list[Any]) -> Iterator[Text | Image | Document]:
                 raise UsageError(f"There is no form here for {str(part)[:80]}: text, or images and files as base64.")
 
 
-def _result_content(message: ToolMessage) -> str | tuple[Text | Image | Document, ...]:
-    return message.content if isinstance(message.content, str) else tuple(_blocks(message.content))
-
-
 def _use(call: Any, number: int) -> ToolUse:
     return ToolUse(call["id"] or f"call_{number}", call["name"], dict(call["args"]))
 
 
 def _joined(messages: Iterable[Message]) -> list[Message]:
-    """Neighbours of one role as one message: all results of a reply have to be in the next one."""
+    """Join neighbours of one role: all results of a reply must be in the next message."""
     joined: list[Message] = []
     for message in messages:
         if joined and joined[-1].role == message.role:
@@ -147,7 +130,7 @@ def _joined(messages: Iterable[Message]) -> list[Message]:
 
 
 async def langchain_tools(agent: Agent, names: Sequence[str] | None = None) -> list[StructuredTool]:
-    """The agent's tools for LangChain, or those of them that are named: judged and confined as in the agent.
+    """Return the agent's tools for LangChain, or those that are named: judged and confined as in the agent.
 
     They are called asynchronously. Called with a model's `ToolCall` they give a `ToolMessage` with its id; an error
     is one with the status "error". Raises `UsageError` for a name that no tool has.
@@ -222,10 +205,8 @@ class LangChainProvider(BaseProvider):
 
 def _openai_tool(spec: ToolSpec) -> dict[str, Any]:
     parameters = {"properties": {}, **spec.input_schema}
-    return {
-        "type": "function",
-        "function": {"name": spec.name, "description": spec.description, "parameters": parameters},
-    }
+    about = {"name": spec.name, "description": spec.description, "parameters": parameters}
+    return {"type": "function", "function": about}
 
 
 def _done(whole: AIMessageChunk, model: str) -> Done:
@@ -234,11 +215,10 @@ def _done(whole: AIMessageChunk, model: str) -> Done:
         ToolUse(call["id"] or f"invalid_{number}", call["name"] or "", {}, unparsed=call["args"] or "")
         for number, call in enumerate(whole.invalid_tool_calls)
     ]
-    text = str(whole.text)
+    text, about = str(whole.text), whole.response_metadata
     blocks: tuple[Block, ...] = (*((Text(text),) if text else ()), *calls)
-    told = whole.response_metadata
-    is_cut = (told.get("finish_reason") or told.get("stop_reason")) in _CUT
-    reason: StopReason = "max_tokens" if is_cut else "tool_use" if calls else "end_turn"
+    is_cut = (about.get("finish_reason") or about.get("stop_reason")) in _CUT
+    reason: own.StopReason = "max_tokens" if is_cut else "tool_use" if calls else "end_turn"
     return Done(Message("assistant", blocks), reason, _usage(whole), model)
 
 
@@ -247,13 +227,8 @@ def _usage(whole: AIMessageChunk) -> Usage:
     used: Any = whole.usage_metadata or {}
     details = used.get("input_token_details", {})
     read, written = details.get("cache_read") or 0, details.get("cache_creation") or 0
-    return Usage(
-        max(0, used.get("input_tokens", 0) - read - written),
-        used.get("output_tokens", 0),
-        written,
-        read,
-        reasoning_tokens=used.get("output_token_details", {}).get("reasoning") or 0,
-    )
+    fresh, reasoning = max(0, used.get("input_tokens", 0) - read - written), used.get("output_token_details", {})
+    return Usage(fresh, used.get("output_tokens", 0), written, read, reasoning_tokens=reasoning.get("reasoning") or 0)
 
 
 def _provider_error(error: Exception) -> ProviderError:

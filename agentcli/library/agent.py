@@ -159,7 +159,7 @@ class Agent:
         self._keyed = KeyedCalls()
 
     async def session(self) -> Session:
-        """The session itself, for operations and events. Raises `UserError`."""
+        """Return the session itself, for operations and events. Raises `UserError`."""
         async with self._turns.beginning:
             if self._session is None:
                 choice = await self._to_open()
@@ -169,7 +169,7 @@ class Agent:
             return self._session
 
     async def _to_open(self) -> SessionChoice:
-        """The conversation to go on with, or to begin. Raises `UserError`."""
+        """Return the conversation to go on with, or to begin. Raises `UserError`."""
         choice = self._choice
         if (entries := await self._stored_entries()) is not None:
             cwd = self._builder.config.cwd
@@ -185,7 +185,7 @@ class Agent:
         return choice
 
     async def _stored_entries(self) -> list[Entry] | None:
-        """The conversation that is kept as a whole, None without one. Raises `StorageError`, `UsageError`."""
+        """Return the conversation that is kept as a whole, None without one. Raises `StorageError`, `UsageError`."""
         store = self._conversations
         if store is None or (data := await store.load(self._conversation_id)) is None:
             return None
@@ -243,7 +243,7 @@ class Agent:
         tools: Sequence[ToolSpec] = (),
         stream_id: str = "",
     ) -> AsyncGenerator[Event, None]:
-        """The events of answering a prompt, ending with `Done` or `TurnFailed`; to stop listening interrupts it.
+        """Yield the events of answering a prompt, ending with `Done` or `TurnFailed`; to stop listening interrupts it.
 
         `content` is the text, in which `@path` names files of the workspace, or blocks. `attachments` are further
         files, wherever they lie (paths from `cwd` on), or blocks: images, PDFs, text. `tools` are the caller's own,
@@ -259,7 +259,12 @@ class Agent:
         session = await self.session()
         blocks = await asyncio.to_thread(_blocks_of, content, attachments, session.snapshot().workspace)
         last: Done | TurnFailed | None = None
-        async with self._turns.one(), self._recording(session, stream_id), aclosing(session.subscribe()) as events:
+        recorded: AbstractAsyncContextManager[None] = nullcontext()
+        if stream_id and self._events is not None:
+            from agentcli.library.recording import recording
+
+            recorded = recording(session, self._events, stream_id)
+        async with self._turns.one(), recorded, aclosing(session.subscribe()) as events:
             with self._turns.marked():
                 session.submit(Prompt(blocks, tools=tuple(tools)))
             try:
@@ -268,7 +273,7 @@ class Agent:
                         last = event
                         break
                     if isinstance(event, ApprovalRequested) and self._approve is not None:
-                        session.submit(_answered(event.id, await self._approve(event)))
+                        session.submit(await self._decision(event))
                     with self._turns.unread():
                         yield event
             finally:
@@ -278,13 +283,6 @@ class Agent:
                 await self._keep()
         if last is not None:  # behind the turn: whoever has this needs nothing more
             yield last
-
-    def _recording(self, session: Session, stream_id: str) -> AbstractAsyncContextManager[None]:
-        if self._events is None or not stream_id:
-            return nullcontext()
-        from agentcli.library.recording import recording
-
-        return recording(session, self._events, stream_id)
 
     async def call_tool(
         self,
@@ -306,15 +304,16 @@ class Agent:
         use = ToolUse(f"call_{secrets.token_hex(8)}", name, input)
 
         async def make() -> DirectCall:
-            ask = self._ask if self._approve else None
+            ask = self._decision if self._approve else None
             return await call_directly(await self.session(), use, ask=ask, caller_id=caller_id, timeout_s=timeout_s)
 
         return (await (self._keyed.once(idempotency_key, use, make) if idempotency_key else make())).finished()
 
-    async def _ask(self, request: ApprovalRequested, decide: object) -> Approve:
-        """Put the question of a direct call to the caller."""
+    async def _decision(self, request: ApprovalRequested, decide: object = None) -> Approve:
+        """Put a question to the caller."""
         assert self._approve is not None, "else nobody is asked"
-        return _answered(request.id, await self._approve(request))
+        answer = await self._approve(request)
+        return Approve(request.id, True, comment=answer) if isinstance(answer, str) else Approve(request.id, answer)
 
     def run_sync(self, content: str | Sequence[Block], *, attachments: Sequence[str | Path | Block] = ()) -> Done:
         """`run` for callers without an event loop. Nothing stays open; the next prompt goes on with the conversation.
@@ -356,7 +355,7 @@ class Agent:
 def _blocks_of(
     content: str | Sequence[Block], attachments: Sequence[str | Path | Block], workspace: Workspace
 ) -> tuple[Block, ...]:
-    """A prompt with what comes with it. Raises `UsageError` for a file that cannot be attached."""
+    """Return a prompt with what comes with it. Raises `UsageError` for a file that cannot be attached."""
     blocks = with_attachments(content, workspace, bare_names=False) if isinstance(content, str) else tuple(content)
     more: list[Block] = []
     for one in attachments:
@@ -365,7 +364,7 @@ def _blocks_of(
 
 
 def _folder(cwd: str | Path) -> Path:
-    """The working directory, absolute. Raises `UsageError` when it is not there."""
+    """Return the working directory, absolute. Raises `UsageError` when it is not there."""
     folder = Path(cwd) if Path(cwd).is_absolute() else current_folder() / cwd
     try:
         if folder.is_dir():
@@ -374,7 +373,3 @@ def _folder(cwd: str | Path) -> Path:
     except OSError as error:
         why = str(error.strerror)
     raise UsageError(f"Could not work in {folder}: {why}.")
-
-
-def _answered(id: str, said: bool | str) -> Approve:
-    return Approve(id, True, comment=said) if isinstance(said, str) else Approve(id, said)
