@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentcli.cli.importing.draft import Draft, server_tables
-from agentcli.cli.importing.sources import as_in_mcp_json
+from agentcli.cli.importing import Draft, server_tables
 
 TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -37,16 +36,16 @@ def test_secrets_give_way_to_their_variables() -> None:
     assert TOKEN not in "".join(draft.left_out)
 
 
-def test_the_field_names_of_codex_become_those_of_mcp_json() -> None:
+def test_the_field_names_of_codex_stay() -> None:
     given = {
         "docs": {"url": "https://d.example.org", "http_headers": {"X": "1"}, "bearer_token_env_var": "DOCS_TOKEN"},
         "here": {"command": "server", "startup_timeout_sec": 3, "enabled": False, "scopes": ["x"]},
     }
     draft = Draft(Path("config.toml"), is_project=False)
     draft.source = Path("config.toml")
-    tables = server_tables(as_in_mcp_json(given), draft)
+    tables = server_tables(given, draft)
     assert tables == {
-        "docs": {"url": "https://d.example.org", "headers": {"X": "1", "Authorization": "Bearer ${DOCS_TOKEN}"}},
+        "docs": given["docs"],
         "here": {"command": "server", "startup_timeout_sec": 3, "enabled": False},
     }
     assert draft.left_out == ["config.toml: here.scopes: agentcli has no such setting."]

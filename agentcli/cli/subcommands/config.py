@@ -15,8 +15,7 @@ import tomlkit
 import typer
 
 from agentcli.app import Builder
-from agentcli.cli.importing.draft import Draft
-from agentcli.cli.importing.sources import TOOLS, drafts
+from agentcli.cli.importing import TOOLS, Draft, drafts
 from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean

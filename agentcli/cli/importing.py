@@ -1,4 +1,4 @@
-"""Finds what Claude Code and Codex were told on this machine, for the person or for a project, and drafts settings.
+"""Drafts settings of what Claude Code and Codex were told on this machine, for the person or for a project.
 
 Of each tool there is a table of what becomes of each key of its settings.
 """
@@ -14,19 +14,143 @@ from typing import Any, NamedTuple
 import msgspec
 
 from agentcli.agent.permissions.rules import ELSEWHERE, Verb, check_rule, parse_rule
-from agentcli.cli.importing.draft import LOGIN, NO_SETTING, Draft
 from agentcli.errors import UsageError
+from agentcli.extensions.hooks.specs import TIMEOUT_S, read_hooks
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.llm.models import bundled_models
 from agentcli.llm.providers.catalog import provider_names
+from agentcli.safety.secrets.masking import mask
+from agentcli.settings.check import find_error
 from agentcli.settings.files import LARGEST_SMALL_FILE, is_file, read_small_file
-from agentcli.settings.load import Config
+from agentcli.settings.load import Config, nested, personal_keys
 from agentcli.settings.paths import from_home, home_of, project_root
+from agentcli.settings.structs import Settings
 from agentcli.settings.trust import PROJECT_FILES
 from agentcli.tools.builtin.toolset import builtin_tools
 
 TOOLS = ("claude-code", "codex")
 OTHERS = "*"  # the row of all keys that have none
+NO_SETTING = "agentcli has no such setting"
+HOLDS_KEY = "it holds a key or a token, which belongs in no settings"
+_SERVER_KEYS = (
+    "type", "command", "args", "env", "cwd", "url", "headers", "http_headers", "bearer_token_env_var",
+    "startup_timeout_sec", "tool_timeout_sec", "enabled_tools", "disabled_tools", "enabled",
+)  # fmt: skip
+_HOLD_SECRETS = {"env", "headers", "http_headers"}
+_SCHEMES = ("bearer", "basic", "token")
+LOGIN = f"{HOLDS_KEY}: keep it with agentcli login, or export it"
+
+
+class Draft:
+    """The settings to put into `target`, nested as in config.toml; `left_out` has a sentence on each other thing.
+
+    `source` is the file that is being read. `copies` are whole files, by where they go.
+    """
+
+    source = Path()
+
+    def __init__(self, target: Path, *, is_project: bool) -> None:
+        self.target = target
+        self.is_project = is_project
+        self.values: dict[str, Any] = {}
+        self.left_out: list[str] = []
+        self.copies: dict[Path, str] = {}
+
+    def leave(self, what: str, why: str) -> None:
+        """Note why a key of the source, or all of it, is left out."""
+        named = f"{self.source}: {what}" if what else str(self.source)
+        self.left_out.append(f"{mask(named)}: {mask(why)}.")
+
+    def take(self, what: str, value: Any, *path: str) -> None:
+        """Set a setting as `what` says in the other tool, unless something forbids it. A list adds to the one there."""
+        key, table = ".".join(path), nested(path, value)
+        if has_secret(value):
+            self.leave(what, LOGIN)
+        elif self.is_project and personal_keys(table):
+            self.leave(what, f"{key} is not taken from a project: import it without --project")
+        elif found := find_error(table, Settings):
+            self.leave(what, found[1].rstrip("."))
+        else:
+            *groups, name = path
+            table = self.values
+            for group in groups:
+                table = table.setdefault(group, {})
+            if isinstance(value, list):
+                table[name] = [*(there := table.get(name, [])), *(item for item in value if item not in there)]
+            elif table.setdefault(name, value) != value:
+                self.leave(what, f"{key} is {table[name]!r} already by what was read before")
+
+    def take_hooks(self, what: str, table: Any) -> None:
+        """Take hooks, which are in the same format there; those that cannot be used are left out."""
+        problems: list[str] = []
+        for spec in read_hooks(table, str(self.source), problems):
+            hook: dict[str, Any] = {"type": "command", "command": spec.command}
+            hook |= {"if": spec.condition} if spec.condition else {}
+            hook |= {"timeout": spec.timeout_s} if spec.timeout_s != TIMEOUT_S else {}
+            group = {"matcher": spec.matcher} if spec.matcher else {}
+            self.take(f"{what}.{spec.event}: {spec.command}", [group | {"hooks": [hook]}], "hooks", spec.event)
+        self.left_out += map(mask, problems)
+
+    def take_servers(self, what: str, servers: Any) -> None:
+        """Take MCP servers."""
+        for name, table in server_tables(servers, self).items():
+            self.take(f"the MCP server {name}", table, "mcp_servers", name)
+
+
+def has_secret(value: Any) -> bool:
+    """True if some text in it is, or holds, a key or token."""
+    if isinstance(value, Mapping):
+        return any(
+            has_secret(item) or credentials_in({str(name): str(item)})
+            for name, item in value.items()
+            if not _is_reference(item)
+        )
+    if isinstance(value, list | tuple):
+        return any(map(has_secret, value))
+    return isinstance(value, str) and mask(value) != value
+
+
+def server_tables(servers: Any, draft: Draft) -> dict[str, dict[str, Any]]:
+    """Return MCP servers as settings take them; a secret in them gives way to a variable, which is noted."""
+    tables: dict[str, dict[str, Any]] = {}
+    for name, given in servers.items() if isinstance(servers, Mapping) else ():
+        if not isinstance(given, Mapping) or not ("command" in given or "url" in given):
+            draft.leave(f"the MCP server {name}", "it has neither a command nor a url")
+            continue
+        table = {key: given[key] for key in _SERVER_KEYS if given.get(key) or given.get(key) is False}
+        for key in _HOLD_SECRETS & table.keys():
+            table[key] = _without_secrets(table[key], name, f"{name}.{key}", draft)
+        tables[name] = table
+        for key in given.keys() - table.keys() - _HOLD_SECRETS:
+            draft.leave(f"{name}.{key}", NO_SETTING)
+    return tables
+
+
+def _without_secrets(given: Mapping[str, Any], server: str, place: str, draft: Draft) -> dict[str, Any]:
+    """Name variables after the server, because what one service may know is not sent to another."""
+    kept = dict(given)
+    for name, value in given.items():
+        if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
+            variable, owner = _variable(name), _variable(server)
+            if not variable.startswith(f"{owner}_"):
+                variable = f"{owner}_{variable}"
+            scheme, found, _ = str(value).partition(" ")
+            kept[name] = f"{scheme} ${{{variable}}}" if found and scheme.lower() in _SCHEMES else f"${{{variable}}}"
+            draft.leave(f"{place}.{name}", f"{HOLDS_KEY}: export it as {variable}, which stands in {kept[name]}")
+    return kept
+
+
+def _variable(name: str) -> str:
+    letters = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name).upper()
+    return f"_{letters}" if letters[:1].isdigit() else letters
+
+
+def _is_reference(value: Any) -> bool:
+    return isinstance(value, str) and "${" in value
+
+
+# Tables
+
 Take = Callable[[Draft, str, Any], None]  # of a value, with the name of its key
 
 
@@ -171,20 +295,6 @@ def _with_provider(given: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in given.items() if key not in ("model", "model_provider")} | model
 
 
-def as_in_mcp_json(servers: Any) -> Any:
-    """Return servers with the keys of .mcp.json."""
-    if not isinstance(servers, Mapping):
-        return {}
-    renamed = {}
-    for name, given in servers.items():
-        table = dict(given) if isinstance(given, Mapping) else {}
-        headers = table.pop("http_headers", {})
-        if variable := table.pop("bearer_token_env_var", ""):
-            headers = {**headers, "Authorization": f"Bearer ${{{variable}}}"}
-        renamed[name] = table | ({"headers": headers} if headers else {})
-    return renamed
-
-
 _MODES = {"untrusted": "default", "on-request": "auto", "on-failure": "auto"}  # how often it asks, and the mode here
 _NO_MODE = "no mode here does the same; docs/permissions.md has those there are"
 _NO_PROFILE = "choose that by hand, for one run (--sandbox)"
@@ -199,7 +309,7 @@ CODEX: Table = {
         "network_access": "hosts are opened by name: sandbox.hosts",
     },
     "model_providers": _take_provider,
-    "mcp_servers": lambda draft, what, servers: draft.take_servers(what, as_in_mcp_json(servers)),
+    "mcp_servers": Draft.take_servers,
     "hooks": Draft.take_hooks,
     "projects": "agentcli config trust trusts a project, as its files are then",
 }
