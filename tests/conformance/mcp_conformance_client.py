@@ -19,7 +19,7 @@ import httpx2
 
 from agentcli.errors import ToolError
 from agentcli.extensions.mcp.client import RemoteTool, ServerSpec
-from agentcli.extensions.mcp.connection import ServerConnection, connect_http
+from agentcli.extensions.mcp.connection import ServerConnection, connect
 from agentcli.extensions.mcp.oauth import KeptLogins, login_auth
 from agentcli.settings.keys import KeptKeys
 
@@ -67,7 +67,7 @@ async def main(url: str) -> None:
                 spec.oauth["clientMetadataUrl"] = "https://conformance-test.local/client-metadata.json"
             if scenario.startswith("auth/"):
                 auth = await stack.enter_async_context(login_auth(logins, spec, url, show))
-            client = await connect_http(spec, url, {}, Unheeding(), Path(folder), auth=auth)
+            client = await connect(spec, Unheeding(), Path(folder), url=url, auth=auth)
             stack.push_async_callback(client.close)
             await use(client, given)
 

@@ -115,7 +115,7 @@ def _settings(config: Config) -> list[Source]:
 
 
 def servers_in(file: Path) -> Mapping[str, Any]:
-    """The servers of a file in the form of `.mcp.json`. Raises `ConfigError`."""
+    """Return the servers of a file in the form of `.mcp.json`. Raises `ConfigError`."""
     try:
         held = msgspec.json.decode(read_small_file(file), type=dict[str, Any])
         servers = held.get("mcpServers", {})
@@ -141,13 +141,13 @@ def _spec(name: str, entry: Any, scope: Scope, source: str, timeouts: tuple[floa
         variables["Authorization"] = f"Bearer ${{{given.bearer_token_env_var}}}"
     command, *arguments = [given.command] if isinstance(given.command, str) else given.command
     return ServerSpec(
-        name,
-        kind or ("http" if url else "stdio"),  # type: ignore[arg-type]
-        command,
-        (*arguments, *given.args),
-        {**given.environment, **given.env},
-        url,
-        {**given.http_headers, **variables, **given.headers},
+        name=name,
+        type=kind or ("http" if url else "stdio"),  # type: ignore[arg-type]
+        command=command,
+        args=(*arguments, *given.args),
+        env={**given.environment, **given.env},
+        url=url,
+        headers={**given.http_headers, **variables, **given.headers},
         timeout_s=given.tool_timeout_sec or (given.timeout or 0) / 1000 or timeouts[0],
         oauth=given.oauth,
         scope=scope,
@@ -210,25 +210,26 @@ class Connecting:
 
     async def __call__(self, spec: ServerSpec, events: ServerEvents) -> MCPClient:
         await asyncio.to_thread(load_sdk)
-        from agentcli.extensions.mcp.connection import connect_http, connect_stdio
+        from agentcli.extensions.mcp.connection import connect
 
+        root = self._config.cwd
         if spec.type == "stdio":
-            return await connect_stdio(spec, self._program(spec), events, self._config.cwd)
-        from agentcli.extensions.mcp import oauth
+            return await connect(spec, events, root, program=self._program(spec))
+        from agentcli.extensions.mcp.oauth import KeptLogins, stored_auth
 
         url, headers = self.address(spec)
-        logins = oauth.KeptLogins(self._config.kept_keys)
+        logins = KeptLogins(self._config.kept_keys)
         login = await asyncio.to_thread(logins.load, url)
-        auth = None if "authorization" in map(str.lower, headers) else oauth.stored_auth(logins, url, login)
-        return await connect_http(spec, url, headers, events, self._config.cwd, auth=auth)
+        auth = None if "authorization" in map(str.lower, headers) else stored_auth(logins, url, login)
+        return await connect(spec, events, root, url=url, headers=headers, auth=auth)
 
     def address(self, spec: ServerSpec) -> tuple[str, dict[str, str]]:
-        """The address of a server and the headers it is sent. Raises `ToolError`."""
+        """Return the address of a server and the headers it is sent. Raises `ToolError`."""
         headers = {name: self.expanded(spec, value) for name, value in spec.headers.items()}
         return self.expanded(spec, spec.url), headers
 
     def expanded(self, spec: ServerSpec, text: str, more: Mapping[str, str] = {}) -> str:
-        """A text of a server's with its variables replaced. Raises `ToolError`."""
+        """Replace the variables in a text of a server. Raises `ToolError`."""
         return expanded(text, {**self._config.environment, **more}, refused=self._keys if spec.is_of_project else ())
 
     @cached_property
@@ -250,7 +251,7 @@ class Connecting:
 
 
 def load_sdk() -> Any:
-    """The module that uses the SDK; takes 0.6 s, without the collector a fifth less. Raises `ToolError`."""
+    """Import what uses the SDK, which takes 0.6 s, without the collector a fifth less. Raises `ToolError`."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -281,7 +282,7 @@ def make_servers(
     *,
     clients: Sequence[MCPClient],
 ) -> Servers | None:
-    """The servers of a program, and the `clients` that a caller brings; None where there is none."""
+    """Return the servers of a program with the `clients` of a caller; None where there is none."""
     only = [name for name in config.settings.tools.only if name.startswith("mcp__")]
     if not (specs or clients) or (config.settings.tools.only and not only):
         return None

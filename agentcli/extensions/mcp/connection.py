@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import warnings
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -277,34 +277,36 @@ def _first(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else RuntimeError(str(error))
 
 
-async def connect_stdio(spec: ServerSpec, program: ServerProgram, events: ServerEvents, root: Path) -> ServerConnection:
-    """Raises `ToolError`."""
-    client = ServerConnection(spec, events)
-    await client.open(stdio_transport(program, on_end=client.lost), root)
-    return client
-
-
-async def connect_http(
-    spec: ServerSpec, url: str, headers: dict[str, str], events: ServerEvents, root: Path, *, auth: httpx2.Auth | None
+async def connect(
+    spec: ServerSpec,
+    events: ServerEvents,
+    root: Path,
+    *,
+    program: ServerProgram | None = None,
+    url: str = "",
+    headers: Mapping[str, str] = {},
+    auth: httpx2.Auth | None = None,
 ) -> ServerConnection:
-    """Raises `ToolError`, and `NeedsLogin`."""
+    """Connect to a program, else to an address. Raises `ToolError`, and `NeedsLogin`."""
     client = ServerConnection(spec, events)
-    made = partial(httpx2.AsyncClient, headers=headers, auth=auth)
-    await client.open(_http_transport(spec, url, made), root)
+    patience = httpx2.Timeout(CONNECT_S, read=spec.timeout_s)
+    made = partial(httpx2.AsyncClient, headers=headers, auth=auth, timeout=patience)
+    await client.open(
+        stdio_transport(program, on_end=client.lost) if program else _http_transport(spec, url, made), root
+    )
     return client
 
 
 @asynccontextmanager
 async def _http_transport(
-    spec: ServerSpec, url: str, made: Callable[..., httpx2.AsyncClient]
+    spec: ServerSpec, url: str, made: Callable[[], httpx2.AsyncClient]
 ) -> AsyncIterator[TransportStreams]:
-    patience = httpx2.Timeout(CONNECT_S, read=spec.timeout_s)
     if spec.type == "sse":
-        async with sse_client(url, httpx_client_factory=lambda *_, **__: made(timeout=patience)) as streams:
+        async with sse_client(url, httpx_client_factory=lambda *_, **__: made()) as streams:
             yield streams
         return
     async with (
-        made(timeout=patience) as http,
+        made() as http,
         streamable_http_client(url, http_client=http, max_sse_event_size=MAX_EVENT_BYTES) as streams,
     ):
         yield streams

@@ -120,22 +120,21 @@ class Servers:
     async def _wait_for_new(self) -> None:
         new = [server for server in self if server.pinned is None]
         self._is_skipped.clear()
-        skipped: asyncio.Task[Any] = asyncio.create_task(self._is_skipped.wait())
-        late: set[asyncio.Task[Any]] = {self._begin(server) for server in new if not server.problem}
-        try:
-            if late:
-                _, late = await asyncio.wait(late, timeout=QUIET_WAIT_S)
-            if late:
-                waiting = [server for server in new if server.pinned is None and not server.problem]
-                names = ", ".join(server.name for server in waiting)
-                most_s = max((server.spec.startup_timeout_s for server in waiting), default=0)
-                how = " Press Enter to start without them." if self.can_skip else ""
-                self.tell(f"Waiting up to {most_s:g} s for new MCP servers: {names}.{how}")
-            while late and not skipped.done():
-                _, late = await asyncio.wait({*late, skipped}, return_when=asyncio.FIRST_COMPLETED)
-                late.discard(skipped)
-        finally:
-            skipped.cancel()
+        late = {self._begin(server) for server in new if not server.problem}
+        if late:
+            _, late = await asyncio.wait(late, timeout=QUIET_WAIT_S)
+        if late:
+            waiting = [server for server in new if server.pinned is None and not server.problem]
+            names = ", ".join(server.name for server in waiting)
+            most_s = max((server.spec.startup_timeout_s for server in waiting), default=0)
+            how = " Press Enter to start without them." if self.can_skip else ""
+            self.tell(f"Waiting up to {most_s:g} s for new MCP servers: {names}.{how}")
+            ends = [asyncio.create_task(wait) for wait in (asyncio.wait(late), self._is_skipped.wait())]
+            try:
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for end in ends:
+                    end.cancel()
         for server in new:
             if server.pinned is None:
                 why = "has not answered yet. Its tools are available from the first prompt after it answers."
@@ -155,7 +154,7 @@ class Servers:
             self.add_tools(calls)
 
     def tools(self) -> Iterator[Tool]:
-        """The tools that are known of all servers."""
+        """Yield the tools that are known of all servers."""
         taken: set[str] = set()
         for server in self:
             offered = server.pinned.tools if server.pinned else ()
@@ -170,7 +169,7 @@ class Servers:
                 yield server, prompt
 
     async def prompt(self, server: Server, prompt: RemotePrompt, arguments: dict[str, str]) -> str:
-        """The text of a prompt. Raises `UsageError`."""
+        """Return the text of a prompt. Raises `UsageError`."""
         try:
             client = await server.client()
             assert isinstance(client, OffersPrompts), "only those that have prompts are listed"
@@ -179,7 +178,7 @@ class Servers:
             raise UsageError(str(error)) from error
 
     async def read(self, name: str, uri: str) -> Parts:
-        """A resource. Raises `ToolError`."""
+        """Return a resource. Raises `ToolError`."""
         client = await self._servers[name].client()
         if not isinstance(client, OffersPrompts):
             raise ToolError(f"The MCP server {name} has no resources.", kind="not_found")
@@ -207,7 +206,7 @@ class Servers:
                     yield from ((server, uri) for server, uri in _MENTION.findall(typed) if server in self)
 
     def listing(self) -> list[dict[str, Any]]:
-        """Each server with its state, for programs."""
+        """Return each server with its state, for programs."""
         return [{"name": server.name, "status": server.status} for server in self]
 
     async def aclose(self, *, for_good: bool = True) -> None:

@@ -236,7 +236,7 @@ async def _logged_in(config: Config, server: Server) -> str:
     oauth = {key: connecting.expanded(spec, one) if isinstance(one, str) else one for key, one in spec.oauth.items()}
     spec = msgspec.structs.replace(spec, oauth=oauth)
     async with login_auth(KeptLogins(config.kept_keys), spec, url, show) as auth:
-        client = await sdk.connect_http(spec, url, headers, server, config.cwd, auth=auth)
+        client = await sdk.connect(spec, server, config.cwd, url=url, headers=headers, auth=auth)
         tools = await client.list_tools()
         await client.close()
     return f"You are logged in to {spec.name}, which has {len(tools)} tools."
