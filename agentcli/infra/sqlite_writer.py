@@ -8,9 +8,8 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
@@ -19,21 +18,21 @@ from agentcli.errors import OUT_OF_MEMORY, StorageError
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Work = Callable[[apsw.Connection], Any]
+Work = Callable[[apsw.Connection], T]
 
 
 class Writer:
     """The thread that owns the only writing connection. Work queued together is committed together.
 
-    `connect` opens today's tables; where it is given True, a sound file may take a damaged one's place. `failure` says
-    what to tell of an error of SQLite or the disk.
+    `connect` opens today's tables; where it is given True, a sound file may take a damaged one's place. `failure`
+    makes what is raised of an error of SQLite or the disk.
     """
 
     def __init__(
         self,
         path: Path,
         connect: Callable[[bool], apsw.Connection],
-        failure: Callable[[Exception], StorageError],
+        failure: Callable[[Path, Exception], StorageError],
         *,
         name: str,
     ) -> None:
@@ -43,13 +42,13 @@ class Writer:
         self._name = name
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._connection: apsw.Connection | None = None
         self._file: tuple[int, int] = (0, 0)  # which one the connection writes to
         self.has_written = False
 
-    def submit(self, work: Work, *, writes: bool = False) -> asyncio.Future[Any]:
+    def submit(self, work: Work[T], *, writes: bool = False) -> asyncio.Future[T]:
         """Queue work, which is given the connection; one that `writes` gets a new file in place of a damaged one."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         if self._thread is None:
             thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
             try:
@@ -57,12 +56,8 @@ class Writer:
             except (RuntimeError, MemoryError) as error:  # later work must not wait for a thread that never ran
                 raise StorageError(f"{self._path} could not be opened. {OUT_OF_MEMORY}") from error
             self._thread = thread
-        self._queue.put(_Job(work, future, loop, writes))
+        self._queue.put(_Job(work, future, writes))
         return future
-
-    async def call(self, work: Callable[[apsw.Connection], T]) -> T:
-        result: T = await self.submit(work)
-        return result
 
     async def drain(self) -> None:
         """Wait until everything queued so far is stored or has failed."""
@@ -77,73 +72,68 @@ class Writer:
             thread.join()  # it has little left to do, and nothing else runs at this point
 
     def _serve(self) -> None:
-        connection: apsw.Connection | None = None
-        while (job := self._queue.get()) is not None:
+        job = self._queue.get()
+        while job is not None:
             jobs = [job]
-            stop = False
-            while not self._queue.empty():
-                following = self._queue.get()
-                if following is None:
-                    stop = True
-                    break
-                jobs.append(following)
+            while not self._queue.empty() and (job := self._queue.get()) is not None:
+                jobs.append(job)
             try:
-                if connection is not None and self._file != _identity(self._path):
-                    connection.close()  # a repair has put another one in its place
-                    connection = None
-                if connection is None:
-                    connection = self._connect(any(job.writes for job in jobs))
-                    self._file = _identity(self._path)
-                results = self._commit(connection, [job.work for job in jobs])
-                self.has_written |= any(job.writes for job in jobs)
-            except (apsw.Error, OSError, StorageError) as error:
-                failure = error if isinstance(error, StorageError) else self._failure(error)
-                for job in jobs:
-                    job.tell(None, failure)
-            except Exception as bug:  # nobody would be told anything any more if this thread ended
+                results = self._commit(jobs)
+            except (apsw.Error, OSError) as error:
+                results = [self._failure(self._path, error)] * len(jobs)
+            except StorageError as error:
+                results = [error] * len(jobs)
+            except Exception as bug:  # nobody would get an answer any more if this thread ended
                 log.exception("work on %s failed", self._path)
-                for job in jobs:
-                    job.tell(None, StorageError(f"{self._path}: {bug!r}."))
-            else:
-                for job, result in zip(jobs, results, strict=True):
-                    job.tell(result, result if isinstance(result, StorageError) else None)
-            if stop:
-                break
-        if connection is not None:
-            connection.close()
+                results = [StorageError(f"{self._path}: {bug!r}.")] * len(jobs)
+            for one, result in zip(jobs, results, strict=True):
+                with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+                    one.future.get_loop().call_soon_threadsafe(_resolve, one.future, result)
+            if job is not None:
+                job = self._queue.get()
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
-    def _commit(self, connection: apsw.Connection, works: Sequence[Work]) -> list[Any]:
-        """All works in one transaction; one that raises `StorageError` fails alone (it has changed nothing)."""
+    def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
+        """Do all work in one transaction; one that raises `StorageError` fails alone (it has changed nothing)."""
+        if self._connection is not None and self._file != _identity(self._path):
+            self._connection.close()  # a repair has put another one in its place
+            self._connection = None
+        is_written = any(job.writes for job in jobs)
+        if self._connection is None:
+            self._connection = self._connect(is_written)
+            self._file = _identity(self._path)
         results: list[Any] = []
-        with transaction(connection):
+        with transaction(self._connection):
             if self._file != _identity(self._path):
                 raise StorageError(f"{self._path} was replaced by another file just now: try again.")
-            for work in works:
+            for job in jobs:
                 try:
-                    results.append(work(connection))
+                    results.append(job.work(self._connection))
                 except StorageError as error:
                     results.append(error)
+        self.has_written |= is_written
         return results
 
 
 class MemoryWriter(Writer):
     """Does the work for a database in memory, at once and without a thread."""
 
-    def __init__(self, new_connection: Callable[[], apsw.Connection]) -> None:
-        self._new_connection = new_connection
-        self._connection: apsw.Connection | None = None
+    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+        super().__init__(Path(), lambda may_replace: connect(), lambda path, error: StorageError(str(error)), name="")
 
-    def run(self, work: Callable[[apsw.Connection], T]) -> T:
+    def run(self, work: Work[T]) -> T:
         if self._connection is None:
-            self._connection = self._new_connection()
+            self._connection = self._connect(False)
         try:
             with transaction(self._connection):
                 return work(self._connection)
         except (apsw.Error, UnicodeEncodeError) as error:
             raise StorageError(f"It could not be kept in memory: {error}.") from error
 
-    def submit(self, work: Work, *, writes: bool = False) -> asyncio.Future[Any]:
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    def submit(self, work: Work[T], *, writes: bool = False) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
             done.set_result(self.run(work))
         except StorageError as error:
@@ -153,30 +143,22 @@ class MemoryWriter(Writer):
     async def drain(self) -> None:
         await asyncio.sleep(0)  # callbacks of what is done run meanwhile
 
-    async def close(self) -> None:
-        await asyncio.sleep(0)
 
-
-@dataclass(frozen=True)
-class _Job:
+class _Job(NamedTuple):
     """Something to be done with the connection, and who waits for it; one that `writes` needs a sound file."""
 
-    work: Work
+    work: Work[Any]
     future: asyncio.Future[Any]
-    loop: asyncio.AbstractEventLoop
     writes: bool
 
-    def tell(self, result: Any, error: StorageError | None) -> None:
-        def settle() -> None:
-            if self.future.done():
-                return
-            if error is None:
-                self.future.set_result(result)
-            else:
-                self.future.set_exception(error)
 
-        with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
-            self.loop.call_soon_threadsafe(settle)
+def _resolve(future: asyncio.Future[Any], result: Any) -> None:
+    if future.done():
+        return
+    if isinstance(result, StorageError):
+        future.set_exception(result)
+    else:
+        future.set_result(result)
 
 
 @contextlib.contextmanager
@@ -194,7 +176,7 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
 
 
 def _identity(path: Path) -> tuple[int, int]:
-    """Which file a path names now; nothing where there is none."""
+    """Return which file a path names now; nothing where there is none."""
     try:
         found = path.stat()
     except OSError:

@@ -103,31 +103,6 @@ def test_a_session_is_removed_only_when_that_was_said_and_comes_back(program: Pr
     assert "trash" in again.err
 
 
-def test_what_an_earlier_version_removed_comes_back_too(program: Program) -> None:
-    source = program.session("first")
-    id = program.session("second", resume=program.json("fork", source)["session_id"])
-    before = program.json("show", id)
-    with closing(apsw.Connection(str(program.database))) as db:
-        db.row_trace = lambda cursor, row: dict(zip([name for name, *_ in cursor.description], row, strict=True))
-        (session,) = db.execute("SELECT * FROM sessions WHERE id = ?", (id,))
-        rows = list(db.execute("SELECT * FROM entries WHERE session_id = ? ORDER BY seq", (id,)))
-        db.execute("DELETE FROM entries WHERE session_id = ?", (id,))
-        db.execute("DELETE FROM sessions WHERE id = ?", (id,))
-    shared = sum(not row["own"] for row in rows)
-    header = {"session": session, "forked_from": source, "forked_at": shared, "shared": shared}
-    trash = program.database.with_name("trash")
-    trash.mkdir()
-    lines = [header, *({**row, "seq": row["seq"] - 7} for row in rows)]
-    (trash / f"{id}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    usage = program.run("usage", "--json").out
-    assert program("restore", id[:-4]).code == 0
-    assert program.json("show", id) == before
-    assert list(trash.iterdir()) == []
-    assert program("fsck").code == 0
-    requests = [json.loads(out)["total"]["requests"] for out in (usage, program.run("usage", "--json").out)]
-    assert requests == [1, 2]  # what both show counts once
-
-
 def test_on_a_terminal_it_is_asked_first(program: Program) -> None:
     id = program.session("first")
     for answer, is_left in (("n", True), ("y", False)):

@@ -783,7 +783,7 @@ async def test_the_settings_that_keep_what_was_told_are_really_set(tmp_path: Pat
         await a_session(store, "one")
         read = {}
         for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout", "user_version"):
-            read[name] = await store._writer.call(lambda db, name=name: db.pragma(name))
+            read[name] = await store._writer.submit(lambda db, name=name: db.pragma(name))
     assert read == {
         "journal_mode": "wal",
         "synchronous": 2,  # FULL

@@ -118,11 +118,11 @@ class RedisEvents:
             try:
                 async with self._client.pubsub() as news:
                     await news.subscribe(_NEWS)
-                    for stream_id in self._arrivals.streams:  # what came while nobody heard
-                        self._arrivals.tell(stream_id)
+                    for stream_id in list(self._arrivals.waiting):  # what came while nobody heard
+                        self._arrivals.wake(stream_id)
                     async for message in news.listen():
                         if message["type"] == "message":
-                            self._arrivals.tell(message["data"].decode())
+                            self._arrivals.wake(message["data"].decode())
             except RedisError as error:
                 log.warning("Redis at %s does not tell of new events: %s", self._host, error)
                 await asyncio.sleep(1)

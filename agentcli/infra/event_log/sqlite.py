@@ -20,8 +20,8 @@ import apsw
 from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import KEEP_S
-from agentcli.infra.sessions.database import connect_to_memory, open_sessions
-from agentcli.infra.sessions.fsck import replace_damaged
+from agentcli.infra.sessions.database import connect_to_memory
+from agentcli.infra.sessions.sqlite import open_sessions
 from agentcli.infra.sqlite_writer import MemoryWriter, Writer
 
 log = logging.getLogger(__name__)
@@ -37,28 +37,27 @@ INSERT INTO streams (id, status, last_id, note, touched, is_there) VALUES (:id, 
 ON CONFLICT (id) DO UPDATE SET status = :status, last_id = :last_id, note = :note, touched = :now, is_there = 1
 RETURNING number
 """
+_EVENTS = """
+SELECT events.id, data FROM events JOIN streams ON number = stream
+WHERE streams.id = ? AND events.id > ? ORDER BY events.id LIMIT ?
+"""
 
 
 class Arrivals:
     """Wakes those who wait for events of a stream."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self.waiting: dict[str, set[asyncio.Event]] = {}  # by stream
         self._gone: set[str] = set()  # streams that were removed while somebody waited
-
-    @property
-    def streams(self) -> Sequence[str]:
-        """The streams that somebody waits for."""
-        return list(self._waiting)
 
     def end(self, stream_id: str) -> None:
         """Let nobody wait for a stream that is removed."""
-        if stream_id in self._waiting:
+        if stream_id in self.waiting:
             self._gone.add(stream_id)
-            self.tell(stream_id)
+            self.wake(stream_id)
 
-    def tell(self, stream_id: str) -> None:
-        for waiting in self._waiting.get(stream_id, ()):
+    def wake(self, stream_id: str) -> None:
+        for waiting in self.waiting.get(stream_id, ()):
             waiting.set()
 
     async def wait(
@@ -68,7 +67,8 @@ class Arrivals:
         if wait_s <= 0:
             return await look()
         arrived = asyncio.Event()
-        self._waiting.setdefault(stream_id, set()).add(arrived)  # before the first look: nothing is missed
+        waiting = self.waiting.setdefault(stream_id, set())
+        waiting.add(arrived)  # before the first look: nothing is missed
         try:
             async with asyncio.timeout(wait_s):
                 while not (found := await look()) and stream_id not in self._gone:
@@ -78,10 +78,9 @@ class Arrivals:
         except TimeoutError:
             return ()
         finally:
-            waiting = self._waiting[stream_id]
             waiting.discard(arrived)
             if not waiting:
-                del self._waiting[stream_id]
+                del self.waiting[stream_id]
                 self._gone.discard(stream_id)
 
 
@@ -89,9 +88,7 @@ class SqliteEvents:
     """Implements `EventStore`. Streams that nothing was written to for `keep_s` seconds are removed at the start."""
 
     def __init__(self, path: Path, *, keep_s: float = KEEP_S) -> None:
-        self._writer: Writer = Writer(
-            path, partial(_open, path, keep_s), partial(_failure, path), name="agentcli-events"
-        )
+        self._writer = Writer(path, partial(_open, path, keep_s), _failure, name="agentcli-events")
         self._clock = time.time
         self._arrivals = Arrivals()
         self._tails: dict[str, list[StreamEvent]] = {}
@@ -108,37 +105,30 @@ class SqliteEvents:
         after: int = 0,
     ) -> int:
         def work(db: apsw.Connection) -> int:
-            row = db.execute(
-                "SELECT status, last_id, note, is_there FROM streams WHERE id = ?", (stream_id,)
-            ).fetchone()
-            now, last_id, before, is_there = row or ("running", 0, "", 0)
-            if if_note is not None and before != if_note:
+            query = "SELECT CASE WHEN is_there THEN status ELSE 'running' END, last_id, note FROM streams WHERE id = ?"
+            old_status, last_id, old_note = db.execute(query, (stream_id,)).fetchone() or ("running", 0, "")
+            if if_note is not None and old_note != if_note:
                 raise StreamMoved(stream_id)
             first = max(last_id, after) + 1
-            state = {
-                "id": stream_id,
-                "status": status or (now if is_there else "running"),
-                "last_id": first + len(events) - 1 if events else last_id,
-                "note": before if note is None else note,
-                "now": self._clock(),
-            }
-            number = db.execute(_KEEP_STATE, state).get
+            last_id = first + len(events) - 1 if events else last_id
+            new_note = old_note if note is None else note
+            state = {"id": stream_id, "status": status or old_status, "last_id": last_id, "note": new_note}
+            number = db.execute(_KEEP_STATE, {**state, "now": self._clock()}).get
             rows = ((number, id, data) for id, data in enumerate(events, first))
             db.executemany("INSERT INTO events (stream, id, data) VALUES (?, ?, ?)", rows)
-            return int(str(state["last_id"]))
+            return int(last_id)
 
         last_id = await self._do(work)
         self._keep_tail(stream_id, [StreamEvent(last_id - len(events) + n, one) for n, one in enumerate(events, 1)])
-        self._arrivals.tell(stream_id)
+        self._arrivals.wake(stream_id)
         return last_id
 
     async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
-        result: T = await self._writer.submit(work, writes=True)
-        return result
+        return await self._writer.submit(work, writes=True)
 
     def _keep_tail(self, stream_id: str, events: Sequence[StreamEvent]) -> None:
         """Keep the newest events of a stream that somebody follows here."""
-        if stream_id not in self._arrivals.streams:
+        if stream_id not in self._arrivals.waiting:
             self._tails.pop(stream_id, None)
             return
         tail = self._tails.setdefault(stream_id, [])
@@ -150,11 +140,14 @@ class SqliteEvents:
     async def read(
         self, stream_id: str, after: int = 0, count: int = 100, *, wait_s: float = 0.0
     ) -> Sequence[StreamEvent]:
+        def work(db: apsw.Connection) -> list[StreamEvent]:
+            return [StreamEvent(id, data) for id, data in db.execute(_EVENTS, (stream_id, after, count))]
+
         async def look() -> Sequence[StreamEvent]:
             tail = self._tails.get(stream_id)
             if tail and tail[0].id <= after + 1 and tail[-1].id > after:
                 return tail[max(0, after + 1 - tail[0].id) :][:count]
-            return await self._do(lambda db: _events(db, stream_id, after, count))
+            return await self._do(work)
 
         if wait_s > 0:
             self._follow_others()
@@ -170,7 +163,7 @@ class SqliteEvents:
         idle_rounds = 0
         while idle_rounds < 20:
             await asyncio.sleep(LOOK_EVERY_S)
-            streams = list(self._arrivals.streams)
+            streams = list(self._arrivals.waiting)
             idle_rounds = 0 if streams else idle_rounds + 1
             with suppress(StorageError):  # readers are told when they look themselves
                 now = await self._do(lambda db: int(db.pragma("data_version")))
@@ -178,7 +171,7 @@ class SqliteEvents:
                     version, found = now, await self._do(partial(_last_ids, streams=streams))
                     for id, last_id in found.items():
                         if known.get(id) != last_id:
-                            self._arrivals.tell(id)
+                            self._arrivals.wake(id)
                     known = found
 
     async def has(self, stream_id: str, id: int) -> bool:
@@ -191,10 +184,10 @@ class SqliteEvents:
 
     async def running(self) -> Sequence[str]:
         query = "SELECT id FROM streams WHERE status = 'running' AND is_there"
-        return await self._do(lambda db: [str(row[0]) for row in db.execute(query)])
+        return await self._do(lambda db: [str(id) for (id,) in db.execute(query)])
 
     async def remove(self, stream_id: str) -> None:
-        await self._do(lambda db: remove_streams(db, "id = ?", stream_id))
+        await self._do(lambda db: _remove(db, "id = ?", stream_id))
         self._tails.pop(stream_id, None)
         self._arrivals.end(stream_id)
 
@@ -215,7 +208,7 @@ class MemoryEvents(SqliteEvents):
 
     async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
         old = self._clock() - self._ttl_s
-        self._memory.run(lambda db: remove_streams(db, "is_there AND touched <= ?", old))
+        self._memory.run(lambda db: _remove(db, "is_there AND touched <= ?", old))
         return self._memory.run(work)
 
     def _keep_tail(self, stream_id: str, events: Sequence[StreamEvent]) -> None:
@@ -226,9 +219,9 @@ class MemoryEvents(SqliteEvents):
 
 
 def _open(path: Path, keep_s: float, may_replace: bool) -> apsw.Connection:
-    connection = open_sessions(path, log.warning, replace_damaged, may_replace, synchronous="normal")
+    connection = open_sessions(path, log.warning, may_replace, synchronous="normal")
     with connection:
-        remove_streams(connection, "touched < ? AND status <> 'running'", time.time() - keep_s)
+        _remove(connection, "touched < ? AND status <> 'running'", time.time() - keep_s)
     return connection
 
 
@@ -239,19 +232,11 @@ def _failure(path: Path, error: Exception) -> StorageError:
     )
 
 
-def remove_streams(db: apsw.Connection, which: str, value: float | str) -> None:
+def _remove(db: apsw.Connection, which: str, value: float | str) -> None:
     """Remove events; the rows of their streams stay, so that no id comes again."""
     numbers = f"SELECT number FROM streams WHERE {which}"  # noqa: S608  # a condition of this module
     db.execute(f"DELETE FROM events WHERE stream IN ({numbers})", (value,))  # noqa: S608
     db.execute(f"UPDATE streams SET is_there = 0, status = 'complete', note = '' WHERE {which}", (value,))  # noqa: S608
-
-
-def _events(db: apsw.Connection, stream_id: str, after: int, count: int) -> list[StreamEvent]:
-    query = (
-        "SELECT events.id, data FROM events JOIN streams ON number = stream "
-        "WHERE streams.id = ? AND events.id > ? ORDER BY events.id LIMIT ?"
-    )
-    return [StreamEvent(id, data) for id, data in db.execute(query, (stream_id, after, count))]
 
 
 def _last_ids(db: apsw.Connection, *, streams: Sequence[str]) -> dict[str, int]:

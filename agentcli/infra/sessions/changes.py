@@ -15,14 +15,10 @@ from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
 from agentcli.conversation.titles import last_prompt_of, title_of
 from agentcli.errors import StorageError
 from agentcli.infra.sessions.ids import new_id
-from agentcli.infra.sessions.log import ENTRY, Tables, entries_of, is_stored, last_seq, read_entry, value
+from agentcli.infra.sessions.tables import ENTRY, Tables, entries_of, is_stored, last_seq, read_entry
 
 REDACTED = "[redacted]"
 
-_MOVE = (
-    "UPDATE sessions SET trashed = :target WHERE id = :id AND trashed = :batch",
-    "UPDATE entries SET trashed = :target WHERE session_id = :id AND trashed = :batch",
-)
 # The fork that shares most has copies of all that any other one shares: they count once from now on.
 _HAND_OVER = """
 UPDATE entries SET own = true WHERE trashed = 0 AND session_id = (
@@ -46,20 +42,25 @@ WHERE trashed > 0 OR origin IN (SELECT origin FROM entries WHERE session_id = :i
 
 async def remove(db: Tables, session_id: str) -> None:
     """Move a session to the trash."""
-    batch = await value(db, "SELECT max(trashed) + 1 FROM sessions WHERE id = :id", id=session_id)
-    for statement in _MOVE:
-        await db.rows(statement, id=session_id, batch=0, target=batch)
+    batch = await db.value("SELECT max(trashed) + 1 FROM sessions WHERE id = :id", id=session_id)
+    await _move(db, session_id, 0, batch)
     await db.rows(_HAND_OVER, id=session_id, batch=batch)
+    await db.rows(db.forget_stream, id=session_id)
+
+
+async def _move(db: Tables, session_id: str, batch: float, target: float) -> None:
+    for table, id in (("sessions", "id"), ("entries", "session_id")):
+        statement = f"UPDATE {table} SET trashed = :target WHERE {id} = :id AND trashed = :batch"  # noqa: S608
+        await db.rows(statement, id=session_id, batch=batch, target=target)
 
 
 async def id_in_trash(db: Tables, session_id: str) -> str:
-    """The whole id of the one session in the trash that begins so. Raises `StorageError`."""
+    """Return the whole id of the one session in the trash that begins so. Raises `StorageError`."""
     query = "SELECT DISTINCT id FROM sessions WHERE trashed > 0 AND id >= :id AND id < :end"
     found = [str(id) for (id,) in await db.rows(query, id=session_id, end=f"{session_id}\U0010ffff")]
     if len(found) != 1:
-        raise StorageError(
-            f"{'Several sessions begin' if found else 'No session begins'} with {session_id!r} in the trash."
-        )
+        how_many = "Several sessions begin" if found else "No session begins"
+        raise StorageError(f"{how_many} with {session_id!r} in the trash.")
     return found[0]
 
 
@@ -70,9 +71,8 @@ async def restore(db: Tables, session_id: str) -> None:
             f"There is a session {session_id} again: agentcli sessions rm {session_id} makes room for the one in the "
             "trash."
         )
-    batch = await value(db, "SELECT max(trashed) FROM sessions WHERE id = :id", id=session_id)
-    for statement in _MOVE:
-        await db.rows(statement, id=session_id, batch=batch, target=0)
+    batch = await db.value("SELECT max(trashed) FROM sessions WHERE id = :id", id=session_id)
+    await _move(db, session_id, batch, 0)
     await db.rows(_TAKE_BACK, id=session_id)
 
 
@@ -87,7 +87,7 @@ class Secrets:
         self._texts = given | {json.dumps(text, ensure_ascii=way)[1:-1] for text in given for way in (True, False)}
 
     def redact(self, text: str) -> tuple[str, int]:
-        """The text without them, and in how many places they were; those that overlap are one place."""
+        """Return the text without them, and in how many places they were; those that overlap are one place."""
         spans = sorted(
             (match.start(), match.start() + len(secret))
             for secret in self._texts
@@ -103,7 +103,7 @@ class Secrets:
         return "".join((*pieces, text[end:])), len(pieces) // 2
 
     def redact_row(self, row: Sequence[Any]) -> tuple[Sequence[Any], int]:
-        """A row as `read_entry` takes it without them, and in how many places they were.
+        """Return a row of `ENTRY` without them, and in how many places they were.
 
         Raises `StorageError` where the entry could not be read any more.
         """
@@ -122,32 +122,33 @@ class Secrets:
 
     def _redact_body(self, body: bytes) -> tuple[bytes, int]:
         """In every string of it, or in its raw text where that is no JSON."""
+        places = 0
+
+        def redacted(value: Any) -> Any:
+            nonlocal places
+            match value:
+                case str():
+                    text, found = self.redact(value)
+                    places += found
+                    return text
+                case list():
+                    return [redacted(item) for item in value]
+                case dict():
+                    return {redacted(name): redacted(item) for name, item in value.items()}
+                case _:
+                    return value
+
         try:
-            value, places = self._redact_value(msgspec.json.decode(body))
-            return msgspec.json.encode(value), places
+            return msgspec.json.encode(redacted(msgspec.json.decode(body))), places
         except (ValueError, RecursionError):
             text, places = self.redact(body.decode(errors="surrogateescape"))
             return text.encode(errors="surrogateescape"), places
 
-    def _redact_value(self, value: Any) -> tuple[Any, int]:
-        match value:
-            case str():
-                return self.redact(value)
-            case list():
-                done = [self._redact_value(item) for item in value]
-                return [item for item, _ in done], sum(places for _, places in done)
-            case dict():
-                names, names_places = self._redact_value(list(value))
-                items, places = self._redact_value(list(value.values()))
-                return dict(zip(names, items, strict=True)), names_places + places
-            case _:
-                return value, 0
 
-
-async def redact(db: Tables, session_id: str, secrets: Secrets) -> tuple[int, list[str]]:
+async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
     """Replace them in all copies of the session's entries and in the trash, and say so in a new entry.
 
-    Gives the number of places in the session, and the sessions that changed.
+    Returns the number of places in the session.
     """
     changes: list[tuple[int, Sequence[Any]]] = []
     changed: set[tuple[str, float]] = set()
@@ -168,10 +169,12 @@ async def redact(db: Tables, session_id: str, secrets: Secrets) -> tuple[int, li
         # A title is the beginning of a prompt, and may end in the middle of a secret: it is made anew.
         entries = await entries_of(db, id, trashed=trashed)
         which = "WHERE id = :id AND trashed = :trashed"
-        name = await value(db, f"SELECT name FROM sessions {which}", id=id, trashed=trashed)  # noqa: S608 - our words
+        name = await db.value(f"SELECT name FROM sessions {which}", id=id, trashed=trashed)  # noqa: S608 - our words
         await db.rows(
             f"UPDATE sessions SET title = :title, last_prompt = :last_prompt, name = :name {which}",  # noqa: S608
             title=title_of(entries), last_prompt=last_prompt_of(entries), name=secrets.redact(name)[0],
             id=id, trashed=trashed,
         )  # fmt: skip
-    return total, [id for id, trashed in changed if not trashed]
+    for id in {session_id, *(id for id, trashed in changed if not trashed)}:
+        await db.rows(db.forget_stream, id=id)
+    return total

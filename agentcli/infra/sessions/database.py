@@ -25,142 +25,20 @@ from agentcli.settings.files import make_private_folder
 VERSION = 5
 BUSY_TIMEOUT_MS = 5_000
 _LOCK_TIMEOUT_S = 0.02  # somebody may only look whether a session is open
+_COPY_EVERY_S = 86_400.0
+_STEPS = (0, 1, 4)  # released versions that are brought up to this one; version 1 is that of a file with streams alone
 
 T = TypeVar("T")
-
-# The entries of a session form a tree through parent_id; the newest one is the head. A fork has copies of the entries
-# it begins with: `origin` is the `n` of the entry that was copied first, and of all copies outside the trash one is
-# `own`, which counts where an entry counts once. `trashed` is 0, or how many times a session of that id has been moved
-# to the trash. A result's id is its call's id, which a model may use again. `used` grows with each use of any session:
-# unlike `updated` it holds when the clock was wrong. `checksum` is the CRC-32 of the body's bytes, NULL in old rows.
-# `changes_of_files` is for blame. `words` is the search index, which keeps no text: its rowid is the entry's `n`.
-# `streams` and `events` are what servers send to their readers; a stream that is removed leaves its last id.
-_SESSIONS = """
-CREATE TABLE sessions (
-    id TEXT NOT NULL,
-    trashed INTEGER NOT NULL DEFAULT 0,
-    cwd TEXT NOT NULL,
-    name TEXT NOT NULL,
-    user_id TEXT NOT NULL,
-    title TEXT NOT NULL DEFAULT '',
-    last_prompt TEXT NOT NULL DEFAULT '',
-    created REAL NOT NULL,
-    updated REAL NOT NULL,
-    used INTEGER NOT NULL,
-    PRIMARY KEY (id, trashed)
-) STRICT;
-CREATE INDEX sessions_by_use ON sessions (used, cwd);
-CREATE TABLE entries (
-    n INTEGER PRIMARY KEY,
-    origin INTEGER NOT NULL,
-    own INTEGER NOT NULL,
-    session_id TEXT NOT NULL,
-    trashed INTEGER NOT NULL DEFAULT 0,
-    seq INTEGER NOT NULL,
-    id TEXT NOT NULL,
-    parent_id TEXT,
-    time REAL NOT NULL,
-    kind TEXT NOT NULL,
-    schema_version INTEGER NOT NULL,
-    checksum INTEGER,
-    body TEXT NOT NULL,
-    UNIQUE (session_id, trashed, seq),
-    FOREIGN KEY (session_id, trashed) REFERENCES sessions (id, trashed) ON UPDATE CASCADE
-) STRICT;
-CREATE INDEX entries_by_origin ON entries (origin);
-CREATE INDEX changes_of_files ON entries (time) WHERE kind IN ('files_changed', 'files_restored');
-CREATE VIRTUAL TABLE words USING fts5(
-    text, content='', contentless_delete=1, tokenize='unicode61 remove_diacritics 0'
-);
-"""
-_STREAMS = """
-CREATE TABLE streams (
-    number INTEGER PRIMARY KEY,
-    id TEXT NOT NULL UNIQUE,
-    status TEXT NOT NULL,
-    last_id INTEGER NOT NULL,
-    note TEXT NOT NULL,
-    touched REAL NOT NULL,
-    is_there INTEGER NOT NULL
-) STRICT;
-CREATE TABLE events (
-    stream INTEGER NOT NULL REFERENCES streams (number),
-    id INTEGER NOT NULL,
-    data BLOB NOT NULL,
-    PRIMARY KEY (stream, id)
-) STRICT, WITHOUT ROWID;
-"""
-_BY_TIME = "CREATE INDEX streams_by_time ON streams (touched) WHERE is_there;"
-
-# In version 4 a fork shared the entries of `forked_from` up to the number `forked_at`, and had none of its own before.
-_FROM_4 = f"""
-ALTER TABLE sessions RENAME TO old_sessions;
-ALTER TABLE entries RENAME TO old_entries;
-DROP INDEX sessions_by_use;
-DROP INDEX changes_of_files;
-DROP TABLE words;
-DROP TABLE indexed;
-{_SESSIONS}{_STREAMS}{_BY_TIME}
-INSERT INTO sessions (id, cwd, name, user_id, title, created, updated, used)
-SELECT id, cwd, name, user_id, title, created, updated, used FROM old_sessions;
-CREATE TEMP TABLE numbers AS SELECT session_id, seq, row_number() OVER (ORDER BY time, seq) AS n FROM old_entries;
-CREATE UNIQUE INDEX temp.places ON numbers (session_id, seq);
-CREATE TEMP TABLE parts AS WITH RECURSIVE parts (session_id, source, until, depth) AS (
-    SELECT id, id, {sys.maxsize}, 0 FROM old_sessions UNION ALL
-    SELECT session_id, forked_from, forked_at, depth + 1 FROM parts JOIN old_sessions ON id = source
-    WHERE forked_from IS NOT NULL AND depth < 1000
-) SELECT * FROM parts;
-INSERT INTO entries (n, origin, own, session_id, seq, id, parent_id, time, kind, schema_version, checksum, body)
-SELECT CASE depth WHEN 0 THEN n END, n, depth = 0, parts.session_id,
-    row_number() OVER (PARTITION BY parts.session_id ORDER BY depth DESC, old.seq),
-    old.id, parent_id, time, kind, schema_version, checksum, body
-FROM parts JOIN old_entries AS old ON old.session_id = source AND old.seq <= until
-JOIN numbers ON numbers.session_id = old.session_id AND numbers.seq = old.seq ORDER BY depth > 0, n;
-DROP TABLE parts;
-DROP TABLE numbers;
-DROP TABLE old_entries;
-DROP TABLE old_sessions;
-UPDATE sessions SET last_prompt = coalesce((
-    SELECT prompt FROM (SELECT seq, in_short(schema_version, body) AS prompt FROM entries
-    WHERE session_id = sessions.id AND kind = 'user') WHERE prompt <> '' ORDER BY seq DESC LIMIT 1
-), '');
-"""  # noqa: S608 - constants of this module
-# From each released version to this one. Version 1 is that of a file with streams alone.
-_STEPS = {0: _SESSIONS + _STREAMS + _BY_TIME, 1: _SESSIONS + _BY_TIME, 4: _FROM_4}
 
 
 class NotWritable(StorageError):
     """The file cannot be written, nor opened as for writing; it may be possible to read it."""
 
 
-def open_sessions(
-    path: Path,
-    on_notice: Callable[[str], None],
-    restore: Callable[[Path], str],
-    may_replace: bool,
-    *,
-    synchronous: str = "full",
-) -> apsw.Connection:
-    """Connect to the file of the sessions.
-
-    With `may_replace` a damaged one is replaced by what `restore` can restore of it, which returns what to say about
-    that, if anything; without it the damage is an error.
-    """
-    make_private_folder(path.parent)
-    try:
-        return connect(path, on_notice, synchronous=synchronous)
-    except (apsw.NotADBError, apsw.CorruptError):
-        if not may_replace:
-            raise
-    if notice := restore(path):
-        on_notice(notice)
-    return connect(path, on_notice, synchronous=synchronous)
-
-
 def connect(
     path: Path, on_notice: Callable[[str], None] = lambda text: None, *, synchronous: str = "full"
 ) -> apsw.Connection:
-    """A connection for writing to today's tables, which are made where there are none.
+    """Return a connection for writing to today's tables, which are made where there are none.
 
     A file that is not ours is refused before anything of it is changed.
     """
@@ -188,13 +66,13 @@ def connect(
 
 def connect_to_memory() -> apsw.Connection:
     connection = apsw.Connection(":memory:")
-    connection.execute(_STEPS[0])
+    connection.execute(_tables(0))
     connection.pragma("foreign_keys", "on")
     return connection
 
 
 def open_raw(path: Path) -> apsw.Connection:
-    """A connection that changes neither the file nor its log by itself, not even when it is closed."""
+    """Return a connection that changes neither the file nor its log by itself, not even when it is closed."""
     connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
     connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
     connection.set_busy_timeout(1_000)
@@ -225,7 +103,7 @@ def copy_files(source: Path, target: Path) -> None:
 
 
 def checked_version(connection: apsw.Connection) -> int:
-    """The version of its tables, 0 if it has none.
+    """Return the version of its tables, 0 if it has none.
 
     Raises `StorageError` for a file of a newer agentcli, or of another program.
     """
@@ -251,8 +129,15 @@ def _bring_up(connection: apsw.Connection, on_notice: Callable[[str], None]) -> 
         with vacuum_into(path, kept):  # by another connection, since this one writes
             pass
         on_notice(f"The session database is brought up to this version of agentcli: {kept} is the one of before.")
-    connection.execute(_STEPS[version])
+    connection.execute(_tables(version))
     connection.pragma("user_version", VERSION)
+
+
+def _tables(version: int) -> str:
+    """Return the statements that make today's tables in a file of a version."""
+    folder = Path(__file__).parent
+    tables = (folder / "sqlite_tables.sql").read_text()
+    return (folder / "sqlite_from_4.sql").read_text().replace("(sqlite_tables.sql)", tables) if version == 4 else tables
 
 
 def _add_functions(connection: apsw.Connection) -> None:
@@ -288,13 +173,25 @@ def vacuum_into(path: Path, target: Path) -> Iterator[Path]:
 
 
 def free_name(path: Path, suffix: str) -> Path:
-    """The path with the suffix, numbered from 2 on where one is taken: what is kept is never overwritten."""
+    """Return the path with the suffix, numbered from 2 on where one is taken: what is kept is never overwritten."""
     names = itertools.chain((suffix,), (f"{suffix}-{number}" for number in itertools.count(2)))
     return next(free for free in (path.with_name(path.name + name) for name in names) if not free.exists())
 
 
+def copy_of(path: Path) -> Path:
+    """Return the sound copy that is made of a database once a day."""
+    return path.with_name(f"{path.name}.copy")
+
+
+def is_copy_due(path: Path) -> bool:
+    try:
+        return abs(time.time() - copy_of(path).stat().st_mtime) > _COPY_EVERY_S
+    except OSError:
+        return path.exists()
+
+
 def sync_folder(folder: Path) -> None:
-    """New names in a folder are on disk when this returns."""
+    """Wait until new names in a folder are on disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -302,26 +199,25 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def _beside(path: Path, session_id: str, suffix: str) -> Path:
+    """Return where the lock of a session is, the address of the program that has it, or the wish of another one."""
+    return path.parent / "locks" / f"{session_id}.{suffix}"
+
+
 def wanted_file(path: Path, session_id: str) -> Path:
-    """Is there while another program waits for a session of the store `path`."""
-    return path.parent / "locks" / f"{session_id}.wanted"
-
-
-def _address_file(path: Path, session_id: str) -> Path:
-    """Holds the address of the program that has a session of the store `path` open."""
-    return path.parent / "locks" / f"{session_id}.address"
+    """Return the file that is there while another program waits for a session of the store `path`."""
+    return _beside(path, session_id, "wanted")
 
 
 def holder_of(path: Path, session_id: str) -> str | None:
-    """The address of the program that holds the lock of a session ("" without one); None where it is free."""
-    lock = path.parent / "locks" / f"{session_id}.lock"
+    """Return the address of the program that holds the lock of a session ("" without one); None where it is free."""
+    lock, address = _beside(path, session_id, "lock"), _beside(path, session_id, "address")
     if not lock.exists():
         return None
     try:
         with filelock.FileLock(lock, timeout=0):  # for a moment, which whoever opens the session waits for
             return None
     except filelock.Timeout:
-        address = _address_file(path, session_id)
         return address.read_text() if address.exists() else ""
 
 
@@ -330,38 +226,36 @@ def lock_session(path: Path, session_id: str, *, address: str = "") -> filelock.
 
     Raises `filelock.Timeout` when it is held, and `OSError`.
     """
-    folder = path.parent / "locks"
-    make_private_folder(folder)
-    lock = filelock.FileLock(folder / f"{session_id}.lock", timeout=_LOCK_TIMEOUT_S)
+    make_private_folder(path.parent / "locks")
+    lock = filelock.FileLock(_beside(path, session_id, "lock"), timeout=_LOCK_TIMEOUT_S)
     lock.acquire(poll_interval=_LOCK_TIMEOUT_S / 4)
     wanted_file(path, session_id).unlink(missing_ok=True)  # whoever waited for it has it now, or is gone
     if address:
-        _address_file(path, session_id).write_text(address)
+        _beside(path, session_id, "address").write_text(address)
     else:
-        _address_file(path, session_id).unlink(missing_ok=True)
+        _beside(path, session_id, "address").unlink(missing_ok=True)
     return lock
 
 
 def failure(path: Path, error: Exception) -> StorageError:
-    refused = (apsw.ReadOnlyError, apsw.CantOpenError, apsw.PermissionsError, apsw.FullError, apsw.IOError, OSError)
-    kind = NotWritable if isinstance(error, refused) else StorageError
-    return kind(_explain(path, error))
-
-
-def _explain(path: Path, error: Exception) -> str:
     match error:
         case apsw.FullError():
-            return f"The disk is full: {path} could not be written. Free some space; what was stored before is safe."
+            text = f"The disk is full: {path} could not be written. Free some space; what was stored before is safe."
         case apsw.CorruptError() | apsw.NotADBError():
             repair = "agentcli sessions fsck --repair restores what can be restored"
-            return f"{path} is damaged ({error}): {repair}, and --no-session does without."
+            return StorageError(f"{path} is damaged ({error}): {repair}, and --no-session does without.")
         case apsw.ConstraintError():
-            return f"{path} does not fit what is stored ({error}): was it replaced while the session was open?"
+            return StorageError(
+                f"{path} does not fit what is stored ({error}): was it replaced while the session was open?"
+            )
         case apsw.BusyError():
-            return f"{path} is locked by another program for more than {BUSY_TIMEOUT_MS / 1000:g} s."
+            return StorageError(f"{path} is locked by another program for more than {BUSY_TIMEOUT_MS / 1000:g} s.")
         case apsw.ReadOnlyError() | apsw.CantOpenError() | apsw.PermissionsError() | OSError():
-            return (
+            text = (
                 f"{path} could not be opened or written ({error}): check its folder's permissions, or use --no-session."
             )
+        case apsw.IOError():
+            text = f"{path}: {error}."
         case _:
-            return f"{path}: {error}."
+            return StorageError(f"{path}: {error}.")
+    return NotWritable(text)

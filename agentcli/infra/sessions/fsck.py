@@ -22,6 +22,7 @@ from agentcli.infra.sessions.database import (
     checked_version,
     connect,
     copy_files,
+    copy_of,
     free_name,
     lock_session,
     open_raw,
@@ -31,7 +32,6 @@ from agentcli.infra.sessions.database import (
 
 log = logging.getLogger(__name__)
 
-_COPY_EVERY_S = 86_400.0
 _REPAIR_PATIENCE_S = 20.0  # with another one that repairs or copies
 _MAX_FILE_FAULTS = 100  # lines of SQLite about one file
 _DAMAGE = (apsw.CorruptError, apsw.NotADBError, apsw.SQLError, apsw.ConstraintError, UnicodeDecodeError)
@@ -141,23 +141,6 @@ def _faults(path: Path) -> list[Fault]:
 
 
 # The copy.
-
-
-def copy_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.copy")
-
-
-def is_copy_due(path: Path) -> bool:
-    """True once a day."""
-    try:
-        return abs(time.time() - copy_of(path).stat().st_mtime) > _COPY_EVERY_S
-    except OSError:
-        return True
-
-
-def make_due_copy(path: Path) -> None:
-    if is_copy_due(path):
-        make_copy(path)
 
 
 @contextmanager

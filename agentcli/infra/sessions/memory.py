@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from agentcli.agent.interfaces import Stored
 from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse
 from agentcli.infra.sessions.database import connect_to_memory
-from agentcli.infra.sessions.log import Ownership, Tables, UnstoredSession, Work, WorkQueue, store_entries
 from agentcli.infra.sessions.sqlite import SqliteQueue, T, in_sqlite
-from agentcli.infra.sessions.store import TableSessions
+from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
+from agentcli.infra.sessions.tables import UnstoredSession, Work, store_entries
 from agentcli.infra.sqlite_writer import MemoryWriter
 from agentcli.settings.paths import folder_text
-
-
-class _OwnedSession:
-    """Implements `Ownership` within this program."""
-
-    def __init__(self, session_id: str, owned: set[str]) -> None:
-        self._session_id = session_id
-        self._owned = owned
-
-    def is_wanted(self) -> bool:
-        return False
-
-    async def hold(self, db: Tables) -> None:
-        pass
-
-    async def release(self) -> None:
-        self._owned.discard(self._session_id)
 
 
 class MemorySessions(TableSessions):
@@ -39,7 +23,7 @@ class MemorySessions(TableSessions):
     is_lasting = False
 
     def __init__(self) -> None:
-        super().__init__(lambda text: None)
+        super().__init__()
         self._writer = MemoryWriter(connect_to_memory)
         self._owned: set[str] = set()
 
@@ -58,7 +42,7 @@ class MemorySessions(TableSessions):
         if session_id in self._owned:
             raise SessionInUse(session_id)
         self._owned.add(session_id)
-        return _OwnedSession(session_id, self._owned)
+        return Ownership(partial(self._owned.discard, session_id))
 
     async def _holder(self, session_id: str) -> str | None:
         return "" if session_id in self._owned else None

@@ -52,9 +52,9 @@ class Broken(StorageError):
 class Database:
     """Gives connections to the database of a URL, at most so many at once; nothing is connected before the first."""
 
-    def __init__(self, url: str, *, most: int) -> None:
+    def __init__(self, url: str, *, max_connections: int) -> None:
         self._url = url
-        self._room = asyncio.Semaphore(most)
+        self._room = asyncio.Semaphore(max_connections)
         self._idle: list[Connection] = []
         self._has_tables = False
 

@@ -8,7 +8,9 @@ from contextlib import suppress
 
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions.ids import new_id
-from agentcli.infra.sessions.postgres_database import Connection, Database, storable, value
+from agentcli.infra.sessions.postgres_database import Database, storable, value
+from agentcli.infra.sessions.store import Ownership
+from agentcli.infra.sessions.tables import Tables
 
 PATIENCE_S = 20.0  # with a program that is to give up a session
 _RENEWED_EVERY_S = 1.0
@@ -32,6 +34,7 @@ WITH mine AS (
 )
 SELECT session_id, epoch, wanted FROM agentcli.leases WHERE owner = %(owner)s AND session_id = ANY(%(ids)s)
 """  # noqa: S608 - our words
+_WANT = "UPDATE agentcli.leases SET wanted = %s WHERE session_id = %s AND wanted IS DISTINCT FROM %s"
 # The row stays, so that no epoch comes twice.
 _RELEASE = """
 UPDATE agentcli.leases SET owner = '', address = '', expires = '-infinity', wanted = false
@@ -39,71 +42,68 @@ WHERE session_id = %s AND owner = %s AND epoch = %s
 """
 
 
-class Lease:
+class Lease(Ownership):
     """Ownership of one session. It is ours while nobody has taken the session since, also when it has expired."""
 
-    def __init__(self, session_id: str, owner: str, epoch: int) -> None:
+    def __init__(self, leases: Leases, session_id: str, epoch: int) -> None:
+        super().__init__(lambda: None, lambda: self.is_lost_or_wanted)
         self.session_id = session_id
-        self.owner = owner
         self.epoch = epoch
-        self.is_wanted = False  # or lost
+        self.is_lost_or_wanted = False
+        self._leases = leases
 
-    async def hold(self, db: Connection) -> None:
-        """Let nobody take it before the transaction's end. Raises `StorageError` when somebody has."""
-        held = "SELECT 1 FROM agentcli.leases WHERE session_id = %s AND owner = %s AND epoch = %s FOR SHARE"
-        if not await value(db, held, self.session_id, self.owner, self.epoch):
-            self.is_wanted = True
+    async def hold(self, db: Tables) -> None:
+        held = "SELECT 1 FROM agentcli.leases WHERE session_id = :id AND owner = :owner AND epoch = :epoch FOR SHARE"
+        if not await db.value(held, id=self.session_id, owner=self._leases.owner, epoch=self.epoch):
+            self.is_lost_or_wanted = True
             raise StorageError(
                 f"Another program goes on with session {self.session_id} and this one may not write to it any more: "
                 f"open it again with --resume {self.session_id}."
             )
+
+    async def release(self) -> None:
+        await self._leases.release(self)
 
 
 class Leases:
     """The leases of one store. `address` is where others can reach this program, or empty."""
 
     def __init__(self, url: str, database: Database, address: str) -> None:
+        self.owner = new_id()
         self._database = database
-        self._renewing = Database(url, most=1)  # which never waits for others
+        self._renewing = Database(url, max_connections=1)  # which never waits for others
         self._address = storable(address)
-        self._owner = new_id()
         self._held: set[Lease] = set()
         self._task: asyncio.Task[None] | None = None
 
-    async def take(self, session_id: str) -> Lease:
-        """Raises `SessionInUse` while another lease of the session has not expired."""
-        async with self._database.transaction() as db:
-            epoch = await value(db, _TAKE, session_id, self._owner, self._address)
-        if epoch is None:
-            raise SessionInUse(session_id)
-        lease = Lease(session_id, self._owner, epoch)
+    async def take(self, session_id: str, *, take_over: bool) -> Lease:
+        """Take the lease of a session; with `take_over` whoever has it is asked, and waited for.
+
+        Raises `SessionInUse` while another lease of the session has not expired.
+        """
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            async with self._database.transaction() as db:
+                epoch = await value(db, _TAKE, session_id, self.owner, self._address)
+                if epoch is None and take_over:
+                    is_late = time.monotonic() > deadline
+                    await db.execute(_WANT, (not is_late, session_id, not is_late))
+            if epoch is not None:
+                break
+            if not take_over or is_late:
+                raise SessionInUse(session_id, was_asked=take_over)
+            await asyncio.sleep(0.1)
+        lease = Lease(self, session_id, epoch)
         self._held.add(lease)
         if self._task is None:
             self._task = asyncio.create_task(self._renew())
         return lease
 
-    async def take_over(self, session_id: str) -> Lease:
-        """Ask whoever has the session for it, and wait. Raises `SessionInUse`."""
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                return await self.take(session_id)
-            except SessionInUse as error:
-                is_late = time.monotonic() > deadline
-                async with self._database.transaction() as db:
-                    wanted = (
-                        "UPDATE agentcli.leases SET wanted = %s WHERE session_id = %s AND wanted IS DISTINCT FROM %s"
-                    )
-                    await db.execute(wanted, (not is_late, session_id, not is_late))
-                if is_late:
-                    raise SessionInUse(session_id, was_asked=True) from error
-            await asyncio.sleep(0.1)
-
     async def release(self, lease: Lease) -> None:
         self._held.discard(lease)
         with suppress(StorageError):  # then it expires
             async with self._database.transaction() as db:
-                await db.execute(_RELEASE, (lease.session_id, lease.owner, lease.epoch))
+                await db.execute(_RELEASE, (lease.session_id, self.owner, lease.epoch))
 
     async def close(self) -> None:
         task, self._task = self._task, None
@@ -122,15 +122,8 @@ class Leases:
                 continue
             with suppress(StorageError):  # tried again; what another takes meanwhile cannot be written to
                 async with self._renewing.transaction() as db:
-                    names = {"owner": self._owner, "ids": [lease.session_id for lease in held]}
+                    names = {"owner": self.owner, "ids": [lease.session_id for lease in held]}
                     rows = await (await db.execute(_RENEW, names)).fetchall()
                 wanted = {(session_id, epoch): wanted for session_id, epoch, wanted in rows}
                 for lease in held:
-                    lease.is_wanted |= wanted.get((lease.session_id, lease.epoch), True)
-
-
-async def holder(db: Connection, session_id: str) -> str | None:
-    """The address of the program that has the session open, None if none has."""
-    query = "SELECT address FROM agentcli.leases WHERE session_id = %s AND expires > clock_timestamp()"
-    address: str | None = await value(db, query, session_id)
-    return address
+                    lease.is_lost_or_wanted |= wanted.get((lease.session_id, lease.epoch), True)

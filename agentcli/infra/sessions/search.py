@@ -12,7 +12,7 @@ import apsw
 from agentcli.agent.interfaces import Found
 from agentcli.conversation.entries import Assistant, Body, Compaction, ContextNote, Entry, Pinned, Result, User
 from agentcli.errors import StorageError
-from agentcli.infra.sessions.log import ENTRY, read_entry
+from agentcli.infra.sessions.tables import ENTRY, read_entry
 from agentcli.llm.messages import Text, ToolUse
 
 LONGEST_WORD = 64  # characters

@@ -9,55 +9,53 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from zlib import crc32
 
 import apsw
 import filelock
 
-from agentcli.agent.interfaces import Found, Stored
-from agentcli.conversation.entries import to_record
+from agentcli.agent.interfaces import Found
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions.database import (
     NotWritable,
+    connect,
     failure,
     holder_of,
+    is_copy_due,
     lock_session,
-    open_sessions,
     read_copy,
     wanted_file,
 )
-from agentcli.infra.sessions.log import Ownership, Tables, Work, WorkQueue
-from agentcli.infra.sessions.store import TableSessions
+from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
+from agentcli.infra.sessions.tables import Tables, Work
 from agentcli.infra.sqlite_writer import Writer
+from agentcli.settings.files import make_private_folder
 
 if TYPE_CHECKING:
     from agentcli.infra.sessions.search import Words
 
 PATIENCE_S = 20.0  # with a program that is to give up a session
 _LARGE = 64 * 1024 * 1024  # bytes; a larger database is copied while the program runs, not at its end
-_LONG_S = 86_400.0
-_COPY_DELAY_S = 60.0  # a program that ends before has not begun a large copy for nothing
-_COLUMNS = "seq, id, parent_id, time, kind, schema_version, checksum, body"
-_INSERT = f"""
-INSERT INTO entries (n, origin, own, session_id, {_COLUMNS})
-SELECT n, n, true, :session_id, :seq, :id, :parent_id, :time, :kind, :schema_version, :checksum, :body
-FROM (SELECT coalesce(max(n), 0) + 1 AS n FROM entries)
-"""  # noqa: S608 - our words
+_COPY_DELAY_S = 60.0  # a program that ends before has not begun a copy for nothing
 
 T = TypeVar("T")
 
 
-class SqliteTables:
-    """Implements `Tables`. None of its methods waits."""
+class SqliteTables(Tables):
+    """None of its methods waits."""
 
-    columns = _COLUMNS
-    next_n = "NULL"
+    new_number = "(SELECT coalesce(max(n), 0) + 1 AS n FROM entries)"
+    copy_number = "NULL"
     next_use = "(SELECT max(used) + 1 FROM sessions)"
+    forget_words = "INSERT INTO words (words) VALUES ('delete-all')"  # the next search makes it anew
+    forget_stream = """
+        DELETE FROM events WHERE stream IN (SELECT number FROM streams WHERE id = :id);
+        UPDATE streams SET is_there = 0, status = 'complete', note = '' WHERE id = :id
+    """
 
     def __init__(self, db: apsw.Connection) -> None:
         self._db = db
@@ -69,27 +67,12 @@ class SqliteTables:
     async def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]:
         return self._db.execute(sql, values).fetchall()
 
-    async def insert(self, session_id: str, stored: Stored) -> None:
-        for seq, entry in enumerate(stored.entries, stored.first_seq):
-            record = to_record(entry)
-            checksum = crc32(record["body"].encode())
-            self._db.execute(_INSERT, {"session_id": session_id, "seq": seq, "checksum": checksum, **record})
-
-    async def replace_bodies(self, changes: Iterable[tuple[int, Sequence[Any]]]) -> None:
-        rows = [(body, checksum, n) for n, (*_, checksum, body) in changes]
-        self._db.executemany("UPDATE entries SET body = ?, checksum = ? WHERE n = ?", rows)
-        if rows:
-            self._db.execute("INSERT INTO words (words) VALUES ('delete-all')")  # the next search makes it anew
-
     async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]:
         from agentcli.infra.sessions import search
 
         while search.index_some(self._db):
             pass
         return search.search(self._db, words, cwd=cwd, user_id=user_id, limit=limit)
-
-    async def lock_copies(self, *, alone: bool) -> None:
-        pass  # nobody else writes during a transaction
 
 
 def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
@@ -112,29 +95,27 @@ class SqliteQueue:
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
+        self.drain = writer.drain
 
     def submit(self, work: Work[T]) -> asyncio.Future[T]:
         return self._writer.submit(in_sqlite(work), writes=True)
 
-    async def drain(self) -> None:
-        await self._writer.drain()
 
+def open_sessions(
+    path: Path, on_notice: Callable[[str], None], may_replace: bool, *, synchronous: str = "full"
+) -> apsw.Connection:
+    """Connect to the file of the sessions. With `may_replace` a damaged one is replaced by what can be restored."""
+    make_private_folder(path.parent)
+    try:
+        return connect(path, on_notice, synchronous=synchronous)
+    except (apsw.NotADBError, apsw.CorruptError):
+        if not may_replace:
+            raise
+    from agentcli.infra.sessions.fsck import replace_damaged
 
-class _LockedSession:
-    """Implements `Ownership` by a lock file."""
-
-    def __init__(self, lock: filelock.BaseFileLock, wanted: Path) -> None:
-        self._lock = lock
-        self._wanted = wanted
-
-    def is_wanted(self) -> bool:
-        return self._wanted.exists()
-
-    async def hold(self, db: Tables) -> None:
-        pass
-
-    async def release(self) -> None:
-        self._lock.release()
+    if notice := replace_damaged(path):
+        on_notice(notice)
+    return connect(path, on_notice, synchronous=synchronous)
 
 
 class SqliteSessions(TableSessions):
@@ -148,13 +129,11 @@ class SqliteSessions(TableSessions):
         super().__init__(on_notice)
         self.path = path
         self._address = address
-        connect = partial(open_sessions, path, on_notice, _replace_damaged)
-        self._writer = Writer(path, connect, partial(failure, path), name="agentcli-sessions")
-        self._opened = time.monotonic()
+        self._writer = Writer(path, partial(open_sessions, path, on_notice), failure, name="agentcli-sessions")
         self._copying: threading.Timer | None = None
 
     async def _run(self, work: Work[T]) -> T:
-        return await self._writer.call(in_sqlite(work))
+        return await self._writer.submit(in_sqlite(work))
 
     async def _read(self, work: Work[T]) -> T:
         """Also where the file can only be read."""
@@ -172,7 +151,7 @@ class SqliteSessions(TableSessions):
         wanted = wanted_file(self.path, session_id)
         while True:
             try:
-                return _LockedSession(lock_session(self.path, session_id, address=self._address), wanted)
+                return Ownership(lock_session(self.path, session_id, address=self._address).release, wanted.exists)
             except filelock.Timeout as error:
                 if not take_over:
                     raise SessionInUse(session_id) from error
@@ -190,37 +169,15 @@ class SqliteSessions(TableSessions):
     async def _holder(self, session_id: str) -> str | None:
         return holder_of(self.path, session_id)
 
-    async def _forget_streams(self, session_ids: Sequence[str]) -> None:
-        from agentcli.infra.event_log.sqlite import remove_streams
-
-        def work(db: apsw.Connection) -> None:
-            for id in session_ids:
-                remove_streams(db, "id = ?", id)
-
-        await self._writer.call(work)
-
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[Found]:
         from agentcli.infra.sessions.search import index_some
 
         with suppress(NotWritable):
-            while await self._writer.call(index_some):
+            while await self._writer.submit(index_some):
                 pass  # each in a transaction of its own: others may write between them
         return await super().search(text, cwd=cwd, limit=limit, user_id=user_id)
-
-    async def restore(self, session_id: str) -> str:
-        """Also what the last release has moved to its trash."""
-        from agentcli.infra.sessions import old_trash
-
-        try:
-            return await super().restore(session_id)
-        except StorageError:
-            if (file := old_trash.find_file(self.path.parent / "trash", session_id)) is None:
-                raise
-        await self._writer.call(partial(old_trash.take_over, file=file))
-        file.unlink()
-        return await super().restore(session_id)
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
         """Leave no byte of them in the file or in a copy of it, also where an earlier call could not."""
@@ -236,38 +193,30 @@ class SqliteSessions(TableSessions):
         return places
 
     def _copy_meanwhile(self) -> None:
-        """Copy a large database while the program runs, and any other one in a program that runs for days."""
-        if self._copying is not None and self._copying.is_alive():
-            return
-        if time.monotonic() - self._opened > _LONG_S or self._is_large():
-            from agentcli.infra.sessions.fsck import is_copy_due, make_due_copy
-
-            if is_copy_due(self.path):
-                self._opened = time.monotonic()
-                self._copying = threading.Timer(_COPY_DELAY_S, make_due_copy, (self.path,))
-                self._copying.daemon = True
-                self._copying.start()
-
-    def _is_large(self) -> bool:
-        try:
-            return self.path.stat().st_size > _LARGE
-        except OSError:
-            return False
+        """Copy the database while the program runs, where that goes on for long enough."""
+        if is_copy_due(self.path) and not (self._copying and self._copying.is_alive()):
+            self._copying = threading.Timer(_COPY_DELAY_S, _make_due_copy, (self.path,))
+            self._copying.daemon = True
+            self._copying.start()
 
     async def close(self) -> None:
         if self._copying is not None:
             self._copying.cancel()
-        if self._writer.has_written and not self._is_large():
-            from agentcli.infra.sessions.fsck import is_copy_due, make_due_copy
-
-            if is_copy_due(self.path):
-                await self._writer.drain()
-                await asyncio.to_thread(make_due_copy, self.path)
+        if self._writer.has_written and is_copy_due(self.path) and self.path.stat().st_size <= _LARGE:
+            await self._writer.drain()
+            await asyncio.to_thread(_make_due_copy, self.path)
         await self._writer.close()
 
 
+def _make_due_copy(path: Path) -> None:
+    from agentcli.infra.sessions.fsck import make_copy
+
+    if is_copy_due(path):
+        make_copy(path)
+
+
 def can_resume(path: Path, session_id: str) -> bool:
-    """True if a session can be opened again, or where that cannot be told."""
+    """Return True if a session can be opened again, or where that cannot be told."""
     if not path.exists():
         return False
     try:
@@ -275,9 +224,3 @@ def can_resume(path: Path, session_id: str) -> bool:
             return bool(db.execute("SELECT 1 FROM sessions WHERE id = ? AND trashed = 0", (session_id,)).get)
     except apsw.Error:
         return True
-
-
-def _replace_damaged(path: Path) -> str:
-    from agentcli.infra.sessions.fsck import replace_damaged
-
-    return replace_damaged(path)

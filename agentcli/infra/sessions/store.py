@@ -1,21 +1,21 @@
-"""Stores sessions in tables, in whatever database these are."""
+"""Stores sessions in tables, in whatever database these are, and writes the logs of those that are open."""
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
-from agentcli.agent.interfaces import Found, SessionInfo, SessionLog
-from agentcli.conversation.entries import Entry, Unreadable
+from agentcli.agent.interfaces import NEWEST, Appended, Found, SessionInfo, SessionLog, Stored
+from agentcli.conversation.entries import Body, Entry, Unreadable, entry_now
 from agentcli.errors import NoSession, StorageError
-from agentcli.infra.sessions import log as tables
-from agentcli.infra.sessions.ids import new_id as made_id
-from agentcli.infra.sessions.ids import position_of
-from agentcli.infra.sessions.log import Ownership, TableLog, Tables, UnstoredSession, Work, WorkQueue
+from agentcli.infra.sessions import ids, tables
+from agentcli.infra.sessions.ids import entry_id, position_of
+from agentcli.infra.sessions.tables import ENTRY, Tables, UnstoredSession, Work
 from agentcli.settings.paths import folder_text
 
 if TYPE_CHECKING:
@@ -23,13 +23,95 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_USED = f"""
+SELECT session_id, user_id, {ENTRY} FROM entries
+JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
+WHERE own AND entries.trashed = 0 AND updated >= :since AND entries.time >= :since
+    AND session_id = coalesce(nullif(:session, ''), session_id) AND user_id = coalesce(:user_id, user_id)
+    AND kind IN ('user', 'assistant', 'tool_result', 'paid', 'compaction') ORDER BY session_id, seq
+"""  # noqa: S608 - our words
+_CHANGES = f"""
+SELECT session_id, {ENTRY} FROM entries
+WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0 ORDER BY time, n
+"""  # noqa: S608 - our words
+
+
+class WorkQueue(Protocol):
+    """Does the work of a log in order, each in one transaction."""
+
+    def submit(self, work: Work[T]) -> asyncio.Future[T]: ...
+
+    async def drain(self) -> None:
+        """Wait until everything submitted so far is done or has failed."""
+        ...
+
+
+class Ownership:
+    """The right to write to a session, which one program has at a time; `is_wanted` once another one asks for it."""
+
+    def __init__(self, release: Callable[[], object], is_wanted: Callable[[], bool] = lambda: False) -> None:
+        self._release = release
+        self.is_wanted = is_wanted
+
+    async def hold(self, db: Tables) -> None:
+        """Let nobody take the session before the transaction's end. Raises `StorageError` when somebody has."""
+
+    async def release(self) -> None:
+        self._release()
+
+
+class TableLog:
+    """Implements `SessionLog`. It goes on after the entry `last`, whose number is `last_seq`."""
+
+    def __init__(self, session_id: str, queue: WorkQueue, owner: Ownership, *, last: str | None, last_seq: int) -> None:
+        self.session_id = session_id
+        self.new: UnstoredSession | None = None  # until it is stored
+        self.is_wanted = owner.is_wanted
+        self.drain = queue.drain
+        self._queue = queue
+        self._owner = owner
+        self._last = last
+        self._last_seq = last_seq
+        self._unstored: list[Stored] = []  # tried again with the next entries: a full disk may have room by then
+
+    def append(self, *bodies: Body, parent_id: str | None = NEWEST) -> Appended:
+        entries: list[Entry] = []
+        if parent_id == NEWEST:
+            parent_id = self._last
+        for body in bodies:
+            entries.append(entry_now(entry_id(body), parent_id, body))
+            self._last = parent_id = entries[-1].id
+        stored = Stored(tuple(entries), self._last_seq + 1)
+        self._last_seq += len(entries)
+        self._unstored.append(stored)
+        session, unstored = self.new or self.session_id, tuple(self._unstored)
+
+        async def work(db: Tables) -> Stored:
+            await self._owner.hold(db)
+            await tables.store_entries(db, session, *unstored)
+            return stored
+
+        committed = self._queue.submit(work)
+        committed.add_done_callback(self._forget_stored)
+        return Appended(stored.entries, committed)
+
+    def _forget_stored(self, committed: asyncio.Future[Stored]) -> None:
+        if not committed.cancelled() and committed.exception() is None:
+            self.new = None
+            newest = committed.result()
+            self._unstored = [one for one in self._unstored if one.first_seq > newest.first_seq]
+
+    async def close(self) -> None:
+        await self.drain()
+        await self._owner.release()
+
 
 class TableSessions(ABC):
     """Implements `SessionStore`, but for how work is done and who owns a session. `on_notice` tells the person."""
 
     is_lasting = True
 
-    def __init__(self, on_notice: Callable[[str], None]) -> None:
+    def __init__(self, on_notice: Callable[[str], None] = lambda text: None) -> None:
         self._on_notice = on_notice
         self._logs: WeakValueDictionary[str, TableLog] = WeakValueDictionary()  # of each session the newest
 
@@ -52,13 +134,13 @@ class TableSessions(ABC):
     @abstractmethod
     async def _holder(self, session_id: str) -> str | None: ...
 
-    async def _forget_streams(self, session_ids: Sequence[str]) -> None:  # noqa: B027 - most stores have no streams
-        """Remove the event streams of these sessions: a server writes them anew from the log as it is now."""
+    @abstractmethod
+    async def close(self) -> None: ...
 
     async def create(
         self, *, cwd: Path, session_id: str | None = None, name: str = "", user_id: str = ""
     ) -> SessionLog:
-        new = UnstoredSession(id=session_id or made_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
+        new = UnstoredSession(id=session_id or ids.new_id(), cwd=folder_text(cwd), name=name, user_id=user_id)
         return await self._create(new, has_given_id=session_id is not None)
 
     async def _create(self, new: UnstoredSession, *, has_given_id: bool) -> SessionLog:
@@ -69,8 +151,8 @@ class TableSessions(ABC):
         except BaseException:
             await owner.release()
             raise
-        log = TableLog(new.id, self._queue(), owner, last=new.last, last_seq=new.shared)
-        log.new, self._logs[new.id] = new, log
+        self._logs[new.id] = log = TableLog(new.id, self._queue(), owner, last=new.last, last_seq=new.shared)
+        log.new = new
         return log
 
     async def open(self, session_id: str, *, take_over: bool = False) -> tuple[SessionLog, list[Entry]]:
@@ -96,7 +178,7 @@ class TableSessions(ABC):
         info, entries = await self.load(session_id)
         entries = entries[: position_of(at, [entry.id for entry in entries]) + 1]
         self._report_unreadable(info.id, entries)
-        new = UnstoredSession(id=new_id or made_id(), cwd=folder_text(cwd), name=name, user_id=info.user_id)
+        new = UnstoredSession(id=new_id or ids.new_id(), cwd=folder_text(cwd), name=name, user_id=info.user_id)
         if entries:
             new.source, new.shared, new.last = info.id, len(entries), entries[-1].id
         return await self._create(new, has_given_id=new_id is not None), entries
@@ -114,7 +196,8 @@ class TableSessions(ABC):
     ) -> tuple[SessionInfo, list[Entry]]:
         async def work(db: Tables) -> tuple[SessionInfo, list[Entry]]:
             id = await tables.full_id(db, session_id, user_id)
-            return await tables.info_of(db, id), await tables.entries_of(db, id, after=after)
+            (info,) = await tables.infos(db, "id = :id", id=id)
+            return info, await tables.entries_of(db, id, after=after)
 
         return await self._read(work)
 
@@ -126,8 +209,9 @@ class TableSessions(ABC):
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
     ) -> Sequence[SessionInfo]:
+        which = "cwd = coalesce(:cwd, cwd) AND user_id = coalesce(:user_id, user_id) ORDER BY used DESC LIMIT :limit"
         folder = folder_text(cwd) if cwd else None
-        return await self._read(lambda db: tables.infos(db, cwd=folder, user_id=user_id, limit=limit))
+        return await self._read(lambda db: tables.infos(db, which, cwd=folder, user_id=user_id, limit=limit))
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
@@ -139,18 +223,21 @@ class TableSessions(ABC):
 
     async def file_changes(self) -> Sequence[tuple[str, Entry]]:
         async def work(db: Tables) -> Sequence[tuple[str, Entry]]:
-            return [(str(id), tables.read_entry(row)) async for id, *row in tables.file_changes(db)]
+            return [(str(id), tables.read_entry(row)) async for id, *row in db.stream(_CHANGES)]
 
         return await self._read(work)
 
     async def usage(self, *, since: float = 0.0, session: str = "", user_id: str | None = None) -> UsageCollector:
-        """Add up usage since a time: of one session (by its id, its start, or its name), of a user, or of all."""
+        """Add up usage since a time: of one session (by its id, its start, or its name), of a user, or of all.
+
+        Of a fork only what is its own counts.
+        """
         from agentcli.agent.accounting.usage import UsageCollector
 
         async def work(db: Tables) -> UsageCollector:
             found = UsageCollector()
             id = await tables.full_id(db, session, user_id) if session else ""
-            async for owner, user, *row in tables.used_entries(db, since=since, session=id, user_id=user_id):
+            async for owner, user, *row in db.stream(_USED, since=since, session=id, user_id=user_id):
                 found.add(owner, tables.read_entry(row), user_id=user)
             return found
 
@@ -175,7 +262,6 @@ class TableSessions(ABC):
 
         id = await self._full_id(session_id)
         await self._change(id, lambda db: changes.remove(db, id))
-        await self._forget_streams([id])
 
     async def restore(self, session_id: str) -> str:
         from agentcli.infra.sessions import changes
@@ -188,9 +274,7 @@ class TableSessions(ABC):
         from agentcli.infra.sessions import changes
 
         texts, id = changes.Secrets(secrets), await self._full_id(session_id)
-        places, changed = await self._change(id, lambda db: changes.redact(db, id, texts))
-        await self._forget_streams([id, *changed])
-        return places
+        return await self._change(id, lambda db: changes.redact(db, id, texts))
 
     async def _change(self, session_id: str, work: Work[T]) -> T:
         """Do work while nobody else has the session open, nor makes or changes copies of entries."""
@@ -198,7 +282,7 @@ class TableSessions(ABC):
 
         async def alone(db: Tables) -> T:
             await owner.hold(db)
-            await db.lock_copies(alone=True)
+            await db.rows(db.lock_copies)
             return await work(db)
 
         try:
@@ -208,6 +292,3 @@ class TableSessions(ABC):
 
     async def _full_id(self, session_id: str) -> str:
         return await self._read(lambda db: tables.full_id(db, session_id))
-
-    @abstractmethod
-    async def close(self) -> None: ...

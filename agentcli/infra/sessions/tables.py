@@ -1,0 +1,211 @@
+"""The tables of stored sessions: what is read from them, and how entries are stored.
+
+Work on the tables is written once, as coroutines. In SQLite nothing waits, so they run to their end in one go.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from zlib import crc32
+
+import msgspec
+
+from agentcli.agent.interfaces import Found, SessionInfo, Stored
+from agentcli.conversation.entries import Entry, Unreadable, as_readable, to_record
+from agentcli.conversation.titles import last_prompt_of, title_of
+from agentcli.errors import AmbiguousSession, NoSession, StorageError
+
+if TYPE_CHECKING:
+    from agentcli.infra.sessions.search import Words
+
+T = TypeVar("T")
+
+ENTRY = "entries.id, parent_id, entries.time, schema_version, checksum, CAST(body AS BLOB)"  # for `read_entry`
+_COLUMNS = "seq, id, parent_id, time, kind, schema_version, checksum, body"  # what copies of an entry have in common
+_TOUCH = """
+UPDATE sessions SET updated = :now, used = {next_use}, last_prompt = coalesce(nullif(:last_prompt, ''), last_prompt),
+    title = CASE WHEN title = '' THEN :title ELSE title END
+WHERE id = :id AND trashed = 0
+"""
+_INFO = """
+SELECT id, cwd, title, created, updated,
+    (SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = sessions.id AND entries.trashed = 0),
+    name, last_prompt, user_id
+FROM sessions WHERE trashed = 0
+"""
+
+
+class Tables(ABC):
+    """The tables of a store within one transaction. A statement takes values by name, as `:name`.
+
+    The attributes are SQL: where the databases differ.
+    """
+
+    new_number: str  # a table of one row, `n`, the number of a new entry,
+    copy_number: str  # the number of the copy of an entry,
+    next_use: str  # a number that is greater than every `used`,
+    words: str = ""  # the column of the words that are looked for, and what makes it of `:words`,
+    words_value: str = ""
+    lock_copies: str = "SELECT 1"  # waits until nobody makes copies of entries, or changes entries with their copies,
+    share_copies: str = "SELECT 1"  # until nobody changes them,
+    forget_words: str = "SELECT 1"  # has the index of words made anew,
+    forget_stream: str = "SELECT 1"  # and removes the event stream `:id`: a server writes it anew from the log
+
+    @abstractmethod
+    def stream(self, sql: str, **values: Any) -> AsyncIterator[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    async def rows(self, sql: str, **values: Any) -> list[tuple[Any, ...]]: ...
+
+    @abstractmethod
+    async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]: ...
+
+    async def words_of(self, entry: Entry) -> dict[str, Any]:
+        """Return the words of an entry under that name, where they are stored with it."""
+        return {}
+
+    async def value(self, sql: str, **values: Any) -> Any:
+        """Return the first column of the first row; None if there is no row."""
+        rows = await self.rows(sql, **values)
+        return rows[0][0] if rows else None
+
+    async def insert(self, session_id: str, stored: Stored) -> None:
+        names = ":seq, :id, :parent_id, :time, :kind, :schema_version, :checksum, :body"
+        statement = (
+            f"INSERT INTO entries (n, origin, own, session_id, {_COLUMNS}{self.words}) "  # noqa: S608 - our words
+            f"SELECT n, n, true, :session_id, {names}{self.words_value} FROM {self.new_number}"
+        )
+        for seq, entry in enumerate(stored.entries, stored.first_seq):
+            record = {**to_record(entry), **await self.words_of(entry)}
+            checksum = crc32(record["body"].encode())
+            await self.rows(statement, session_id=session_id, seq=seq, checksum=checksum, **record)
+
+    async def copy_entries(self, source: str, until: int, session_id: str) -> None:
+        columns = f"{_COLUMNS}{self.words}"
+        await self.rows(
+            f"INSERT INTO entries (n, origin, own, session_id, {columns}) "  # noqa: S608 - our words
+            f"SELECT {self.copy_number}, origin, false, :id, {columns} FROM entries "
+            "WHERE session_id = :source AND trashed = 0 AND seq <= :until ORDER BY seq",
+            id=session_id, source=source, until=until,
+        )  # fmt: skip
+
+    async def replace_bodies(self, changes: Iterable[tuple[int, Sequence[Any]]]) -> None:
+        """Replace bodies and checksums of entries, which are given by their `n`, as rows of `ENTRY`."""
+        also = f"{self.words} = {self.words_value[2:]}" if self.words else ""
+        statement = f"UPDATE entries SET body = :body, checksum = :checksum{also} WHERE n = :n"  # noqa: S608 - our words
+        for n, row in changes:
+            await self.rows(statement, n=n, checksum=row[-2], body=row[-1], **await self.words_of(read_entry(row)))
+        await self.rows(self.forget_words)
+
+
+Work = Callable[[Tables], Coroutine[Any, Any, T]]
+
+
+class UnstoredSession(msgspec.Struct, kw_only=True):
+    """A session that is stored together with its first entries, after the first `shared` ones of its `source`."""
+
+    id: str
+    cwd: str
+    name: str
+    user_id: str
+    source: str = ""
+    shared: int = 0
+    last: str | None = None  # the id of the entry at `shared`
+
+
+async def store_entries(db: Tables, session: UnstoredSession | str, *parts: Stored) -> None:
+    """Store those that are not there yet, after the session itself where it is new.
+
+    Raises `StorageError` when what that was forked from was removed before.
+    """
+    if isinstance(session, UnstoredSession):
+        if not await is_stored(db, session.id):
+            await _store_session(db, session)
+        session = session.id
+    last = await last_seq(db, session)
+    for part in parts:
+        if part.first_seq > last:
+            await db.insert(session, part)
+    await _touch(db, session, [entry for part in parts for entry in part.entries])
+
+
+async def _store_session(db: Tables, new: UnstoredSession) -> None:
+    if new.source:  # first of all: work that fails has changed nothing
+        await db.rows(db.share_copies)
+        at = "SELECT id FROM entries WHERE session_id = :source AND trashed = 0 AND seq = :shared"
+        if await db.value(at, source=new.source, shared=new.shared) != new.last:
+            raise StorageError(
+                f"Session {new.source}, which this one goes on from, was removed: agentcli sessions restore "
+                f"{new.source} brings it back."
+            )
+    await db.rows(
+        "INSERT INTO sessions (id, cwd, name, user_id, created, updated, used) "  # noqa: S608 - our words
+        f"VALUES (:id, :cwd, :name, :user_id, :now, :now, coalesce({db.next_use}, 1))",
+        id=new.id, cwd=new.cwd, name=new.name, user_id=new.user_id, now=time.time(),
+    )  # fmt: skip
+    if new.source:
+        await db.copy_entries(new.source, new.shared, new.id)
+        await _touch(db, new.id, await entries_of(db, new.id))  # they may have been redacted meanwhile
+
+
+async def _touch(db: Tables, session_id: str, entries: Sequence[Entry]) -> None:
+    """Note the time, that none was used later, and the newest prompt; the title unless there is one."""
+    texts = {"title": title_of(entries), "last_prompt": last_prompt_of(entries)}
+    await db.rows(_TOUCH.format(next_use=db.next_use), now=time.time(), id=session_id, **texts)
+
+
+# Reading.
+
+
+async def is_stored(db: Tables, session_id: str) -> bool:
+    return bool(await db.value("SELECT 1 FROM sessions WHERE id = :id AND trashed = 0", id=session_id))
+
+
+async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> str:
+    """Return the one id that begins so, or that of the session with that name; with a `user_id` of that user alone.
+
+    Raises `StorageError`.
+    """
+    session_id = session_id.encode(errors="replace").decode()  # an argument may be no text
+    rows = await db.rows(
+        "SELECT id FROM sessions WHERE trashed = 0 AND user_id = coalesce(:user_id, user_id) AND "
+        "(id >= :id AND id < :end OR name = :id AND name <> '') ORDER BY id <> :id LIMIT 3",
+        id=session_id, end=f"{session_id}\U0010ffff", user_id=user_id,
+    )  # fmt: skip
+    found = [str(id) for (id,) in rows]
+    if not found:
+        raise NoSession(session_id)
+    if len(found) == 1 or session_id in found:
+        return found[0]
+    if any(id.startswith(session_id) for id in found):
+        raise AmbiguousSession(f"Several sessions begin with {session_id!r}: give more of the id.")
+    raise AmbiguousSession(f"Several sessions are named {session_id!r}: give the id of one (agentcli sessions list).")
+
+
+async def infos(db: Tables, where: str, **values: Any) -> list[SessionInfo]:
+    return [SessionInfo(*row) for row in await db.rows(f"{_INFO} AND {where}", **values)]
+
+
+async def entries_of(db: Tables, session_id: str, *, after: int = 0, trashed: float = 0) -> list[Entry]:
+    """Return the session's entries behind the number `after`."""
+    which = "session_id = :id AND trashed = :trashed AND seq > :after"
+    query = f"SELECT {ENTRY} FROM entries WHERE {which} ORDER BY seq"  # noqa: S608 - our words
+    return [read_entry(row) for row in await db.rows(query, id=session_id, trashed=trashed, after=after)]
+
+
+def read_entry(row: Sequence[Any]) -> Entry:
+    """Return the entry of a row of `ENTRY`; one that is damaged says so and keeps its text."""
+    id, parent_id, time, version, checksum, body = row
+    body = body.encode() if isinstance(body, str) else body
+    if checksum is not None and crc32(body) != checksum:
+        error = f"entry {id} is damaged: its checksum is not that of its text"
+        return Entry(id, parent_id, time, Unreadable(error, body.decode(errors="replace")))
+    return as_readable({"id": id, "parent_id": parent_id, "time": time, "schema_version": version, "body": body})
+
+
+async def last_seq(db: Tables, session_id: str) -> int:
+    last = "SELECT coalesce(max(seq), 0) FROM entries WHERE session_id = :id AND trashed = 0"
+    return int(await db.value(last, id=session_id))
