@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import logging
 import os
 import shutil
 import tempfile
@@ -20,10 +19,7 @@ from msgspec import Struct
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.data_files import DataFile, DataFiles
 
-log = logging.getLogger(__name__)
-
 AFTER_CLEANING = 0.8  # of the size that is allowed
-_CHUNK = 1024 * 1024
 
 
 class Bounds(Struct, frozen=True):
@@ -58,54 +54,25 @@ class DataFolder:
         self._kept_s = bounds.max_age_hours * 3_600
         self._largest = bounds.max_size_gb * 1024**3
         self._cleaned_every_s = bounds.clean_every_minutes * 60
-        self._clock = clock
+        self.clock = clock
 
     def of_session(self, session_id: str) -> SessionData:
-        self._bring_up()
         return SessionData(self, session_id)
-
-    def add(self, source: Path, hash: str, size: int, call_id: str, session_id: str) -> DataFile:
-        """Take a file over. Raises `OSError`."""
-        path, link, now = self.folder / hash[:2] / hash[2:], self._link(session_id, call_id), self._clock()
-        make_private_folder(path.parent)
-        os.utime(source, (now, now))
-        shutil.move(source, path)  # over an equal one, should there be one
-        _make_link(link, hash, now)
-        self.clean_when_due()
-        return DataFile(path, hash, size, now, now, call_id, session_id)
-
-    def find(self, call_id: str, session_id: str) -> DataFile | None:
-        link, now = self._link(session_id, call_id), self._clock()
-        try:
-            created, hash = link.lstat().st_mtime, _hash_of(link)
-            path = self.folder / hash[:2] / hash[2:]
-            os.utime(path, (now, now))
-            return DataFile(path, hash, path.stat().st_size, created, now, call_id, session_id)
-        except FileNotFoundError:
-            return None
 
     def share(self, source: str, target: str) -> None:
         """Let a session that goes on from another one find what that one kept."""
-        for link in self._link(source, "").parent.glob("*"):
-            copy = self._link(target, "").with_name(link.name)
+        for link in self.links_of(source).glob("*"):
+            copy = self.links_of(target) / link.name
             make_private_folder(copy.parent)
             with contextlib.suppress(FileExistsError):
                 shutil.copy2(link, copy, follow_symlinks=False)
 
-    def _link(self, session_id: str, call_id: str) -> Path:
-        name = hashlib.sha256(call_id.encode(errors="surrogatepass")).hexdigest()
-        return self.folder / "calls" / quote(session_id, safe="") / name
-
-    def new_file(self) -> tuple[int, Path]:
-        """An open, empty file in the folder, to be filled and then given to `add`."""
-        make_private_folder(self.folder)
-        descriptor, name = tempfile.mkstemp(prefix=".new.", dir=self.folder)
-        return descriptor, Path(name)
+    def links_of(self, session_id: str) -> Path:
+        return self.folder / "calls" / quote(session_id, safe="")
 
     def clean(self) -> int:
-        """Delete what is too old, then what was used least recently above the bound; gives how many files went."""
-        self._bring_up()
-        now, removed = self._clock(), 0
+        """Delete what is too old, then what was used least recently above the bound; returns how many files went."""
+        now, removed = self.clock(), 0
         links: defaultdict[str, list[Path]] = defaultdict(list)
         for link in self.folder.glob("calls/*/*"):
             links[_hash_of(link)].append(link)
@@ -133,44 +100,17 @@ class DataFolder:
             with contextlib.suppress(OSError):
                 session.rmdir()  # those that are empty now
         self._remove_leftovers(now)
-        self._remove_outputs(now)
         return removed
 
-    def _bring_up(self) -> None:
-        """Make links from the database in which an earlier version kept the results of calls."""
-        index = self.folder / "index.db"
-        if not index.exists():
-            return
-        import apsw
-
-        try:
-            with contextlib.closing(apsw.Connection(str(index), flags=apsw.SQLITE_OPEN_READWRITE)) as database:
-                for session_id, call_id, hash, created in database.execute(
-                    "SELECT session_id, call_id, hash, created FROM files"
-                ):
-                    if not os.path.lexists(link := self._link(session_id, call_id)):
-                        _make_link(link, hash, created)
-        except (apsw.NotADBError, apsw.CorruptError, apsw.SQLError) as error:
-            log.warning("Large results of earlier sessions cannot be found any more: %s (%s).", index, error)
-        except (apsw.Error, OSError) as error:  # another program uses it, or nothing can be written now
-            log.info("%s is read the next time: %s.", index, error)
-            return
-        with contextlib.suppress(OSError):
-            for file in self.folder.glob("index.db*"):
-                file.unlink(missing_ok=True)
-
     def _remove_leftovers(self, now: float) -> None:
-        """Remove files that a crash left half written."""
+        """Remove what a crash left half written, and the output of commands whose sessions cannot be resumed."""
         for path in self.folder.glob(".new.*"):
             with contextlib.suppress(FileNotFoundError):
                 if now - path.stat().st_mtime > self._kept_s:
                     path.unlink()
-
-    def _remove_outputs(self, now: float) -> None:
-        """Remove the output of commands whose sessions cannot be resumed; of a running one, something is newer."""
         for folder in self._outputs.glob("*/") if self._outputs is not None else ():
             with contextlib.suppress(OSError):
-                newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))
+                newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))  # in use, it is young
                 if now - newest > self._kept_s and not self._is_resumable(folder.name):
                     shutil.rmtree(folder)
 
@@ -182,20 +122,11 @@ class DataFolder:
             make_private_folder(self.folder)
         stamp = self.folder / ".cleaned"
         with contextlib.suppress(FileNotFoundError):
-            if abs(self._clock() - stamp.stat().st_mtime) < self._cleaned_every_s:
+            if abs(self.clock() - stamp.stat().st_mtime) < self._cleaned_every_s:
                 return
         stamp.touch()
-        os.utime(stamp, (self._clock(), self._clock()))
+        os.utime(stamp, (self.clock(), self.clock()))
         self.clean()
-
-
-def _make_link(link: Path, hash: str, created: float) -> None:
-    make_private_folder(link.parent)
-    new = link.with_name(f"{link.name}.new")
-    new.unlink(missing_ok=True)
-    new.symlink_to(Path("..", "..", hash[:2], hash[2:]))
-    os.utime(new, (created, created), follow_symlinks=False)
-    new.replace(link)
 
 
 def _hash_of(link: Path) -> str:
@@ -205,31 +136,59 @@ def _hash_of(link: Path) -> str:
 class SessionData:
     """Implements `DataFiles` for one session."""
 
-    def __init__(self, folder: DataFolder, session_id: str) -> None:
-        self._folder = folder
+    def __init__(self, data: DataFolder, session_id: str) -> None:
+        self._data = data
         self._session_id = session_id
 
     def store(self, content: bytes, call_id: str) -> DataFile:
-        descriptor, path = self._folder.new_file()
+        make_private_folder(self._data.folder)
+        descriptor, name = tempfile.mkstemp(prefix=".new.", dir=self._data.folder)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(content)
-            hash = hashlib.sha256(content).hexdigest()
-            return self._folder.add(path, hash, len(content), call_id, self._session_id)
+            return self._add(Path(name), hashlib.sha256(content).hexdigest(), call_id)
         except BaseException:
-            path.unlink(missing_ok=True)
+            Path(name).unlink(missing_ok=True)
             raise
 
     def adopt(self, path: Path, call_id: str) -> DataFile:
-        digest, size = hashlib.sha256(), 0
         with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                digest.update(chunk)
-                size += len(chunk)
-        return self._folder.add(path, digest.hexdigest(), size, call_id, self._session_id)
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return self._add(path, digest, call_id)
+
+    def _add(self, source: Path, hash: str, call_id: str) -> DataFile:
+        """Take a file over. Raises `OSError`."""
+        path, link, now = self._path(hash), self._link(call_id), self._data.clock()
+        size = source.stat().st_size
+        new = link.with_name(f"{link.name}.new")
+        make_private_folder(path.parent)
+        os.utime(source, (now, now))
+        shutil.move(source, path)  # over an equal one, should there be one
+        make_private_folder(link.parent)
+        new.unlink(missing_ok=True)
+        new.symlink_to(Path("..", "..", hash[:2], hash[2:]))
+        os.utime(new, (now, now), follow_symlinks=False)
+        new.replace(link)
+        self._data.clean_when_due()
+        return DataFile(path, hash, size, now, now, call_id, self._session_id)
 
     def find(self, call_id: str) -> DataFile | None:
-        return self._folder.find(call_id, self._session_id)
+        link, now = self._link(call_id), self._data.clock()
+        try:
+            created, hash = link.lstat().st_mtime, _hash_of(link)
+            path = self._path(hash)
+            os.utime(path, (now, now))
+            return DataFile(path, hash, path.stat().st_size, created, now, call_id, self._session_id)
+        except FileNotFoundError:
+            return None
+
+    def _path(self, hash: str) -> Path:
+        return self._data.folder / hash[:2] / hash[2:]
+
+    def _link(self, call_id: str) -> Path:
+        return (
+            self._data.links_of(self._session_id) / hashlib.sha256(call_id.encode(errors="surrogatepass")).hexdigest()
+        )
 
 
 if TYPE_CHECKING:

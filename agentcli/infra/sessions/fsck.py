@@ -196,55 +196,56 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
         return before
     if not even_if_open:
         _refuse_open_sessions(path)
-    with _clear_errors(path), _no_writers(path), tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as room:
-        old, new, copy = Path(room, path.name), Path(room, "new.db"), copy_of(path)
-        copy_files(path, old)
-        kept = free_name(path, f".damaged-{int(time.time())}")
-        is_copy_sound = copy.exists() and not _faults(copy)
-        restored_from = 0.0
-        if not _rewrite(old, new, copy if is_copy_sound else None, kept.name):
-            if not is_copy_sound:
-                return before
-            new, restored_from = Path(room, "copy.db"), copy.stat().st_mtime
-            shutil.copyfile(copy, new)
-        connect(new).close()
-        if not even_if_open:
-            _refuse_open_sessions(path)  # one that was opened meanwhile counts on what the old file holds
-        _swap(path, old, new, kept)
+    try:
+        with _no_writers(path), tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as room:
+            old, new, copy = Path(room, path.name), Path(room, "new.db"), copy_of(path)
+            copy_files(path, old)
+            kept = free_name(path, f".damaged-{int(time.time())}")
+            is_copy_sound = copy.exists() and not _faults(copy)
+            restored_from = 0.0
+            if not _rewrite(old, new, copy if is_copy_sound else None, kept.name):
+                if not is_copy_sound:
+                    return before
+                new, restored_from = Path(room, "copy.db"), copy.stat().st_mtime
+                shutil.copyfile(copy, new)
+            connect(new).close()
+            if not even_if_open:
+                _refuse_open_sessions(path)  # one that was opened meanwhile counts on what the old file holds
+            _swap(path, old, new, kept)
+    except (apsw.Error, OSError) as error:
+        raise StorageError(
+            f"{path} could not be repaired ({error}): make room for two copies of it in its folder, then try again. "
+            "Nothing was changed."
+        ) from error
     return CheckReport(str(path), before.found, [], str(kept), restored_from)
 
 
 def replace_damaged(path: Path) -> str:
-    """Replace a damaged file by what can be restored of it, or by a new one; gives what to say about that.
+    """Replace a damaged file by what can be restored of it, or by a new one; returns a notice about that.
 
-    That is nothing where another one has done it meanwhile. Raises `StorageError` where a copy of it cannot take its
+    It is empty where another program has done it meanwhile. Raises `StorageError` where a copy of it cannot take its
     place now, as on a full disk.
     """
     try:
         with copying(path, timeout_s=_REPAIR_PATIENCE_S):
-            return _replace(path)
+            try:
+                report = repair(path, even_if_open=True)
+                if report.is_healthy:
+                    kept = f"it is kept as {report.kept_as}, and {report.restored_text}."
+                    return f"The session database was damaged: {kept}" if report.kept_as else ""
+            except StorageError:
+                if copy_of(path).exists():  # beside a new file, the next copy would take its place
+                    raise
+            kept_as = free_name(path, f".damaged-{int(time.time())}")
+            path.replace(kept_as)
+            # The copy is no sound one, but may hold more than nothing.
+            pairs = [(Path(f"{path}{suffix}"), Path(f"{kept_as}{suffix}")) for suffix in ("-wal", "-shm")]
+            for source, target in (*pairs, (copy_of(path), copy_of(kept_as))):
+                with suppress(FileNotFoundError):
+                    source.replace(target)
     except (filelock.Timeout, OSError) as error:
         raise StorageError(f"{path} is damaged and could not be replaced ({error}): try again.") from error
-
-
-def _replace(path: Path) -> str:
-    try:
-        report = repair(path, even_if_open=True)
-        if report.kept_as:
-            return f"The session database was damaged: it is kept as {report.kept_as}, and {report.restored_text}."
-        if report.is_healthy:
-            return ""
-    except StorageError:
-        if copy_of(path).exists():  # beside a new file, the next copy would take its place
-            raise
-    kept = free_name(path, f".damaged-{int(time.time())}")
-    path.replace(kept)
-    for suffix in ("-wal", "-shm"):
-        with suppress(FileNotFoundError):
-            Path(f"{path}{suffix}").replace(f"{kept}{suffix}")
-    with suppress(FileNotFoundError):
-        copy_of(path).replace(copy_of(kept))  # it is no sound one, but may hold more than nothing
-    return f"The session database was damaged and there is no sound copy: it is kept as {kept}, a new one was begun."
+    return f"The session database was damaged and there is no sound copy: it is kept as {kept_as}, a new one was begun."
 
 
 def _rewrite(old: Path, new: Path, copy: Path | None, kept: str) -> bool:
@@ -274,17 +275,6 @@ def _refuse_open_sessions(path: Path) -> None:
             raise StorageError(
                 f"Session {file.stem} is open: close every agentcli session, then repair. Nothing was changed."
             ) from error
-
-
-@contextmanager
-def _clear_errors(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (apsw.Error, OSError) as error:
-        raise StorageError(
-            f"{path} could not be repaired ({error}): make room for two copies of it in its folder, then try again. "
-            "Nothing was changed."
-        ) from error
 
 
 @contextmanager
