@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agentcli.agent.accounting.budgets import Budgets, MemoryAccount
+from agentcli.agent.accounting.budgets import Account, Budgets
 from agentcli.agent.accounting.usage import UsageCollector, amounts_of, spent
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
@@ -47,7 +47,7 @@ class AgentState:
     conversation: Conversation = field(default_factory=Conversation)
     rules: Rules = field(default_factory=Rules)
     meter: UsageCollector = field(default_factory=UsageCollector)
-    budgets: Budgets = field(default_factory=lambda: Budgets((MemoryAccount("session"),)))
+    budgets: Budgets = field(default_factory=lambda: Budgets((Account("session"),)))
     notes: deque[User] = field(default_factory=deque)
     effort: Effort | None = None
     mode_before_plan: Mode = "default"

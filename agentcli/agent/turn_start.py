@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from agentcli.agent.accounting.budgets import MemoryAccount
+from agentcli.agent.accounting.budgets import Account
 from agentcli.agent.calls.model import TurnCalls
 from agentcli.agent.events import Emit, Notice, TakenOver
 from agentcli.agent.interfaces import SessionLog
@@ -96,7 +96,7 @@ def _resume_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
 
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
-    budgets = state.budgets.within(MemoryAccount("turn", runtime.limits.budgets))
+    budgets = state.budgets.within(Account("turn", runtime.limits.budgets))
     turn = Turn(state, runtime, emit, TurnCalls(runtime.calls, state, emit), runtime.limits.max_turns, budgets)
     turn.calls.store, turn.calls.settle = partial(add_one, turn), partial(settled, turn)
     turn.calls.budgets, turn.calls.charge = budgets, partial(charge_subagent, turn)

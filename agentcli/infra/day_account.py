@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import apsw
 
-from agentcli.agent.accounting.budgets import Amounts, Kind, added
+from agentcli.agent.accounting.budgets import Account, Amounts, Kind, added
 from agentcli.errors import StorageError
 from agentcli.settings.files import make_private_folder
 
@@ -33,19 +33,15 @@ CREATE INDEX IF NOT EXISTS charges_by_day ON charges (day);
 """
 
 
-class DayAccount:
-    """Implements `Account` for a calendar day of this machine. Its methods raise `StorageError`.
+class DayAccount(Account):
+    """The account of a calendar day of this machine. Its methods raise `StorageError`.
 
     Without limits it only notes what is charged, for those sessions of the day that have some; no session ends because
     that cannot be written.
     """
 
-    scope = "day"
-
     def __init__(self, path: Path, limits: Amounts) -> None:
-        self.steps: Amounts = dict(limits)
-        self.limits = dict(limits)
-        self.told: set[Kind] = set()
+        super().__init__("day", limits)
         self._path = path
         self._connection: apsw.Connection | None = None
         self._unwritten: Amounts = {}
@@ -56,10 +52,7 @@ class DayAccount:
             yield
             return
 
-        def begin(db: apsw.Connection) -> None:
-            db.execute("BEGIN IMMEDIATE")
-
-        self._on_disk(begin)
+        self._on_disk(lambda db: db.execute("BEGIN IMMEDIATE"))
         try:
             yield
         except BaseException:

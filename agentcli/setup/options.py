@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from msgspec import Struct
 
-from agentcli.agent.accounting.budgets import Amounts, Budgets, Kind, MemoryAccount
+from agentcli.agent.accounting.budgets import Account, Amounts, Budgets, Kind
 from agentcli.agent.hooks import CallHooks, TurnHooks
 from agentcli.agent.interfaces import Checkpoints, Locks, SessionLog, SessionStore
 from agentcli.agent.permissions.rules import Rule, Rules, Verb, check_rule, parse_rule
@@ -148,7 +148,7 @@ def session_budgets(config: Config) -> Budgets:
     if (most := settings.limits.max_budget_usd) is not None:
         session["usd"] = min(most, session.get("usd", most))
     ledger = DayAccount(config.paths.state / "budgets.db", budget_of(settings.budgets, "day"))
-    return Budgets((MemoryAccount("session", session), ledger), warn_at=settings.budgets.warn_at)
+    return Budgets((Account("session", session), ledger), warn_at=settings.budgets.warn_at)
 
 
 def budget_of(budgets: BudgetSettings, scope: Literal["turn", "session", "day"]) -> Amounts:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from itertools import count
-from typing import Literal, Protocol
+from typing import Literal
 
 from agentcli.errors import UserError
 from agentcli.llm.messages import Usage
@@ -29,55 +29,37 @@ TOKENS_PER_MESSAGE = 8
 MEDIA_MARGIN = 1.5
 
 
-class Account(Protocol):
-    """The limits of one scope, and what it spent. A kind without one has no limit; `steps` are the first limits."""
+class Account:
+    """The limits of one scope, and what it spent. A kind without a limit is not limited.
 
-    scope: str
-    limits: Amounts
-    steps: Amounts
-    told: set[Kind]  # kinds of which it was said that they are nearly used up
-
-    def locked(self) -> AbstractContextManager[object]:
-        """While the body runs nobody else holds anything, in no process. Raises `StorageError`."""
-        ...
-
-    def spent(self) -> Amounts:
-        """Return what was charged, and what is held."""
-        ...
-
-    def hold(self, amounts: Amounts) -> int:
-        """Reserve; gives a number to settle it by."""
-        ...
-
-    def settle(self, number: int, amounts: Amounts) -> None:
-        """Charge in place of what was held."""
-        ...
-
-
-class MemoryAccount:
-    """Implements `Account` for a turn, a session, an agent: they live in one process."""
+    This one lives in one process, for a turn, a session or an agent; `infra/day_account.py` has that of all processes.
+    """
 
     def __init__(self, scope: str, limits: Amounts | None = None) -> None:
         self.scope = scope
-        self.steps: Amounts = dict(limits or {})
+        self.steps: Amounts = dict(limits or {})  # the first limits
         self.limits = dict(self.steps)
-        self.told: set[Kind] = set()
+        self.warned: set[Kind] = set()  # kinds of which it was said that they are nearly used up
         self._spent: Amounts = {}
         self._held: dict[int, Amounts] = {}
         self._numbers = count()
 
     def locked(self) -> AbstractContextManager[object]:
+        """While the body runs nobody else holds anything, in no process. Raises `StorageError`."""
         return nullcontext()
 
     def spent(self) -> Amounts:
+        """Return what was charged, and what is held."""
         return added(self._spent, *self._held.values())
 
     def hold(self, amounts: Amounts) -> int:
+        """Reserve; returns a number to settle it by."""
         number = next(self._numbers)
         self._held[number] = amounts
         return number
 
     def settle(self, number: int, amounts: Amounts) -> None:
+        """Charge in place of what was held."""
         self._held.pop(number, None)
         self._spent = added(self._spent, amounts)
 
@@ -88,12 +70,10 @@ class OverBudget(UserError):
     def __init__(self, account: Account, kind: Kind, needs: str) -> None:
         self._account = account
         self._kind: Kind = kind
-        spent = account.spent().get(kind, 0.0)
-        self._more = max(account.limits[kind], spent) + account.steps[kind]
-        limit = in_words(kind, account.limits[kind])
-        super().__init__(
-            f"The {account.scope}'s budget of {limit} is used up (spent: {in_words(kind, spent)}; {needs})."
-        )
+        limit, spent = account.limits[kind], account.spent().get(kind, 0.0)
+        self._more = max(limit, spent) + account.steps[kind]
+        limit_text, spent_text = in_words(kind, limit), in_words(kind, spent)
+        super().__init__(f"The {account.scope}'s budget of {limit_text} is used up (spent: {spent_text}; {needs}).")
 
     @property
     def setting(self) -> str:
@@ -112,7 +92,7 @@ class OverBudget(UserError):
     def allow_more(self) -> None:
         """As much again as the budget was at first, beyond what is spent, until the scope ends or the program does."""
         self._account.limits[self._kind] = self._more
-        self._account.told.discard(self._kind)
+        self._account.warned.discard(self._kind)
 
 
 class Reservation:
@@ -235,8 +215,8 @@ class Budgets:
         warnings, has_money = [], False
         for account, kind, limit, spent in self.limits():
             has_money |= kind == "usd"
-            if kind not in account.told and spent >= self.warn_at * limit:
-                account.told.add(kind)
+            if kind not in account.warned and spent >= self.warn_at * limit:
+                account.warned.add(kind)
                 used = f"{in_words(kind, spent)} of {in_words(kind, limit)}"
                 warnings.append(f"The {account.scope}'s budget is {spent / limit:.0%} used: {used}.")
         if info is not None and info.prices is None and has_money and self.is_first(info.id):

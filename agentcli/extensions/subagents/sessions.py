@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agentcli.agent.accounting.budgets import MemoryAccount
+from agentcli.agent.accounting.budgets import Account
 from agentcli.agent.accounting.usage import UsageCollector
 from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.context.nested_instructions import NestedInstructions
@@ -80,7 +80,7 @@ class ChildSessions:
             self._model(run, parent.model),
             parent.mode,
             rules=parent.rules,
-            budgets=call.turn.budgets.within(MemoryAccount("subagent", limits)),  # type: ignore[arg-type]
+            budgets=call.turn.budgets.within(Account("subagent", limits)),  # type: ignore[arg-type]
             effort=parent.effort,
         )
         state = rebuilt(state, entries)

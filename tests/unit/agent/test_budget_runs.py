@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from agentcli.agent.accounting.budgets import Amounts, Budgets, MemoryAccount
+from agentcli.agent.accounting.budgets import Account, Amounts, Budgets
 from agentcli.agent.events import Done
 from agentcli.agent.ops import Interrupt
 from agentcli.agent.runtime import Limits
@@ -21,7 +21,6 @@ from agentcli.infra.day_account import DayAccount
 from agentcli.llm.errors import ConnectionFailed, Overloaded
 from agentcli.llm.messages import Message, Text, ToolUse, Usage
 from agentcli.llm.models import ModelInfo, Prices
-from agentcli.llm.provider import Done as ReplyDone
 from agentcli.llm.provider import Request, StreamEvent, TextDelta, ToolCallDelta, ToolCallStarted, UsageUpdate
 from agentcli.llm.providers.scripted import ScriptedProvider
 from agentcli.llm.retry import RetryPolicy
@@ -98,7 +97,7 @@ async def run(seed: int, folder: Path) -> bool:
     day: Amounts = {"usd": limit["usd"] * chance.uniform(0.5, 2)}
     turn: Amounts = {"usd": chance.uniform(0.05, 0.6)} if chance.random() < 0.5 else {}
     ledger = DayAccount(folder / f"{seed}.db", day)
-    budgets = Budgets((MemoryAccount("session", limit), ledger))
+    budgets = Budgets((Account("session", limit), ledger))
     density = chance.uniform(0.4, 1.0)
     providers = [BillingProvider(name, chance, density) for name in ("scripted", "other")]
     models = {"other/other": providers[1]}

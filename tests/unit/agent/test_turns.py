@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from agentcli.agent.accounting.budgets import Budgets, MemoryAccount
+from agentcli.agent.accounting.budgets import Account, Budgets
 from agentcli.agent.events import (
     Done,
     EntryStored,
@@ -30,13 +30,11 @@ from agentcli.agent.hooks import NoHooks
 from agentcli.agent.ops import GoOn, RunQueued, SetMode, SetModel
 from agentcli.agent.runtime import Limits
 from agentcli.agent.steps import MAX_CONTINUATIONS
-from agentcli.conversation import entries as logged
 from agentcli.conversation.entries import Assistant, CallsStarted, Entry, Result, User
 from agentcli.errors import UserError
 from agentcli.llm.errors import ConnectionFailed
 from agentcli.llm.messages import Message, Text, ToolResult, Usage
 from agentcli.llm.models import ModelInfo, Prices
-from agentcli.llm.provider import Done as ReplyDone
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.providers.anthropic import AnthropicProvider
 from agentcli.llm.providers.scripted import ScriptedProvider
@@ -355,7 +353,7 @@ async def test_a_used_up_budget_stops_before_the_calls_run(tmp_path: Folder) -> 
         {"tool_calls": [call("think", thought="0")], "usage": {"input_tokens": 400_000}},
         {"tool_calls": [call("bash", command="touch x", id="b")], "usage": {"input_tokens": 700_000}},
     ]
-    budgets = Budgets((MemoryAccount("session", {"usd": 1.0}),))
+    budgets = Budgets((Account("session", {"usd": 1.0}),))
     async with on_stage(tmp_path, replies, info=info, budgets=budgets, mode="bypassPermissions") as stage:
         done = await stage.ask("Go")
         assert isinstance(done, Done)
