@@ -23,7 +23,7 @@ _WIDER = {
 
 
 def decoded(body: bytes, content_type: str) -> str:
-    """The body in the character set of its byte order mark, its header, or its own first lines; else UTF-8.
+    """Return the body in the character set of its byte order mark, its header, or its own first lines; else UTF-8.
 
     The order is that of the WHATWG Encoding and HTML standards. What does not fit becomes U+FFFD; a page that says
     nothing and is no UTF-8 is read as Windows-1252.
@@ -31,15 +31,13 @@ def decoded(body: bytes, content_type: str) -> str:
     for mark, codec in _MARKS:
         if body.startswith(mark):
             return body[len(mark) :].decode(codec, errors="replace")
-    said = re.search(r"charset\s*=\s*[\"']?([^\s\"';]+)", content_type, re.IGNORECASE)
-    codec = codec_of(said[1]) if said else ""
+    header = re.search(r"charset\s*=\s*[\"']?([^\s\"';]+)", content_type, re.IGNORECASE)
+    codec = codec_of(header[1]) if header else ""
     if not codec and (inside := _DECLARED.search(body[:_MAX_HEAD_BYTES])):
         codec = codec_of((inside[1] or inside[2]).decode("ascii"))
         codec = "utf-8" if codec.startswith("utf-16") else codec  # it could not have been read so far
-    if codec:
-        return body.decode(codec, errors="replace")
     try:
-        return body.decode("utf-8")
+        return body.decode(codec or "utf-8", errors="replace" if codec else "strict")
     except UnicodeDecodeError as error:
         # One broken character of a long text is no reason to misread all the others.
         text = body.decode("utf-8", errors="replace")
@@ -48,7 +46,7 @@ def decoded(body: bytes, content_type: str) -> str:
 
 
 def codec_of(label: str) -> str:
-    """Python's codec for a label, the wider one that browsers use where there is one; empty for an unknown label."""
+    """Return Python's codec for a label, or the wider one that browsers use; empty for an unknown label."""
     try:
         name = codecs.lookup(label.strip().lower().removeprefix("x-")).name
     except (LookupError, ValueError):  # a null character is no label either

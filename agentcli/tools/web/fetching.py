@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -19,9 +19,10 @@ from msgspec import Struct
 from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.llm.connection import Connections, Response
 from agentcli.llm.errors import ConnectionFailed, ProviderError, Timeout, retry_after_seconds
-from agentcli.safety.addresses.judge import UrlVerdict, why_blocked, why_unreachable
+from agentcli.safety.addresses.judge import why_blocked, why_unreachable
 from agentcli.safety.addresses.urls import BadUrl, WebUrl, join_url, parse_url
 from agentcli.tools.web.pages import require_readable
+from agentcli.tools.web.web import FetchLimits, Web
 from agentcli.version import __version__
 
 MAX_REDIRECTS = 5
@@ -35,16 +36,6 @@ _HEADERS = {
     "connection": "close",
 }
 _HOW_TO_GRANT = "The user can grant a host of their own with the setting web.hosts."
-
-Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Gives every address of a name at a port, the best first. Raises OSError when there is none."""
-
-
-class FetchLimits(Struct, frozen=True):
-    """`total_s` covers every redirect and the whole body. Bytes are counted after decompression."""
-
-    total_s: float = 30.0
-    max_bytes: int = 10_000_000
 
 
 class Page(Struct, frozen=True):
@@ -62,18 +53,11 @@ async def resolve_name(host: str, port: int) -> Sequence[str]:
 
 
 class Fetcher:
-    """`judge` says which other sites a redirect may lead to."""
+    """Fetches pages for a session, whose `judge` says which other sites a redirect may lead to."""
 
-    def __init__(
-        self,
-        judge: Callable[[str], UrlVerdict],
-        *,
-        granted_hosts: Sequence[str] = (),
-        resolve: Resolve | None = None,
-        limits: FetchLimits | None = None,
-    ) -> None:
-        self._judge, self._granted = judge, granted_hosts
-        self._resolve, self._limits = resolve or resolve_name, limits or FetchLimits()
+    def __init__(self, web: Web) -> None:
+        self._judge, self._granted = web.judge, web.granted_hosts
+        self._resolve, self._limits = web.resolve or resolve_name, web.limits or FetchLimits()
 
     async def fetch(self, address: str) -> Page:
         """The body at an address, redirects followed. Raises `ToolError`."""
@@ -181,23 +165,24 @@ def _site(url: WebUrl) -> str:
 
 
 def _refusal(status: int, headers: Mapping[str, str], url: WebUrl) -> ToolError:
-    kind: ToolErrorKind = "execution_error"
-    advice = "Try another address."
     wait = retry_after_seconds(headers)
-    later = f"Try again in {wait:g} s." if wait is not None else "Try again later."
-    match status:
-        case 404 | 410:
-            kind, advice = "not_found", "Check the address, or search for the page."
-        case 401 | 403 | 407 | 451:
-            kind, advice = "permission_denied", "The site does not show this page to programs without a login."
-        case 429:
-            kind, advice = "rate_limit", later
-        case 204 | 205:
-            advice = "There is no page at this address."
-        case _ if status in (408, 425) or status >= 500:
-            kind, advice = "transient_error", later
+    kind, advice = _REFUSALS.get(status, ("transient_error", "") if status >= 500 else ("execution_error", _OTHER))
+    advice = advice or (f"Try again in {wait:g} s." if wait is not None else "Try again later.")
     try:  # the standard's word for the status: the server's own may say anything
-        said = f"{status} {HTTPStatus(status).phrase}"
+        phrase = f"{status} {HTTPStatus(status).phrase}"
     except ValueError:
-        said = str(status)
-    return ToolError(f"{url.host} answered HTTP {said}. {advice}", kind=kind, code=str(status), retry_after=wait)
+        phrase = str(status)
+    return ToolError(f"{url.host} answered HTTP {phrase}. {advice}", kind=kind, code=str(status), retry_after=wait)
+
+
+_OTHER = "Try another address."
+# Kinds of errors and what to do, by status; where nothing is said, to try again.
+_REFUSALS: dict[int, tuple[ToolErrorKind, str]] = {
+    **dict.fromkeys((404, 410), ("not_found", "Check the address, or search for the page.")),
+    **dict.fromkeys(
+        (401, 403, 407, 451), ("permission_denied", "The site does not show this page to programs without a login.")
+    ),
+    **dict.fromkeys((204, 205), ("execution_error", "There is no page at this address.")),
+    **dict.fromkeys((408, 425), ("transient_error", "")),
+    429: ("rate_limit", ""),
+}

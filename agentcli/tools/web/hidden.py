@@ -37,9 +37,9 @@ def hiding_names(style_sheet: str) -> frozenset[str]:
     """
     hidden: set[str] = set()
     shown: set[str] = set()
-    for selectors, body in plain_rules(style_sheet):
+    for selectors, body in outer_rules(style_sheet):
         is_hidden = hides(body)
-        for selector in selectors.split(","):
+        for selector in selectors.split(",") if not selectors.startswith("@") else ():
             selector = _plain(selector).strip()
             if is_hidden and _NAME.fullmatch(selector):
                 hidden.add(selector)
@@ -51,11 +51,6 @@ def hiding_names(style_sheet: str) -> frozenset[str]:
 _NAME = re.compile(r"[.#][\w-]+")
 _SHOWING = {"display", "visibility", "opacity", "font-size", "position", "left", "top", "clip", "clip-path", "height"}
 _LONGEST_SHEET = 500_000  # characters
-
-
-def plain_rules(sheet: str) -> list[tuple[str, str]]:
-    """Return selectors and declarations of the rules outside every `@media` and its like."""
-    return [rule for rule in outer_rules(sheet) if not rule[0].startswith("@")]
 
 
 def outer_rules(sheet: str) -> list[tuple[str, str]]:

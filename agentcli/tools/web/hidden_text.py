@@ -7,13 +7,26 @@ its own that depend on where an element is), such text is marked in place of bei
 
 from __future__ import annotations
 
+import colorsys
 import re
 from html.parser import HTMLParser
+from typing import Literal
 
-from agentcli.tools.web.colours import Colour, Unknown, are_alike, background_of, colour_of
+from PIL.ImageColor import colormap, getrgb
+
 from agentcli.tools.web.hidden import declarations, outer_rules
 
+Colour = tuple[int, int, int]
+Unknown = Literal["unknown"]  # a picture, a gradient, a variable: nobody can tell what it looks like here
+
 MARK = "[in the colour of its background: {}]"
+_NUMBER = r"[+-]?\d{0,9}(?:\.\d{0,9})?"
+_FUNCTION = re.compile(
+    rf"(rgb|hsl)a?\(\s*({_NUMBER})(%|deg)?[\s,]+({_NUMBER})(%?)[\s,]+({_NUMBER})(%?)\s*(?:[,/]\s*({_NUMBER})(%?)\s*)?\)"
+)
+_HEX = re.compile(r"#(?:[0-9a-f]{8}|[0-9a-f]{6}|[0-9a-f]{3,4})")
+_COVERS = 0.5  # of a background's opacity, from which on what is behind it is not seen
+_NEAR = 24  # of 255, in each of red, green and blue: a reader sees no letters then
 _WHITE, _BLACK, _LINK = (255, 255, 255), (0, 0, 0), (0, 0, 238)
 _MAY_HIDE = re.compile(r"color|background|<font", re.IGNORECASE)
 _FROM_ELSEWHERE = re.compile(
@@ -44,7 +57,9 @@ class _Element:
 
     @property
     def is_unreadable(self) -> bool:
-        return self.colour != "unknown" and self.background != "unknown" and are_alike(self.colour, self.background)
+        if self.colour == "unknown" or self.background == "unknown":
+            return False
+        return all(abs(one - other) <= _NEAR for one, other in zip(self.colour, self.background, strict=True))
 
 
 def without_unreadable(page: str, style_sheet: str) -> str:
@@ -89,13 +104,9 @@ class _Walk(HTMLParser):
             return
         element = _Element(tag, self._open[-1])
         given = {name: value or "" for name, value in attrs}
-        names = [
-            tag,
-            *(f".{name}" for name in given.get("class", "").lower().split()),
-            f"#{given.get('id', '').lower()}",
-        ]
+        classes = (f".{name}" for name in given.get("class", "").lower().split())
         declared: dict[str, str] = {}
-        for name in names:
+        for name in (tag, *classes, f"#{given.get('id', '').lower()}"):
             declared |= self._rules.get(name, {})
         for attribute, name in (("bgcolor", "background-color"), ("text", "color"), ("color", "color")):
             if value := given.get(attribute):
@@ -160,3 +171,48 @@ class _Walk(HTMLParser):
 
     def handle_decl(self, decl: str) -> None:
         self.kept.append(f"<!{decl}>")
+
+
+def colour_of(value: str) -> Colour | None:
+    """Return a colour in lower case, as CSS Color 4 writes it, without its transparency; None for what is unknown."""
+    value = value.strip()
+    if value in colormap or _HEX.fullmatch(value):
+        return getrgb(value)[:3]
+    if not (found := _FUNCTION.fullmatch(value)):
+        return None
+    kind, *parts = found.groups()[:7]
+    try:
+        first, second, third = map(float, parts[::2])
+    except ValueError:
+        return None
+    if kind == "hsl":
+        channels = colorsys.hls_to_rgb(first % 360 / 360, min(1, third / 100), min(1, second / 100))
+        red, green, blue = (255 * channel for channel in channels)
+    else:
+        numbers = zip((first, second, third), parts[1::2], strict=True)
+        red, green, blue = (number * 2.55 if unit == "%" else number for number, unit in numbers)
+    return _byte(red), _byte(green), _byte(blue)
+
+
+def background_of(declared: dict[str, str]) -> Colour | Unknown | None:
+    """Return the background that declarations give an element; None where what is behind it stays."""
+    value = declared.get("background-color") or declared.get("background", "")
+    image = f"{declared.get('background', '')} {declared.get('background-image', '')}"
+    if "url(" in image or "gradient(" in image or "var(" in value:
+        return "unknown"
+    parts = re.findall(r"[a-z-]+\([^)]*\)|[^\s/]+", value)
+    return next(filter(None, (colour_of(part) for part in parts if _opacity_of(part) >= _COVERS)), None)
+
+
+def _opacity_of(value: str) -> float:
+    if _HEX.fullmatch(value):
+        return float((*getrgb(value), 255)[3]) / 255
+    found = _FUNCTION.fullmatch(value)
+    try:
+        return float(found[8]) / (100 if found[9] else 1) if found and found[8] else 1.0
+    except ValueError:
+        return 1.0
+
+
+def _byte(number: float) -> int:
+    return max(0, min(255, round(number)))

@@ -101,7 +101,6 @@ class _TavilyAnswer(msgspec.Struct, frozen=True):
 def _failure(error: ProviderError) -> ToolError:
     """Statuses after https://help.tavily.com/articles/8645538886-understanding-http-errors (read 2026-11)."""
     said, status, wait = _said(error), error.status, error.retry_after
-    later = f"Try again in {wait:g} s." if wait is not None else "Try again later."
     kind: ToolErrorKind = "execution_error"
     match error:
         case Timeout():
@@ -117,7 +116,8 @@ def _failure(error: ProviderError) -> ToolError:
         case _ if status in (400, 422):
             kind, advice = "invalid_parameters", "Change the query."
         case _ if status == 429 or status >= 500:
-            kind, advice = "rate_limit" if status == 429 else "transient_error", later
+            kind = "rate_limit" if status == 429 else "transient_error"
+            advice = f"Try again in {wait:g} s." if wait is not None else "Try again later."
         case _:
             advice = "Tell the user."
     return ToolError(f"Tavily refused the search: {said} {advice}", kind=kind, code=str(status), retry_after=wait)

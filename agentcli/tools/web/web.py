@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
     from agentcli.safety.addresses.judge import UrlVerdict
-    from agentcli.tools.web.fetching import FetchLimits, Resolve
     from agentcli.tools.web.searching import SearchProvider
 
 
@@ -37,10 +36,18 @@ class SearchResult(Struct, frozen=True):
     excerpt: str
 
 
+class FetchLimits(Struct, frozen=True):
+    """`total_s` covers every redirect and the whole body. Bytes are counted after decompression."""
+
+    total_s: float = 30.0
+    max_bytes: int = 10_000_000
+
+
 class Web:
     """`granted_hosts` are the person's own (`localhost:3000`, `*.example.com`; see `judge_url`), never a project's.
 
-    `find_search` gives the search engine, None without one. `resolve` and `limits` have defaults fit for people.
+    `find_search` gives the search engine, None without one. `resolve` gives every address of a name at a port, the best
+    first, or raises OSError; without it the machine's own names count.
     """
 
     def __init__(
@@ -48,11 +55,11 @@ class Web:
         *,
         granted_hosts: Sequence[str] = (),
         find_search: Callable[[], SearchProvider | None] = lambda: None,
-        resolve: Resolve | None = None,
+        resolve: Callable[[str, int], Awaitable[Sequence[str]]] | None = None,
         limits: FetchLimits | None = None,
     ) -> None:
-        self._granted, self._find_search = tuple(granted_hosts), find_search
-        self._resolve, self._limits = resolve, limits
+        self.granted_hosts, self._find_search = tuple(granted_hosts), find_search
+        self.resolve, self.limits = resolve, limits
         self._typed: list[str] = []
         self._known: set[str] = set()
 
@@ -68,7 +75,7 @@ class Web:
 
         while self._typed:
             self._known.update(urls_in(self._typed.pop()))
-        return judge_url(url, granted_hosts=self._granted, known_urls=self._known)
+        return judge_url(url, granted_hosts=self.granted_hosts, known_urls=self._known)
 
     async def fetch(self, url: str, *, max_chars: int) -> WebPage:
         """The page at an address the person or the rules have agreed to, cut to `max_chars` characters.
@@ -78,8 +85,7 @@ class Web:
         from agentcli.tools.web.fetching import Fetcher
         from agentcli.tools.web.pages import read_page
 
-        fetcher = Fetcher(self.judge, granted_hosts=self._granted, resolve=self._resolve, limits=self._limits)
-        return await read_page(await fetcher.fetch(url), max_chars=max_chars)
+        return await read_page(await Fetcher(self).fetch(url), max_chars=max_chars)
 
     async def search(self, query: str, *, max_results: int) -> tuple[SearchResult, ...]:
         """Raises `ToolError`."""

@@ -30,11 +30,13 @@ from agentcli.agent.hooks import NoHooks
 from agentcli.agent.ops import GoOn, RunQueued, SetMode, SetModel
 from agentcli.agent.runtime import Limits
 from agentcli.agent.steps import MAX_CONTINUATIONS
+from agentcli.conversation import entries as logged
 from agentcli.conversation.entries import Assistant, CallsStarted, Entry, Result, User
 from agentcli.errors import UserError
 from agentcli.llm.errors import ConnectionFailed
 from agentcli.llm.messages import Message, Text, ToolResult, Usage
 from agentcli.llm.models import ModelInfo, Prices
+from agentcli.llm.provider import Done as ReplyDone
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.providers.anthropic import AnthropicProvider
 from agentcli.llm.providers.scripted import ScriptedProvider

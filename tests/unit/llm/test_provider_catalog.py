@@ -10,9 +10,8 @@ import pytest
 
 from agentcli.llm.http import HttpClient
 from agentcli.llm.provider import Provider
-from agentcli.llm.providers.anthropic import AnthropicProvider
+from agentcli.llm.providers.anthropic import AnthropicProvider, CloudProvider
 from agentcli.llm.providers.catalog import ProviderPool
-from agentcli.llm.providers.anthropic import CloudProvider
 from agentcli.llm.providers.local import LocalProvider
 from agentcli.llm.providers.ollama import OllamaProvider
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, presets

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.errors import ToolError
-from agentcli.tools.web.fetching import FetchLimits
-from agentcli.tools.web.web import Web
+from agentcli.tools.web.web import FetchLimits, Web
 from tests.unit.tools.web.site import HERE, Names, fetched, gzipped, page, redirect, refusal, reply, site, web_of
 
 PRIVATE = [
