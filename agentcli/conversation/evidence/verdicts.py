@@ -26,18 +26,7 @@ Comparison = tuple[bool | None, Sequence[str]]  # whether a claim is so, and the
 _VERDICTS: dict[bool | None, ClaimVerdict] = {True: "verified", False: "refuted", None: "unverified"}
 _WRITING_TOOLS = ("bash", "file_edit", "file_write")
 _NOT_STARTED = (126, 127)  # bash(1), EXIT STATUS
-_WHOLE = {
-    "run",
-    "all",
-    "auto",
-    "test",
-    "tests",
-    "src",
-    "test/",
-    "tests/",
-    "./...",
-    ".",
-}  # words that leave no tests out
+_WHOLE = frozenset("run all auto test tests src test/ tests/ ./... .".split())  # words that leave no tests out
 
 
 class CallEnd(Struct, frozen=True):
