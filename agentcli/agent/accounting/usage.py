@@ -45,13 +45,10 @@ class Tally(Struct):
         return None if self.unpriced else self.cost_usd
 
     def as_dict(self) -> dict[str, Any]:
-        return {name: getattr(self.usage, name) for name in _TOKENS} | {
-            "cost_usd": None if self.requests and self.unpriced == self.requests else self.cost_usd,
-            "requests": self.requests,
-            "unpriced_requests": self.unpriced,
-            "duration_ms": self.duration_ms,
-            "retries": self.retries,
-        }
+        row: dict[str, Any] = {name: getattr(self.usage, name) for name in _TOKENS}
+        row["cost_usd"] = None if self.requests and self.unpriced == self.requests else self.cost_usd
+        row |= {"requests": self.requests, "unpriced_requests": self.unpriced}
+        return row | {name: getattr(self, name) for name in self.__struct_fields__[4:]}
 
 
 class SessionTally(Tally):
@@ -63,10 +60,6 @@ class SessionTally(Tally):
     compactions: int = 0
     started: float = 0.0
     ended: float = 0.0
-
-    def as_dict(self) -> dict[str, Any]:
-        names = ("messages", "turns", "rounds", "compactions", "started", "ended")
-        return super().as_dict() | {name: getattr(self, name) for name in names}
 
 
 class ToolTally(Struct):
@@ -100,15 +93,9 @@ class ToolTally(Struct):
         return self.duration_ms / self.calls if self.calls else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        return {
-            "calls": self.calls,
-            "success_rate": round(self.success_rate, 4),
-            "mean_duration_ms": round(self.mean_ms, 1),
-            "tokens": self.tokens,
-            "retries": self.retries,
-            "errors": dict(self.errors),
-            "output_levels": dict(self.output_levels),
-        }
+        rates = {"success_rate": round(self.success_rate, 4), "mean_duration_ms": round(self.mean_ms, 1)}
+        rest = ("tokens", "retries", "errors", "output_levels")
+        return {"calls": self.calls, **rates} | {name: getattr(self, name) for name in rest}
 
 
 class UsageCollector:
