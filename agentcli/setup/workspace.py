@@ -100,9 +100,9 @@ def _added_folders(config: Config) -> list[Path]:
 def finish_interrupted_dry_runs(state: Path, on_notice: Callable[[str], None]) -> None:
     """Finish applying the changes that a killed session had begun to apply, and remove what else it left behind."""
     if (mount_points := state / "mount_points").is_dir() and any(mount_points.iterdir()):
-        from agentcli.infra.sandbox.mounts.mount_points import remove_left_behind
+        from agentcli.infra.sandbox.protection.left_behind import clean_up_left_behind
 
-        remove_left_behind(mount_points)
+        clean_up_left_behind(mount_points)
     tries = state / "tries"
     if not any(any(tries.glob(f"*/{name}")) for name in ("plan", "mount_points")):
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 # read-only: nothing is written; workspace-write: the workspace and temporary files; the last confines nothing.
 Profile = Literal["read-only", "workspace-write", "danger-full-access"]
@@ -32,12 +32,29 @@ class Command(Struct, frozen=True):
     opens_hosts: bool = False
 
 
+class Reverts(Struct):
+    """What a command changed of auto-executed files, where the sandbox cannot keep it from that.
+
+    `put_back` is as it was again, `left_changed` could not be (each with the reason). In the folders `unguarded` there
+    is more than could be: they are named once a session.
+    """
+
+    put_back: list[str] = []
+    left_changed: list[str] = []
+    unguarded: list[str] = []
+
+    def add(self, other: Reverts) -> None:
+        self.put_back += other.put_back
+        self.left_changed += other.left_changed
+        self.unguarded += other.unguarded
+
+
 class BackgroundJob(Struct, frozen=True):
     """A command left running; its output grows in `output_file`. `is_running` is as it was when this was asked.
 
     `exit_code` is None while it runs, negative after a signal, and None for processes that a command left behind.
     `timed_out`: its time limit ended it. `stall` says why it does not get on, where known. `new_bytes` of its output
-    were not read yet. `put_back`, `left_changed` and `unguarded` as of a `CommandResult`.
+    were not read yet. `reverts` is complete once it has ended.
     """
 
     id: str
@@ -49,9 +66,7 @@ class BackgroundJob(Struct, frozen=True):
     stall: str = ""
     timed_out: bool = False
     new_bytes: int = 0
-    put_back: tuple[str, ...] = ()
-    left_changed: tuple[str, ...] = ()
-    unguarded: tuple[str, ...] = ()
+    reverts: Reverts = field(default_factory=Reverts)
 
 
 class CommandResult(Struct, frozen=True):
@@ -61,9 +76,7 @@ class CommandResult(Struct, frozen=True):
     how many characters are missing, and `output_file` then holds all of it. `stall` says what it waited for, where
     known. A `job` beside an exit code is what the command left running when it ended. `made` are names that were not
     there before and that other programs obey by themselves, such as an editor's tasks. `ended` names the
-    processes that it left running, which the sandbox ended with it. `put_back` names what other programs obey and
-    the command had changed; it is as it was again. `left_changed` is what could not be put back, with the reason,
-    and `unguarded` the folders in which there is more than could be: they are named once.
+    processes that it left running, which the sandbox ended with it.
     """
 
     output: str
@@ -76,6 +89,4 @@ class CommandResult(Struct, frozen=True):
     stall: str = ""
     made: tuple[Path, ...] = ()
     ended: tuple[str, ...] = ()
-    put_back: tuple[str, ...] = ()
-    left_changed: tuple[str, ...] = ()
-    unguarded: tuple[str, ...] = ()
+    reverts: Reverts = field(default_factory=Reverts)

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from agentcli.infra.sandbox.git.config import SYSTEM_GIT
 from agentcli.infra.sandbox.scan import Scan
-from agentcli.tools.command import Profile
+from agentcli.tools.command import Profile, Reverts
 
 
 class Bounds(Struct, frozen=True):
@@ -65,22 +65,6 @@ _MAX_PROBE_S = 20.0
 MOST_PLANS = 10
 
 
-class Told(Struct):
-    """Protected files that commands changed nevertheless.
-
-    Those that were restored, with where the changed version is now; and those that were not, with the reason.
-    """
-
-    put_back: list[str] = []
-    left_changed: list[str] = []
-    unguarded: list[str] = []
-    """Folders, once a session, in which there is more than is put back."""
-
-    def add(self, other: Told) -> None:
-        self.put_back += other.put_back
-        self.left_changed += other.left_changed
-
-
 class Mount(NamedTuple):
     """One mount of a command's: at `path` it sees what is at `source`, or an empty folder of this mode in memory.
 
@@ -103,8 +87,8 @@ class Launch(NamedTuple):
     `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
     that cannot be told. `bounded_by` is a module of the sandbox whose `bound_and_become` makes of a process the
     command, by the plan in the last of `pass_fds`; the first `launcher` arguments do so where nobody calls it.
-    `told` is filled when the context is left. `journal` is a descriptor of what the keeper needs to do that if agentcli
-    is killed before (guard_journal.py).
+    `reverts` is filled when the context is left. `note` is a descriptor of the session's note, by which the keeper
+    cleans up if agentcli is killed before (left_behind.py).
     """
 
     argv: list[str]
@@ -113,8 +97,8 @@ class Launch(NamedTuple):
     refusal: str = ""
     bounded_by: str = ""
     launcher: int = 0
-    told: Told = Told()
-    journal: int | None = None
+    reverts: Reverts = Reverts()
+    note: int | None = None
     mounts: tuple[Mount, ...] = ()
 
 

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
@@ -18,25 +18,25 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Told, Unconfined
+from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch, Unconfined
 from agentcli.infra.sandbox.files.paths import WorkspacePaths
 from agentcli.infra.sandbox.git.config import find_git
 from agentcli.infra.sandbox.mounts.mount_points import SessionNote
 from agentcli.infra.sandbox.mounts.protect_plan import Protection
 from agentcli.infra.sandbox.network.host_grants import read_grant
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
+from agentcli.infra.sandbox.protection.left_behind import clean_up_left_behind
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.protected import auto_executed, is_read_only_name
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
 from agentcli.settings.files import make_private_folder
-from agentcli.tools.command import Profile
+from agentcli.tools.command import Profile, Reverts
 from agentcli.tools.sandbox import Access
 from agentcli.tools.trial import TryLimits
 
 if TYPE_CHECKING:
-    from agentcli.infra.sandbox.protection.guard import Guard
-    from agentcli.infra.sandbox.protection.guard_journal import LeftBehind
+    from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
 MOST_OBEYED = 50  # names below the roots' own level that are kept from being written: each costs a mount
 
@@ -103,10 +103,12 @@ class SessionConfinement:
         self._hosts: list[str] = list(limits.hosts)
         self._proxy: NetworkProxy | None = None
         self._proxy_folder: tempfile.TemporaryDirectory[str] | None = None
-        self._journals = limits.aside / "unfinished" if limits.aside is not None else None
-        self._left_behind: LeftBehind | None = None
-        self._putting_back = Lock()
+        self._revert_notes = limits.aside / "unfinished" if limits.aside is not None else None
         self._note: SessionNote | None = None
+        self._snapshot: ProtectedSnapshot | None = None
+        self._left_behind: Reverts | None = None
+        self._unreported = Reverts()
+        self._cleaning = Lock()
 
     @cached_property
     def confinement(self) -> Confinement:
@@ -226,62 +228,60 @@ class SessionConfinement:
         self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
     ) -> Iterator[Launch]:
         """Raises `OSError`."""
-        if profile == "danger-full-access":
-            with self._guard.accepting(partial(self._protection, self.bounds(), cwd), self.roots):
-                yield Launch(list(argv), tuple(pass_fds), told=self._with_left_behind(Told()))
+        if (profile or self.profile) == "danger-full-access":
+            plan = partial(self._protection, cwd=cwd)
+            with self._snapshot.accepting(plan) if self._snapshot is not None else nullcontext():
+                yield Launch(list(argv), tuple(pass_fds), reverts=self._with_left_behind(Reverts()))
             return
         if self._cache is not None:
             make_private_folder(self._cache)
-        again = self._guard.try_again() if "_guard" in vars(self) else Told()
-        with self._noted(self.bounds(profile)) as (bounds, journal):
+        earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()
+        with self._noted(profile or self.profile) as note:
+            bounds = replace(self.bounds(profile), note=note.path if note is not None else None)
             confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
-            with confined as launch, self._guarded(bounds, cwd) as told:
-                told.put_back += again.put_back  # what still could not be is told when the command has ended
-                if journal is None and "_guard" in vars(self):
-                    journal = self._guard.journal
-                yield launch._replace(told=self._with_left_behind(told), journal=journal)
+            with confined as launch, self._guarded(bounds, cwd, note) as reverts:
+                reverts.put_back += earlier.put_back  # what still could not be is reported when the command has ended
+                descriptor = note.descriptor if note is not None else None
+                yield launch._replace(reverts=self._with_left_behind(reverts), note=descriptor)
 
     @contextmanager
-    def _noted(self, bounds: Bounds) -> Iterator[tuple[Bounds, int | None]]:
-        """Bounds that say where mount points are noted, where there are any, and the descriptor of that file."""
-        notes = self.limits.mount_notes
-        if notes is None or not self.confinement.keeps_names or bounds.profile != "workspace-write":
-            yield bounds, None
+    def _noted(self, profile: Profile) -> Iterator[SessionNote | None]:
+        """The note of the session, by which the keeper or the next start cleans up after a kill."""
+        notes = self.limits.mount_notes if self.confinement.keeps_names else self._revert_notes
+        if notes is None or profile != "workspace-write":
+            yield None
             return
         try:
-            with self._putting_back:
+            with self._cleaning:
                 self._note = self._note or SessionNote(notes)
-        except OSError as error:  # a full disk: a kill may leave empty folders, which is no reason to run nothing
-            log.warning("mount points are not noted: %s", error)
-            yield bounds, None
+        except OSError as error:  # a full disk: what a kill may leave is no reason to run nothing
+            log.warning("nothing is noted for after a kill: %s", error)
+            yield None
             return
-        with self._note.during() as path:
-            yield replace(bounds, note=path), self._note.descriptor
+        with self._note.during():
+            yield self._note
 
     @contextmanager
-    def _guarded(self, bounds: Bounds, cwd: Path) -> Iterator[Told]:
+    def _guarded(self, bounds: Bounds, cwd: Path, note: SessionNote | None) -> Iterator[Reverts]:
         if self.confinement.keeps_names or bounds.profile != "workspace-write":
-            yield Told()
+            yield Reverts()
             return
-        protection = self._protection(bounds, cwd)
-        with self._guard.during(protection, roots=bounds.roots, granted=bounds.writable) as told:
-            yield told
+        if self._snapshot is None:
+            from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
-    def _protection(self, bounds: Bounds, cwd: Path) -> Protection:
-        """Plan what to restore where nothing protects it. Without mounts every repository can be committed to."""
-        return plan_protection(bounds, str(cwd), max_to_commit_to=MAX_REPOSITORIES)
+            self._snapshot = ProtectedSnapshot(self.limits.aside or tempfile.gettempdir(), note)
+        plan = self._protection(bounds, cwd)
+        with self._snapshot.during(plan, roots=bounds.roots, granted=bounds.writable) as reverts:
+            yield reverts
+
+    def _protection(self, bounds: Bounds | None = None, cwd: Path | None = None) -> Protection:
+        """Plan what to revert where nothing protects it. Without mounts every repository can be committed to."""
+        return plan_protection(bounds or self.bounds(), str(cwd or self.roots[0]), max_to_commit_to=MAX_REPOSITORIES)
 
     def accept(self, path: Path, content: bytes) -> None:
         """Keep what was written to a file: the person agreed."""
-        if "_guard" in vars(self):  # else no command ran that it would guard
-            self._guard.accept(path, content)
-
-    @cached_property
-    def _guard(self) -> Guard:
-        aside, journals = self.limits.aside or Path(tempfile.gettempdir()), self._journals
-        from agentcli.infra.sandbox.protection.guard import Guard
-
-        return Guard(aside, journals)
+        if self._snapshot is not None:  # else no command ran that it would be reverted with
+            self._snapshot.accept(str(path), content)
 
     def grant_host(self, host: str) -> None:
         """Raises `ToolError` for what is no host."""
@@ -300,24 +300,26 @@ class SessionConfinement:
                 self._proxy.revoke(host)
 
     async def make_ready(self) -> None:
-        """Prepare for a command: restore what killed sessions left changed, and open the way to granted hosts."""
-        if self._left_behind is None and self._journals is not None and self._journals.exists():
-            await asyncio.to_thread(self._put_back_left_behind)
+        """Prepare for a command: revert what killed sessions left changed, and open the way to granted hosts."""
+        if self._left_behind is None:
+            await asyncio.to_thread(self._clean_up)
         await self._open_network()
 
-    def _put_back_left_behind(self) -> LeftBehind | None:
-        """Restore once what killed sessions left changed; None where none left anything."""
-        with self._putting_back:
-            if self._left_behind is None and self._journals is not None and self._journals.exists():
-                from agentcli.infra.sandbox.protection.guard_journal import LeftBehind
-
-                self._left_behind = LeftBehind(self._journals)
+    def _clean_up(self) -> Reverts:
+        """Revert once what killed sessions left changed."""
+        with self._cleaning:
+            if self._left_behind is None:
+                notes = self._revert_notes
+                self._left_behind = left = clean_up_left_behind(notes) if notes is not None else Reverts()
+                done = [f"{each}, changed by a command of a session that was killed" for each in left.put_back]
+                self._unreported = Reverts(done, [*left.left_changed])
             return self._left_behind
 
-    def _with_left_behind(self, told: Told) -> Told:
-        if self._left_behind is not None:
-            self._left_behind.tell_once(told)
-        return told
+    def _with_left_behind(self, reverts: Reverts) -> Reverts:
+        """Report it to the model with the first command."""
+        reverts.add(self._unreported)
+        self._unreported = Reverts()
+        return reverts
 
     async def _open_network(self) -> None:
         """Start what leads to the granted hosts, where there are some and commands have no network of their own."""
@@ -333,14 +335,27 @@ class SessionConfinement:
 
         Empty if all is well, or nothing is to be confined.
         """
-        left = self._put_back_left_behind()
-        return " ".join(filter(None, (self._weakness(), self._unguarded(), left.as_warning() if left else "")))
+        left = self._clean_up()
+        done, failed = "; ".join(left.put_back), "; ".join(left.left_changed)
+        return " ".join(
+            filter(
+                None,
+                (
+                    self._weakness(),
+                    self._unguarded(),
+                    done and f"Put back what a command changed whose session was killed: {done}.",
+                    failed and f"Changed by a command of another session, and could not be put back: {failed}.",
+                ),
+            )
+        )
 
     def _unguarded(self) -> str:
         if self.limits.profile != "workspace-write" or self.confinement.keeps_names:
             return ""
-        found = self._guard.unguarded(self._protection(self.bounds(), self.roots[0]))
-        named = ", ".join(map(str, found))
+        from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
+
+        found = ProtectedSnapshot("/").left_out(self._protection())
+        named = ", ".join(found)
         return f"More is in {named} than can be put back: what commands change there may stay." if found else ""
 
     def _weakness(self) -> str:
@@ -378,10 +393,9 @@ class SessionConfinement:
         return (*lines, *confinement.limits(bounds))
 
     async def aclose(self) -> None:
-        if "_guard" in vars(self):
-            self._guard.close()
+        is_done = self._snapshot is None or self._snapshot.close()
         if self._note is not None:
-            self._note.close()
+            self._note.close(is_done=is_done)
             self._note = None
         if self._proxy is not None:
             await self._proxy.aclose()

@@ -124,13 +124,13 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         names = ", ".join(workspace.shown(path) for path in result.made)
         obeyed = "which other programs obey by themselves"
         notes.append(f"[it made or changed {names}, {obeyed}: the user should look at it first]")
-    if result.put_back:
-        notes.append(_put_back_note(result.put_back))
-    if result.left_changed:
-        changed = _named(result.left_changed)
+    if result.reverts.put_back:
+        notes.append(_put_back_note(result.reverts.put_back))
+    if result.reverts.left_changed:
+        changed = _named(result.reverts.left_changed)
         notes.append(f"[files that other programs run or obey are changed and could not be put back: {changed}]")
-    if result.unguarded:
-        notes.append(f"[more is in {_named(result.unguarded)} than this sandbox can put back: tell the user]")
+    if result.reverts.unguarded:
+        notes.append(f"[more is in {_named(result.reverts.unguarded)} than this sandbox can put back: tell the user]")
     if result.ended:
         names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in Counter(result.ended).items())
         notes.append(
@@ -154,8 +154,12 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
     }
     failed = result.timed_out or bool(result.exit_code)
     summary = "timed out" if result.timed_out else (f"exit {result.exit_code}" if result.exit_code else _size(result))
-    summary += f"; {len(result.put_back)} protected files put back" if result.put_back else ""
-    summary += f"; {len(result.left_changed)} protected files could not be put back" if result.left_changed else ""
+    summary += f"; {len(result.reverts.put_back)} protected files put back" if result.reverts.put_back else ""
+    summary += (
+        f"; {len(result.reverts.left_changed)} protected files could not be put back"
+        if result.reverts.left_changed
+        else ""
+    )
     return ToolOutput(text, structured, summary, is_error=failed, error_kind="timeout" if result.timed_out else None)
 
 

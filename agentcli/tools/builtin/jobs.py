@@ -59,9 +59,9 @@ def _row(job: BackgroundJob) -> str:
 
 
 def _state(job: BackgroundJob) -> str:
-    put_back = f"put back {', '.join(job.put_back)}" if job.put_back else ""
-    left = f"could not put back {', '.join(job.left_changed)}" if job.left_changed else ""
-    more = f"more is in {', '.join(job.unguarded)} than can be put back" if job.unguarded else ""
+    put_back = f"put back {', '.join(job.reverts.put_back)}" if job.reverts.put_back else ""
+    left = f"could not put back {', '.join(job.reverts.left_changed)}" if job.reverts.left_changed else ""
+    more = f"more is in {', '.join(job.reverts.unguarded)} than can be put back" if job.reverts.unguarded else ""
     return ", ".join(filter(None, (_phase(job), job.stall, put_back, left, more)))
 
 

@@ -19,7 +19,7 @@ _MAX_WORKTREES = 30
 _MAX_MODULE_DEPTH = 6
 
 # Git refuses a folder where it includes a file. To be known as ours it has to say something that means nothing.
-_NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
+NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
 
 
 class RepositoryPlanner:
@@ -161,9 +161,9 @@ class RepositoryPlanner:
         for path, is_file in ways.items():
             self._add_path(path, [base for base in (worktree, folder) if base and is_inside(path, base)], plan)
             is_missing = path in plan.missing_folders and kind_of(path.rpartition("/")[0]) == "folder"
-            if is_file and (is_missing or (path in plan.read_only and _holds(path, _NO_CONFIGURATION))):
+            if is_file and (is_missing or (path in plan.read_only and _holds(path, NO_CONFIGURATION))):
                 (plan.missing_folders if is_missing else plan.read_only).remove(path)
-                plan.missing_files[path] = _NO_CONFIGURATION
+                plan.missing_files[path] = NO_CONFIGURATION
 
     def _add_path(self, path: str, around: list[str], plan: Protection) -> None:
         """Add it below the nearest folder that it is in, so that few folders on the way need a mount."""

@@ -36,8 +36,8 @@ MOUNT_POINT_MODE = 0o1755
 # elsewhere for its hooks and configuration, an empty file would stop it, and nothing but a file can be mounted on.
 COMMON_FOLDER_IS_HERE = b".\n"
 NOTE = "mount_points"
+PROTECTED = "protected.json"  # beside the note: what to revert after a kill
 _PATIENCE_S = 0.5
-_KEEPER_PATIENCE_S = 15.0  # a keeper takes no longer to end what is left
 _LOOK_EVERY_S = 0.02
 _NOTHING_CAN_BE_MADE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
 
@@ -148,22 +148,13 @@ class SessionNote:
                 if not self._users:
                     os.ftruncate(self.descriptor, 0)
 
-    def close(self) -> None:
+    def close(self, *, is_done: bool = True) -> None:
+        """Remove it, or leave to the next start what is still to be done by it."""
         os.ftruncate(self.descriptor, 0)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        if is_done:
+            shutil.rmtree(self._folder, ignore_errors=True)
         os.close(self.descriptor)
         os.close(self._alive)
-
-
-def remove_left_behind(around: Path) -> None:
-    """Remove the mount points of killed sessions; waits for a keeper that is about to end their commands."""
-    for folder in sorted(around.iterdir()) if around.is_dir() else ():
-        with contextlib.suppress(OSError), locked(folder):
-            if not any(folder.iterdir()):  # another session is about to begin it
-                continue
-            with locked(folder / NOTE, _KEEPER_PATIENCE_S):
-                remove_left(folder / NOTE)
-                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

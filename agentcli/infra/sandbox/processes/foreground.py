@@ -164,7 +164,7 @@ class Foreground:
         report = _read_report(self._report)
         os.close(self._pipe)
         os.close(self._report)
-        refusal, told = self._process.launch.refusal, self._process.launch.told
+        refusal = self._process.launch.refusal
         self.was_refused = not report.has_begun and not timed_out and refusal != "" and text.startswith(refusal)
         return CommandResult(
             text,
@@ -176,9 +176,7 @@ class Foreground:
             stall=SWARMED if self._process.was_swarm else stall,
             # Without a sandbox they have ended by themselves, or it would be a job; when its time is up all is ended.
             ended=report.left if refusal and not timed_out else (),
-            put_back=tuple(told.put_back),
-            left_changed=tuple(told.left_changed),
-            unguarded=tuple(told.unguarded),
+            reverts=self._process.launch.reverts,
         )
 
     async def _go_on(self, *, is_new: bool = False) -> CommandResult:

@@ -45,7 +45,7 @@ class _Job:
         return self.output_file.stem
 
     def as_told(self) -> BackgroundJob:
-        process, is_over, told = self.process, self.process.is_over(), self.process.launch.told
+        process, is_over = self.process, self.process.is_over()
         return BackgroundJob(
             self.id,
             process.pid,
@@ -56,9 +56,7 @@ class _Job:
             stall=self._why(is_over=is_over),
             timed_out=process.was_late,
             new_bytes=max(0, self._size() - self.told),
-            put_back=tuple(told.put_back),
-            left_changed=tuple(told.left_changed),
-            unguarded=tuple(told.unguarded),
+            reverts=process.launch.reverts,
         )
 
     def _why(self, *, is_over: bool) -> str:

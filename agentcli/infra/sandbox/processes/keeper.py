@@ -7,7 +7,7 @@ For every command it forks a *supervisor*, which makes itself the reaper of what
 children knows that nothing is left. A supervisor ends its tree when asked to, when the time limit is over, when the
 tree swarms (a fork bomb), and when the other end of its socket closes, as it does however agentcli ends.
 
-Once its last supervisor is gone after agentcli was killed, it puts back what commands changed against the rules.
+Once its last supervisor is gone after agentcli was killed, it reverts what commands changed of protected files.
 
 One socket per command. To the supervisor go the request (a length and a tuple, with descriptors), then single bytes:
 `T` ends the tree, `F` hands over a pipe, the file that is to take what comes from it, and what else is to stay open.
@@ -44,8 +44,8 @@ _IS_LINUX = sys.platform == "linux"
 _IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
 _RESET = tuple(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
-_PUT_BACK = (
-    "import sys; sys.path.append(sys.argv[2]); from agentcli.infra.sandbox.protection.guard_journal import main; main()"
+_CLEAN_UP = (
+    "import sys; sys.path.append(sys.argv[2]); from agentcli.infra.sandbox.protection.left_behind import main; main()"
 )
 
 
@@ -54,7 +54,7 @@ def main(requests: socket.socket) -> None:
     _settle()
     wakeup = _wakeup_on_children()
     supervisors: set[int] = set()
-    journal: list[int] = []
+    notes: list[int] = []
     has_children = False
     ends_at: float | None = None
     listening = select.poll()
@@ -62,7 +62,7 @@ def main(requests: socket.socket) -> None:
     listening.register(wakeup, select.POLLIN)
     while ends_at is None or (has_children and time.monotonic() < ends_at):
         ready = {descriptor for descriptor, _ in listening.poll(100 if ends_at else None)}
-        if requests.fileno() in ready and not _fork_supervisor(requests, supervisors, journal):
+        if requests.fileno() in ready and not _fork_supervisor(requests, supervisors, notes):
             listening.unregister(requests)
             ends_at = time.monotonic() + GRACE_ALONE_S + PATIENCE_S
         if wakeup in ready:
@@ -71,8 +71,8 @@ def main(requests: socket.socket) -> None:
         supervisors.difference_update(ended)
         if any(ended.values()) or ends_at:  # the tree of a supervisor that somebody killed is ours now
             kill_below(os.getpid(), spare=supervisors)
-    for descriptor in journal:
-        _put_back(descriptor)
+    for descriptor in notes:
+        _clean_up(descriptor)
 
 
 def _settle() -> None:
@@ -103,24 +103,24 @@ def _wakeup_on_children() -> int:
     return read
 
 
-def _put_back(journal: int) -> None:
-    """Become what puts back by a journal (guard_journal.py), if agentcli was killed while it had something to."""
-    if not any(os.pread(journal, 16, 0)):
+def _clean_up(note: int) -> None:
+    """Become what cleans up by a session's note (left_behind.py), if agentcli was killed before it removed that."""
+    if not os.fstat(note).st_nlink:
         return
-    os.set_inheritable(journal, True)
+    os.set_inheritable(note, True)
     root = __file__.rpartition("/agentcli/")[0]
-    os.execv(sys.executable, [sys.executable, "-I", "-c", _PUT_BACK, str(journal), root])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-I", "-c", _CLEAN_UP, str(note), root])  # noqa: S606
 
 
-def _fork_supervisor(requests: socket.socket, supervisors: set[int], journal: list[int]) -> bool:
-    """False when there is nobody who could ask any more. With the socket may come the journal of this session."""
+def _fork_supervisor(requests: socket.socket, supervisors: set[int], notes: list[int]) -> bool:
+    """False when there is nobody who could ask any more. With the socket may come the note of this session."""
     _, descriptors = _receive(requests, 1, 2)
     if not descriptors:
         return False
     if descriptors[1:]:
-        for old in journal:
+        for old in notes:
             os.close(old)
-        journal[:] = descriptors[1:]
+        notes[:] = descriptors[1:]
     try:
         pid = os.fork()
     except OSError:  # the machine is full: who asked hears no answer, and others go on

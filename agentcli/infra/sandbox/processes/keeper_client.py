@@ -71,7 +71,7 @@ class Keeper:
         request = marshal.dumps(asked)
         ours, theirs = socket.socketpair()
         try:
-            self._ask(theirs, launch.journal)
+            self._ask(theirs, launch.note)
             ours.setblocking(False)
             socket.send_fds(ours, [len(request).to_bytes(8, "big")], [output, *launch.pass_fds])
             await asyncio.get_running_loop().sock_sendall(ours, request)
@@ -88,8 +88,8 @@ class Keeper:
             theirs.close()
         return process
 
-    def _ask(self, channel: socket.socket, journal: int | None) -> None:
-        descriptors = [channel.fileno()] if journal is None else [channel.fileno(), journal]
+    def _ask(self, channel: socket.socket, note: int | None) -> None:
+        descriptors = [channel.fileno()] if note is None else [channel.fileno(), note]
         if self._requests is not None:
             with contextlib.suppress(OSError):  # it was killed: another one then
                 socket.send_fds(self._requests, [b"n"], descriptors)
