@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 
-from agentcli.infra.sandbox.trial.tree_copy import remove_tree
+from agentcli.infra.changes.writing import remove_tree
 
 _PREFIX, _UNLOCKED = "agentcli-eval-", "new-"
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -106,7 +106,7 @@ def finish_interrupted_dry_runs(state: Path, on_notice: Callable[[str], None]) -
     tries = state / "tries"
     if not any(any(tries.glob(f"*/{name}")) for name in ("plan", "mount_points")):
         return
-    from agentcli.infra.sandbox.trial.keep_plan import finish_interrupted
+    from agentcli.infra.changes.journal import finish_interrupted
 
     if notice := finish_interrupted(tries):
         on_notice(notice)
@@ -228,7 +228,7 @@ def make_checkpoints(
         settings, state = config.settings.checkpoints, config.paths.state
         scratch, folder, private = state / "tries", state / "checkpoints", None
         if not is_lasting:
-            from agentcli.infra.sandbox.trial.try_folders import PrivateFolder
+            from agentcli.infra.changes.journal import PrivateFolder
 
             private = PrivateFolder(scratch)
             folder = private.path / "checkpoints"

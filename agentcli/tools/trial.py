@@ -85,11 +85,16 @@ class Trial(Protocol):
         ...
 
     async def keep(
-        self, names: Collection[str] | None = None, *, parts: Mapping[str, Collection[int]] | None = None
+        self,
+        names: Collection[str] | None = None,
+        *,
+        parts: Mapping[str, Collection[int]] | None = None,
+        note: Path | None = None,
     ) -> Kept:
         """Bring changes into the real folders: those named, or all. Raises `ToolError`.
 
-        Of a change that `parts` names only these hunks are kept, by number.
+        Of a change that `parts` names only these hunks are kept, by number. `note` is a file in which the next start
+        says what it has finished after a kill.
         """
         ...
 

@@ -19,26 +19,27 @@ _LOOK_EVERY_S = 0.5
 
 
 @asynccontextmanager
-async def recorded(call: Call, paths: Sequence[Path] | None) -> AsyncIterator[None]:
+async def recorded(call: Call, paths: Sequence[Path] | None) -> AsyncIterator[Path | None]:
     """Record what is done to these files, or with None to any, while the body runs and its jobs do.
 
-    A call whose changes cannot be recorded runs all the same: that it cannot be taken back is told.
+    Gives the file that notes so until it is in the log; None where nothing is recorded. A call whose changes cannot be
+    recorded runs all the same: that it cannot be taken back is told.
     """
     call = call.turn.session.made_by or call
     session = call.turn.session
     checkpoints = session.services.checkpoints
     if checkpoints is None or (paths is not None and not paths):
-        yield
+        yield None
         return
     try:
         mark = await checkpoints.begin(call.use.id, paths)
     except ToolError as error:
         call.turn.emit(Notice(f"{error} This call cannot be taken back with /undo."))
-        yield
+        yield None
         return
     before = _running_jobs(session)
     try:
-        yield
+        yield mark.note
     finally:
         if paths is None and (jobs := _running_jobs(session) - before):
             _keep(session, _end_after_jobs(call, checkpoints, mark, jobs))

@@ -104,8 +104,8 @@ async def try_first(
             await call.turn.settle()
             call.report.is_trial = False
             paths = [path for name in chosen.names for path in trial.paths_of(name)]
-            async with hold(chosen.names), recorded(call, paths):
-                kept = await trial.keep(chosen.names, parts=chosen.parts)
+            async with hold(chosen.names), recorded(call, paths) as note:
+                kept = await trial.keep(chosen.names, parts=chosen.parts, note=note)
             call.turn.store(CallKept(call.use.id, kept.names))
             await call.turn.settle()  # before nobody else knows it any more
     finally:

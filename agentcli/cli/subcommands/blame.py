@@ -14,7 +14,7 @@ from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError
-from agentcli.infra.checkpoints.objects import Objects
+from agentcli.infra.changes.objects import Objects
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder

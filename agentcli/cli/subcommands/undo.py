@@ -20,8 +20,8 @@ from agentcli.cli.output import tell, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.conversation.entries import Body, Entry
 from agentcli.errors import UsageError
+from agentcli.infra.changes.journal import finish_interrupted
 from agentcli.infra.locks import FileLocks
-from agentcli.infra.sandbox.trial.keep_plan import finish_interrupted
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder

@@ -19,10 +19,10 @@ from typing import NamedTuple
 import msgspec
 
 from agentcli.conversation.file_changes import FileKind, FileState, real_path, stored_path
+from agentcli.infra.changes.objects import Objects
+from agentcli.infra.changes.state import kind_of, state_of
 from agentcli.infra.checkpoints.limits import Limits, TooManyFiles
 from agentcli.infra.checkpoints.listing import Listed, listed_files, sizes_below
-from agentcli.infra.checkpoints.objects import Objects
-from agentcli.infra.checkpoints.states import kind_of, state_of
 from agentcli.infra.sandbox.mounts.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
 from agentcli.infra.sandbox.trial.caches import is_cache
 from agentcli.settings.files import make_private_folder

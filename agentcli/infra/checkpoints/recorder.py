@@ -22,12 +22,12 @@ import msgspec
 
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FileState, real_path, stored_path
 from agentcli.errors import ToolError
+from agentcli.infra.changes.journal import CallNote, PrivateFolder
+from agentcli.infra.changes.objects import Objects
+from agentcli.infra.changes.reverse import Restoration, plan_restoration
+from agentcli.infra.changes.state import state_at
 from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex
 from agentcli.infra.checkpoints.limits import Limits, TooManyFiles
-from agentcli.infra.checkpoints.objects import Objects
-from agentcli.infra.checkpoints.restoring import Restoration, plan_restoration
-from agentcli.infra.checkpoints.states import state_at
-from agentcli.infra.sandbox.trial.try_folders import PrivateFolder
 from agentcli.settings.files import make_private_folder
 
 _BEAT_S = 0.5
@@ -35,14 +35,6 @@ _AFTERLIFE_NS = 1_500_000_000  # within which the processes of one that was kill
 _MOST_NAMED = 100  # paths that are left out
 
 T = TypeVar("T")
-
-
-class _Note(msgspec.Struct, frozen=True):
-    """A call that is under way, as it is noted on disk: the states before it, or the indexes of the folders."""
-
-    call_id: str
-    before: dict[str, FileState | None] | None = None
-    indexes: dict[str, str] = {}
 
 
 @dataclass
@@ -169,7 +161,7 @@ class Recorder:
         if paths is not None:
             mark = _Mark(call_id, tuple(_with_missing_folders(map(str, paths))), note)
             mark.before = {path: self._state(path) for path in mark.paths or ()}
-            self._write_note(note, _Note(call_id, {stored_path(path): state for path, state in mark.before.items()}))
+            CallNote(call_id, {stored_path(path): state for path, state in mark.before.items()}).write(note)
             return mark
         mark = _Mark(call_id, None, note)
         try:
@@ -178,7 +170,7 @@ class Recorder:
             mark.problem = str(error)
             return mark
         mark.left_out = self._left_out()
-        self._write_note(note, _Note(call_id, None, self._linked_indexes(note)))
+        CallNote(call_id, None, self._linked_indexes(note)).write(note)
         self._open.append(mark)
         return mark
 
@@ -211,7 +203,7 @@ class Recorder:
         told = [one for mark in self._open if (one := self._told(mark)) is not None]
         for mark in self._open:  # from here on it is accounted for anew; the earlier note counts until that is stored
             note = self._new_note()
-            self._write_note(note, _Note(mark.call_id, None, self._linked_indexes(note)))
+            CallNote(mark.call_id, None, self._linked_indexes(note)).write(note)
             mark.earlier_notes.append(mark.note)
             mark.note = note
         return told
@@ -279,20 +271,20 @@ class Recorder:
                 differences = {path: (before, self._state(path)) for path, before in states.items()}
             else:
                 differences = self._interrupted_in_folders(note)
-            changes = _as_changes(_until(alive_ns[note.call_id] + _AFTERLIFE_NS, differences))
+            changes = _as_changes(_until(alive_ns[note.call_id] + _AFTERLIFE_NS, differences, note.finished))
             found += [FilesChanged(note.call_id, changes, is_exact=is_exact)] if changes else []
         return found
 
-    def _notes_of_killed(self) -> list[tuple[_Note, int]]:
+    def _notes_of_killed(self) -> list[tuple[CallNote, int]]:
         """The oldest first, each with the time of its last sign of life."""
         notes = []
         for file in sorted(self._notes.glob("*.json"), key=_number):
             # One that cannot be read was being written: the call had not begun.
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                notes.append((msgspec.json.decode(file.read_bytes(), type=_Note), file.stat().st_mtime_ns))
+                notes.append((CallNote.read(file), file.stat().st_mtime_ns))
         return notes
 
-    def _interrupted_in_folders(self, note: _Note) -> dict[str, Difference]:
+    def _interrupted_in_folders(self, note: CallNote) -> dict[str, Difference]:
         found: dict[str, Difference] = {}
         for root, name in note.indexes.items():
             index = self._index(real_path(root), self._notes / name)
@@ -318,10 +310,6 @@ class Recorder:
     def _new_note(self) -> Path:
         return self._notes / f"{os.getpid()}-{next(self._numbers)}.json"
 
-    def _write_note(self, file: Path, note: _Note) -> None:
-        make_private_folder(file.parent)
-        file.write_bytes(msgspec.json.encode(note))
-
     def _forget(self, *notes: Path) -> None:
         for note in notes:
             for file in (note, *self._notes.glob(f"{note.stem}-*.index")):
@@ -337,12 +325,16 @@ def _number(note: Path) -> tuple[int, ...]:
     return tuple(map(int, note.stem.split("-")))
 
 
-def _until(time_ns: int, found: dict[str, Difference]) -> dict[str, Difference]:
-    """The differences without what came later; what a file held before somebody else changed it nobody knows."""
+def _until(time_ns: int, found: dict[str, Difference], finished: Mapping[str, int]) -> dict[str, Difference]:
+    """The differences without what came later; what a file held before somebody else changed it nobody knows.
+
+    `finished` are later times of some paths.
+    """
     known: dict[str, Difference] = {}
     for path, (before, now) in found.items():
+        until_ns = finished.get(stored_path(path), time_ns)
         try:
-            is_later = now is not None and now.kind != "folder" and os.lstat(path).st_ctime_ns > time_ns
+            is_later = now is not None and now.kind != "folder" and os.lstat(path).st_ctime_ns > until_ns
         except OSError:
             is_later = False
         if not is_later:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec.structs import replace
 
+from agentcli.infra.changes import writing
 from agentcli.infra.sandbox.confinement import Confinement, Unconfined
 from agentcli.infra.sandbox.environment import command_environment
-from agentcli.infra.sandbox.files import disk
 from agentcli.infra.sandbox.files.git_state import git_state
 from agentcli.infra.sandbox.files.paths import WorkspacePaths
 from agentcli.infra.sandbox.files.secret_files import SecretFiles
@@ -29,7 +29,7 @@ from agentcli.tools.sandbox import Access, FileStatus, FoundRows, Listing, Looke
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.files.secret_values import SecretValues
     from agentcli.infra.sandbox.processes.shell import Shell
-    from agentcli.infra.sandbox.trial.try_run import TryRuns
+    from agentcli.infra.sandbox.trial.dry_run import DryRuns
     from agentcli.tools.trial import Trial
 
 
@@ -64,7 +64,7 @@ class LocalSandbox(SessionConfinement):
         self._secret_files: list[Path] = []
         self._looked_at = float("-inf")
         self._started_shell: Shell | None = None
-        self._try_runs: TryRuns | None = None
+        self._try_runs: DryRuns | None = None
         self._beginning = Lock()
 
     def validate_path(self, path: Path, access: Access) -> Path:
@@ -74,13 +74,13 @@ class LocalSandbox(SessionConfinement):
         return self._paths.real(path)
 
     def status(self, path: Path) -> FileStatus | None:
-        return disk.status_of(path)
+        return writing.status_of(path)
 
     def read(self, path: Path) -> BinaryIO:
-        return disk.open_to_read(path)
+        return writing.open_to_read(path)
 
     def write(self, path: Path, content: bytes) -> None:
-        disk.write(path, content)
+        writing.write(path, content)
         self.accept(path, content)
 
     async def list(self, listing: Listing, take: Callable[[str], None]) -> Looked:
@@ -183,13 +183,13 @@ class LocalSandbox(SessionConfinement):
         return self._started_shell
 
     @property
-    def _tries(self) -> TryRuns:
+    def _tries(self) -> DryRuns:
         """Imported late: it takes some milliseconds, and a session's first prompt need not wait for it."""
         with self._beginning:  # `why_no_trial` is asked in a thread
             if self._try_runs is None:
-                from agentcli.infra.sandbox.trial.try_run import TryRuns
+                from agentcli.infra.sandbox.trial.dry_run import DryRuns
 
-                self._try_runs = TryRuns(
+                self._try_runs = DryRuns(
                     lambda: self._shell,
                     lambda: self.confinement,
                     self.bounds,

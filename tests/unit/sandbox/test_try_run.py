@@ -22,11 +22,11 @@ import msgspec
 import pytest
 
 from agentcli.errors import ToolError
+from agentcli.infra.changes.journal import finish_interrupted
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds, Unconfined
 from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.infra.sandbox.trial.keep_plan import finish_interrupted
-from agentcli.infra.sandbox.trial.try_run import TryRuns
+from agentcli.infra.sandbox.trial.dry_run import DryRuns
 from agentcli.tools.command import Command
 from agentcli.tools.trial import TryLimits
 from tests.conformance import escape_probes
@@ -736,7 +736,7 @@ def test_a_try_ends_once(base: Path) -> None:
 def test_where_nothing_can_be_held_back_a_try_is_refused(base: Path, profile: str, is_confined: bool, why: str) -> None:
     confinement = confinement_for(f"bubblewrap, {US}")[0] if is_confined else Unconfined("Nothing works here.")
     bounds = Bounds(profile, (base / "ws",), base)
-    runs = TryRuns(lambda: Shell({}, base / "output"), lambda: confinement, lambda: bounds, folder=base / "state/tries")
+    runs = DryRuns(lambda: Shell({}, base / "output"), lambda: confinement, lambda: bounds, folder=base / "state/tries")
     with pytest.raises(ToolError, match=why):
         asyncio.run(runs.try_command(Command("echo x >x", base / "ws", timeout_s=20)))
     assert not (base / "ws/x").exists()
@@ -746,7 +746,7 @@ def test_where_nothing_can_be_held_back_a_try_is_refused(base: Path, profile: st
 def test_a_workspace_that_holds_the_state_folder_is_refused(base: Path) -> None:
     confinement = confinement_for(f"bubblewrap, {US}")[0]
     bounds = Bounds("workspace-write", (base,), base)
-    runs = TryRuns(lambda: Shell({}, base / "output"), lambda: confinement, lambda: bounds, folder=base / "state/tries")
+    runs = DryRuns(lambda: Shell({}, base / "output"), lambda: confinement, lambda: bounds, folder=base / "state/tries")
     with pytest.raises(ToolError, match="agentcli's own data"):
         asyncio.run(runs.try_command(Command("true", base, timeout_s=20)))
 
@@ -809,7 +809,7 @@ def test_no_escape_probe_gets_out_of_a_try(base: Path) -> None:
             folder = base / "state/tries"
             python = python_of(uid)
             where = str(Path(python).parent)  # else a Python in a home is hidden like the rest of it
-            runs = TryRuns(lambda: shell, lambda: confinement, lambda: at.bounds, folder=folder, search_path=where)
+            runs = DryRuns(lambda: shell, lambda: confinement, lambda: at.bounds, folder=folder, search_path=where)
             argv = [str(python), "-I", "-S", str(script), json.dumps(at.listen())]
             command = Command(shlex.join(argv), at.ws, timeout_s=60, nobody_allowed=True, most_bytes=200_000)
             async with await runs.try_command(command) as tried:

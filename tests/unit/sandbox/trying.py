@@ -17,7 +17,7 @@ from msgspec import Struct
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.infra.sandbox.trial.try_run import TryRuns
+from agentcli.infra.sandbox.trial.dry_run import DryRuns
 from agentcli.tools.command import Command
 from agentcli.tools.trial import Kept, TriedChange, TryLimits
 from tests.conformance.confining import clean_environment
@@ -46,7 +46,7 @@ class Outcome(Struct):
     kept: Kept
 
 
-def try_runs(base: Path, who: str, **more: object) -> TryRuns:
+def try_runs(base: Path, who: str, **more: object) -> DryRuns:
     """For the workspace `base`/ws, in whose `.env` a secret is."""
     program = next(program for program in PROGRAMS if program.is_file())
     confinement = Bubblewrap(program, NAMESPACES[who], hidden=base / "hidden")
@@ -55,7 +55,7 @@ def try_runs(base: Path, who: str, **more: object) -> TryRuns:
     limits, search_path = given.pop("limits", TryLimits()), given.pop("search_path", "")
     bounds = Bounds("workspace-write", (ws,), given.pop("home", base), **given)
     shell = Shell(clean_environment(base), base / "state/output")
-    return TryRuns(
+    return DryRuns(
         lambda: shell,
         lambda: confinement,
         lambda: bounds,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.files.disk import open_to_read, write
+from agentcli.infra.changes.writing import open_to_read, write
 from tests.unit.tools.bench import Bench
 
 
@@ -234,7 +234,7 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_old_file_and_nothing_else(tm
     path = tmp_path / "a"
     path.write_bytes(b"old")
     script = (
-        "import sys; from pathlib import Path; from agentcli.infra.sandbox.files.disk import write\n"
+        "import sys; from pathlib import Path; from agentcli.infra.changes.writing import write\n"
         "content = bytes(100_000_000)\nprint('ready', flush=True)\n"
         "while True: write(Path(sys.argv[1]), content); write(Path(sys.argv[1]), b'old')\n"
     )

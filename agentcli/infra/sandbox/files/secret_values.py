@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from agentcli.infra.sandbox.files.disk import open_to_read
+from agentcli.infra.changes.writing import open_to_read
 from agentcli.infra.sandbox.files.git_state import GitState, git_state
 from agentcli.infra.sandbox.git.config import find_git
 from agentcli.safety.secrets.settings import secret_values

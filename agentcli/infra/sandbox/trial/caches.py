@@ -8,7 +8,7 @@ import stat
 from collections.abc import Sequence
 from pathlib import Path
 
-from agentcli.infra.sandbox.trial.tree_copy import remove_tree
+from agentcli.infra.changes.writing import remove_tree
 
 _FOLDERS = frozenset(
     """

@@ -1,7 +1,7 @@
-"""Tries a command: what it did to files is kept, in whole or in parts, or dropped, after it was seen.
+"""Runs a command on overlays of every folder that it may write; what it did is applied, in parts too, or dropped.
 
-While it runs, overlays stand in for every folder that it may write (`overlays.py`); in all other respects it is
-confined as ever. What it sends to granted hosts is sent, and its caches go to layers of their own.
+In all other respects it is confined as ever. What it sends to granted hosts is sent, and its caches go to layers of
+their own.
 """
 
 from __future__ import annotations
@@ -16,31 +16,28 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-import msgspec
+from msgspec.structs import replace
 
 from agentcli.errors import ToolError
+from agentcli.infra.changes.groups import (
+    LONGEST_DIFFS,
+    ChangeGroup,
+    by_weight,
+    group_changes,
+    pick_hunks,
+    shown_path,
+)
+from agentcli.infra.changes.journal import PLAN, PrivateFolder, left_behind
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.mounts.mount_points import NOTE
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
 from agentcli.infra.sandbox.trial.caches import CacheLayers
 from agentcli.infra.sandbox.trial.git_words import told_by_git, uncommitted_files
-from agentcli.infra.sandbox.trial.keep_plan import PLAN, write_plan
+from agentcli.infra.sandbox.trial.limits import Counter, TooMuch, Watch, hides, without_others_data
 from agentcli.infra.sandbox.trial.lost_work import taken_away, with_loss_of_tree, with_lost_work, with_worktree
-from agentcli.infra.sandbox.trial.overlay_tree import overlay_changes
+from agentcli.infra.sandbox.trial.overlay_tree import read_overlay
 from agentcli.infra.sandbox.trial.overlays import Overlays, why_no_overlays
-from agentcli.infra.sandbox.trial.readable import hides, without_others_data
-from agentcli.infra.sandbox.trial.tree_changes import (
-    LONGEST_DIFFS,
-    Piece,
-    by_weight,
-    pieces_of,
-    told_path,
-    with_parts,
-)
-from agentcli.infra.sandbox.trial.tree_keeping import keep_pieces
-from agentcli.infra.sandbox.trial.try_folders import Counter, PrivateFolder, TooMuch, left_behind
-from agentcli.infra.sandbox.trial.watching import Watch
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, CommandResult, Profile
 from agentcli.tools.trial import Conflict, Kept, TriedChange, TryLimits
@@ -49,8 +46,8 @@ _LONGEST_LOOK_S = 20.0
 _LEFT = "what it left running was ended, as nothing of a try goes on"
 
 
-class TryRun:
-    """A command that was tried. `changes` are told by name, those of the first root relative to it.
+class DryRun:
+    """Implements `Trial`. `changes` are told by name, those of the first root relative to it.
 
     `drop` ends it, after `keep` too, and so does leaving it as a context. Then nothing is left of it but the output
     file of a long output. Until then a later start would finish, and tell, what was to be kept.
@@ -59,7 +56,7 @@ class TryRun:
     def __init__(
         self,
         result: CommandResult,
-        pieces: Sequence[Piece],
+        groups: Sequence[ChangeGroup],
         private: PrivateFolder,
         *,
         too_much: str = "",
@@ -70,22 +67,26 @@ class TryRun:
         self.result = result
         self.cached = tuple(cached)
         self.too_much = too_much
-        self.changes: tuple[TriedChange, ...] = tuple(piece.change for piece in pieces)
-        self._pieces = pieces
+        self.changes: tuple[TriedChange, ...] = tuple(group.summary for group in groups)
+        self._groups = groups
         self._private = private
         self._is_open = True
-        self._keeping: asyncio.Future[Kept] | None = None
+        self._applying: asyncio.Future[Kept] | None = None
 
     def paths_of(self, name: str) -> list[Path]:
-        pieces = [piece for piece in self._pieces if piece.change.name == name]
-        return [Path(piece.area, path) for piece in pieces for path in piece.paths]
+        groups = [group for group in self._groups if group.summary.name == name]
+        return [Path(group.changes.at(path)) for group in groups for path in group.paths]
 
     async def keep(
-        self, names: Collection[str] | None = None, *, parts: Mapping[str, Collection[int]] | None = None
+        self,
+        names: Collection[str] | None = None,
+        *,
+        parts: Mapping[str, Collection[int]] | None = None,
+        note: Path | None = None,
     ) -> Kept:
         """Bring changes into the real folders: those named, or all. The others are dropped.
 
-        Of a change that `parts` names only these hunks are kept, by number.
+        Of a change that `parts` names only these hunks are kept, by number. `note` is that of the call.
         A file that was changed by something else since the command started is a conflict: it stays as it is. Raises
         `ToolError` (invalid_parameters) for a name that no change has, and when the try is over already.
         """
@@ -96,41 +97,31 @@ class TryRun:
         if not self._is_open:
             raise ToolError("This try is over: its changes were kept or dropped.", kind="invalid_parameters")
         self._is_open = False
-        chosen = [piece for piece in self._pieces if names is None or piece.change.name in names]
-        self._keeping = asyncio.ensure_future(asyncio.to_thread(self._keep, chosen, parts or {}))
-        return await asyncio.shield(self._keeping)
+        chosen = [group for group in self._groups if names is None or group.summary.name in names]
+        self._applying = asyncio.ensure_future(asyncio.to_thread(self._apply, chosen, parts or {}, note))
+        return await asyncio.shield(self._applying)
 
-    def _keep(self, pieces: Sequence[Piece], parts: Mapping[str, Collection[int]]) -> Kept:
+    def _apply(self, groups: Sequence[ChangeGroup], parts: Mapping[str, Collection[int]], note: Path | None) -> Kept:
+        wanted: list[ChangeGroup] = []
+        conflicts: list[Conflict] = []
+        for number, group in enumerate(groups):
+            chosen = {*parts.get(group.summary.name, range(group.summary.hunks))}
+            is_whole = chosen == {*range(group.summary.hunks)}
+            try:
+                wanted.append(group if is_whole else pick_hunks(group, chosen, self._private.path / f"part-{number}"))
+            except OSError as error:
+                conflicts.append(Conflict(group.summary.name, error.strerror or str(error)))
         try:
-            pieces, conflicts = self._narrowed(pieces, parts)
-            write_plan(self._private.path, pieces)
-            kept = keep_pieces(pieces, self._private.path.name)
-            return msgspec.structs.replace(kept, conflicts=(*conflicts, *kept.conflicts))
+            done = self._private.apply(wanted, note=note)
         except OSError as error:
             raise ToolError(f"Nothing could be kept: {error.strerror}.", kind="resource_error") from error
-
-    def _narrowed(
-        self, pieces: Sequence[Piece], parts: Mapping[str, Collection[int]]
-    ) -> tuple[list[Piece], list[Conflict]]:
-        """The pieces with only the hunks that are wanted of them, and those of which no part can be made any more."""
-        narrowed: list[Piece] = []
-        conflicts: list[Conflict] = []
-        for number, piece in enumerate(pieces):
-            chosen = parts.get(piece.change.name)
-            is_whole = chosen is None or {*chosen} == {*range(piece.change.hunks)}
-            try:
-                narrowed.append(
-                    piece if is_whole else with_parts(piece, chosen or (), self._private.path / f"part-{number}")
-                )
-            except OSError as error:
-                conflicts.append(Conflict(piece.change.name, error.strerror or str(error)))
-        return narrowed, conflicts
+        return replace(done, conflicts=(*conflicts, *done.conflicts))
 
     async def drop(self) -> None:
         """Forget what the command did, once what is to be kept is; nothing happens when the try is over already."""
         self._is_open = False
-        if self._keeping is not None:
-            await asyncio.wait([self._keeping])
+        if self._applying is not None:
+            await asyncio.wait([self._applying])
         await asyncio.shield(asyncio.to_thread(self._private.close))
 
     async def __aenter__(self) -> Self:
@@ -142,12 +133,12 @@ class TryRun:
         await self.drop()
 
 
-class TryRuns:
-    """Tries the commands of one session, which the shell that `shell` gives starts.
+class DryRuns:
+    """The dry runs of one session, whose commands the shell that `shell` gives starts.
 
     `confinement` and `bounds` are what commands are confined by now. `folder` holds the overlays, one folder for each
-    try; it is outside of everything that commands may write, and should be on the disk of the workspace. What a killed
-    process has left there is removed with the first try. `search_path` is the PATH of the commands.
+    dry run; it is outside of everything that commands may write, and should be on the disk of the workspace. What a
+    killed process has left there is removed with the first one. `search_path` is the PATH of the commands.
     """
 
     def __init__(
@@ -172,7 +163,7 @@ class TryRuns:
         self._probed: dict[tuple[str, ...], str] = {}
 
     def why_not(self) -> str:
-        """Say why commands cannot be tried here, for the person; empty where they can. Mounts overlays, once."""
+        """Say why there are no dry runs here, for the person; empty where there are. Mounts overlays, once."""
         bounds = self._bounds()
         if bounds.profile == "danger-full-access":
             return "Commands are not confined, so what one does cannot be held back to be looked at."
@@ -205,7 +196,7 @@ class TryRuns:
         *,
         on_output: Callable[[str], None] = lambda text: None,
         masked: Sequence[Path] = (),
-    ) -> TryRun:
+    ) -> DryRun:
         """Run a command as `Commands.exec` does, but let it change nothing yet; what it leaves running is ended.
 
         It cannot read what is `masked`, beside what no command can. One that takes too much of the machine is ended,
@@ -218,24 +209,24 @@ class TryRuns:
         assert self._caches is not None
         self._caches.begin()
         try:
-            usual = bounds = msgspec.structs.replace(was := self._bounds(), masked=(*was.masked, *masked))
+            usual = bounds = replace(was := self._bounds(), masked=(*was.masked, *masked))
             if command.nobody_allowed:
                 bounds = without_others_data(usual, self._search_path, opens_hosts=command.opens_hosts)
 
             def how_hidden(path: Path) -> Literal["", "here", "always"]:
                 return "always" if hides(usual, path) else "here" if hides(bounds, path) else ""
 
-            trial = _Trial(self._confinement(), bounds, private, self._caches)
+            overlaid = _Overlaid(self._confinement(), bounds, private, self._caches)
             watch = Watch(private.path, self._limits)
-            result = await self._run(trial.launch, command, on_output, watch)
-            if watch.why:
-                return TryRun(result, (), private, too_much=watch.why, hides=how_hidden)
-            try:
-                pieces = await asyncio.to_thread(trial.pieces, self._limits)
-            except TooMuch as error:
-                return TryRun(result, (), private, too_much=str(error), hides=how_hidden)
-            pieces = await self._with_repositories(trial, pieces)
-            return TryRun(result, pieces, private, cached=trial.cached, hides=how_hidden)
+            result = await self._run(overlaid.launch, command, on_output, watch)
+            too_much, groups = watch.why, list[ChangeGroup]()
+            if not too_much:
+                try:
+                    groups = await asyncio.to_thread(overlaid.groups, Counter(self._limits, "it changed"))
+                except TooMuch as error:
+                    too_much = str(error)
+            groups = await self._with_repositories(overlaid, groups)
+            return DryRun(result, groups, private, too_much=too_much, cached=overlaid.cached, hides=how_hidden)
         except OSError as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             reason = error.strerror or str(error)
@@ -258,24 +249,24 @@ class TryRuns:
             await asyncio.shield(self._shell().jobs.end(result.job.id))
             why = watch.why or result.stall
             stall = f"{why}; {_LEFT}" if why else _LEFT
-            result = msgspec.structs.replace(result, job=None, output_file=result.job.output_file, stall=stall)
+            result = replace(result, job=None, output_file=result.job.output_file, stall=stall)
         return result
 
-    async def _with_repositories(self, trial: _Trial, pieces: list[Piece]) -> list[Piece]:
+    async def _with_repositories(self, overlaid: _Overlaid, groups: list[ChangeGroup]) -> list[ChangeGroup]:
         """Let git say what became of repositories; the files of a worktree are kept with its `.git`, or not at all."""
-        for piece in pieces:
-            if piece.change.what != "repository" or piece.change.kind != "changed":
+        for group in groups:
+            if group.summary.what != "repository" or group.summary.kind != "changed":
                 continue
-            folder = Path(piece.area)
+            folder = Path(group.changes.root)
             if folder.name != ".git":  # else a linked worktree's
-                folder = folder / piece.paths[0].partition(".git")[0] / ".git"
+                folder = folder / group.paths[0].partition(".git")[0] / ".git"
             look = partial(self._look, folder.parent)
-            words = await told_by_git(str(folder), look, partial(look, launch=trial.look))
-            pieces = with_worktree(pieces, piece, words)
-        for area, taken in taken_away(pieces).items():
-            uncommitted = await uncommitted_files(partial(self._look, Path(area)))
-            pieces = with_lost_work(pieces, area, taken, uncommitted)
-        return sorted(pieces, key=by_weight)
+            words = await told_by_git(str(folder), look, partial(look, launch=overlaid.look))
+            groups = with_worktree(groups, group, words)
+        for root, taken in taken_away(groups).items():
+            uncommitted = await uncommitted_files(partial(self._look, Path(root)))
+            groups = with_lost_work(groups, root, taken, uncommitted)
+        return sorted(groups, key=by_weight)
 
     async def _look(self, folder: Path, script: str, *, launch: Launcher | None = None) -> str:
         command = Command(script, folder, timeout_s=_LONGEST_LOOK_S, profile="read-only")
@@ -300,12 +291,12 @@ class TryRuns:
             self._session = None
 
 
-class _Trial:
+class _Overlaid:
     """One command's confinement, with overlays over the folders it may write."""
 
     def __init__(self, confinement: Confinement, bounds: Bounds, private: PrivateFolder, caches: CacheLayers) -> None:
         self._confinement = confinement
-        self._bounds = msgspec.structs.replace(bounds, note=private.path / NOTE)
+        self._bounds = replace(bounds, note=private.path / NOTE)
         self._private = private
         self._caches = caches
         self._overlays: Overlays | None = None
@@ -324,43 +315,46 @@ class _Trial:
             make_private_folder(self._bounds.cache)
         with self._confinement.launch(argv, cwd=cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
             self._overlays = Overlays(launch, folder, self._caches.below)
-            # Hidden as a whole: what stands in shows what is masked in the workspace, and other tries are nobody's.
-            with self._overlays.wrap(launch, str(self._private.path.parent)) as wrapped:
-                environment = {**wrapped.environment, "GIT_OPTIONAL_LOCKS": "0"}
-                yield wrapped._replace(environment=environment)
+            with self._wrap(launch) as wrapped:
+                yield wrapped
 
     @contextmanager
     def look(
         self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
     ) -> Iterator[Launch]:
         """What looks at the changes, once the command has ended. Raises `OSError`."""
-        assert self._overlays is not None
         with (
             self._confinement.launch(argv, cwd=cwd, bounds=self._bounds, pass_fds=pass_fds) as launch,
-            self._overlays.wrap(launch, str(self._private.path.parent), looks_only=True) as wrapped,
+            self._wrap(launch, looks_only=True) as wrapped,
         ):
+            yield wrapped
+
+    @contextmanager
+    def _wrap(self, launch: Launch, *, looks_only: bool = False) -> Iterator[Launch]:
+        assert self._overlays is not None
+        # Hidden as a whole: an overlay shows what is masked in the workspace, and those of others are nobody's.
+        hidden = str(self._private.path.parent)
+        with self._overlays.wrap(launch, hidden, looks_only=looks_only) as wrapped:
             yield wrapped._replace(environment={**wrapped.environment, "GIT_OPTIONAL_LOCKS": "0"})
 
-    def pieces(self, limits: TryLimits) -> list[Piece]:
-        """Raises `OSError`, `ToolError`."""
+    def groups(self, counter: Counter) -> list[ChangeGroup]:
+        """Raises `OSError`, `TooMuch`."""
         overlays = self._overlays
         assert overlays is not None
-        counter = Counter(limits, "it changed")
         budget = [LONGEST_DIFFS]
         found = []
         for overlay in overlays.each:
             if overlay.area == str(self._bounds.cache):
                 self._caches.take(overlay.area, overlay.upper, os.listdir(overlay.upper))  # noqa: PTH208
                 continue
-            touched = overlay_changes(overlay.area, overlay.upper, overlays.started_ns, counter.take)
-            pieces = pieces_of(overlay.area, touched, name_of=self._name_of, budget=budget)
-            found += with_loss_of_tree(pieces, overlay.area, touched)
-            tagged = self._caches.take(overlay.area, overlay.upper, touched.caches)
-            self.cached += [self._name_of(f"{overlay.area}/{path}") for path in tagged]
+            changes = read_overlay(overlay.area, overlay.upper, overlays.started_ns, counter.take)
+            found += with_loss_of_tree(group_changes(changes, name_of=self._name_of, budget=budget), changes)
+            tagged = self._caches.take(overlay.area, overlay.upper, changes.caches)
+            self.cached += [self._name_of(changes.at(path)) for path in tagged]
         return found
 
     def _name_of(self, path: str) -> str:
         first = str(self._bounds.roots[0]) if self._bounds.roots else ""
         if first and is_inside(path, first):
             path = os.path.relpath(path, first)
-        return told_path(path)
+        return shown_path(path)

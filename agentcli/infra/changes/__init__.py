@@ -1,0 +1,1 @@
+"""Describes files as they were and are, and applies changes to them: for dry runs, edits, undo and checkpoints."""

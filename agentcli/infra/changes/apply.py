@@ -1,0 +1,362 @@
+"""Applies changes to real folders: each file at once, and none that somebody else changed meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from agentcli.infra.changes.groups import ChangeGroup
+from agentcli.infra.changes.state import ChangeSet, Entry, entry_at, has_same_content, parents_of
+from agentcli.infra.changes.writing import (
+    MADE_MEANWHILE,
+    OVERLAY_ATTRIBUTES,
+    ConflictError,
+    copy_attributes,
+    copy_bytes,
+    move_into_place,
+    opened_folder,
+    write_atomically,
+)
+from agentcli.tools.trial import Conflict, Kept
+
+_LOOK = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CHANGED = "it was changed since the command started"
+_DATABASE = b"SQLite format 3\0"  # https://www.sqlite.org/fileformat.html, 1.3.1
+
+# A repository stays whole for who reads it meanwhile, and after a crash: what is named comes before what names it.
+_GIT_ORDER = ("/objects/", "/refs/", "/logs/", "/packed-refs", "/index", "/HEAD")
+
+
+class LiveFiles:
+    """The files that are open for writing when this is made, as far as the kernel lets us look (proc_pid_fd(5)).
+
+    To replace one would lose what its program writes next. `advice` says what to do about one. With `spares_databases`
+    databases count as open.
+    """
+
+    def __init__(self, advice: str = "the command can be run directly", *, spares_databases: bool = True) -> None:
+        self._advice = advice
+        self._spares_databases = spares_databases
+        self._open = set()
+        for process in Path("/proc").glob("[0-9]*/fd"):
+            with contextlib.suppress(OSError), os.scandir(process) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        if entry.stat(follow_symlinks=False).st_mode & 0o200:
+                            at = os.stat(entry.path)  # noqa: PTH116
+                            self._open.add((at.st_dev, at.st_ino))
+
+    def require_free(self, folder: int, name: str) -> None:
+        """Raise `ConflictError` for a file, named in an open folder, that is not to be replaced."""
+        at = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if (at.st_dev, at.st_ino) in self._open:
+            raise ConflictError(f"another program has it open for writing; {self._advice}")
+        if self._spares_databases and _is_database(folder, name):
+            raise ConflictError(f"it is a database, which another program may have open; {self._advice}")
+
+
+def apply_groups(
+    groups: Sequence[ChangeGroup], token: str, *, is_resumed: bool = False, live: LiveFiles | None = None
+) -> Kept:
+    """Apply changes. A group that meets something else than the command did is left out as a whole, and told.
+
+    Owners are kept where we are root. `token` is part of the names of files that are not yet in their places; with
+    `is_resumed` an earlier process had begun with the same. `live` knows which files are in use. Raises nothing for
+    what the disk refuses: that is told.
+    """
+    names: list[str] = []
+    conflicts: list[Conflict] = []
+    live = live or LiveFiles()
+    modes: dict[str, Entry] = {}
+    emptied: set[str] = set()
+    # What goes away comes last, so that a file that was moved is never missing in both places.
+    for group in sorted(groups, key=lambda one: (one.changes.root, one.summary.kind == "deleted", one.paths[0])):
+        one = _Application(group, live, token, modes, emptied)
+        try:
+            one.run(is_resumed=is_resumed)
+            names.append(group.summary.name)
+        except OSError as error:
+            conflicts.append(Conflict(group.summary.name, error.strerror or str(error)))
+    for path in sorted(emptied, key=_depth, reverse=True):  # taken away by the command, and empty now
+        with contextlib.suppress(OSError), _opened(path) as (folder, name):
+            os.rmdir(name, dir_fd=folder)
+    for path, entry in sorted(modes.items(), key=lambda item: -_depth(item[0])):
+        with contextlib.suppress(OSError), _opened(path) as (folder, name):
+            _set_mode(folder, name, entry)
+    return Kept(tuple(names), tuple(conflicts))
+
+
+class _Application:
+    """Applies one group. `modes` are for the folders that get them at the end, `emptied` those that go then."""
+
+    def __init__(
+        self, group: ChangeGroup, live: LiveFiles, token: str, modes: dict[str, Entry], emptied: set[str]
+    ) -> None:
+        self._changes: ChangeSet = group.changes
+        self._group = group
+        self._live = live
+        self._token = token
+        self._modes = modes
+        self._emptied = emptied
+
+    def run(self, *, is_resumed: bool) -> None:
+        """Raises `OSError`; `ConflictError` before anything is done, where that can be known."""
+        paths, changes = self._group.paths, self._changes
+        moved = self._group.moved_root if self._group.summary.kind == "created" else ""
+        if is_resumed:
+            self._remove_temporaries()
+            if moved and not os.path.lexists(changes.after[moved].source):
+                with self._opened(moved) as (folder, name):
+                    _set_mode(folder, name, changes.after[moved])
+                return
+            paths = tuple(path for path in paths if not self._is_as_left(path))
+        elif moved and self._move(moved):
+            return
+        removed = [path for path in paths if path not in changes.after]
+        made = [path for path in paths if path in changes.after]
+        swapped = [path for path in made if _changes_kind(*changes.of(path))]
+        for path in paths:
+            self._require_unchanged(path)
+            before = changes.before.get(path)
+            if before is not None and before.kind == "file" and ".git" not in path.split("/"):  # git replaces its own
+                with contextlib.suppress(FileNotFoundError), self._opened(path) as place:
+                    self._live.require_free(*place)
+        for path in (*removed, *swapped):
+            self._require_nothing_else_in(path)
+        first = [path for path in removed if any(path.startswith(f"{one}/") for one in swapped)]
+        self._remove([*first, *swapped])
+        for path in sorted(made, key=_order):
+            self._make(path)
+        self._remove([path for path in removed if path not in first])
+
+    def _opened(self, path: str) -> contextlib.AbstractContextManager[tuple[int, str]]:
+        return _opened(self._changes.at(path), is_root=not path)
+
+    def _now(self, path: str) -> Entry | None:
+        """What is there; None where nothing is, or no folder around it. Raises `OSError` where a link is on the way."""
+        with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
+            return entry_at(name, folder=folder, source=self._changes.at(path))
+        return None
+
+    def _remove_temporaries(self) -> None:
+        for path in self._group.paths:
+            with contextlib.suppress(OSError), self._opened(path) as (folder, name):
+                os.unlink(self._temporary(name), dir_fd=folder)
+
+    def _temporary(self, name: str) -> str:
+        return f".{name[:40]}.{self._token}"
+
+    def _is_as_left(self, path: str) -> bool:
+        after = self._changes.after.get(path)
+        try:
+            now = self._now(path)
+        except OSError:
+            now = None
+        if now is None or after is None:
+            return now is after
+        if (now.kind, now.mode, now.target) != (after.kind, after.mode, after.target):
+            return False
+        return now.kind != "file" or has_same_content(now, after)
+
+    def _move(self, path: str) -> bool:
+        """Move a new folder as it is, where it is on the same disk. What is in it is nobody else's yet."""
+        new = self._changes.after[path]
+        if os.stat(new.source).st_dev != os.stat(self._changes.root).st_dev:  # noqa: PTH116
+            return False
+        self._require_unchanged(path)
+        self._make_folders_around(path)
+        for one in reversed(self._group.paths):  # the outermost can be moved only as long as its owner may write it
+            _forget_overlay(self._changes.after[one], keeps_mode=one == path)
+        with self._opened(path) as (folder, name):
+            if entry_at(name, folder=folder) is not None:
+                raise ConflictError(MADE_MEANWHILE)
+            os.rename(new.source, name, dst_dir_fd=folder)
+            _set_mode(folder, name, new)
+        return True
+
+    def _require_unchanged(self, path: str) -> None:
+        before, after = self._changes.of(path)
+        if path in self._changes.stale:
+            raise ConflictError("it was changed by something else while the command ran")
+        try:
+            now = self._now(path)
+        except OSError as error:
+            if before is None and error.errno in (errno.ENOTDIR, errno.ELOOP):  # what is to become the folder around it
+                return
+            raise
+        if now is None:
+            if before is not None and after is not None:
+                raise ConflictError("it was removed since the command started")
+        elif before is None:
+            if now.kind != "folder" or after is None or after.kind != "folder":
+                raise ConflictError(MADE_MEANWHILE)
+        elif not _is_same(now, before):
+            raise ConflictError(_CHANGED)
+
+    def _require_nothing_else_in(self, path: str) -> None:
+        """A folder can only go when the command has seen, and taken away, everything that is in it."""
+        if self._changes.before[path].kind != "folder":
+            return
+        with contextlib.suppress(FileNotFoundError), self._opened(path) as (around, name):
+            folder = os.open(name, _READ | os.O_DIRECTORY, dir_fd=around)
+            try:
+                inside = [f"{path}/{one}" for one in os.listdir(folder)]  # noqa: PTH208  # of a descriptor
+            finally:
+                os.close(folder)
+            if any(one not in self._changes.before or one in self._changes.after for one in inside):
+                raise ConflictError("something else was put into it since the command started")
+
+    def _make(self, path: str) -> None:
+        before, after = self._changes.of(path)
+        assert after is not None
+        self._make_folders_around(path)
+        with self._opened(path) as (folder, name):
+            if after.kind == "folder":
+                self._make_folder(path, folder, name)
+                return
+            if before is not None and before.kind == after.kind == "file" and has_same_content(before, after):
+                _set_mode(folder, name, after)
+                return
+            replaced = before if before is not None and before.kind != "folder" else None
+            check = partial(_require_same, folder, name, replaced)
+            how: dict[str, Any] = {"temporary": self._temporary(name), "check": check, "replaces": replaced is not None}
+            if after.kind == "file":
+                write_atomically(folder, name, partial(_fill, after=after), **how)
+                return
+            with move_into_place(folder, name, **how) as temporary:
+                if after.kind == "link":
+                    os.symlink(after.target, temporary, dir_fd=folder)
+                    _set_owner(folder, temporary, after)
+                else:
+                    os.mkfifo(temporary, 0o600, dir_fd=folder)
+                    _set_mode(folder, temporary, after)
+
+    def _make_folders_around(self, path: str) -> None:
+        for around in parents_of(path)[1:]:
+            before, after = self._changes.of(around)
+            if after is not None and before is None and after.kind == "folder":
+                with self._opened(around) as (folder, name):
+                    self._make_folder(around, folder, name)
+
+    def _make_folder(self, path: str, folder: int, name: str) -> None:
+        whole = self._changes.at(path)
+        if path:
+            try:
+                os.mkdir(name, 0o700, dir_fd=folder)
+            except FileExistsError:
+                there = entry_at(name, folder=folder)
+                if there is None or there.kind != "folder":
+                    raise
+                if whole in self._modes:
+                    return
+        self._modes[whole] = self._changes.after[path]
+
+    def _remove(self, paths: Sequence[str]) -> None:
+        """Files first, then the folders they were in; of the folders around them the ones that are gone, at the end."""
+        before, after = self._changes.before, self._changes.after
+        for path in (path for path in paths if before[path].kind != "folder"):
+            with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
+                if entry_at(name, folder=folder) is not None:
+                    _require_same(folder, name, before[path])  # a group of many takes its time
+                os.unlink(name, dir_fd=folder)
+            gone = (around for around in parents_of(path)[1:] if around in before and around not in after)
+            self._emptied.update(map(self._changes.at, gone))
+        folders = [path for path in paths if before[path].kind == "folder"]
+        for path in sorted(folders, key=_depth, reverse=True):
+            with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
+                os.rmdir(name, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def _opened(path: str, *, is_root: bool = False) -> Iterator[tuple[int, str]]:
+    """The folder that a path is in, no link on the way, and its name there. Raises `OSError`."""
+    around, _, name = path.rpartition("/")
+    with opened_folder(Path(path if is_root else around)) as folder:
+        yield folder, "." if is_root else name
+
+
+def _depth(path: str) -> int:
+    return path.count("/")
+
+
+def _order(path: str) -> tuple[int, str]:
+    git = next((number for number, part in enumerate(_GIT_ORDER) if part in f"/{path}"), 2)
+    return git, path
+
+
+def _changes_kind(before: Entry | None, after: Entry | None) -> bool:
+    return before is not None and after is not None and (before.kind == "folder") != (after.kind == "folder")
+
+
+def _is_same(now: Entry, before: Entry) -> bool:
+    """Of a folder nothing but its mode and owner counts: the rest changes with what is in it."""
+    if now.kind == before.kind == "folder":
+        return (now.mode, now.owner) == (before.mode, before.owner)
+    return now.kind == before.kind and now.stamp == before.stamp
+
+
+def _require_same(folder: int, name: str, before: Entry | None) -> None:
+    now = entry_at(name, folder=folder)
+    if before is None and now is not None:
+        raise ConflictError(MADE_MEANWHILE)
+    if before is not None and (now is None or not _is_same(now, before)):
+        raise ConflictError(_CHANGED)
+
+
+def _fill(target: int, after: Entry) -> None:
+    with after.open() as source:
+        copy_attributes(source.fileno(), target)
+        copy_bytes(source.fileno(), target)
+    if os.geteuid() == 0:
+        os.fchown(target, *after.owner)
+    os.fchmod(target, after.mode)
+    os.utime(target, ns=(after.stamp[2], after.stamp[2]))
+
+
+def _set_mode(folder: int, name: str, after: Entry) -> None:
+    """Through a descriptor: a link put there meanwhile would lead the change elsewhere."""
+    descriptor = os.open(name, _LOOK, dir_fd=folder)
+    try:
+        if stat.S_ISLNK(os.fstat(descriptor).st_mode):
+            raise ConflictError("a link was put there since the command started")
+        if os.geteuid() == 0:
+            os.chown(f"/proc/self/fd/{descriptor}", *after.owner)
+        os.chmod(f"/proc/self/fd/{descriptor}", after.mode)  # noqa: PTH101
+    finally:
+        os.close(descriptor)
+
+
+def _set_owner(folder: int, name: str, after: Entry) -> None:
+    if os.geteuid() == 0:
+        os.chown(name, *after.owner, dir_fd=folder, follow_symlinks=False)
+
+
+def _forget_overlay(entry: Entry, *, keeps_mode: bool) -> None:
+    """Take away what an overlay has noted at an entry, and give it the mode that the command gave it."""
+    for name in os.listxattr(entry.source, follow_symlinks=False):
+        if name.startswith(OVERLAY_ATTRIBUTES):
+            os.removexattr(entry.source, name, follow_symlinks=False)
+    is_moded = entry.kind in {"file", "folder"} and not keeps_mode
+    if is_moded and stat.S_IMODE(os.lstat(entry.source).st_mode) != entry.mode:
+        os.chmod(entry.source, entry.mode)  # noqa: PTH101
+
+
+def _is_database(folder: int, name: str) -> bool:
+    for beside in (f"{name}-wal", f"{name}-journal"):
+        with contextlib.suppress(OSError):
+            os.stat(beside, dir_fd=folder, follow_symlinks=False)
+            return True
+    try:
+        file = os.open(name, _READ, dir_fd=folder)
+    except OSError:
+        return False
+    with os.fdopen(file, "rb", buffering=0) as opened, contextlib.suppress(OSError):
+        return opened.read(len(_DATABASE)) == _DATABASE
+    return False

@@ -1,0 +1,290 @@
+"""Takes changes of files back, merged with what else became of the files since.
+
+Each path is followed backwards through its changes. A file that is still as a change left it becomes what it was
+before; one that was changed since is merged, line by line; what cannot be merged is a conflict and stays as it is. What
+comes of that is applied as if a command had made it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from agentcli.agent.interfaces import RestoredFile, RestoredHow
+from agentcli.conversation.file_changes import FileChange, FileState, real_path, stored_path
+from agentcli.errors import ToolError
+from agentcli.infra.changes.apply import LiveFiles
+from agentcli.infra.changes.groups import group_changes
+from agentcli.infra.changes.journal import PrivateFolder
+from agentcli.infra.changes.objects import Objects
+from agentcli.infra.changes.state import ChangeSet, Entry, entry_at, kind_of, state_at
+from agentcli.infra.changes.writing import ConflictError, copy_attributes
+from agentcli.tools.text.merge import merged
+
+_FOLDER_MODE = 0o755  # of folders around a file that are gone and were never taken down
+_LARGEST_MERGED = 10_000_000  # bytes
+_MAX_LOOKS = 3
+
+
+class PathPlan(msgspec.Struct, frozen=True):
+    """What a path is now, what it is to become, and whether that is a merge. `conflict` says why it stays as it is.
+
+    `entry` is what `now` was taken from.
+    """
+
+    path: str
+    now: FileState | None
+    then: FileState | None
+    is_merged: bool = False
+    conflict: str = ""
+    entry: Entry | None = None
+
+    @property
+    def how(self) -> RestoredHow:
+        if self.conflict:
+            return "conflict"
+        if self.then == self.now:
+            return "kept"
+        if self.then is None:
+            return "removed"
+        return "merged" if self.is_merged else "restored"
+
+
+class Restoration:
+    """Implements `Restoration` of the agent's interfaces. `files` are in the order of their paths."""
+
+    def __init__(self, plans: Sequence[PathPlan], objects: Objects, scratch: Path) -> None:
+        self._plans = plans
+        self._changing = [plan for plan in plans if plan.now != plan.then]
+        self._objects = objects
+        self._scratch = scratch
+        self.files = tuple(RestoredFile(plan.path, plan.how, plan.conflict) for plan in plans)
+        self.changes = tuple(FileChange(stored_path(plan.path), plan.now, plan.then) for plan in self._changing)
+
+    async def carry_out(self) -> Sequence[RestoredFile]:
+        """The files as they were dealt with; one that something else changes meanwhile is a conflict.
+
+        What is begun is finished, also by the next start. Raises `ToolError` where nothing can be done.
+        """
+        task = asyncio.ensure_future(asyncio.to_thread(self._carry_out))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            await asyncio.wait([task])
+            raise
+
+    def _carry_out(self) -> Sequence[RestoredFile]:
+        if not self._changing:
+            return self.files
+        private = None
+        try:
+            private = PrivateFolder(self._scratch)
+            changes = self._change_set(private.path.resolve())
+            # Nothing of it is a whole folder that could be moved.
+            groups = [
+                group._replace(moved_root="") for group in group_changes(changes, name_of=lambda path: path, budget=[0])
+            ]
+            done = private.apply(groups, live=LiveFiles("end it, then take this back again", spares_databases=False))
+        except OSError as error:
+            raise _nothing_done(error) from error
+        finally:
+            if private is not None:
+                private.close()
+        paths = {group.summary.name: [changes.at(path) for path in group.paths] for group in groups}
+        why = {path: conflict.why for conflict in done.conflicts for path in paths[conflict.name]}
+        return [_as_found(plan, why.get(plan.path, "")) for plan in self._plans]
+
+    def _change_set(self, scratch: Path) -> ChangeSet:
+        """What is to change as what a command would have left. Raises `OSError`."""
+        root = _common_folder([plan.path for plan in self._changing])
+        changes = ChangeSet(root)
+        for number, plan in enumerate(self._changing):
+            path = plan.path.removeprefix(f"{root}/")
+            if (before := _opened_to_owner(plan)) is not None:
+                changes.before[path] = before
+            if plan.then is not None:
+                changes.after[path] = self._made(plan.path, plan.then, before, scratch / f"file-{number}")
+        for path in [*changes.after]:  # the folders around it that are gone are made again
+            while (path := path.rpartition("/")[0]) and path not in changes.after:
+                whole = changes.at(path)
+                if os.path.lexists(whole) and path not in changes.before:
+                    break
+                changes.after[path] = self._made(whole, FileState("folder", _FOLDER_MODE), None, scratch)
+        return changes
+
+    def _made(self, path: str, then: FileState, before: Entry | None, file: Path) -> Entry:
+        """An entry as it is to become, its contents in a file of its own."""
+        if then.kind == "file":
+            self._objects.copy(then.content, file)
+            if before is not None and before.kind == "file":
+                with before.open() as source, file.open("rb") as made:
+                    copy_attributes(source.fileno(), made.fileno())
+        owner = before.owner if before is not None else _owner_of(path)
+        stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)
+        target = real_path(then.content) if then.kind == "link" else ""
+        return Entry(then.kind, stamp, then.mode, then.size, owner, target, str(file))
+
+
+def plan_restoration(changes: Sequence[FileChange], objects: Objects, *, scratch: Path, largest: int) -> Restoration:
+    """How to take back changes, in the order they were made. `scratch` is where files are made ready.
+
+    Raises `ToolError` where the present state cannot be taken down.
+    """
+    by_path: dict[str, list[FileChange]] = {}
+    for change in changes:
+        by_path.setdefault(real_path(change.path), []).append(change)
+    try:
+        plans = [_plan(path, own, objects, largest=largest) for path, own in sorted(by_path.items())]
+    except OSError as error:
+        raise _nothing_done(error) from error
+    going = {plan.path for plan in plans if plan.then is None}
+    staying = set()
+    for plan in sorted(plans, key=lambda plan: -plan.path.count("/")):  # the innermost are looked at first
+        is_going = plan.now is not None and plan.now.kind == "folder" and plan.then is None
+        if is_going and any(path not in going for path in _paths_in(plan.path)):  # something else is in it
+            staying.add(plan.path)
+            going.discard(plan.path)
+    plans = [PathPlan(plan.path, plan.now, plan.now) if plan.path in staying else plan for plan in plans]
+    return Restoration(plans, objects, scratch)
+
+
+def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest: int) -> PathPlan:
+    """What a path becomes when its changes, oldest first, are taken back. Raises `OSError`."""
+    is_behind_link = Path(path).parent.resolve() != Path(path).parent
+    if is_behind_link and changes[-1].after is not None:
+        return PathPlan(path, None, None, conflict="a symbolic link leads to it now")
+    entry = now = None
+    is_held = any(state is not None and state.content for change in changes for state in (change.before, change.after))
+    for _ in range(0 if is_behind_link else _MAX_LOOKS):
+        entry = entry_at(path)
+        now = state_at(path, objects, largest=sys.maxsize if is_held else largest)
+        if entry_at(path) == entry:
+            break
+    state, is_merged = now, False
+    for change in reversed(changes):
+        try:
+            before = _without(state, change, objects)
+        except ConflictError as error:
+            return PathPlan(path, now, now, conflict=str(error.strerror))
+        except OSError as error:
+            return PathPlan(path, now, now, conflict=f"what it held is not kept any more ({error.strerror or error})")
+        is_merged = is_merged or before not in (state, change.before)
+        state = before
+    if state != now and now is not None and not now.is_kept:
+        return PathPlan(path, now, now, conflict=f"it is too large to be kept ({now.size:,} bytes), or cannot be read")
+    return PathPlan(path, now, state, is_merged and state != now, entry=entry)
+
+
+def _without(state: FileState | None, change: FileChange, objects: Objects) -> FileState | None:
+    """A state without a change. Raises `OSError`."""
+    before, after = change.before, change.after
+    if _is_same(state, before) or _is_same(state, after):
+        state = before
+    elif state is None:
+        return None  # it was removed since, and stays so
+    elif before is None:
+        if state.kind == "folder":
+            return None  # goes where nothing else is in it
+        raise ConflictError("it was changed since")
+    elif after is None:
+        raise ConflictError("something else is there now")
+    elif not state.kind == before.kind == after.kind or state.kind != "file":
+        if state.kind == before.kind == "folder":
+            return state
+        raise ConflictError("it was changed since")
+    else:
+        state = _merged_file(state, before, after, objects)
+    if state is not None and not state.is_kept:
+        raise ConflictError(f"what it held was not kept: it is too large ({state.size:,} bytes), or could not be read")
+    return state
+
+
+def _is_same(one: FileState | None, other: FileState | None) -> bool:
+    """True where both are known to be the same: of contents that are not kept nobody knows."""
+    return one == other and (one is None or one.is_kept)
+
+
+def _merged_file(state: FileState, before: FileState, after: FileState, objects: Objects) -> FileState:
+    mode = before.mode if state.mode == after.mode else state.mode
+    if not (state.is_kept and before.is_kept and after.is_kept):
+        raise ConflictError("it is too large to be kept, or could not be read")
+    if state.content == after.content:
+        return FileState("file", mode, before.content, before.size)
+    if before.content in (after.content, state.content):
+        return FileState("file", mode, state.content, state.size)
+    if max(state.size, before.size, after.size) > _LARGEST_MERGED:
+        raise ConflictError("it was changed since, and is too large to be merged")
+    content = merged(objects.get(after.content), objects.get(state.content), objects.get(before.content))
+    if content is None:
+        raise ConflictError("the same lines were changed since")
+    return FileState("file", mode, objects.put_bytes(content), len(content))
+
+
+def _opened_to_owner(plan: PathPlan) -> Entry | None:
+    """Let the owner into a folder that is to be open again, before anything in it is changed; gives its entry."""
+    before, then = plan.entry, plan.then
+    if before is None or then is None or not before.kind == then.kind == "folder":
+        return before
+    if then.mode & ~before.mode & 0o700 and entry_at(plan.path) == before:
+        Path(plan.path).chmod(before.mode | (then.mode & 0o700))
+        return entry_at(plan.path) or before
+    return before
+
+
+def _as_found(plan: PathPlan, why: str) -> RestoredFile:
+    """What became of a file, by what is there now: a folder may have got new contents meanwhile.
+
+    `why` is what stood against the change that it was part of, which may have been done in part.
+    """
+    try:
+        status = os.lstat(plan.path)
+    except OSError:
+        status = None
+    if why and not (plan.then is None and status is None):
+        return RestoredFile(plan.path, "conflict", why)
+    if plan.how in ("conflict", "kept"):
+        return RestoredFile(plan.path, plan.how, plan.conflict)
+    kind = kind_of(status) if status is not None else None
+    if plan.then is None and kind is not None:
+        return RestoredFile(plan.path, "kept", "something else is in it" if kind == "folder" else "it was made anew")
+    if plan.then is not None and kind != plan.then.kind:
+        return RestoredFile(plan.path, "conflict", "something else is there now")
+    return RestoredFile(plan.path, plan.how)
+
+
+def _paths_in(folder: str) -> list[str]:
+    try:
+        return [entry.path for entry in os.scandir(folder)]
+    except OSError:
+        return []
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    """The innermost folder around all of them that is there. Raises `OSError` where a link leads to it by now."""
+    folder = Path(os.path.commonpath([Path(path).parent for path in paths]))
+    while not folder.is_dir():
+        folder = folder.parent
+    if folder.resolve() != folder:
+        raise OSError(errno.ELOOP, "a symbolic link is on the way", str(folder))
+    return str(folder).rstrip("/")
+
+
+def _owner_of(path: str) -> tuple[int, int]:
+    """Whose the nearest folder around a path is."""
+    around = Path(path).parent
+    while not os.path.lexists(around):
+        around = around.parent
+    status = around.lstat()
+    return status.st_uid, status.st_gid
+
+
+def _nothing_done(error: OSError) -> ToolError:
+    reason = error.strerror or str(error)
+    return ToolError(f"Nothing was taken back: {reason} ({error.filename or 'checkpoints'}).", kind="resource_error")

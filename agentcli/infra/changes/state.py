@@ -1,0 +1,171 @@
+"""Describes what is at a path: an `Entry` on the disk, a `FileState` in the log, before and after in a `ChangeSet`."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from io import BufferedReader
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from agentcli.conversation.file_changes import FileKind, FileState, stored_path
+from agentcli.infra.changes.objects import Objects
+from agentcli.infra.changes.writing import open_to_read
+
+_CHUNK = 1 << 20
+_LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_KINDS: dict[int, FileKind] = {
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFLNK: "link",
+    stat.S_IFIFO: "pipe",
+}
+
+
+class Entry(NamedTuple):
+    """Something on the disk, links not followed; `source` is the path of its contents.
+
+    As long as the `stamp` is the same nothing has touched it.
+    """
+
+    kind: FileKind | Literal["other"]
+    stamp: tuple[int, ...]
+    mode: int
+    size: int
+    owner: tuple[int, int]
+    target: str
+    source: str
+
+    @property
+    def changed_ns(self) -> int:
+        """When anything of it was last changed, by the kernel's clock: nobody can set it."""
+        return self.stamp[3]
+
+    def open(self) -> BufferedReader:
+        """A file's contents. Raises `OSError`, also where a link is on the way by now."""
+        return open_to_read(Path(self.source))
+
+
+@dataclass
+class ChangeSet:
+    """Entries before and after, by paths relative to the folder `root`; the folder itself is the empty path.
+
+    `stale` are those that somebody else has changed since the command started, `caches` those that are left out.
+    """
+
+    root: str
+    before: dict[str, Entry] = field(default_factory=dict)
+    after: dict[str, Entry] = field(default_factory=dict)
+    stale: set[str] = field(default_factory=set)
+    caches: list[str] = field(default_factory=list)
+
+    def of(self, path: str) -> tuple[Entry | None, Entry | None]:
+        return self.before.get(path), self.after.get(path)
+
+    def at(self, path: str) -> str:
+        """The whole of a path."""
+        return f"{self.root}/{path}" if path else self.root
+
+
+def kind_of(status: os.stat_result) -> FileKind | None:
+    """None for what no checkpoint holds: sockets and devices."""
+    return _KINDS.get(stat.S_IFMT(status.st_mode))
+
+
+def entry_at(name: str, *, folder: int | None = None, source: str = "") -> Entry | None:
+    """Look at a path, or a name in an open folder; None when nothing is there."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(status.st_mode) else ""
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    owner = (status.st_uid, status.st_gid)
+    mode = stat.S_IMODE(status.st_mode)
+    stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, mode, *owner)
+    return Entry(kind_of(status) or "other", stamp, mode, status.st_size, owner, target, source or name)
+
+
+def walk(root: str, path: str) -> Iterator[tuple[str, Entry]]:
+    """Yield everything at and below a path relative to `root`: outer folders before their contents, by name."""
+    waiting = [path]
+    while waiting:
+        path = waiting.pop()
+        if (entry := entry_at(f"{root}/{path}" if path else root)) is not None:
+            yield path, entry
+            if entry.kind == "folder":
+                waiting += [f"{path}/{name}" if path else name for name in names_in(entry.source)]
+
+
+def names_in(folder: str) -> list[str]:
+    """In the order in which what takes them from the end gives them by name."""
+    return sorted(os.listdir(folder), reverse=True)  # noqa: PTH208  # a tenth of the time of a Path
+
+
+def parents_of(path: str) -> list[str]:
+    """The folders around a relative path, outermost first: `a/b/c` has the root itself, `a` and `a/b`."""
+    parts = path.split("/")
+    return ["", *("/".join(parts[:count]) for count in range(1, len(parts)))] if path else []
+
+
+def has_same_content(before: Entry, after: Entry) -> bool:
+    if before.size != after.size:
+        return False
+    try:
+        with before.open() as old, after.open() as new:
+            while (data := old.read(_CHUNK)) == new.read(_CHUNK):
+                if not data:
+                    return True
+    except OSError:  # what cannot be compared counts as changed
+        pass
+    return False
+
+
+def digest_of(entry: Entry) -> bytes:
+    """A digest of a file's contents; nothing else is like what cannot be read."""
+    try:
+        with entry.open() as file:
+            return hashlib.file_digest(file, "sha256").digest()
+    except OSError:
+        return os.fsencode(entry.source)
+
+
+def state_at(path: str, objects: Objects, *, largest: int) -> FileState | None:
+    """What is at a path, links not followed; None where nothing is, or what no checkpoint holds.
+
+    Files of more than `largest` bytes, and those that cannot be read, are taken down without their contents. Raises
+    `OSError` where these cannot be kept.
+    """
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return state_of(path, status, objects, largest=largest)
+
+
+def state_of(path: str, status: os.stat_result, objects: Objects, *, largest: int) -> FileState | None:
+    """As `state_at`, of a path that was just looked at."""
+    kind, mode = kind_of(status), stat.S_IMODE(status.st_mode)
+    if kind == "link":
+        try:
+            return FileState("link", mode, stored_path(os.readlink(path)))  # noqa: PTH115  # text, as the path is
+        except OSError:  # gone since
+            return None
+    if kind != "file":
+        return FileState(kind, mode) if kind is not None else None
+    if status.st_size > largest:
+        return FileState("file", mode, size=status.st_size)
+    try:
+        source = os.open(path, _LOOK)
+    except FileNotFoundError:
+        return None
+    except OSError:  # not ours to read
+        return FileState("file", mode, size=status.st_size)
+    try:
+        if not stat.S_ISREG(os.fstat(source).st_mode):
+            return FileState("file", mode, size=status.st_size)
+        return FileState("file", mode, *objects.put(source))
+    finally:
+        os.close(source)

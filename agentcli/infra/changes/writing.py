@@ -1,0 +1,312 @@
+"""Reads files, and puts new ones in their places at once.
+
+A path that reaches these functions has been judged and is real: no part of it is a link. What is opened is what was
+judged, even when somebody puts a link in its place meanwhile: a folder is used only if the kernel says of the open
+folder that it is the one of that path; where it cannot say so, each folder on the way is opened from the one before,
+and no link is followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterator
+from functools import partial
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from agentcli.tools.sandbox import FileStatus
+
+MADE_MEANWHILE = "something else was made there since the command started"
+OVERLAY_ATTRIBUTES = "user.overlay."  # where an overlay remembers what it has to
+
+# O_PATH asks for no more than the right to pass through a folder.
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CHUNK = 1 << 20
+
+
+class ConflictError(OSError):
+    """Somebody else changed what is at a path meanwhile."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(errno.ESTALE, why)
+
+
+def status_of(path: Path) -> FileStatus | None:
+    """Look at a path, links followed; None when nothing is there. Raises `OSError`."""
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if stat.S_ISDIR(status.st_mode):
+        return FileStatus("folder", status.st_size)
+    return FileStatus("file" if stat.S_ISREG(status.st_mode) else "other", status.st_size, status.st_nlink)
+
+
+def open_to_read(path: Path) -> BufferedReader:
+    """A regular file at a real path. Raises `OSError` for anything else, without waiting for a pipe's other end."""
+    with opened_folder(path.parent) as folder:
+        descriptor = _open_file(path.name, os.O_RDONLY, folder)
+    return os.fdopen(descriptor, "rb")
+
+
+def write(path: Path, content: bytes) -> None:
+    """Replace or create a file so that a reader sees the old or the new contents, never a part.
+
+    Mode, owner and extended attributes of an existing file stay. One with several hard links, or whose owner or folder
+    is not ours, is written in place: a new file could not take its place and stay theirs. Raises `OSError`.
+    """
+    with opened_folder(path.parent, makes=True) as folder:
+        status = _status_in(folder, path.name)
+        if status is not None and not os.access(path.name, os.W_OK, dir_fd=folder):
+            if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+            raise PermissionError(errno.EACCES, "the file is read-only")
+        is_replaced = status is None or (status.st_nlink == 1 and os.geteuid() in (0, status.st_uid))
+        fill = partial(_fill_like, folder=folder, name=path.name, content=content, before=status)
+        if not is_replaced or not _can_replace(folder, path.name, fill, status):
+            _overwrite(folder, path.name, content)
+
+
+def write_atomically(folder: int, name: str, fill: Callable[[int], None], **how: Any) -> None:
+    """Make a file, fill it, and give it a name in an open folder; see `move_into_place`. Raises `OSError`.
+
+    Until it is filled it has no name, where the disk can do that: a kill then leaves nothing behind.
+    """
+    with move_into_place(folder, name, **how) as temporary:
+        descriptor, is_named = _new_file(folder, temporary)
+        try:
+            fill(descriptor)
+            if not is_named:
+                os.link(f"/proc/self/fd/{descriptor}", temporary, dst_dir_fd=folder, follow_symlinks=True)
+        finally:
+            os.close(descriptor)  # some disks say only here that they are full
+
+
+@contextlib.contextmanager
+def move_into_place(
+    folder: int, name: str, *, temporary: str = "", check: Callable[[], None] | None = None, replaces: bool = True
+) -> Iterator[str]:
+    """Give what the body makes under a temporary name its own; `check` may raise right before that.
+
+    Where it `replaces` nothing, something that was made there meanwhile is a `ConflictError`. Raises `OSError`.
+    """
+    temporary = temporary or f".{name[:40]}.{os.urandom(6).hex()}"
+    try:
+        yield temporary
+        if check is not None:
+            check()
+        if not replaces:
+            try:
+                os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
+                return
+            except FileExistsError:
+                raise ConflictError(MADE_MEANWHILE) from None
+            except OSError as error:  # a disk without hard links
+                if error.errno not in {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}:
+                    raise
+        os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+
+
+@contextlib.contextmanager
+def opened_folder(path: Path, *, makes: bool = False) -> Iterator[int]:
+    """A folder's descriptor. Folders that are missing are made, and taken away again when what follows fails."""
+    made: list[tuple[int, str]] = []
+    with contextlib.ExitStack() as opened:
+        try:
+            if (descriptor := _open_at_once(path)) is None:
+                descriptor = os.open(path.anchor, _FOLDER)
+                opened.callback(os.close, descriptor)
+                for name in path.parts[1:]:
+                    descriptor = _open_folder(name, descriptor, made if makes else None)
+                    opened.callback(os.close, descriptor)
+            else:
+                opened.callback(os.close, descriptor)
+            yield descriptor
+        except BaseException:
+            for folder, name in reversed(made):
+                with contextlib.suppress(OSError):
+                    os.rmdir(name, dir_fd=folder)
+            raise
+
+
+def copy_bytes(source: int, target: int) -> None:
+    """All of a file, inside the kernel where it can. Raises `OSError`."""
+    try:
+        while os.copy_file_range(source, target, 1 << 30):
+            pass
+    except (AttributeError, OSError) as error:
+        if getattr(error, "errno", 0) not in {0, errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS}:
+            raise
+        os.lseek(source, 0, os.SEEK_SET)
+        os.lseek(target, 0, os.SEEK_SET)
+        while data := os.read(source, _CHUNK):
+            write_all(target, data)
+
+
+def copy_attributes(source: int, target: int) -> None:
+    """Extended attributes, those of an overlay aside; what cannot be read or set is left out."""
+    if not hasattr(os, "listxattr"):
+        return
+    for name in os.listxattr(source):
+        if not name.startswith((OVERLAY_ATTRIBUTES, "trusted.")):
+            with contextlib.suppress(OSError):  # not every file system takes every attribute
+                os.setxattr(target, name, os.getxattr(source, name))
+
+
+def write_all(descriptor: int, content: bytes) -> None:
+    rest = memoryview(content)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder of ours whatever modes are in it; what cannot be removed stays. Raises nothing."""
+    import shutil
+    import subprocess
+
+    try:
+        for where, folders, _ in os.walk(folder):
+            for name in folders:
+                path = Path(where, name)
+                if not path.is_symlink():
+                    with contextlib.suppress(OSError):
+                        path.chmod(0o700)
+        shutil.rmtree(folder, ignore_errors=True)
+    except RecursionError:  # nested deeper than Python calls
+        for program in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            with contextlib.suppress(OSError):
+                subprocess.run([*program, "--", folder], stderr=subprocess.DEVNULL, check=False)
+
+
+def _open_at_once(path: Path) -> int | None:
+    """A folder's descriptor; None when it is not there, or is not known to be the one of this path."""
+    try:
+        descriptor = os.open(path, _FOLDER)
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):  # no /proc: another system
+        # As text: a `Path` of what is read would take as long as all else here.
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(path):  # noqa: PTH115
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+def _open_folder(name: str, within: int, made: list[tuple[int, str]] | None) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=within)
+    except FileNotFoundError:
+        if made is None:
+            raise
+    except NotADirectoryError:
+        if stat.S_ISLNK(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode):
+            raise _link_error(name) from None
+        raise
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(name, dir_fd=within)
+        made.append((within, name))
+    return os.open(name, _FOLDER, dir_fd=within)
+
+
+def _link_error(name: str) -> OSError:
+    return OSError(errno.ELOOP, f"a link was put in place of {name}")
+
+
+def _open_file(name: str, access: int, folder: int) -> int:
+    try:
+        descriptor = os.open(name, access | _FILE, dir_fd=folder)
+    except OSError as error:
+        raise (_link_error(name) if error.errno == errno.ELOOP else error) from None
+    try:
+        _require_regular(os.fstat(descriptor).st_mode)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _require_regular(mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, "it is no regular file")
+
+
+def _status_in(folder: int, name: str) -> os.stat_result | None:
+    """Raises `OSError` when there is something else than a regular file."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(status.st_mode):
+        raise _link_error(name)
+    _require_regular(status.st_mode)
+    return status
+
+
+class _CannotReplaceError(Exception):
+    """The file can be changed, but no new one can take its place."""
+
+
+def _can_replace(folder: int, name: str, fill: Callable[[int], None], before: os.stat_result | None) -> bool:
+    """Write a file; False, before anything is written, where no new file can be like the old one."""
+    try:
+        write_atomically(folder, name, fill)
+    except (_CannotReplaceError, PermissionError):
+        if before is None:
+            raise
+        return False
+    return True
+
+
+def _fill_like(descriptor: int, folder: int, name: str, content: bytes, before: os.stat_result | None) -> None:
+    """Write the content of a new file, which gets owner, attributes and mode of the one that it replaces."""
+    if before is None:
+        write_all(descriptor, content)
+        return
+    new = os.fstat(descriptor)
+    if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
+        try:
+            os.fchown(descriptor, before.st_uid, before.st_gid)
+        except PermissionError as error:
+            raise _CannotReplaceError from error
+    with contextlib.suppress(OSError):  # not every file can be read
+        old = _open_file(name, os.O_RDONLY, folder)
+        with contextlib.closing(os.fdopen(old)):
+            copy_attributes(old, descriptor)
+    write_all(descriptor, content)
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # last: a new owner and writing clear setuid
+
+
+def _new_file(folder: int, temporary: str) -> tuple[int, bool]:
+    """Make an empty file with the mode the umask leaves, and say whether it has its name already."""
+    if unnamed := getattr(os, "O_TMPFILE", 0):
+        try:
+            return os.open(".", unnamed | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder), False
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
+                raise
+    return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _FILE, 0o666, dir_fd=folder), True
+
+
+def _overwrite(folder: int, name: str, content: bytes) -> None:
+    """Write in place; when that fails half way, put back what was there, for which the room is still taken."""
+    with os.fdopen(_open_file(name, os.O_RDWR, folder), "r+b", buffering=0) as file:
+        before = file.readall()
+        try:
+            _fill(file.fileno(), content)
+        except OSError:
+            _fill(file.fileno(), before)
+            raise
+
+
+def _fill(descriptor: int, content: bytes) -> None:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    write_all(descriptor, content)
+    os.ftruncate(descriptor, len(content))
