@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,25 @@ def test_any_start_finishes_a_keep_that_was_killed_and_says_so(tmp_path: Path, h
     assert "kept now: f0, f1, f10" in ran.err
     assert {(place.folder / f"f{number}").read_text() for number in range(400)} == {"new\n"}
     assert not list(place.home.glob("state/tries/try-*/plan"))
+
+
+def test_what_a_later_start_finishes_is_taken_back_with_the_turn_that_was_killed(place: Place) -> None:
+    (place.folder / "mine.txt").write_text("mine\n")
+    command = "for n in $(seq 200); do echo $n >f$n; done; echo more >>mine.txt"
+    flags = ("-p", "go", "--permission-mode", "auto")
+    with place.start(*flags, "-m", place.script({"tool_calls": [call("bash", command=command)]})) as running:
+        while not list(place.home.glob("state/tries/*/plan")):
+            assert not running.has_ended
+        running.signal(signal.SIGKILL)
+        running.left()
+    time.sleep(2)  # what changes so much later was not the doing of the killed process
+    place.run("-p", "other", "-m", place.script({"text": "the end"}))  # another session finishes it
+    assert len(list(place.folder.glob("f*"))) == 200
+    (place.folder / "f7").write_text("the person's\n")
+    ran = place.run("undo", "--yes")
+    assert ran.code == 0, ran.out
+    assert [path.name for path in place.folder.glob("f*")] == ["f7"]
+    assert (place.folder / "mine.txt").read_text() == "mine\n"
 
 
 RULED = {
