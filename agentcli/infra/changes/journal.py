@@ -50,7 +50,7 @@ class CallNote(msgspec.Struct, frozen=True):
     def write(self, file: Path) -> None:
         """Raises `OSError`."""
         make_private_folder(file.parent)
-        replace_file(file, msgspec.json.encode(self), syncs=False)
+        file.write_bytes(msgspec.json.encode(self))
 
 
 class PrivateFolder:
@@ -146,7 +146,8 @@ def _finish(folder: Path) -> Kept | None:
         paths = [f"{row['area']}/{path}" for row in own for path in (*row["after"], *row["paths"])]
         with contextlib.suppress(OSError, msgspec.MsgspecError):  # its session has forgotten it
             noted = CallNote.read(file := Path(note))
-            msgspec.structs.replace(noted, finished=dict.fromkeys(map(stored_path, paths), time.time_ns())).write(file)
+            noted.finished.update(dict.fromkeys(map(stored_path, paths), time.time_ns()))
+            replace_file(file, msgspec.json.encode(noted))
     (folder / PLAN).unlink(missing_ok=True)
     return done
 

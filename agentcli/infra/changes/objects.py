@@ -6,19 +6,19 @@ filters or attributes can change a byte. `git --git-dir FOLDER cat-file -p ID` s
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
+import itertools
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from agentcli.settings.files import make_private_folder
 
 _FASTEST = 1  # of zlib's levels: half the time of the default, a few per cent larger
 _CHUNK = 1 << 20
+_CONFIG = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n\tpruneExpire = never\n"
 
 
 class Objects:
@@ -32,11 +32,9 @@ class Objects:
         """Make the folder a bare repository, so that git reads it. Raises `OSError`."""
         if self._is_made:
             return
-        make_private_folder(self.folder.parent)
         for name in ("", "objects", "refs"):
-            (self.folder / name).mkdir(exist_ok=True, mode=0o700)
-        settings = "[core]\n\trepositoryformatversion = 0\n\tbare = true\n[gc]\n\tauto = 0\n\tpruneExpire = never\n"
-        for name, text in (("config", settings), ("HEAD", "ref: refs/heads/main\n")):
+            make_private_folder(self.folder / name)
+        for name, text in (("config", _CONFIG), ("HEAD", "ref: refs/heads/main\n")):
             if not (self.folder / name).exists():
                 (self.folder / name).write_text(text)
         self._is_made = True
@@ -47,79 +45,75 @@ class Objects:
     def put(self, source: int) -> tuple[str, int]:
         """Keep what an open file holds; gives its id and its size in bytes. Raises `OSError`.
 
-        Of one that grows meanwhile as much is kept as it held at first.
+        Of one that grows meanwhile as much is kept as it held at first; one that gets shorter is read again.
         """
-        size = os.fstat(source).st_size
-        if size <= _CHUNK:
-            content = b"".join(_read(source, size))
-            return self.put_bytes(content), len(content)
-        return self._put_large(source, size)
+        for _ in range(3):
+            size = os.fstat(source).st_size
+            os.lseek(source, 0, os.SEEK_SET)
+            if size <= _CHUNK:
+                content = b"".join(_read(source, size))
+                return self.put_bytes(content), len(content)
+            if id := self._store(_read(source, size), size):
+                return id, size
+        raise OSError(f"a file changes all the time ({size:,} bytes)")
 
     def put_bytes(self, content: bytes) -> str:
         """Raises `OSError`."""
-        head = b"blob %d\0" % len(content)
-        id = hashlib.sha1(head + content, usedforsecurity=False).hexdigest()
-        if not self.has(id):
-            with self._new() as (path, file):
-                file.write(zlib.compress(head + content, _FASTEST))
-                self._move(path, file, id)
-        return id
+        id = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        return id if self.has(id) else self._store([content], len(content))
 
     def get(self, id: str) -> bytes:
         """Raises `OSError`, also where what is stored under the id is something else."""
-        with self._opened(id) as parts:
-            return b"".join(parts)
+        return b"".join(self._parts(id))
 
     def copy(self, id: str, target: Path) -> None:
         """Write a content to a new file. Raises `OSError`."""
-        with self._opened(id) as parts, target.open("xb") as file:
-            for part in parts:
-                file.write(part)
+        with target.open("xb") as file:
+            file.writelines(self._parts(id))
 
-    def _put_large(self, source: int, size: int) -> tuple[str, int]:
-        """Piece by piece; the size stands first, so one that gets shorter meanwhile is read again."""
-        for _ in range(3):
-            os.lseek(source, 0, os.SEEK_SET)
-            head = b"blob %d\0" % size
-            digest, read = hashlib.sha1(head, usedforsecurity=False), 0
-            with self._new() as (path, file):
-                packer = zlib.compressobj(_FASTEST)
-                file.write(packer.compress(head))
-                for part in _read(source, size):
-                    digest.update(part)
-                    read += len(part)
-                    file.write(packer.compress(part))
-                file.write(packer.flush())
-                if read == size:
-                    self._move(path, file, digest.hexdigest())
-                    return digest.hexdigest(), size
-            size = os.fstat(source).st_size
-        raise OSError(f"a file changes all the time ({size:,} bytes)")
-
-    @contextlib.contextmanager
-    def _new(self) -> Iterator[tuple[str, BinaryIO]]:
+    def _store(self, parts: Iterable[bytes], size: int) -> str:
+        """Write an object; gives its id, or nothing where the parts are less than `size`, which stands first in it."""
         self.make()
+        head = b"blob %d\0" % size
+        digest, packer, missing = hashlib.sha1(usedforsecurity=False), zlib.compressobj(_FASTEST), len(head) + size
         descriptor, path = tempfile.mkstemp(dir=self.folder / "objects", prefix="tmp_obj_")
         try:
-            with open(descriptor, "wb") as file:  # noqa: PTH123  # buffered: it writes all or raises
-                yield path, file
+            with os.fdopen(descriptor, "wb") as file:
+                for part in itertools.chain((head,), parts):
+                    digest.update(part)
+                    missing -= len(part)
+                    file.write(packer.compress(part))
+                file.write(packer.flush())
+            if missing:
+                return ""
+            target = Path(self._path(digest.hexdigest()))
+            target.parent.mkdir(0o700, exist_ok=True)
+            Path(path).rename(target)
+            return digest.hexdigest()
         finally:
             Path(path).unlink(missing_ok=True)
-
-    def _move(self, path: str, file: BinaryIO, id: str) -> None:
-        """Give a whole object its name."""
-        file.flush()
-        target = Path(self._path(id))
-        target.parent.mkdir(0o700, exist_ok=True)
-        Path(path).rename(target)
 
     def _path(self, id: str) -> str:
         return f"{self.folder}/objects/{id[:2]}/{id[2:]}"
 
-    @contextlib.contextmanager
-    def _opened(self, id: str) -> Iterator[Iterator[bytes]]:
+    def _parts(self, id: str) -> Iterator[bytes]:
+        """The content, checked against its id at the end. Raises `OSError`."""
+        unpacker, digest, head = zlib.decompressobj(), hashlib.sha1(usedforsecurity=False), b""
+        is_content = False
         with Path(self._path(id)).open("rb") as file:
-            yield _unpacked(iter(lambda: file.read(_CHUNK), b""), id)
+            while data := file.read(_CHUNK):
+                try:
+                    part = unpacker.decompress(data)
+                except zlib.error as error:
+                    raise OSError(f"checkpoint {id} is damaged: {error}") from error
+                digest.update(part)
+                if not is_content:
+                    head, found, part = (head + part).partition(b"\0")
+                    is_content = bool(found)
+                if is_content and part:
+                    yield part
+        if digest.hexdigest() != id or not unpacker.eof:
+            raise OSError(f"checkpoint {id} is damaged")
 
 
 def _read(source: int, size: int) -> Iterator[bytes]:
@@ -127,22 +121,3 @@ def _read(source: int, size: int) -> Iterator[bytes]:
     while size and (part := os.read(source, min(size, _CHUNK))):
         size -= len(part)
         yield part
-
-
-def _unpacked(packed: Iterator[bytes], id: str) -> Iterator[bytes]:
-    """The content, checked against its id at the end. Raises `OSError`."""
-    unpacker, digest, head = zlib.decompressobj(), hashlib.sha1(usedforsecurity=False), b""
-    is_content = False
-    try:
-        for data in packed:
-            part = unpacker.decompress(data)
-            digest.update(part)
-            if not is_content:
-                head, found, part = (head + part).partition(b"\0")
-                is_content = bool(found)
-            if is_content and part:
-                yield part
-    except zlib.error as error:
-        raise OSError(f"checkpoint {id} is damaged: {error}") from error
-    if digest.hexdigest() != id or not unpacker.eof:
-        raise OSError(f"checkpoint {id} is damaged")

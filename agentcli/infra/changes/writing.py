@@ -27,6 +27,7 @@ OVERLAY_ATTRIBUTES = "user.overlay."  # where an overlay remembers what it has t
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 1 << 20
+_LINK = "a link was put in place of {}"
 
 
 class ConflictError(OSError):
@@ -66,10 +67,13 @@ def write(path: Path, content: bytes) -> None:
             if os.fstatvfs(folder).f_flag & os.ST_RDONLY:
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS))
             raise PermissionError(errno.EACCES, "the file is read-only")
-        is_replaced = status is None or (status.st_nlink == 1 and os.geteuid() in (0, status.st_uid))
-        fill = partial(_fill_like, folder=folder, name=path.name, content=content, before=status)
-        if not is_replaced or not _can_replace(folder, path.name, fill, status):
-            _overwrite(folder, path.name, content)
+        if status is None or (status.st_nlink == 1 and os.geteuid() in (0, status.st_uid)):
+            try:
+                return write_atomically(folder, path.name, partial(_fill_like, path.name, content, status, folder))
+            except PermissionError:  # no new file can be made there, or be like the old one
+                if status is None:
+                    raise
+        return _overwrite(folder, path.name, content)
 
 
 def write_atomically(folder: int, name: str, fill: Callable[[int], None], **how: Any) -> None:
@@ -208,7 +212,7 @@ def _open_folder(name: str, within: int, made: list[tuple[int, str]] | None) -> 
             raise
     except NotADirectoryError:
         if stat.S_ISLNK(os.stat(name, dir_fd=within, follow_symlinks=False).st_mode):
-            raise _link_error(name) from None
+            raise OSError(errno.ELOOP, _LINK.format(name)) from None
         raise
     with contextlib.suppress(FileExistsError):
         os.mkdir(name, dir_fd=within)
@@ -216,15 +220,11 @@ def _open_folder(name: str, within: int, made: list[tuple[int, str]] | None) -> 
     return os.open(name, _FOLDER, dir_fd=within)
 
 
-def _link_error(name: str) -> OSError:
-    return OSError(errno.ELOOP, f"a link was put in place of {name}")
-
-
 def _open_file(name: str, access: int, folder: int) -> int:
     try:
         descriptor = os.open(name, access | _FILE, dir_fd=folder)
     except OSError as error:
-        raise (_link_error(name) if error.errno == errno.ELOOP else error) from None
+        raise (OSError(errno.ELOOP, _LINK.format(name)) if error.errno == errno.ELOOP else error) from None
     try:
         _require_regular(os.fstat(descriptor).st_mode)
     except OSError:
@@ -245,43 +245,26 @@ def _status_in(folder: int, name: str) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     if stat.S_ISLNK(status.st_mode):
-        raise _link_error(name)
+        raise OSError(errno.ELOOP, _LINK.format(name))
     _require_regular(status.st_mode)
     return status
 
 
-class _CannotReplaceError(Exception):
-    """The file can be changed, but no new one can take its place."""
-
-
-def _can_replace(folder: int, name: str, fill: Callable[[int], None], before: os.stat_result | None) -> bool:
-    """Write a file; False, before anything is written, where no new file can be like the old one."""
-    try:
-        write_atomically(folder, name, fill)
-    except (_CannotReplaceError, PermissionError):
-        if before is None:
-            raise
-        return False
-    return True
-
-
-def _fill_like(descriptor: int, folder: int, name: str, content: bytes, before: os.stat_result | None) -> None:
+def _fill_like(name: str, content: bytes, before: os.stat_result | None, folder: int, descriptor: int) -> None:
     """Write the content of a new file, which gets owner, attributes and mode of the one that it replaces."""
-    if before is None:
-        write_all(descriptor, content)
-        return
-    new = os.fstat(descriptor)
-    if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
-        try:
+    if before is not None:
+        new = os.fstat(descriptor)
+        if (new.st_uid, new.st_gid) != (before.st_uid, before.st_gid):
             os.fchown(descriptor, before.st_uid, before.st_gid)
-        except PermissionError as error:
-            raise _CannotReplaceError from error
-    with contextlib.suppress(OSError):  # not every file can be read
-        old = _open_file(name, os.O_RDONLY, folder)
-        with contextlib.closing(os.fdopen(old)):
-            copy_attributes(old, descriptor)
+        with contextlib.suppress(OSError):  # not every file can be read
+            old = _open_file(name, os.O_RDONLY, folder)
+            try:
+                copy_attributes(old, descriptor)
+            finally:
+                os.close(old)
     write_all(descriptor, content)
-    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # last: a new owner and writing clear setuid
+    if before is not None:
+        os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # last: a new owner and writing clear setuid
 
 
 def _new_file(folder: int, temporary: str) -> tuple[int, bool]:

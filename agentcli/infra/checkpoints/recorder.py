@@ -32,19 +32,18 @@ from agentcli.settings.files import make_private_folder
 
 _BEAT_S = 0.5
 _AFTERLIFE_NS = 1_500_000_000  # within which the processes of one that was killed are gone, too
-_MOST_NAMED = 100  # paths that are left out
+_MAX_NAMED = 100  # paths that are left out
 
 T = TypeVar("T")
 
 
 @dataclass
-class _Mark:
-    """A call that is under way. Without `paths` it may change anything; `found` is what it has changed so far."""
+class Mark:
+    """A call that is under way. Without `before` it may change anything; `found` is what it has changed so far."""
 
     call_id: str
-    paths: tuple[str, ...] | None
     note: Path
-    before: dict[str, FileState | None] = field(default_factory=dict)
+    before: dict[str, FileState | None] | None = None
     found: dict[str, Difference] = field(default_factory=dict)
     earlier_notes: list[Path] = field(default_factory=list)
     left_out: tuple[str, ...] = ()
@@ -54,8 +53,8 @@ class _Mark:
 class Recorder:
     """Implements `Checkpoints`. `roots` gives the folders of the workspace, as real paths.
 
-    `scratch` is where files are made ready before they take their places. A `private` folder is where
-    `folder` is in, and goes with the recorder.
+    `scratch` is where files are made ready before they take their places. A `private` folder is where `folder` is in,
+    and goes with the recorder.
     """
 
     def __init__(
@@ -75,18 +74,44 @@ class Recorder:
         self._find_roots = roots
         self._limits = limits
         self._indexes: list[FolderIndex] | None = None
-        self._open: list[_Mark] = []
+        self._open: list[Mark] = []
         self._too_many = ""
         self._beating: asyncio.Task[None] | None = None
         self._order = asyncio.Lock()
         self._numbers = itertools.count(1)
 
-    async def begin(self, call_id: str, paths: Sequence[Path] | None) -> _Mark:
-        """Take down what is there before a call changes it. Raises `ToolError` where that is not possible."""
+    async def begin(self, call_id: str, paths: Sequence[Path] | None) -> Mark:
         mark = await self._in_thread(lambda: self._begin(call_id, paths))
         if self._open and (self._beating is None or self._beating.done()):
             self._beating = asyncio.create_task(self._beat())
         return mark
+
+    async def end(self, mark: Mark) -> FilesChanged | None:
+        return await self._in_thread(lambda: self._end(mark))
+
+    async def forget(self, mark: Mark | None) -> None:
+        notes = (*mark.earlier_notes, mark.note) if mark else self._notes.glob("*.json")
+        await self._in_thread(lambda: self._forget(*notes))
+
+    async def under_way(self) -> Sequence[FilesChanged]:
+        return await self._in_thread(self._under_way)
+
+    async def interrupted(self, told: Mapping[str, float]) -> Sequence[FilesChanged]:
+        return await self._in_thread(lambda: self._interrupted(told))
+
+    def content(self, id: str) -> bytes:
+        return self.objects.get(id)
+
+    async def restoration(self, changes: Sequence[FileChange]) -> Restoration:
+        return await self._in_thread(
+            lambda: plan_restoration(changes, self.objects, scratch=self._scratch, largest=self._limits.largest)
+        )
+
+    async def aclose(self) -> None:
+        """Wait for what is under way."""
+        if self._beating is not None:
+            self._beating.cancel()
+        await self._in_thread(lambda: self._private.close() if self._private is not None else None)
 
     async def _beat(self) -> None:
         """Touch the notes of what is under way: what changes after a process has died was not its doing."""
@@ -96,47 +121,8 @@ class Recorder:
                     os.utime(mark.note)
             await asyncio.sleep(_BEAT_S)
 
-    async def end(self, mark: _Mark) -> FilesChanged | None:
-        """What the call has changed since it began; None if nothing. Raises `ToolError`."""
-        return await self._in_thread(lambda: self._end(mark))
-
-    async def forget(self, mark: _Mark | None) -> None:
-        """What the call has changed is in the log now, or with None what killed processes had. Raises `ToolError`."""
-        notes = (*mark.earlier_notes, mark.note) if mark else self._notes.glob("*.json")
-        await self._in_thread(lambda: self._forget(*notes))
-
-    async def under_way(self) -> Sequence[FilesChanged]:
-        """What calls that go on, such as jobs, have changed so far; it is not told again. Raises `ToolError`."""
-        return await self._in_thread(self._under_way)
-
-    async def interrupted(self, told: Mapping[str, float]) -> Sequence[FilesChanged]:
-        """What calls of this session had done when their process was killed, until it is forgotten.
-
-        `told` says when what calls did was stored last, by their ids. Raises `ToolError`.
-        """
-        return await self._in_thread(lambda: self._interrupted(told))
-
-    def content(self, id: str) -> bytes:
-        return self.objects.get(id)
-
-    async def restoration(self, changes: Sequence[FileChange]) -> Restoration:
-        """How to take back changes. Raises `ToolError`."""
-        return await self._in_thread(
-            lambda: plan_restoration(changes, self.objects, scratch=self._scratch, largest=self._limits.largest)
-        )
-
-    async def aclose(self) -> None:
-        """Wait for what is under way."""
-        if self._beating is not None:
-            self._beating.cancel()
-        await self._in_thread(self._close)
-
-    def _close(self) -> None:
-        if self._private is not None:
-            self._private.close()
-
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """One after another, also while the caller is cancelled: what began has to end."""
+        """One after another, also while the caller is cancelled: what began has to end. Raises `ToolError`."""
 
         async def in_order() -> T:
             async with self._order:
@@ -155,61 +141,54 @@ class Recorder:
                 await task
             raise
 
-    def _begin(self, call_id: str, paths: Sequence[Path] | None) -> _Mark:
+    def _begin(self, call_id: str, paths: Sequence[Path] | None) -> Mark:
         self.objects.make()
-        note = self._new_note()
+        mark = Mark(call_id, self._new_note())
         if paths is not None:
-            mark = _Mark(call_id, tuple(_with_missing_folders(map(str, paths))), note)
-            mark.before = {path: self._state(path) for path in mark.paths or ()}
-            CallNote(call_id, {stored_path(path): state for path, state in mark.before.items()}).write(note)
+            mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
+            CallNote(call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)
             return mark
-        mark = _Mark(call_id, None, note)
         try:
             self._attribute(self._open[-1] if self._open else None)
         except (TooManyFiles, ToolError) as error:
             mark.problem = str(error)
             return mark
         mark.left_out = self._left_out()
-        CallNote(call_id, None, self._linked_indexes(note)).write(note)
+        CallNote(call_id, None, self._linked_indexes(mark.note)).write(mark.note)
         self._open.append(mark)
         return mark
 
-    def _end(self, mark: _Mark) -> FilesChanged | None:
-        if mark.paths is not None:
-            return self._end_of_named(mark)
-        if mark.problem:
-            return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {mark.problem}",))
-        try:
-            self._attribute(mark)
-        except TooManyFiles as error:
-            return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {error}",))
-        finally:
-            self._open.remove(mark)
-        return self._told(mark)
-
-    def _end_of_named(self, mark: _Mark) -> FilesChanged | None:
-        found = {path: (before, self._state(path)) for path, before in mark.before.items()}
-        for path in found:
-            for index in self._indexes or ():
+    def _end(self, mark: Mark) -> FilesChanged | None:
+        if mark.before is not None:
+            found = {path: (before, self._state(path)) for path, before in mark.before.items()}
+            for path, index in itertools.product(found, self._indexes or ()):
                 if path.startswith(f"{index.root}/"):
                     index.note(path.removeprefix(f"{index.root}/"))
-        changes = _as_changes(found)
-        return FilesChanged(mark.call_id, changes) if changes else None
+            return FilesChanged(mark.call_id, changes) if (changes := _as_changes(found)) else None
+        if not mark.problem:
+            try:
+                self._attribute(mark)
+            except TooManyFiles as error:
+                mark.problem = str(error)
+            finally:
+                self._open.remove(mark)
+        if mark.problem:
+            return FilesChanged(mark.call_id, (), is_exact=False, left_out=(f"everything: {mark.problem}",))
+        return self._new_changes(mark)
 
     def _under_way(self) -> list[FilesChanged]:
         if not self._open:
             return []
         self._attribute(self._open[-1])
-        told = [one for mark in self._open if (one := self._told(mark)) is not None]
+        found = [one for mark in self._open if (one := self._new_changes(mark)) is not None]
         for mark in self._open:  # from here on it is accounted for anew; the earlier note counts until that is stored
-            note = self._new_note()
-            CallNote(mark.call_id, None, self._linked_indexes(note)).write(note)
             mark.earlier_notes.append(mark.note)
-            mark.note = note
-        return told
+            mark.note = self._new_note()
+            CallNote(mark.call_id, None, self._linked_indexes(mark.note)).write(mark.note)
+        return found
 
-    def _told(self, mark: _Mark) -> FilesChanged | None:
-        """What a call has changed since this was told last."""
+    def _new_changes(self, mark: Mark) -> FilesChanged | None:
+        """The changes of a call since they were asked for last."""
         changes, mark.found = _as_changes(mark.found), {}
         left_out = tuple(dict.fromkeys((*mark.left_out, *self._left_out())))
         return FilesChanged(mark.call_id, changes, is_exact=False, left_out=left_out) if changes else None
@@ -217,10 +196,10 @@ class Recorder:
     def _left_out(self) -> tuple[str, ...]:
         """What is not looked at now, as `PATH: why`."""
         found = [(f"{index.root}/{path}", why) for index in self._every_index() for path, why in index.left_out.items()]
-        more = (f"{len(found) - _MOST_NAMED} more paths",) if len(found) > _MOST_NAMED else ()
-        return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MOST_NAMED]), *more)
+        more = (f"{len(found) - _MAX_NAMED} more paths",) if len(found) > _MAX_NAMED else ()
+        return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MAX_NAMED]), *more)
 
-    def _attribute(self, mark: _Mark | None) -> None:
+    def _attribute(self, mark: Mark | None) -> None:
         """Bring the indexes up to date; what is new in them was done by a call, or by the person.
 
         A file that a job has changed before is still its doing, whatever else runs beside it.
@@ -255,42 +234,29 @@ class Recorder:
 
         What was changed later than shortly after the last sign of life was changed by somebody else.
         """
-        found: list[FilesChanged] = []
-        notes = self._notes_of_killed()
+        notes: list[tuple[CallNote, int]] = []
         alive_ns: dict[str, int] = {}
-        for note, last_ns in notes:
-            alive_ns[note.call_id] = max(alive_ns.get(note.call_id, 0), last_ns)
-        for note, last_ns in notes:
-            if told.get(note.call_id, 0.0) * 1e9 >= last_ns:  # a model may use an id again
-                continue
-            if note.call_id in {one.id for one in found}:  # an earlier note began before this one
-                continue
-            is_exact = note.before is not None
-            if note.before is not None:
-                states = {real_path(path): before for path, before in note.before.items()}
-                differences = {path: (before, self._state(path)) for path, before in states.items()}
-            else:
-                differences = self._interrupted_in_folders(note)
-            changes = _as_changes(_until(alive_ns[note.call_id] + _AFTERLIFE_NS, differences, note.finished))
-            found += [FilesChanged(note.call_id, changes, is_exact=is_exact)] if changes else []
-        return found
-
-    def _notes_of_killed(self) -> list[tuple[CallNote, int]]:
-        """The oldest first, each with the time of its last sign of life."""
-        notes = []
-        for file in sorted(self._notes.glob("*.json"), key=_number):
+        for file in sorted(self._notes.glob("*.json"), key=_number):  # the oldest first
             # One that cannot be read was being written: the call had not begun.
             with contextlib.suppress(OSError, msgspec.MsgspecError):
-                notes.append((CallNote.read(file), file.stat().st_mtime_ns))
-        return notes
-
-    def _interrupted_in_folders(self, note: CallNote) -> dict[str, Difference]:
-        found: dict[str, Difference] = {}
-        for root, name in note.indexes.items():
-            index = self._index(real_path(root), self._notes / name)
-            with contextlib.suppress(TooManyFiles):
-                found |= {f"{index.root}/{path}": both for path, both in index.refresh().items()}
-        return found
+                notes.append((note := CallNote.read(file), last_ns := file.stat().st_mtime_ns))
+                alive_ns[note.call_id] = max(alive_ns.get(note.call_id, 0), last_ns)
+        found: dict[str, FilesChanged] = {}
+        for note, last_ns in notes:
+            # A model may use an id again; an earlier note of a call began before this one.
+            if told.get(note.call_id, 0.0) * 1e9 >= last_ns or note.call_id in found:
+                continue
+            differences: dict[str, Difference] = {}
+            for path, before in (note.before or {}).items():
+                differences[real_path(path)] = (before, self._state(real_path(path)))
+            for root, name in note.indexes.items():
+                index = self._index(real_path(root), self._notes / name)
+                with contextlib.suppress(TooManyFiles):
+                    differences |= {f"{index.root}/{path}": both for path, both in index.refresh().items()}
+            own = dict(_without_later(differences, alive_ns[note.call_id] + _AFTERLIFE_NS, note.finished))
+            if changes := _as_changes(own):
+                found[note.call_id] = FilesChanged(note.call_id, changes, is_exact=note.before is not None)
+        return [*found.values()]
 
     def _linked_indexes(self, note: Path) -> dict[str, str]:
         """Keep the indexes as they are now, by a second name; the next state of each is a new file."""
@@ -325,26 +291,25 @@ def _number(note: Path) -> tuple[int, ...]:
     return tuple(map(int, note.stem.split("-")))
 
 
-def _until(time_ns: int, found: dict[str, Difference], finished: Mapping[str, int]) -> dict[str, Difference]:
+def _without_later(
+    found: dict[str, Difference], time_ns: int, finished: Mapping[str, int]
+) -> Iterator[tuple[str, Difference]]:
     """The differences without what came later; what a file held before somebody else changed it nobody knows.
 
     `finished` are later times of some paths.
     """
-    known: dict[str, Difference] = {}
     for path, (before, now) in found.items():
-        until_ns = finished.get(stored_path(path), time_ns)
         try:
-            is_later = now is not None and now.kind != "folder" and os.lstat(path).st_ctime_ns > until_ns
+            changed_ns = os.lstat(path).st_ctime_ns if now is not None and now.kind != "folder" else 0
         except OSError:
-            is_later = False
-        if not is_later:
-            known[path] = (before, now)
+            changed_ns = 0
+        if changed_ns <= finished.get(stored_path(path), time_ns):
+            yield path, (before, now)
         elif before is not None and now is not None:
-            known[path] = (before, FileState("file", now.mode))
-    return known
+            yield path, (before, FileState("file", now.mode))
 
 
-def _as_changes(found: dict[str, Difference]) -> tuple[FileChange, ...]:
+def _as_changes(found: Mapping[str, Difference]) -> tuple[FileChange, ...]:
     return tuple(
         FileChange(stored_path(path), before, now) for path, (before, now) in sorted(found.items()) if before != now
     )
