@@ -74,7 +74,7 @@ async def against_direct(sandbox: LocalSandbox, command: Command) -> None:
         direct.append((time.perf_counter() - started) * 1000)
         started = time.perf_counter()
         trial = await sandbox.try_command(command)
-        await trial.drop()
+        await trial.discard()
         tried.append((time.perf_counter() - started) * 1000)
         assert not trial.changes, trial.changes
     more = median(tried) - median(direct)
@@ -89,8 +89,8 @@ async def kept(sandbox: LocalSandbox, name: str, command: Command) -> None:
     trial = await sandbox.try_command(command)
     ran = time.perf_counter() - started
     changes = len(trial.changes)
-    result = await trial.keep()
-    await trial.drop()
+    result = await trial.apply()
+    await trial.discard()
     total = time.perf_counter() - started
     assert not result.conflicts, result.conflicts[:3]
     print(f"{name:20} tried {ran:6.2f} s   kept {total - ran:6.2f} s   {changes:,} changes")

@@ -14,7 +14,7 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.entries import CompactionStrategy, CompactionTrigger, Entry, SwitchReason
 from agentcli.conversation.evidence import Claim
 from agentcli.llm.messages import Block, StopReason, ToolResult, ToolUse, Usage
-from agentcli.tools.trial import TriedChange
+from agentcli.tools.dry_run import ChangeSummary
 
 DoneReason = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "interrupted", "declined", "stopped"]
 
@@ -191,7 +191,7 @@ class ApprovalRequested(AgentEvent, frozen=True, tag="approval_requested"):
     grave: tuple[str, ...] = ()
     mode: str = ""
     kind: Literal["run", "keep", "ask", "plan"] = "run"
-    changes: tuple[TriedChange, ...] = ()
+    changes: tuple[ChangeSummary, ...] = ()
     options: tuple[str, ...] = ()
 
 

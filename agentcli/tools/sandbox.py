@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal, Protocol
 from msgspec import Struct
 
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
-from agentcli.tools.trial import Trial
+from agentcli.tools.dry_run import DryRun
 
 Access = Literal["read", "write"]
 
@@ -170,7 +170,7 @@ class Commands(Protocol):
         """Say why a command cannot be tried here; empty where it can. Probes the first time."""
         ...
 
-    async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> Trial:
+    async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> DryRun:
         """Run a command as `exec` does, on a stand-in of what it may write. Raises `ToolError`."""
         ...
 

@@ -18,11 +18,11 @@ from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.data_files import DataFiles
+from agentcli.tools.dry_run import DryRun
 from agentcli.tools.path_names import display_name, parse_name
 from agentcli.tools.remembered import Memory, Past
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.schemas import problem_with, schema_of
-from agentcli.tools.trial import Trial
 from agentcli.tools.web.web import Web
 
 OutputLevel = Literal["brief", "standard", "full"]
@@ -238,7 +238,7 @@ class Attempt:
     not read, links followed.
     """
 
-    trial: Trial
+    trial: DryRun
     output: Callable[[], ToolOutput]
     needed_host: str = ""
     unread: tuple[Path, ...] = ()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.trial.overlays import why_no_overlays
+from agentcli.infra.sandbox.dry_runs.overlays import why_no_overlays
 from tests.app.running import Place, call
 from tests.unit.tools.test_everyday_commands import everyday_commands
 

@@ -69,7 +69,7 @@ def types_of(method: str) -> dict[str, Any]:
     declared = getattr(Sandbox, method)
     function = declared.fget if isinstance(declared, property) else declared
     # Nothing confines commands at the far end, so none can be tried there, and no trial has to travel.
-    types = typing.get_type_hints(function, localns={"Trial": typing.Never})
+    types = typing.get_type_hints(function, localns={"DryRun": typing.Never})
     return {name: bytes if type is BinaryIO else type for name, type in types.items()}
 
 

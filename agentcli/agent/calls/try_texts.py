@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import Attempt, ToolOutput
-from agentcli.tools.trial import Kept, TriedChange
 
 _LONGEST_COMMAND = 60
 
@@ -29,7 +29,7 @@ class Chosen(Struct, frozen=True):
     is_denied: bool = False
 
 
-def hunks_of(change: TriedChange, text: str) -> tuple[str, ...]:
+def hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
     """The parts of a change that can be kept, each with the lines that name the file."""
     parts = diff_hunks(text)
     if change.hunks == 1 or len(parts) != change.hunks:  # masking has joined some
@@ -38,7 +38,7 @@ def hunks_of(change: TriedChange, text: str) -> tuple[str, ...]:
     return tuple(head + part for part in parts)
 
 
-def shown_change(change: TriedChange) -> str:
+def shown_change(change: ChangeSummary) -> str:
     """A change as text: what to know before it is kept, then its diff; without one, what it is."""
     notes = "".join(f"  {note}\n" for note in change.notes)
     if change.diff and change.what != "repository":
@@ -62,7 +62,7 @@ def _size(size: int) -> str:
     return f"{size} bytes"
 
 
-def counted(changes: Sequence[TriedChange]) -> str:
+def counted(changes: Sequence[ChangeSummary]) -> str:
     return f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
 
 
@@ -73,7 +73,7 @@ def ending_of(attempt: Attempt) -> str:
     return f"exit code {result.exit_code}" if result.exit_code else ""
 
 
-def remark_of(chosen: Chosen, kept: Kept, changes: Sequence[TriedChange]) -> str:
+def remark_of(chosen: Chosen, kept: ApplyOutcome, changes: Sequence[ChangeSummary]) -> str:
     """Tells the model what is so in the workspace now."""
     stayed = {*kept.names, *(conflict.name for conflict in kept.conflicts)}
     dropped = [change.name for change in changes if change.name not in stayed]
@@ -95,7 +95,7 @@ def remark_of(chosen: Chosen, kept: Kept, changes: Sequence[TriedChange]) -> str
     return " ".join(said) if dropped or kept.conflicts or chosen.comment or chosen.parts else ""
 
 
-def _part(name: str, chosen: Chosen, changes: Sequence[TriedChange]) -> str:
+def _part(name: str, chosen: Chosen, changes: Sequence[ChangeSummary]) -> str:
     hunks = next(change.hunks for change in changes if change.name == name)
     return f"{name} ({len(chosen.parts[name])} of {hunks} hunks)"
 
@@ -105,7 +105,7 @@ def _named(names: Sequence[str]) -> str:
     return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
 
 
-def answer_told(chosen: Chosen, kept: Kept, changes: Sequence[TriedChange]) -> str:
+def answer_told(chosen: Chosen, kept: ApplyOutcome, changes: Sequence[ChangeSummary]) -> str:
     """The answer in words for the person; empty where nobody was asked."""
     if not chosen.is_answered:
         return ""
@@ -115,7 +115,7 @@ def answer_told(chosen: Chosen, kept: Kept, changes: Sequence[TriedChange]) -> s
     return f"{said} · “{chosen.comment}”" if chosen.comment else said
 
 
-def summary_of(kept: Kept, changes: Sequence[TriedChange]) -> str:
+def summary_of(kept: ApplyOutcome, changes: Sequence[ChangeSummary]) -> str:
     if len(kept.names) == len(changes):
         return f"kept {counted(changes)}"
     return f"kept {len(kept.names)} of {counted(changes)}" if kept.names else f"dropped {counted(changes)}"

@@ -36,9 +36,9 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rule
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried
 from agentcli.errors import ToolError
+from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRun
 from agentcli.tools.summary import call_title
 from agentcli.tools.tool import Attempt, Tool, ToolContext, ToolOutput
-from agentcli.tools.trial import Kept, Trial, TriedChange
 
 _NOBODY = "nobody can be asked"
 _STAYS = "A command that is tried cannot go to the background: Esc stops it, or ask for it as a job."
@@ -85,7 +85,7 @@ async def try_first(
     try:
         stop = None if wanted.is_wished or wanted.stopped else _stop(call, wanted, attempt)
         if stop is not None and await _may_go_on(call, wanted, stop):
-            await trial.drop()
+            await trial.discard()
             if stop.host or stop.path:
                 return await try_first(call, replace(wanted, stopped=stop), arguments, context, hold)
             call.report.is_trial = False
@@ -97,7 +97,7 @@ async def try_first(
         if not trial.changes:
             return told_output(attempt, "", "changed nothing")
         chosen = await _settle(call, wanted, attempt)
-        kept = Kept()
+        kept = ApplyOutcome()
         if chosen.names:
             if not chosen.is_answered:
                 call.turn.store(CallAllowed(call.use.id))
@@ -105,11 +105,11 @@ async def try_first(
             call.report.is_trial = False
             paths = [path for name in chosen.names for path in trial.paths_of(name)]
             async with hold(chosen.names), recorded(call, paths) as note:
-                kept = await trial.keep(chosen.names, parts=chosen.parts, note=note)
+                kept = await trial.apply(chosen.names, hunks=chosen.parts, note=note)
             call.turn.store(CallKept(call.use.id, kept.names))
             await call.turn.settle()  # before nobody else knows it any more
     finally:
-        await trial.drop()
+        await trial.discard()
     call.report.answer = answer_told(chosen, kept, trial.changes)
     if chosen.is_denied:
         call.turn.denials.append(Denial(call.use, "dropped"))
@@ -163,7 +163,7 @@ def _stop(call: Call, wanted: Try, attempt: Attempt) -> Stop | None:
     return next(filter(None, (_hidden(call, wanted, trial, path) for path in attempt.unread)), None)
 
 
-def _hidden(call: Call, wanted: Try, trial: Trial, path: Path) -> Stop | None:
+def _hidden(call: Call, wanted: Try, trial: DryRun, path: Path) -> Stop | None:
     """Offer to open what was hidden from it, as a command that names it would ask; None where none may read it."""
     if not (how := trial.hides(path)):
         return None
@@ -211,7 +211,7 @@ async def _settle(call: Call, wanted: Try, attempt: Attempt) -> Chosen:
     refused, asked, others = await asyncio.to_thread(_by_rules, call, wanted, attempt.trial)
     for rule, changes in refused.items():
         chosen = _both(chosen, _by_itself(Verdict("deny", f"{rule.told} denies it"), changes))
-    groups: list[tuple[Rule | None, list[TriedChange]]] = [*asked.items()]
+    groups: list[tuple[Rule | None, list[ChangeSummary]]] = [*asked.items()]
     groups += [(None, group) for group in _groups(others, mode)]
     for asking, group in groups:
         by_mode = _by_mode(mode, group, asking) if mode is not None else None
@@ -221,11 +221,11 @@ async def _settle(call: Call, wanted: Try, attempt: Attempt) -> Chosen:
 
 
 def _by_rules(
-    call: Call, wanted: Try, trial: Trial
-) -> tuple[dict[Rule, list[TriedChange]], dict[Rule, list[TriedChange]], list[TriedChange]]:
+    call: Call, wanted: Try, trial: DryRun
+) -> tuple[dict[Rule, list[ChangeSummary]], dict[Rule, list[ChangeSummary]], list[ChangeSummary]]:
     """The changes that a rule about files refuses, those that one wants asked about, and the others."""
-    refused: dict[Rule, list[TriedChange]] = {}
-    asked: dict[Rule, list[TriedChange]] = {}
+    refused: dict[Rule, list[ChangeSummary]] = {}
+    asked: dict[Rule, list[ChangeSummary]] = {}
     others, rules, workspace = [], call.turn.state.rules, wanted.judged.workspace
     if not speaks_of_edits(rules):
         return refused, asked, list(trial.changes)
@@ -240,7 +240,7 @@ def _by_rules(
     return refused, asked, others
 
 
-def _groups(changes: Sequence[TriedChange], mode: Mode | None) -> list[list[TriedChange]]:
+def _groups(changes: Sequence[ChangeSummary], mode: Mode | None) -> list[list[ChangeSummary]]:
     """The changes as they are decided about together."""
     obeyed = [change for change in changes if change.is_obeyed]
     others = [change for change in changes if not change.is_obeyed]
@@ -251,7 +251,7 @@ def _groups(changes: Sequence[TriedChange], mode: Mode | None) -> list[list[Trie
     return [group for group in (*groups, obeyed) if group]
 
 
-def _by_mode(mode: Mode, changes: Sequence[TriedChange], asking: Rule | None = None) -> Verdict | None:
+def _by_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None = None) -> Verdict | None:
     """What a mode says about changes, or about those of which a rule wants you `asking`; None if it asks."""
     if mode in ("plan", "dontAsk"):
         return Verdict("deny", _PLAN if mode == "plan" else "what would ask is dropped")
@@ -264,7 +264,7 @@ def _by_mode(mode: Mode, changes: Sequence[TriedChange], asking: Rule | None = N
     return None
 
 
-def _by_itself(verdict: Verdict, changes: Sequence[TriedChange]) -> Chosen:
+def _by_itself(verdict: Verdict, changes: Sequence[ChangeSummary]) -> Chosen:
     if verdict.decision == "allow":
         return Chosen(tuple(change.name for change in changes))
     return Chosen(why=verdict.reason, is_denied=verdict.reason != _PLAN)
@@ -284,7 +284,7 @@ def _both(one: Chosen, other: Chosen) -> Chosen:
 
 
 async def _ask(
-    call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedChange], asking: Rule | None
+    call: Call, wanted: Try, attempt: Attempt, changes: Sequence[ChangeSummary], asking: Rule | None
 ) -> Chosen:
     if call.turn.session.ask is None:
         return Chosen(why=_NOBODY, is_denied=True)
@@ -319,7 +319,7 @@ def _taken(request: ApprovalRequested, answer: Approve) -> Chosen:
 
 
 def _request(
-    call: Call, wanted: Try, attempt: Attempt, changes: Sequence[TriedChange], asking: Rule | None
+    call: Call, wanted: Try, attempt: Attempt, changes: Sequence[ChangeSummary], asking: Rule | None
 ) -> ApprovalRequested:
     """The changes as hunks, one or more of each: all are kept, some, or none."""
     texts = [shown_change(change) for change in changes]

@@ -23,7 +23,7 @@ from agentcli.infra.changes.writing import (
     opened_folder,
     write_atomically,
 )
-from agentcli.tools.trial import Conflict, Kept
+from agentcli.tools.dry_run import ApplyOutcome, Conflict
 
 _LOOK = os.O_RDONLY | getattr(os, "O_PATH", 0) | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -64,7 +64,7 @@ class LiveFiles:
 
 def apply_groups(
     groups: Sequence[ChangeGroup], token: str, *, is_resumed: bool = False, live: LiveFiles | None = None
-) -> Kept:
+) -> ApplyOutcome:
     """Apply changes. A group that meets something else than the command did is left out as a whole, and told.
 
     Owners are kept where we are root. `token` is part of the names of files that are not yet in their places; with
@@ -90,7 +90,7 @@ def apply_groups(
     for path, entry in sorted(modes.items(), key=lambda item: -_depth(item[0])):
         with contextlib.suppress(OSError), _opened(path) as (folder, name):
             _set_mode(folder, name, entry)
-    return Kept(tuple(names), tuple(conflicts))
+    return ApplyOutcome(tuple(names), tuple(conflicts))
 
 
 class _Application:

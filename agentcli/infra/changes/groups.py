@@ -16,8 +16,8 @@ from typing import NamedTuple
 from agentcli.infra.changes.state import ChangeSet, Entry, has_same_content, parents_of
 from agentcli.infra.changes.writing import copy_attributes
 from agentcli.safety.paths.protected import is_protected
+from agentcli.tools.dry_run import ChangeSummary
 from agentcli.tools.text.diff import diff_hunks, unified_diff, with_hunks
-from agentcli.tools.trial import TriedChange
 
 LARGEST_TEXT = 256_000  # bytes of a file of which a diff is made
 LONGEST_DIFFS = 2_000_000  # characters of all the diffs of one try
@@ -33,7 +33,7 @@ class ChangeGroup(NamedTuple):
     A `moved_root` is the one outermost path of a group with all that is in it, and nothing else is in it.
     """
 
-    summary: TriedChange
+    summary: ChangeSummary
     changes: ChangeSet
     paths: tuple[str, ...]
     moved_root: str = ""
@@ -132,7 +132,7 @@ def _differs(before: Entry | None, after: Entry | None) -> bool:
     return before.kind == "file" and not has_same_content(before, after)
 
 
-def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> TriedChange:
+def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> ChangeSummary:
     before, after = changes.of(path)
     entry = after or before
     assert entry is not None
@@ -140,7 +140,7 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Tri
     shown = None if is_mode else _diff(name, before, after, budget)
     diff, hunks = shown or ("", 1)
     is_obeyed = is_protected(PurePath(path))
-    return TriedChange(
+    return ChangeSummary(
         name,
         "created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed",
         entry.kind if entry.kind != "other" else "file",
@@ -181,7 +181,7 @@ def _is_program(entry: Entry | None) -> bool:
     return entry is not None and entry.kind == "file" and bool(entry.mode & 0o111)
 
 
-def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str) -> TriedChange:
+def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str) -> ChangeSummary:
     before, after = changes.of(path)
     is_git = _is_git(path, changes)
     is_new = path in inside and before is None
@@ -194,7 +194,7 @@ def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str
         notes += _counted("executable", [one for one, entry in made if _is_program(entry)], path)
         links = [shown_path(f"{one} → {entry.target}") for one, entry in made if entry.kind == "link"]
         notes += _counted("link", links, path)
-    return TriedChange(
+    return ChangeSummary(
         name,
         "created" if is_new else "deleted" if is_gone else "changed",
         "repository" if is_git else "folder" if is_new != is_gone else "tree",

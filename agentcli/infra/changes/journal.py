@@ -26,7 +26,7 @@ from agentcli.infra.changes.writing import remove_tree
 from agentcli.infra.sandbox.mounts.mount_points import NOTE as MOUNT_POINTS
 from agentcli.infra.sandbox.mounts.mount_points import remove_left
 from agentcli.settings.files import make_private_folder, replace_file
-from agentcli.tools.trial import Kept, TriedChange
+from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary
 
 PLAN = "plan"
 
@@ -64,7 +64,9 @@ class PrivateFolder:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.path = made.rename(made.with_name(made.name.replace("new-", "try-", 1)))
 
-    def apply(self, groups: Sequence[ChangeGroup], *, note: Path | None = None, live: LiveFiles | None = None) -> Kept:
+    def apply(
+        self, groups: Sequence[ChangeGroup], *, note: Path | None = None, live: LiveFiles | None = None
+    ) -> ApplyOutcome:
         """Apply changes whose contents are here, which a kill cannot undo half. Raises `OSError` before it begins.
 
         `note` is that of the call they are recorded for.
@@ -134,7 +136,7 @@ def finish_interrupted(tries: Path) -> str:
     return " ".join(said)
 
 
-def _finish(folder: Path) -> Kept | None:
+def _finish(folder: Path) -> ApplyOutcome | None:
     """Finish what was interrupted; None where nothing was. Raises nothing."""
     try:
         rows = json.loads((folder / PLAN).read_text())
@@ -160,7 +162,7 @@ def _restricted(entries: dict[str, Entry], paths: Sequence[str]) -> dict[str, En
 
 def _group(row: dict[str, Any]) -> ChangeGroup:
     changes = ChangeSet(row["area"], _entries(row["before"]), _entries(row["after"]), {*row["stale"]})
-    return ChangeGroup(TriedChange(**row["change"]), changes, tuple(row["paths"]), row["root"])
+    return ChangeGroup(ChangeSummary(**row["change"]), changes, tuple(row["paths"]), row["root"])
 
 
 def _entries(rows: dict[str, list[Any]]) -> dict[str, Entry]:

@@ -23,8 +23,8 @@ from agentcli.infra.changes.objects import Objects
 from agentcli.infra.changes.state import kind_of, state_of
 from agentcli.infra.checkpoints.limits import Limits, TooManyFiles
 from agentcli.infra.checkpoints.listing import Listed, listed_files, sizes_below
+from agentcli.infra.sandbox.dry_runs.caches import is_cache
 from agentcli.infra.sandbox.mounts.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
-from agentcli.infra.sandbox.trial.caches import is_cache
 from agentcli.settings.files import make_private_folder
 
 # A file can change twice within a tick of the clock of the file system, and look untouched after the second time.

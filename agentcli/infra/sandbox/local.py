@@ -27,10 +27,10 @@ from agentcli.tools.command import BackgroundJob, Command, CommandResult
 from agentcli.tools.sandbox import Access, FileStatus, FoundRows, Listing, Looked, Sandbox, Search
 
 if TYPE_CHECKING:
+    from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
     from agentcli.infra.sandbox.files.secret_values import SecretValues
     from agentcli.infra.sandbox.processes.shell import Shell
-    from agentcli.infra.sandbox.trial.dry_run import DryRuns
-    from agentcli.tools.trial import Trial
+    from agentcli.tools.dry_run import DryRun
 
 
 _FRESH_FOR_S = 1.0  # which secret files there are, where nothing is known to have changed
@@ -64,7 +64,7 @@ class LocalSandbox(SessionConfinement):
         self._secret_files: list[Path] = []
         self._looked_at = float("-inf")
         self._started_shell: Shell | None = None
-        self._try_runs: DryRuns | None = None
+        self._started_dry_runs: DryRuns | None = None
         self._beginning = Lock()
 
     def validate_path(self, path: Path, access: Access) -> Path:
@@ -160,13 +160,13 @@ class LocalSandbox(SessionConfinement):
         await self._shell.jobs.stop(id)
 
     def why_no_trial(self) -> str:
-        return self._tries.why_not()
+        return self._dry_runs.why_not()
 
-    async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> Trial:
+    async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> DryRun:
         await self.make_ready()
         folders = [path for path in self._paths.granted("read") if path.is_dir()] if command.nobody_allowed else []
         secrets = (await asyncio.to_thread(self._scan.protected, folders))[0] if folders else []
-        return await self._tries.try_command(command, on_output=on_output, masked=secrets)
+        return await self._dry_runs.run(command, on_output=on_output, masked=secrets)
 
     @property
     def _shell(self) -> Shell:
@@ -183,13 +183,13 @@ class LocalSandbox(SessionConfinement):
         return self._started_shell
 
     @property
-    def _tries(self) -> DryRuns:
+    def _dry_runs(self) -> DryRuns:
         """Imported late: it takes some milliseconds, and a session's first prompt need not wait for it."""
         with self._beginning:  # `why_no_trial` is asked in a thread
-            if self._try_runs is None:
-                from agentcli.infra.sandbox.trial.dry_run import DryRuns
+            if self._started_dry_runs is None:
+                from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
 
-                self._try_runs = DryRuns(
+                self._started_dry_runs = DryRuns(
                     lambda: self._shell,
                     lambda: self.confinement,
                     self.bounds,
@@ -197,19 +197,19 @@ class LocalSandbox(SessionConfinement):
                     limits=self.limits.tried,
                     search_path=self._environment.get("PATH", ""),
                 )
-            return self._try_runs
+            return self._started_dry_runs
 
     def told(self) -> tuple[str, ...]:
         if not self.confines or self.profile != "workspace-write":
             return super().told()
-        why_not = self._tries.why_not()
+        why_not = self._dry_runs.why_not()
         return (*super().told(), why_not or "Commands that would ask are tried on a stand-in of the workspace first.")
 
     async def aclose(self) -> None:
         if self._started_shell is not None:
             await self._started_shell.aclose()
-        if self._try_runs is not None:
-            await asyncio.to_thread(self._try_runs.close)
+        if self._started_dry_runs is not None:
+            await asyncio.to_thread(self._started_dry_runs.close)
         await super().aclose()
 
 

@@ -32,8 +32,8 @@ from agentcli.safety.paths.protected import auto_executed, is_read_only_name
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Profile, Reverts
+from agentcli.tools.dry_run import DryRunLimits
 from agentcli.tools.sandbox import Access
-from agentcli.tools.trial import TryLimits
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
@@ -67,7 +67,7 @@ class CommandLimits(Struct, frozen=True):
     aside: Path | None = None
     mount_notes: Path | None = None
     own_folders: tuple[Path, ...] = ()
-    tried: TryLimits = TryLimits()
+    tried: DryRunLimits = DryRunLimits()
     programs: Callable[[Sequence[Path]], Sequence[Path]] = lambda roots: ()
 
 

@@ -37,7 +37,7 @@ from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.llm.messages import Text, ToolUse
-from agentcli.tools.trial import TryLimits
+from agentcli.tools.dry_run import DryRunLimits
 from tests.conformance.confining import git
 from tests.unit.agent.stage import Stage, call, on_stage
 
@@ -49,7 +49,7 @@ Folder = Path
 
 @asynccontextmanager
 async def trying(
-    folder: Path, *, mode: Mode = "default", can_ask: bool = True, tried: TryLimits | None = None, **how: Any
+    folder: Path, *, mode: Mode = "default", can_ask: bool = True, tried: DryRunLimits | None = None, **how: Any
 ) -> AsyncIterator[Stage]:
     """A session whose model wants to run COMMAND, confined by bubblewrap."""
     (folder / "tmp").mkdir(exist_ok=True)
@@ -59,7 +59,7 @@ async def trying(
     reply = {"tool_calls": [call("bash", id="c", **{"command": COMMAND, **how})]}
     async with on_stage(folder, [reply, END], can_ask=can_ask, mode=mode) as stage:
         limits = CommandLimits(
-            "workspace-write", home=folder / "home", tries=folder / "tries", tried=tried or TryLimits()
+            "workspace-write", home=folder / "home", tries=folder / "tries", tried=tried or DryRunLimits()
         )
         sandbox = LocalSandbox(
             [stage.workspace],
@@ -321,7 +321,7 @@ async def test_a_mode_that_decides_settles_the_question(tmp_path: Folder, mode: 
 
 async def test_what_a_try_cannot_hold_may_run_directly(tmp_path: Folder) -> None:
     many = "for i in {1..30}; do echo $i >$i; done; echo done"
-    async with trying(tmp_path, command=many, tried=TryLimits(most_entries=20)) as stage:
+    async with trying(tmp_path, command=many, tried=DryRunLimits(max_entries=20)) as stage:
         stage.say("Go")
         request = await stage.heard(ApprovalRequested)
         assert (request.kind, len(files(stage))) == ("run", 2)

@@ -25,10 +25,10 @@ from agentcli.errors import ToolError
 from agentcli.infra.changes.journal import finish_interrupted
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds, Unconfined
+from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
 from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.infra.sandbox.trial.dry_run import DryRuns
 from agentcli.tools.command import Command
-from agentcli.tools.trial import TryLimits
+from agentcli.tools.dry_run import DryRunLimits
 from tests.conformance import escape_probes
 from tests.conformance.confining import (
     NOBODY,
@@ -319,12 +319,12 @@ def test_caches_stay_out_of_the_workspace_and_are_there_for_the_next_try(base: P
         """
         read = f"cat lib/__pycache__/* out/o .coverage {base}/cache/x"
         for script in (make, f"{read}; echo 2 >lib/__pycache__/two.pyc; rm .coverage", f"{read}; ls -A . lib"):
-            async with await runs.try_command(Command(script, base / "ws", timeout_s=20)) as tried:
+            async with await runs.run(Command(script, base / "ws", timeout_s=20)) as tried:
                 said = tried.result.output
                 assert tried.changes == ()
         assert said.startswith("1\n2\no\ncat: .coverage: No such file or directory\n1\n"), said
         shutil.rmtree(base / "ws/lib")
-        async with await runs.try_command(Command("ls", base / "ws", timeout_s=20)) as tried:
+        async with await runs.run(Command("ls", base / "ws", timeout_s=20)) as tried:
             assert "lib" not in tried.result.output
         runs.close()
 
@@ -388,8 +388,8 @@ def test_a_change_from_outside_while_the_command_runs_is_a_conflict(base: Path) 
                 for name in ("a.txt", "b.txt"):
                     (base / "ws" / name).write_text("theirs\n")
 
-        tried = await runs.try_command(Command(script, base / "ws", timeout_s=20), on_output=on_output)
-        kept = await tried.keep()
+        tried = await runs.run(Command(script, base / "ws", timeout_s=20), on_output=on_output)
+        kept = await tried.apply()
         assert heard
         assert {conflict.name for conflict in kept.conflicts} == {"a.txt", "b.txt"}
 
@@ -551,10 +551,10 @@ def test_granted_folders_are_held_back_and_granted_files_cannot_be_written(base:
     async def scenario() -> None:
         runs = try_runs(base, US, writable=(granted, file), cache=base / "cache")
         script = f"echo x >{granted}/x; echo x >>{file}; echo x >{base}/cache/x"
-        async with await runs.try_command(Command(script, base / "ws", timeout_s=20)) as tried:
+        async with await runs.run(Command(script, base / "ws", timeout_s=20)) as tried:
             assert [change.name for change in tried.changes] == [f"{granted}/x"], tried.result
             assert not (granted / "x").exists()
-            await tried.keep()
+            await tried.apply()
 
     asyncio.run(scenario())
     assert (granted / "x").read_text() == "x\n"
@@ -597,7 +597,7 @@ def test_a_try_that_nobody_allowed_reads_the_workspace_and_the_system_alone(base
         runs = try_runs(base, US, home=home, search_path=path, masked=(home / ".cargo/credentials",))
         script = f"cat {home}/notes/diary {home}/.cargo/* {home}/.cargo/bin/* {home}/bin/* {other}/.env; cat a.txt"
         command = Command(script, base / "ws", timeout_s=20, nobody_allowed=True)
-        async with await runs.try_command(command) as tried:
+        async with await runs.run(command) as tried:
             found = [line.removeprefix("SECRET ") for line in tried.result.output.splitlines() if "SECRET" in line]
             assert (found, tried.result.output[-2:]) == (["tool", "mine"], "a\n")
         runs.close()
@@ -613,16 +613,14 @@ def test_what_a_try_leaves_running_is_ended(base: Path) -> None:
 
     async def scenario() -> None:
         runs = try_runs(base, US)
-        slow = await runs.try_command(
-            Command(f"echo x >x; setsid -f sleep 6{mark}; sleep 60", base / "ws", timeout_s=0.5)
-        )
+        slow = await runs.run(Command(f"echo x >x; setsid -f sleep 6{mark}; sleep 60", base / "ws", timeout_s=0.5))
         assert slow.result.timed_out
         assert [change.name for change in slow.changes] == ["x"]
-        await slow.drop()
-        left = await runs.try_command(Command(f"echo out; setsid -f sleep 6{mark}", base / "ws", timeout_s=20))
+        await slow.discard()
+        left = await runs.run(Command(f"echo out; setsid -f sleep 6{mark}", base / "ws", timeout_s=20))
         assert (left.result.exit_code, left.result.output) == (0, "out\n")
-        await left.drop()
-        call = asyncio.create_task(runs.try_command(Command(f"sleep 6{mark}", base / "ws", timeout_s=20)))
+        await left.discard()
+        call = asyncio.create_task(runs.run(Command(f"sleep 6{mark}", base / "ws", timeout_s=20)))
         await asyncio.sleep(0.5)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -672,7 +670,7 @@ def test_a_server_is_ended_when_it_waits(base: Path) -> None:
     async def scenario() -> None:
         runs = try_runs(base, US)
         script = f'echo x >x; {python_of(os.getuid())} -c "{serve}"'
-        async with await runs.try_command(Command(script, base / "ws", timeout_s=30)) as tried:
+        async with await runs.run(Command(script, base / "ws", timeout_s=30)) as tried:
             assert (tried.result.output, tried.result.exit_code, tried.result.job) == ("up\n", None, None)
             assert "listens on" in tried.result.stall
             assert "was ended" in tried.result.stall
@@ -684,17 +682,17 @@ def test_a_server_is_ended_when_it_waits(base: Path) -> None:
 
 def test_what_changes_or_takes_too_much_is_ended_and_dropped(base: Path) -> None:
     async def scenario() -> None:
-        runs = try_runs(base, US, limits=TryLimits(most_entries=20))
+        runs = try_runs(base, US, limits=DryRunLimits(max_entries=20))
         many = Command("for i in {1..30}; do echo $i >$i; done; echo said; exit 3", base / "ws", timeout_s=20)
-        async with await runs.try_command(many) as tried:
+        async with await runs.run(many) as tried:
             assert (tried.result.output, tried.result.exit_code, tried.changes) == ("said\n", 3, ())
             assert "more than 20 files" in tried.too_much
-        small = try_runs(base, US, limits=TryLimits(most_bytes=1_000_000))
+        small = try_runs(base, US, limits=DryRunLimits(max_bytes=1_000_000))
         much = Command("head -c 1100000 /dev/zero >zero", base / "ws", timeout_s=20)
-        async with await small.try_command(much) as tried:
+        async with await small.run(much) as tried:
             assert "1 MB" in tried.too_much
         endless = Command("echo said; cat /dev/zero >zero", base / "ws", timeout_s=60)
-        async with await small.try_command(endless) as tried:
+        async with await small.run(endless) as tried:
             assert (tried.result.output, tried.too_much) == ("said\n", "it wrote more than 1 MB")
 
     before = tree_of(base / "ws")
@@ -713,13 +711,13 @@ def test_folders_nested_deeply_are_dropped_like_others(base: Path) -> None:
 def test_a_try_ends_once(base: Path) -> None:
     async def scenario() -> None:
         runs = try_runs(base, US)
-        tried = await runs.try_command(Command("echo x >x", base / "ws", timeout_s=20))
+        tried = await runs.run(Command("echo x >x", base / "ws", timeout_s=20))
         with pytest.raises(ToolError, match="no change 'y'; there is x"):
-            await tried.keep(["y"])
-        assert (await tried.keep(["x"])).names == ("x",)
-        await tried.drop()
+            await tried.apply(["y"])
+        assert (await tried.apply(["x"])).names == ("x",)
+        await tried.discard()
         with pytest.raises(ToolError, match="over"):
-            await tried.keep()
+            await tried.apply()
 
     asyncio.run(scenario())
     assert (base / "ws/x").read_text() == "x\n"
@@ -738,7 +736,7 @@ def test_where_nothing_can_be_held_back_a_try_is_refused(base: Path, profile: st
     bounds = Bounds(profile, (base / "ws",), base)
     runs = DryRuns(lambda: Shell({}, base / "output"), lambda: confinement, lambda: bounds, folder=base / "state/tries")
     with pytest.raises(ToolError, match=why):
-        asyncio.run(runs.try_command(Command("echo x >x", base / "ws", timeout_s=20)))
+        asyncio.run(runs.run(Command("echo x >x", base / "ws", timeout_s=20)))
     assert not (base / "ws/x").exists()
     assert runs.why_not()
 
@@ -748,7 +746,7 @@ def test_a_workspace_that_holds_the_state_folder_is_refused(base: Path) -> None:
     bounds = Bounds("workspace-write", (base,), base)
     runs = DryRuns(lambda: Shell({}, base / "output"), lambda: confinement, lambda: bounds, folder=base / "state/tries")
     with pytest.raises(ToolError, match="agentcli's own data"):
-        asyncio.run(runs.try_command(Command("true", base, timeout_s=20)))
+        asyncio.run(runs.run(Command("true", base, timeout_s=20)))
 
 
 @pytest.mark.sampled(2)
@@ -812,7 +810,7 @@ def test_no_escape_probe_gets_out_of_a_try(base: Path) -> None:
             runs = DryRuns(lambda: shell, lambda: confinement, lambda: at.bounds, folder=folder, search_path=where)
             argv = [str(python), "-I", "-S", str(script), json.dumps(at.listen())]
             command = Command(shlex.join(argv), at.ws, timeout_s=60, nobody_allowed=True, most_bytes=200_000)
-            async with await runs.try_command(command) as tried:
+            async with await runs.run(command) as tried:
                 outcomes: dict[str, str] = json.loads(tried.result.output)
             runs.close()
             await shell.aclose()

@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
 from agentcli.infra.sandbox.confinement import Bounds
+from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
 from agentcli.infra.sandbox.processes.shell import Shell
-from agentcli.infra.sandbox.trial.dry_run import DryRuns
 from agentcli.tools.command import Command
-from agentcli.tools.trial import Kept, TriedChange, TryLimits
+from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRunLimits
 from tests.conformance.confining import clean_environment
 
 PROTECTED = (".agentcli", ".vscode")
@@ -42,8 +42,8 @@ class Outcome(Struct):
     output: str
     exit_code: int | None
     timed_out: bool
-    changes: list[TriedChange]
-    kept: Kept
+    changes: list[ChangeSummary]
+    kept: ApplyOutcome
 
 
 def try_runs(base: Path, who: str, **more: object) -> DryRuns:
@@ -52,7 +52,7 @@ def try_runs(base: Path, who: str, **more: object) -> DryRuns:
     confinement = Bubblewrap(program, NAMESPACES[who], hidden=base / "hidden")
     ws = base / "ws"
     given = {"masked": (ws / ".env", base / "secrets"), "protected": PROTECTED} | more
-    limits, search_path = given.pop("limits", TryLimits()), given.pop("search_path", "")
+    limits, search_path = given.pop("limits", DryRunLimits()), given.pop("search_path", "")
     bounds = Bounds("workspace-write", (ws,), given.pop("home", base), **given)
     shell = Shell(clean_environment(base), base / "state/output")
     return DryRuns(
@@ -80,10 +80,10 @@ def tree_of(folder: Path) -> dict[str, tuple[str, int, bytes | str]]:
 async def run_case(case: Case) -> Outcome:
     base = Path(case.base)
     runs = try_runs(base, case.who)
-    async with await runs.try_command(Command(case.command, base / "ws", timeout_s=30)) as tried:
+    async with await runs.run(Command(case.command, base / "ws", timeout_s=30)) as tried:
         if case.between:
             subprocess.run(["bash", "-c", case.between], cwd=base / "ws", check=True)
-        kept = Kept() if case.drops else await tried.keep(case.keep, parts=case.parts)
+        kept = ApplyOutcome() if case.drops else await tried.apply(case.keep, hunks=case.parts)
     runs.close()
     result = tried.result
     return Outcome(result.output, result.exit_code, result.timed_out, list(tried.changes), kept)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agentcli.conversation.file_changes import FileState, real_path
-from agentcli.infra.checkpoints.objects import Objects
-from agentcli.infra.checkpoints.states import state_at
+from agentcli.infra.changes.objects import Objects
+from agentcli.infra.changes.state import state_at
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
 from agentcli.infra.sandbox.scan import Scan
 

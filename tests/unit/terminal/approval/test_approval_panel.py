@@ -12,7 +12,7 @@ from agentcli.agent.ops import Approve
 from agentcli.frontends.terminal.approval.panel import ApprovalPanel
 from agentcli.frontends.terminal.text.fragments import first_rows, plain, row_width, rows_of
 from agentcli.llm.messages import ToolUse
-from agentcli.tools.trial import TriedChange
+from agentcli.tools.dry_run import ChangeSummary
 
 TEXT = st.one_of(st.text(), st.text("日本🎉a\u0301\x1b[31m\x07\t\n\u202e"))
 HUNK = "@@ -1 +1 @@\n-old\n+new\n"
@@ -23,7 +23,7 @@ def panel(
 ) -> ApprovalPanel:
     asked = ApprovalRequested("1", ToolUse("1", name, {}), "Edit a.py", "why", preview, rules, hunks)
     if name == "bash" and hunks:
-        changes = tuple(TriedChange(f"{number}.py", "changed", "file") for number in range(len(hunks)))
+        changes = tuple(ChangeSummary(f"{number}.py", "changed", "file") for number in range(len(hunks)))
         asked = replace(asked, kind="keep", changes=changes)
     return ApprovalPanel(asked)
 

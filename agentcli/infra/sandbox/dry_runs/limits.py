@@ -15,7 +15,7 @@ from agentcli.infra.changes.state import Entry
 from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
-from agentcli.tools.trial import TryLimits
+from agentcli.tools.dry_run import DryRunLimits
 
 _EVERY_S = 0.25
 _LEAST_FREE_MEMORY = 0.03  # of all there is: below it the kernel would soon end somebody's program
@@ -75,7 +75,7 @@ def _installations(search_path: str, home: Path) -> Iterator[Path]:
 class Watch:
     """Sets `sign` once the command takes too much; `why` says of what."""
 
-    def __init__(self, folder: Path, limits: TryLimits) -> None:
+    def __init__(self, folder: Path, limits: DryRunLimits) -> None:
         self.sign = asyncio.Event()
         self.why = ""
         self._folder = folder
@@ -92,8 +92,8 @@ class Watch:
         free = shutil.disk_usage(self._folder).free
         if free < min(_LEAST_FREE_DISK, self._free_at_first // 2):
             return "it filled the disk"
-        if self._free_at_first - free > self._limits.most_bytes and self._bytes() > self._limits.most_bytes:
-            return f"it wrote more than {self._limits.most_bytes // 1_000_000:,} MB"
+        if self._free_at_first - free > self._limits.max_bytes and self._bytes() > self._limits.max_bytes:
+            return f"it wrote more than {self._limits.max_bytes // 1_000_000:,} MB"
         if _free_memory() < _LEAST_FREE_MEMORY:
             return "it took the machine's memory"
         return ""
@@ -125,14 +125,14 @@ class TooMuch(Exception):  # it says what is so
 class Counter:
     """Stops what looks at files when there are too many of them."""
 
-    def __init__(self, limits: TryLimits, what: str) -> None:
+    def __init__(self, limits: DryRunLimits, what: str) -> None:
         self._limits = limits
         self._what = what
         self._entries = self._bytes = 0
 
     def take(self, entry: Entry) -> None:
-        most, most_bytes = self._limits.most_entries, self._limits.most_bytes
+        max_entries, max_bytes = self._limits.max_entries, self._limits.max_bytes
         self._entries += 1
         self._bytes += entry.size if entry.kind == "file" else 0
-        if self._entries > most or self._bytes > most_bytes:
-            raise TooMuch(f"{self._what} more than {most:,} files or {most_bytes // 1_000_000:,} MB")
+        if self._entries > max_entries or self._bytes > max_bytes:
+            raise TooMuch(f"{self._what} more than {max_entries:,} files or {max_bytes // 1_000_000:,} MB")

@@ -10,11 +10,10 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from msgspec.structs import replace
 
@@ -29,28 +28,28 @@ from agentcli.infra.changes.groups import (
 )
 from agentcli.infra.changes.journal import PLAN, PrivateFolder, left_behind
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
+from agentcli.infra.sandbox.dry_runs.caches import CacheLayers
+from agentcli.infra.sandbox.dry_runs.git_changes import describe_git_changes, uncommitted_files
+from agentcli.infra.sandbox.dry_runs.limits import Counter, TooMuch, Watch, hides, without_others_data
+from agentcli.infra.sandbox.dry_runs.lost_work import taken_away, with_loss_of_tree, with_lost_work, with_worktree
+from agentcli.infra.sandbox.dry_runs.overlays import Overlays, why_no_overlays
+from agentcli.infra.sandbox.dry_runs.upper_folder import read_overlay
 from agentcli.infra.sandbox.mounts.mount_points import NOTE
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
-from agentcli.infra.sandbox.trial.caches import CacheLayers
-from agentcli.infra.sandbox.trial.git_words import told_by_git, uncommitted_files
-from agentcli.infra.sandbox.trial.limits import Counter, TooMuch, Watch, hides, without_others_data
-from agentcli.infra.sandbox.trial.lost_work import taken_away, with_loss_of_tree, with_lost_work, with_worktree
-from agentcli.infra.sandbox.trial.overlay_tree import read_overlay
-from agentcli.infra.sandbox.trial.overlays import Overlays, why_no_overlays
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Command, CommandResult, Profile
-from agentcli.tools.trial import Conflict, Kept, TriedChange, TryLimits
+from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict, DryRunLimits
 
-_LONGEST_LOOK_S = 20.0
+_GIT_TIMEOUT_S = 20.0
 _LEFT = "what it left running was ended, as nothing of a try goes on"
 
 
-class DryRun:
-    """Implements `Trial`. `changes` are told by name, those of the first root relative to it.
+class OverlayDryRun(AbstractAsyncContextManager["OverlayDryRun"]):
+    """Implements `DryRun`. `changes` are called by their paths, those of the first root relative to it.
 
-    `drop` ends it, after `keep` too, and so does leaving it as a context. Then nothing is left of it but the output
-    file of a long output. Until then a later start would finish, and tell, what was to be kept.
+    Leaving it as a context discards it. Nothing is left then but the output file of a long output; until then a later
+    start would finish what was to be applied.
     """
 
     def __init__(
@@ -67,48 +66,45 @@ class DryRun:
         self.result = result
         self.cached = tuple(cached)
         self.too_much = too_much
-        self.changes: tuple[TriedChange, ...] = tuple(group.summary for group in groups)
+        self.changes: tuple[ChangeSummary, ...] = tuple(group.summary for group in groups)
         self._groups = groups
         self._private = private
         self._is_open = True
-        self._applying: asyncio.Future[Kept] | None = None
+        self._applying: asyncio.Future[ApplyOutcome] | None = None
 
     def paths_of(self, name: str) -> list[Path]:
         groups = [group for group in self._groups if group.summary.name == name]
         return [Path(group.changes.at(path)) for group in groups for path in group.paths]
 
-    async def keep(
+    async def apply(
         self,
         names: Collection[str] | None = None,
         *,
-        parts: Mapping[str, Collection[int]] | None = None,
+        hunks: Mapping[str, Collection[int]] | None = None,
         note: Path | None = None,
-    ) -> Kept:
-        """Bring changes into the real folders: those named, or all. The others are dropped.
-
-        Of a change that `parts` names only these hunks are kept, by number. `note` is that of the call.
-        A file that was changed by something else since the command started is a conflict: it stays as it is. Raises
-        `ToolError` (invalid_parameters) for a name that no change has, and when the try is over already.
-        """
+    ) -> ApplyOutcome:
         known = {change.name for change in self.changes}
         if unknown := sorted({*(names or ())} - known):
             there = ", ".join(sorted(known)[:20]) or "none"
             raise ToolError(f"There is no change {unknown[0]!r}; there is {there}.", kind="invalid_parameters")
         if not self._is_open:
-            raise ToolError("This try is over: its changes were kept or dropped.", kind="invalid_parameters")
+            raise ToolError("This dry run is over: its changes were applied or discarded.", kind="invalid_parameters")
         self._is_open = False
         chosen = [group for group in self._groups if names is None or group.summary.name in names]
-        self._applying = asyncio.ensure_future(asyncio.to_thread(self._apply, chosen, parts or {}, note))
+        self._applying = asyncio.ensure_future(asyncio.to_thread(self._apply, chosen, hunks or {}, note))
         return await asyncio.shield(self._applying)
 
-    def _apply(self, groups: Sequence[ChangeGroup], parts: Mapping[str, Collection[int]], note: Path | None) -> Kept:
+    def _apply(
+        self, groups: Sequence[ChangeGroup], hunks: Mapping[str, Collection[int]], note: Path | None
+    ) -> ApplyOutcome:
         wanted: list[ChangeGroup] = []
         conflicts: list[Conflict] = []
         for number, group in enumerate(groups):
-            chosen = {*parts.get(group.summary.name, range(group.summary.hunks))}
-            is_whole = chosen == {*range(group.summary.hunks)}
+            every = {*range(group.summary.hunks)}
+            chosen = {*hunks.get(group.summary.name, every)}
             try:
-                wanted.append(group if is_whole else pick_hunks(group, chosen, self._private.path / f"part-{number}"))
+                part = self._private.path / f"part-{number}"
+                wanted.append(group if chosen == every else pick_hunks(group, chosen, part))
             except OSError as error:
                 conflicts.append(Conflict(group.summary.name, error.strerror or str(error)))
         try:
@@ -117,20 +113,14 @@ class DryRun:
             raise ToolError(f"Nothing could be kept: {error.strerror}.", kind="resource_error") from error
         return replace(done, conflicts=(*conflicts, *done.conflicts))
 
-    async def drop(self) -> None:
-        """Forget what the command did, once what is to be kept is; nothing happens when the try is over already."""
+    async def discard(self) -> None:
         self._is_open = False
         if self._applying is not None:
             await asyncio.wait([self._applying])
         await asyncio.shield(asyncio.to_thread(self._private.close))
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.drop()
+    async def __aexit__(self, *raised: object) -> None:
+        await self.discard()
 
 
 class DryRuns:
@@ -149,7 +139,7 @@ class DryRuns:
         *,
         folder: Path,
         search_path: str = "",
-        limits: TryLimits = TryLimits(),  # noqa: B008  # frozen
+        limits: DryRunLimits = DryRunLimits(),  # noqa: B008  # frozen
     ) -> None:
         self._shell = shell
         self._confinement = confinement
@@ -157,7 +147,7 @@ class DryRuns:
         self._folder = folder
         self._search_path = search_path
         self._limits = limits
-        self._beginning = threading.Lock()
+        self._start = threading.Lock()
         self._session: PrivateFolder | None = None
         self._caches: CacheLayers | None = None
         self._probed: dict[tuple[str, ...], str] = {}
@@ -190,18 +180,18 @@ class DryRuns:
                 private.close()
         return f"Commands cannot be tried here: {reason.rstrip('.')}." if reason else ""
 
-    async def try_command(
+    async def run(
         self,
         command: Command,
         *,
         on_output: Callable[[str], None] = lambda text: None,
         masked: Sequence[Path] = (),
-    ) -> DryRun:
+    ) -> OverlayDryRun:
         """Run a command as `Commands.exec` does, but let it change nothing yet; what it leaves running is ended.
 
         It cannot read what is `masked`, beside what no command can. One that takes too much of the machine is ended,
-        and of one that changed too much nothing can be kept; both are told. Raises `ToolError` where a try is
-        impossible (permission_denied, resource_error).
+        and of one that changed too much nothing can be applied; the dry run says so. Raises `ToolError` where no dry
+        run is possible (permission_denied, resource_error).
         """
         if why_not := await asyncio.to_thread(self.why_not):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
@@ -226,7 +216,7 @@ class DryRuns:
                 except TooMuch as error:
                     too_much = str(error)
             groups = await self._with_repositories(overlaid, groups)
-            return DryRun(result, groups, private, too_much=too_much, cached=overlaid.cached, hides=how_hidden)
+            return OverlayDryRun(result, groups, private, too_much=too_much, cached=overlaid.cached, hides=how_hidden)
         except OSError as error:
             await asyncio.shield(asyncio.to_thread(private.close))
             reason = error.strerror or str(error)
@@ -261,7 +251,7 @@ class DryRuns:
             if folder.name != ".git":  # else a linked worktree's
                 folder = folder / group.paths[0].partition(".git")[0] / ".git"
             look = partial(self._look, folder.parent)
-            words = await told_by_git(str(folder), look, partial(look, launch=overlaid.look))
+            words = await describe_git_changes(str(folder), look, partial(look, launch=overlaid.look))
             groups = with_worktree(groups, group, words)
         for root, taken in taken_away(groups).items():
             uncommitted = await uncommitted_files(partial(self._look, Path(root)))
@@ -269,11 +259,11 @@ class DryRuns:
         return sorted(groups, key=by_weight)
 
     async def _look(self, folder: Path, script: str, *, launch: Launcher | None = None) -> str:
-        command = Command(script, folder, timeout_s=_LONGEST_LOOK_S, profile="read-only")
+        command = Command(script, folder, timeout_s=_GIT_TIMEOUT_S, profile="read-only")
         return (await self._shell().exec(command, launch=launch)).output
 
     def _new_folder(self) -> PrivateFolder:
-        with self._beginning:
+        with self._start:
             try:
                 if self._session is None:
                     list(left_behind(self._folder, spares=PLAN))  # the next start finishes what has one, and says so

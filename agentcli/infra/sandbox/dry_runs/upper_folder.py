@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from agentcli.infra.changes.state import ChangeSet, Entry, entry_at, names_in, walk
 from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES
-from agentcli.infra.sandbox.trial.caches import is_cache, is_tagged
+from agentcli.infra.sandbox.dry_runs.caches import is_cache, is_tagged
 
 
 def read_overlay(root: str, upper: str, started_ns: int, take: Callable[[Entry], None]) -> ChangeSet:

@@ -25,7 +25,7 @@ _GITS_OWN = ("diff --git ", "index ", "new file mode ", "deleted file mode ")
 Look = Callable[[str], Awaitable[str]]
 
 
-class InGitsWords(NamedTuple):
+class GitChanges(NamedTuple):
     """The changes as text, and what cannot be had back once they are kept. What `is_same` is so for git."""
 
     text: str
@@ -44,7 +44,7 @@ class _State(NamedTuple):
     stash: list[str]
 
 
-async def told_by_git(folder: str, look_before: Look, look_after: Look) -> InGitsWords:
+async def describe_git_changes(folder: str, look_before: Look, look_after: Look) -> GitChanges:
     """What changed in the repository whose `.git` is `folder`."""
     before = _read(await look_before(_state_script(folder)))
     after = _read(await look_after(_state_script(folder)))
@@ -57,7 +57,7 @@ async def told_by_git(folder: str, look_before: Look, look_after: Look) -> InGit
     still = (await look_after(_changed_script(_commit(before)))).split("\0") if dirty else []
     work = (dirty | others, dirty.difference(still))
     if before == after:
-        return InGitsWords("", (), True, *work)
+        return GitChanges("", (), True, *work)
     if before.head != after.head:
         lines.append(f"HEAD: {_short(before.head)} → {_short(after.head)}")
     for name in moved[:MOST_REFS]:
@@ -79,7 +79,7 @@ async def told_by_git(folder: str, look_before: Look, look_after: Look) -> InGit
     lines += [f"lost: {line}" for line in lost]
     said = await look_after(_diff_script(folder, _commit(before), _commit(after)))
     diff = "\n".join(line for line in said.splitlines() if not line.startswith(_GITS_OWN))
-    return InGitsWords("\n".join([*lines, diff]).rstrip() + "\n", tuple(lost), False, *work)
+    return GitChanges("\n".join([*lines, diff]).rstrip() + "\n", tuple(lost), False, *work)
 
 
 async def uncommitted_files(look: Look) -> frozenset[str]:

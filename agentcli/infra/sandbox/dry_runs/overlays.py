@@ -16,8 +16,8 @@ from typing import NamedTuple
 from agentcli.infra.sandbox.backends.bubblewrap_mounts import writable_folders
 from agentcli.infra.sandbox.backends.landlock import own_python
 from agentcli.infra.sandbox.confinement import Launch, Mount, memory_file, run_probe
+from agentcli.infra.sandbox.dry_runs.overlay_launcher import REFUSAL
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
-from agentcli.infra.sandbox.trial.overlay_launcher import REFUSAL
 
 _LAUNCHER = Path(__file__).with_name("overlay_launcher.py")
 
@@ -67,7 +67,7 @@ class Overlays:
         with _plan(self.each, self.started_ns, binds=binds, looks_only=looks_only) as plan:
             yield launch._replace(
                 pass_fds=(*launch.pass_fds, plan),
-                bounded_by="trial.overlay_launcher",
+                bounded_by="dry_runs.overlay_launcher",
                 refusal=REFUSAL,
                 mounts=(*mounts, Mount(hidden)),
             )

@@ -9,14 +9,14 @@ from msgspec.structs import replace
 
 from agentcli.infra.changes.groups import INSTALLED, ChangeGroup, shown_path
 from agentcli.infra.changes.state import ChangeSet, digest_of, parents_of
-from agentcli.infra.sandbox.trial.git_words import InGitsWords
+from agentcli.infra.sandbox.dry_runs.git_changes import GitChanges
 
 HANDFUL = 5  # most of a tree is more files than these, or all
 
 _NOT_COUNTED = INSTALLED | {".git"}
 
 
-def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, words: InGitsWords) -> list[ChangeGroup]:
+def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, words: GitChanges) -> list[ChangeGroup]:
     """The groups, where those of a worktree are one with its repository: one without the other would be a muddle.
 
     What programs obey stays a group of its own. A repository in which git has only noted something is no change.
@@ -58,7 +58,7 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, words:
     return [ChangeGroup(summary, repository.changes, paths), *(group for group in others if id(group) not in gone)]
 
 
-def _marked(group: ChangeGroup, top: str, words: InGitsWords) -> ChangeGroup:
+def _marked(group: ChangeGroup, top: str, words: GitChanges) -> ChangeGroup:
     """The group, marked where it takes away work that was in no commit."""
     taken = words.uncommitted if group.summary.kind == "deleted" else words.reverted
     if group.summary.kind == "created" or not any(path.removeprefix(top) in taken for path in group.paths):
