@@ -1,13 +1,14 @@
-"""Keeps the caches that tried commands make: later tries of the session see them, the real folders never get them."""
+"""Keeps the caches that dry runs make: later ones of the session see them, the real folders never get them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from agentcli.infra.changes.state import parents_of
 from agentcli.infra.changes.writing import remove_tree
 
 _FOLDERS = frozenset(
@@ -37,79 +38,65 @@ def is_tagged(folder: str) -> bool:
         descriptor = os.open(f"{folder}/{_TAG}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return False
-    try:
-        return os.read(descriptor, len(_SIGNATURE)) == _SIGNATURE
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
+    with os.fdopen(descriptor, "rb") as tag, contextlib.suppress(OSError):
+        return tag.read(len(_SIGNATURE)) == _SIGNATURE
+    return False
 
 
 class CacheLayers:
-    """One layer for each area, in `folder`, which must be on the disk of the overlays' upper folders."""
+    """One layer for each root, in `folder`, which must be on the disk of the overlays' upper folders."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._layers: dict[str, Path] = {}
-        self._caches: dict[str, set[str]] = {}
+        self._caches: dict[str, set[str]] = {}  # the paths of caches, by root
         self._users = 0
 
-    def begin(self) -> None:
-        """A command uses the layers, until `end`."""
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """A command uses the layers while the body runs."""
         self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
 
-    def end(self) -> None:
-        self._users -= 1
-
-    def below(self, area: str) -> str:
-        """The layer to be mounted over an area; empty when it holds nothing."""
-        layer, caches = self._layers.get(area), self._caches.get(area, set())
-        if layer is None or not caches:
-            return ""
-        for path in [path for path in caches if not os.path.isdir(_around(area, path))]:  # noqa: PTH112
+    def below(self, root: str) -> str:
+        """The layer to be mounted over a root; empty when it holds nothing."""
+        caches = self._caches.get(root, set())
+        for path in [path for path in caches if not (Path(root) / path).parent.is_dir()]:
             caches.discard(path)
-            gone = next(one for one in (*reversed(Path(path).parents), Path(path)) if not (Path(area) / one).is_dir())
-            _remove(layer / gone)
-        return str(layer) if caches else ""
+            gone = next(one for one in (*reversed(Path(path).parents), Path(path)) if not (Path(root) / one).is_dir())
+            _remove(self._layer(root) / gone)
+        return str(self._layer(root)) if caches else ""
 
-    def take(self, area: str, upper: str, paths: Sequence[str]) -> list[str]:
+    def take(self, root: str, upper: str, paths: Sequence[str]) -> list[str]:
         """Move caches out of an upper folder, unless another command works on what is below it. Raises nothing.
 
         Gives those that say of themselves that they are caches, and are new: by their names nobody could tell.
         """
         if self._users > 1 or not paths:
             return []
-        known = self._caches.get(area, set())
+        known = self._caches.setdefault(root, set())
         tagged = [path for path in paths if path not in known and is_tagged(f"{upper}/{path}")]
-        layer = self._layers.get(area)
-        if layer is None:
-            layer = self._layers[area] = self._folder / f"caches-{len(self._layers)}"
         with contextlib.suppress(OSError):  # a cache that is lost costs the next command some time
             for path in paths:
-                _make_folders(area, layer, path)
-                _merge(f"{upper}/{path}", f"{layer}/{path}")
-                self._caches.setdefault(area, set()).add(path)
-        return [path for path in tagged if path in self._caches.get(area, set())]
+                _make_folders(root, self._layer(root), path)
+                _merge(f"{upper}/{path}", f"{self._layer(root)}/{path}")
+                known.add(path)
+        return [path for path in tagged if path in known]
 
-    def close(self) -> None:
-        remove_tree(self._folder)
-
-
-def _around(area: str, path: str) -> str:
-    folder = path.rpartition("/")[0]
-    return f"{area}/{folder}" if folder else area
+    def _layer(self, root: str) -> Path:
+        return self._folder / f"caches-{[*self._caches].index(root)}"
 
 
-def _make_folders(area: str, layer: Path, path: str) -> None:
-    """The folders around a cache look as they do in the area, which they cover."""
-    parts = ["", *path.split("/")[:-1]]
-    for count in range(1, len(parts) + 1):
-        around = "/".join(parts[:count])
-        folder, real = f"{layer}{around}", os.stat(f"{area}{around}")  # noqa: PTH116
-        os.makedirs(folder, exist_ok=True)  # noqa: PTH103
+def _make_folders(root: str, layer: Path, path: str) -> None:
+    """The folders around a cache look as they do in the root, which they cover."""
+    for around in parents_of(path):
+        folder, real = layer / around, (Path(root) / around).stat()
+        folder.mkdir(parents=True, exist_ok=True)
         if os.geteuid() == 0:
             os.chown(folder, real.st_uid, real.st_gid)
-        os.chmod(folder, stat.S_IMODE(real.st_mode))  # noqa: PTH101
+        folder.chmod(stat.S_IMODE(real.st_mode))
 
 
 def _merge(source: str, target: str) -> None:

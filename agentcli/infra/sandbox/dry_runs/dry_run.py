@@ -196,19 +196,30 @@ class DryRuns:
         if why_not := await asyncio.to_thread(self.why_not):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
         private = await asyncio.to_thread(self._new_folder)
-        assert self._caches is not None
-        self._caches.begin()
         try:
-            usual = bounds = replace(was := self._bounds(), masked=(*was.masked, *masked))
-            if command.nobody_allowed:
-                bounds = without_others_data(usual, self._search_path, opens_hosts=command.opens_hosts)
+            return await self._run_in(private, command, on_output, masked)
+        except BaseException as error:
+            await asyncio.shield(asyncio.to_thread(private.close))
+            if isinstance(error, OSError):
+                reason = error.strerror or str(error)
+                raise ToolError(f"The command could not be tried: {reason}.", kind="resource_error") from error
+            raise
 
-            def how_hidden(path: Path) -> Literal["", "here", "always"]:
-                return "always" if hides(usual, path) else "here" if hides(bounds, path) else ""
+    async def _run_in(
+        self, private: PrivateFolder, command: Command, on_output: Callable[[str], None], masked: Sequence[Path]
+    ) -> OverlayDryRun:
+        assert self._caches is not None
+        usual = bounds = replace(was := self._bounds(), masked=(*was.masked, *masked))
+        if command.nobody_allowed:
+            bounds = without_others_data(usual, self._search_path, opens_hosts=command.opens_hosts)
 
+        def how_hidden(path: Path) -> Literal["", "here", "always"]:
+            return "always" if hides(usual, path) else "here" if hides(bounds, path) else ""
+
+        with self._caches.used():
             overlaid = _Overlaid(self._confinement(), bounds, private, self._caches)
             watch = Watch(private.path, self._limits)
-            result = await self._run(overlaid.launch, command, on_output, watch)
+            result = await self._exec(overlaid.launch, command, on_output, watch)
             too_much, groups = watch.why, list[ChangeGroup]()
             if not too_much:
                 try:
@@ -217,17 +228,8 @@ class DryRuns:
                     too_much = str(error)
             groups = await self._with_repositories(overlaid, groups)
             return OverlayDryRun(result, groups, private, too_much=too_much, cached=overlaid.cached, hides=how_hidden)
-        except OSError as error:
-            await asyncio.shield(asyncio.to_thread(private.close))
-            reason = error.strerror or str(error)
-            raise ToolError(f"The command could not be tried: {reason}.", kind="resource_error") from error
-        except BaseException:
-            await asyncio.shield(asyncio.to_thread(private.close))
-            raise
-        finally:
-            self._caches.end()
 
-    async def _run(
+    async def _exec(
         self, launch: Launcher, command: Command, on_output: Callable[[str], None], watch: Watch
     ) -> CommandResult:
         watching = asyncio.create_task(watch.run())
