@@ -3,30 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.permissions.decide import Verdict
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary
 from agentcli.tools.text.diff import diff_hunks
 from agentcli.tools.tool import Attempt, ToolOutput
 
+PLAN = "plan mode keeps no changes"
 _LONGEST_COMMAND = 60
 
 
-class Chosen(Struct, frozen=True):
-    """The changes to keep, by name, and who says so; `why` nothing was asked where something is dropped.
+@dataclass
+class Review:
+    """The changes of a dry run that are to be applied, by name, and who says so.
 
-    Of those in `parts` only these hunks are kept; `left_out` is the text of the others.
+    Of those in `parts` only these hunks are; `left_out` is the text of the others. `why` nothing was asked where
+    something is discarded.
     """
 
-    names: tuple[str, ...] = ()
-    parts: dict[str, tuple[int, ...]] = {}
+    names: list[str] = field(default_factory=list)
+    parts: dict[str, tuple[int, ...]] = field(default_factory=dict)
     left_out: str = ""
     is_answered: bool = False
     comment: str = ""
     why: str = ""
     is_denied: bool = False
+
+    def decide(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
+        """Take or discard changes that nobody is asked about."""
+        if verdict.decision == "allow":
+            self.names += [change.name for change in changes]
+        else:
+            self.why = verdict.reason
+            self.is_denied |= verdict.reason != PLAN
+
+    def take(self, request: ApprovalRequested, hunks: Sequence[int] | None, comment: str) -> None:
+        """Take the changes of which the person took a hunk, by number, or all."""
+        self.is_answered = True
+        self.comment = "; ".join(filter(None, (self.comment, comment)))
+        first = 0
+        for change in request.changes:
+            own = range(change.hunks)
+            taken = tuple(number for number in own if hunks is None or first + number in hunks)
+            if taken:
+                self.names.append(change.name)
+            if 0 < len(taken) < change.hunks:
+                self.parts[change.name] = taken
+                self.left_out += "".join(request.hunks[first + number] for number in own if number not in taken)
+            first += change.hunks
+
+    def remark(self, kept: ApplyOutcome, changes: Sequence[ChangeSummary]) -> str:
+        """Tells the model what is so in the workspace now."""
+        stayed = {*kept.names, *(conflict.name for conflict in kept.conflicts)}
+        dropped = [change.name for change in changes if change.name not in stayed]
+        if not stayed:
+            who = "the user dropped its changes" if self.is_answered else f"its changes were dropped: {self.why}"
+            said = [f"It ran on a stand-in of the workspace, and {who}. No file was changed: {_named(dropped)}."]
+        else:
+            whole = [name for name in kept.names if name not in self.parts]
+            some = [self._part(name, changes) for name in kept.names if name in self.parts]
+            said = [f"Kept: {_named(whole)}."] if whole else []
+            said += [f"Kept in part: {_named(some)}."] if some else []
+            if dropped:
+                said.append(f"Dropped, so not changed: {_named(dropped)}{f' ({self.why})' if self.why else ''}.")
+            said += [f"Not kept: {conflict.name} ({conflict.why})." for conflict in kept.conflicts]
+        if self.comment:
+            said.append(f"The user says: {self.comment}")
+        if self.left_out:
+            said.append(f"The user rejected this part, so it is not in the workspace:\n{self.left_out.rstrip()}")
+        return " ".join(said) if dropped or kept.conflicts or self.comment or self.parts else ""
+
+    def answer(self, kept: ApplyOutcome, changes: Sequence[ChangeSummary]) -> str:
+        """The answer in words for the person; empty where nobody was asked."""
+        if not self.is_answered:
+            return ""
+        said = "kept" if len(kept.names) == len(changes) else f"kept {len(kept.names)} of {len(changes)}"
+        said += "".join(f" · {self._part(name, changes)}" for name in kept.names if name in self.parts)
+        said = said if kept.names else "dropped"
+        return f"{said} · “{self.comment}”" if self.comment else said
+
+    def _part(self, name: str, changes: Sequence[ChangeSummary]) -> str:
+        hunks = next(change.hunks for change in changes if change.name == name)
+        return f"{name} ({len(self.parts[name])} of {hunks} hunks)"
 
 
 def hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
@@ -73,46 +135,9 @@ def ending_of(attempt: Attempt) -> str:
     return f"exit code {result.exit_code}" if result.exit_code else ""
 
 
-def remark_of(chosen: Chosen, kept: ApplyOutcome, changes: Sequence[ChangeSummary]) -> str:
-    """Tells the model what is so in the workspace now."""
-    stayed = {*kept.names, *(conflict.name for conflict in kept.conflicts)}
-    dropped = [change.name for change in changes if change.name not in stayed]
-    if not kept.names and not kept.conflicts:
-        who = "the user dropped its changes" if chosen.is_answered else f"its changes were dropped: {chosen.why}"
-        said = [f"It ran on a stand-in of the workspace, and {who}. No file was changed: {_named(dropped)}."]
-    else:
-        whole = [name for name in kept.names if name not in chosen.parts]
-        some = [_part(name, chosen, changes) for name in kept.names if name in chosen.parts]
-        said = [f"Kept: {_named(whole)}."] if whole else []
-        said += [f"Kept in part: {_named(some)}."] if some else []
-        if dropped:
-            said.append(f"Dropped, so not changed: {_named(dropped)}{f' ({chosen.why})' if chosen.why else ''}.")
-        said += [f"Not kept: {conflict.name} ({conflict.why})." for conflict in kept.conflicts]
-    if chosen.comment:
-        said.append(f"The user says: {chosen.comment}")
-    if chosen.left_out:
-        said.append(f"The user rejected this part, so it is not in the workspace:\n{chosen.left_out.rstrip()}")
-    return " ".join(said) if dropped or kept.conflicts or chosen.comment or chosen.parts else ""
-
-
-def _part(name: str, chosen: Chosen, changes: Sequence[ChangeSummary]) -> str:
-    hunks = next(change.hunks for change in changes if change.name == name)
-    return f"{name} ({len(chosen.parts[name])} of {hunks} hunks)"
-
-
 def _named(names: Sequence[str]) -> str:
     shown, more = names[:20], len(names) - 20
     return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
-
-
-def answer_told(chosen: Chosen, kept: ApplyOutcome, changes: Sequence[ChangeSummary]) -> str:
-    """The answer in words for the person; empty where nobody was asked."""
-    if not chosen.is_answered:
-        return ""
-    said = "kept" if len(kept.names) == len(changes) else f"kept {len(kept.names)} of {len(changes)}"
-    said += "".join(f" · {_part(name, chosen, changes)}" for name in kept.names if name in chosen.parts)
-    said = said if kept.names else "dropped"
-    return f"{said} · “{chosen.comment}”" if chosen.comment else said
 
 
 def summary_of(kept: ApplyOutcome, changes: Sequence[ChangeSummary]) -> str:

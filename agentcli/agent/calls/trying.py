@@ -15,12 +15,11 @@ from msgspec.structs import replace
 from agentcli.agent.calls.model import Call
 from agentcli.agent.calls.recording import recorded
 from agentcli.agent.calls.try_texts import (
-    Chosen,
-    answer_told,
+    PLAN,
+    Review,
     counted,
     ending_of,
     hunks_of,
-    remark_of,
     short_command,
     shown_change,
     summary_of,
@@ -42,7 +41,6 @@ from agentcli.tools.tool import Attempt, Tool, ToolContext, ToolOutput
 
 _NOBODY = "nobody can be asked"
 _STAYS = "A command that is tried cannot go to the background: Esc stops it, or ask for it as a job."
-_PLAN = "plan mode keeps no changes"
 
 
 class Try(Struct, frozen=True):
@@ -81,7 +79,7 @@ async def try_first(
     call.turn.store(CallTried(call.use.id))
     call.report.is_trial = wanted.stopped is None or not wanted.stopped.host
     attempt = await _attempt(call, wanted, arguments, context)
-    trial = attempt.trial
+    trial, review, kept = attempt.trial, Review(), ApplyOutcome()
     try:
         stop = None if wanted.is_wished or wanted.stopped else _stop(call, wanted, attempt)
         if stop is not None and await _may_go_on(call, wanted, stop):
@@ -93,34 +91,36 @@ async def try_first(
             async with recorded(call, None):
                 return await wanted.judged.tool.output(given, context)
         if trial.too_much:
-            return _dropped(call, attempt)
+            if call.turn.state.mode != "plan":
+                call.turn.denials.append(Denial(call.use, "dropped"))
+            remark = f"It ran on a stand-in of the workspace, and {trial.too_much}: nothing of it was kept."
+            return replace(told_output(attempt, remark, "dropped"), is_error=call.turn.state.mode != "plan")
         if not trial.changes:
             return told_output(attempt, "", "changed nothing")
-        chosen = await _settle(call, wanted, attempt)
-        kept = ApplyOutcome()
-        if chosen.names:
-            if not chosen.is_answered:
+        await _settle(call, wanted, attempt, review)
+        if review.names:
+            if not review.is_answered:
                 call.turn.store(CallAllowed(call.use.id))
             await call.turn.settle()
             call.report.is_trial = False
-            paths = [path for name in chosen.names for path in trial.paths_of(name)]
-            async with hold(chosen.names), recorded(call, paths) as note:
-                kept = await trial.apply(chosen.names, hunks=chosen.parts, note=note)
+            paths = [path for name in review.names for path in trial.paths_of(name)]
+            async with hold(review.names), recorded(call, paths) as note:
+                kept = await trial.apply(review.names, hunks=review.parts, note=note)
             call.turn.store(CallKept(call.use.id, kept.names))
             await call.turn.settle()  # before nobody else knows it any more
     finally:
         await trial.discard()
-    call.report.answer = answer_told(chosen, kept, trial.changes)
-    if chosen.is_denied:
+    if review.is_denied:
         call.turn.denials.append(Denial(call.use, "dropped"))
-    told = told_output(attempt, remark_of(chosen, kept, trial.changes), summary_of(kept, trial.changes))
+    call.report.answer = review.answer(kept, trial.changes)
+    told = told_output(attempt, review.remark(kept, trial.changes), summary_of(kept, trial.changes))
     structured = {
         **(told.structured if isinstance(told.structured, dict) else {}),
         "changes": [{"name": change.name, "kind": change.kind, "what": change.what} for change in trial.changes],
         "kept": list(kept.names),
-        **({"kept_hunks": {name: list(taken) for name, taken in chosen.parts.items()}} if chosen.parts else {}),
+        **({"kept_hunks": {name: list(taken) for name, taken in review.parts.items()}} if review.parts else {}),
     }
-    is_error = told.is_error or (not kept.names and (chosen.is_answered or chosen.is_denied)) or bool(kept.conflicts)
+    is_error = told.is_error or (not kept.names and (review.is_answered or review.is_denied)) or bool(kept.conflicts)
     return replace(told, structured=structured, is_error=is_error)
 
 
@@ -197,27 +197,20 @@ async def _may_go_on(call: Call, wanted: Try, stop: Stop) -> bool:
     return True
 
 
-def _dropped(call: Call, attempt: Attempt) -> ToolOutput:
-    """The result of a command of which nothing can be kept."""
-    if call.turn.state.mode != "plan":
-        call.turn.denials.append(Denial(call.use, "dropped"))
-    remark = f"It ran on a stand-in of the workspace, and {attempt.trial.too_much}: nothing of it was kept."
-    return replace(told_output(attempt, remark, "dropped"), is_error=call.turn.state.mode != "plan")
-
-
-async def _settle(call: Call, wanted: Try, attempt: Attempt) -> Chosen:
+async def _settle(call: Call, wanted: Try, attempt: Attempt, review: Review) -> None:
     """Decide about what rules or the mode decide, and ask about the rest; what programs obey is asked by itself."""
-    chosen, mode = Chosen(), None if wanted.is_wished else call.turn.state.mode
+    mode = None if wanted.is_wished else call.turn.state.mode
     refused, asked, others = await asyncio.to_thread(_by_rules, call, wanted, attempt.trial)
     for rule, changes in refused.items():
-        chosen = _both(chosen, _by_itself(Verdict("deny", f"{rule.told} denies it"), changes))
+        review.decide(Verdict("deny", f"{rule.told} denies it"), changes)
     groups: list[tuple[Rule | None, list[ChangeSummary]]] = [*asked.items()]
-    groups += [(None, group) for group in _groups(others, mode)]
-    for asking, group in groups:
-        by_mode = _by_mode(mode, group, asking) if mode is not None else None
-        one = _by_itself(by_mode, group) if by_mode is not None else await _ask(call, wanted, attempt, group, asking)
-        chosen = _both(chosen, one)
-    return chosen
+    for asking, group in (*groups, *((None, group) for group in _groups(others, mode))):
+        if mode is not None and (verdict := _by_mode(mode, group, asking)) is not None:
+            review.decide(verdict, group)
+        elif call.turn.session.ask is None:
+            review.decide(Verdict("deny", _NOBODY), group)
+        else:
+            await _ask(call, wanted, attempt, group, asking, review)
 
 
 def _by_rules(
@@ -254,7 +247,7 @@ def _groups(changes: Sequence[ChangeSummary], mode: Mode | None) -> list[list[Ch
 def _by_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None = None) -> Verdict | None:
     """What a mode says about changes, or about those of which a rule wants you `asking`; None if it asks."""
     if mode in ("plan", "dontAsk"):
-        return Verdict("deny", _PLAN if mode == "plan" else "what would ask is dropped")
+        return Verdict("deny", PLAN if mode == "plan" else "what would ask is dropped")
     if asking is not None and mode != "bypassPermissions":
         return None
     loses = {change.loses for change in changes}
@@ -264,30 +257,9 @@ def _by_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None =
     return None
 
 
-def _by_itself(verdict: Verdict, changes: Sequence[ChangeSummary]) -> Chosen:
-    if verdict.decision == "allow":
-        return Chosen(tuple(change.name for change in changes))
-    return Chosen(why=verdict.reason, is_denied=verdict.reason != _PLAN)
-
-
-def _both(one: Chosen, other: Chosen) -> Chosen:
-    comment = "; ".join(filter(None, (one.comment, other.comment)))
-    return Chosen(
-        (*one.names, *other.names),
-        one.parts | other.parts,
-        one.left_out + other.left_out,
-        one.is_answered or other.is_answered,
-        comment,
-        other.why or one.why,
-        one.is_denied or other.is_denied,
-    )
-
-
 async def _ask(
-    call: Call, wanted: Try, attempt: Attempt, changes: Sequence[ChangeSummary], asking: Rule | None
-) -> Chosen:
-    if call.turn.session.ask is None:
-        return Chosen(why=_NOBODY, is_denied=True)
+    call: Call, wanted: Try, attempt: Attempt, changes: Sequence[ChangeSummary], asking: Rule | None, review: Review
+) -> None:
     request = _request(call, wanted, attempt, changes, asking)
 
     def decide() -> Verdict:
@@ -295,27 +267,12 @@ async def _ask(
 
     answer = await call.ask(request, decide)
     if isinstance(answer, Verdict):
-        return _by_itself(answer, changes)
-    if not answer.allowed or answer.hunks == ():
-        return Chosen(is_answered=True, comment=answer.comment)
-    if answer.scope in ("session", "always"):
+        review.decide(answer, changes)
+        return
+    is_yes = answer.allowed and answer.hunks != ()
+    review.take(request, answer.hunks if is_yes else (), answer.comment)
+    if is_yes and answer.scope in ("session", "always"):
         await wanted.grant(answer, request.rules)
-    return _taken(request, answer)
-
-
-def _taken(request: ApprovalRequested, answer: Approve) -> Chosen:
-    """The changes of which a hunk was taken."""
-    names, parts, left_out, hunk = [], {}, "", 0
-    for change in request.changes:
-        own = range(change.hunks)
-        taken = tuple(number for number in own if answer.hunks is None or hunk + number in answer.hunks)
-        if taken:
-            names.append(change.name)
-        if 0 < len(taken) < change.hunks:
-            parts[change.name] = taken
-            left_out += "".join(request.hunks[hunk + number] for number in own if number not in taken)
-        hunk += change.hunks
-    return Chosen(tuple(names), parts, left_out, is_answered=True, comment=answer.comment)
 
 
 def _request(
