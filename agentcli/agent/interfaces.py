@@ -245,6 +245,10 @@ class Checkpoints(Protocol):
         """Take down the files that a call may change, or with None all of the workspace; gives what `end` wants."""
         ...
 
+    def files_seen(self) -> int:
+        """How many files a `begin` that goes on has looked at."""
+        ...
+
     async def end(self, mark: Any) -> FilesChanged | None:
         """What the call has changed; None if nothing."""
         ...

@@ -232,7 +232,7 @@ def make_checkpoints(
 
             private = PrivateFolder(scratch)
             folder = private.path / "checkpoints"
-        from agentcli.infra.checkpoints.limits import Limits
+        from agentcli.infra.checkpoints.listing import Limits
 
         limits = Limits(
             int(settings.largest_mb * 1e6),

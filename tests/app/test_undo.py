@@ -8,6 +8,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from agentcli import Agent, OutputDelta
 from tests.app.running import Place, Ran, Running, call
 from tests.app.terminal import Terminal
 from tests.app.undo_model import interleave
@@ -85,6 +87,30 @@ def project(place: Place) -> Place:
 
 
 WRECK = "rm -rf a.txt sub link empty; mkdir -p new/inner; echo x >new/inner/x; ln -s nowhere dangling"
+
+
+@pytest.mark.slow
+def test_tracked_files_that_were_not_copied_come_back_after_the_repository_lost_its_objects(project: Place) -> None:
+    git(project, "init", "-q")
+    for number in range(300):
+        (project.folder / f"f{number}").write_text(f"{number}\n")
+    time.sleep(0.05)  # what is written just before the index is copied
+    git(project, "add", "-A")
+    git(project, "commit", "-qm", "first")
+    before = tree_of(project.folder)
+    go(project, bash(f"{WRECK}; rm -rf f* .git/objects/*"))
+    assert undo(project)["done"]
+    assert tree_of(project.folder) == before
+
+
+@pytest.mark.slow
+async def test_a_long_look_at_the_workspace_shows_how_far_it_is(project: Place) -> None:
+    for number in range(4_000):  # in no repository: all of them are copied
+        (project.folder / f"f{number}").write_text(f"{number}")
+    model = project.script(bash("touch x"), {"text": "done"})
+    async with Agent(model, cwd=project.folder, permission_mode="bypassPermissions") as agent:
+        shown = [event.text async for event in agent.stream("go") if isinstance(event, OutputDelta)]
+    assert "Recording the workspace so that /undo works: " in "".join(shown)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import pytest
 from agentcli.conversation.file_changes import FileState, real_path, stored_path
 from agentcli.infra.changes.objects import Objects
 from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex
-from agentcli.infra.checkpoints.limits import Limits, TooManyFiles
+from agentcli.infra.checkpoints.listing import Limits, TooManyFiles
 from agentcli.infra.checkpoints.recorder import Recorder
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from agentcli.agent.calls.model import Call, SessionCalls
-from agentcli.agent.events import Notice
+from agentcli.agent.events import Notice, OutputDelta
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.conversation.entries import Entry
 from agentcli.conversation.file_changes import FilesChanged
 from agentcli.errors import StorageError, ToolError
 
 _LOOK_EVERY_S = 0.5
+_PROGRESS_EVERY_S = 1.0
 
 
 @asynccontextmanager
@@ -32,7 +33,8 @@ async def recorded(call: Call, paths: Sequence[Path] | None) -> AsyncIterator[Pa
         yield None
         return
     try:
-        mark = await checkpoints.begin(call.use.id, paths)
+        with _progress_shown(call, checkpoints):
+            mark = await checkpoints.begin(call.use.id, paths)
     except ToolError as error:
         call.turn.emit(Notice(f"{error} This call cannot be taken back with /undo."))
         yield None
@@ -45,6 +47,23 @@ async def recorded(call: Call, paths: Sequence[Path] | None) -> AsyncIterator[Pa
             _keep(session, _end_after_jobs(call, checkpoints, mark, jobs))
         else:
             await _end(call, checkpoints, mark)  # before anything else happens: that would count as the call's
+
+
+@contextmanager
+def _progress_shown(call: Call, checkpoints: Checkpoints) -> Iterator[None]:
+    """Show how far a long look at the workspace has come, as output of the call."""
+
+    async def show() -> None:
+        while True:
+            await asyncio.sleep(_PROGRESS_EVERY_S)
+            seen = f"{checkpoints.files_seen():,} files so far"
+            call.turn.emit(OutputDelta(call.use.id, f"[Recording the workspace so that /undo works: {seen}]\n"))
+
+    task = asyncio.create_task(show())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 async def end_recording(session: SessionCalls) -> None:

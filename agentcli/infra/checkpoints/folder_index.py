@@ -1,18 +1,19 @@
 """Finds what changed in a folder since it was last looked at; the contents of each state are kept.
 
 A file that the system says is untouched is not read again: its inode and the time of its last change, which nobody can
-set, are as they were. What git would ignore is covered up to a limit, and so are large files; what is left out has a
-name.
+set, are as they were. What git would ignore is covered up to a limit, and so are large files; both are told.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,14 +22,12 @@ import msgspec
 from agentcli.conversation.file_changes import FileKind, FileState, real_path, stored_path
 from agentcli.infra.changes.objects import Objects
 from agentcli.infra.changes.state import kind_of, state_of
-from agentcli.infra.checkpoints.limits import Limits, TooManyFiles
-from agentcli.infra.checkpoints.listing import Listed, listed_files, sizes_below
+from agentcli.infra.checkpoints.borrowed import MAX_INDEX_INODE, TICK_NS, BorrowedObjects, TrackedFile
+from agentcli.infra.checkpoints.listing import Limits, listed_paths, sizes_below
 from agentcli.infra.sandbox.dry_runs.caches import is_cache
 from agentcli.infra.sandbox.mounts.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
 from agentcli.settings.files import make_private_folder
 
-# A file can change twice within a tick of the clock of the file system, and look untouched after the second time.
-_TICK_NS = 20_000_000
 _GITS_OWN = frozenset(("HEAD", "objects", "refs"))  # a folder with these is a repository's own, whatever its name
 
 Difference = tuple[FileState | None, FileState | None]  # before and now
@@ -50,166 +49,127 @@ class _Known(NamedTuple):
         return FileState(self.kind, self.mode, self.content, self.size)
 
 
-class _Stored(msgspec.Struct):
-    """The file of an index: entries by folder and name, and what is left out, by path, with the reason.
+class _State(msgspec.Struct, kw_only=True):
+    """What is known of a folder: entries by folder and name, and what is left out, by path, with the reason.
 
-    `skipped` are inodes of what is not looked at. Where names are no text all are as `stored_path` writes them.
+    `skipped` are inodes of what was not looked at, which may be moved; `looked_ns` is when the last look began, by the
+    clock of file systems. Where names are no text all are stored as `stored_path` writes them.
     """
 
     root: str
-    entries: dict[str, dict[str, _Known]]
-    left_out: dict[str, str]
+    entries: dict[str, dict[str, _Known]] = {}
+    left_out: dict[str, str] = {}
     skipped: set[int] = set()
     looked_ns: int = 0
     is_escaped: bool = False
 
+    def renamed(self, name_of: Callable[[str], str], *, is_escaped: bool) -> _State:
+        entries = {name_of(f): {name_of(n): one for n, one in inside.items()} for f, inside in self.entries.items()}
+        left_out = {name_of(path): why for path, why in self.left_out.items()}
+        return msgspec.structs.replace(self, entries=entries, left_out=left_out, is_escaped=is_escaped)
+
 
 class FolderIndex:
-    """What is known of one folder, which must be a real path. Kept in `file` between sessions."""
+    """The entries of one folder, which must be a real path, as they were last seen; kept in `file` between sessions.
 
-    def __init__(self, root: Path, file: Path, objects: Objects, limits: Limits) -> None:
-        self.root = str(root)
-        self.file = file
-        self.left_out: dict[str, str] = {}
-        self._objects = objects
-        self._limits = limits
-        self._entries: dict[str, dict[str, _Known]] = {}
-        self._skipped: set[int] = set()
-        self._looked_ns = 0  # when the last look began, by the clock of file systems
-        self._is_loaded = False
+    A git in a `writable` folder is not run. `files_seen` counts the files of a look that goes on.
+    """
+
+    def __init__(
+        self, root: Path, file: Path, objects: Objects, limits: Limits, *, writable: Sequence[Path] = ()
+    ) -> None:
+        self.root, self.file = str(root), file
+        self.objects, self.limits, self.files_seen = objects, limits, 0
+        self.state = self._load()
+        self.left_out = self.state.left_out
+        name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
+        self.borrowed = BorrowedObjects(self.root, objects.folder / "borrowed" / name, writable)
 
     def refresh(self) -> dict[str, Difference]:
         """Look at all of it; gives what is not as it was when it was last looked at, by path relative to the folder.
 
         Raises `TooManyFiles`, `OSError` where contents cannot be kept.
         """
-        self._load()
-        walk, self._looked_ns = self._walk(), time.time_ns()
+        walk = _Walk(self)
+        self.state.looked_ns = time.time_ns()
         walk.run()
-        is_changed = bool(walk.differences) or walk.skipped != self._skipped or not self.file.exists()
-        self._skipped = walk.skipped
-        if is_changed:
+        before = (state for state, _ in walk.differences.values() if state is not None and state.kind == "file")
+        self.borrowed.copy((state.content for state in before if state.content), self.objects)
+        if walk.differences or walk.skipped != self.state.skipped or not self.file.exists():
+            self.state.skipped = walk.skipped
             self._save()
         return walk.differences
 
     def note(self, path: str) -> None:
         """Look at one path, relative to the folder, whose state is known to be of somebody's doing already."""
         folder, _, name = path.rpartition("/")
-        if not self._is_loaded or folder not in self._entries:
-            return
-        walk = self._walk()
-        walk.look_at(folder, name)
-        self._skipped |= walk.skipped
+        if folder in self.state.entries:
+            walk = _Walk(self)
+            walk.look_at(folder, name)
+            self.state.skipped |= walk.skipped
 
-    def _walk(self) -> _Walk:
-        return _Walk(
-            self.root, self._entries, self.left_out, self._skipped, self._looked_ns, self._objects, self._limits
-        )
-
-    def _load(self) -> None:
-        if self._is_loaded:
-            return
-        self._is_loaded = True
+    def _load(self) -> _State:
+        nothing = _State(root=stored_path(self.root))
         try:
-            stored = msgspec.msgpack.decode(self.file.read_bytes(), type=_Stored)
+            found = msgspec.msgpack.decode(self.file.read_bytes(), type=_State)
         except (OSError, msgspec.MsgspecError):  # all of it is read again
-            return
-        if real_path(stored.root) != self.root:
-            return
-        self._entries, self.left_out, self._skipped = stored.entries, stored.left_out, stored.skipped
-        self._looked_ns = stored.looked_ns
-        if stored.is_escaped:
-            self._entries = _renamed(self._entries, real_path)
-            self.left_out = {real_path(path): why for path, why in self.left_out.items()}
+            return nothing
+        if found.root != nothing.root:
+            return nothing
+        return found.renamed(real_path, is_escaped=False) if found.is_escaped else found
 
     def _save(self) -> None:
         make_private_folder(self.file.parent)
         new = self.file.with_name(f"{self.file.name}.{os.urandom(4).hex()}.new")
-        stored = _Stored(stored_path(self.root), self._entries, self.left_out, self._skipped, self._looked_ns)
         try:
-            content = msgspec.msgpack.encode(stored)
+            content = msgspec.msgpack.encode(self.state)
         except UnicodeEncodeError:  # names that are no text
-            stored.entries, stored.is_escaped = _renamed(self._entries, stored_path), True
-            stored.left_out = {stored_path(path): why for path, why in self.left_out.items()}
-            content = msgspec.msgpack.encode(stored)
+            content = msgspec.msgpack.encode(self.state.renamed(stored_path, is_escaped=True))
         new.write_bytes(content)
         new.replace(self.file)
 
 
-def _renamed(entries: dict[str, dict[str, _Known]], name_of: Callable[[str], str]) -> dict[str, dict[str, _Known]]:
-    return {
-        name_of(folder): {name_of(name): known for name, known in inside.items()} for folder, inside in entries.items()
-    }
-
-
 class _Walk:
-    """One look at a folder; `entries` and `left_out` are brought up to date.
+    """One look at a folder, which brings its index up to date."""
 
-    `skipped` are the inodes of what was not looked at the last time, which may have been moved since; that was at
-    `looked_ns`.
-    """
-
-    def __init__(
-        self,
-        root: str,
-        entries: dict[str, dict[str, _Known]],
-        left_out: dict[str, str],
-        skipped: set[int],
-        looked_ns: int,
-        objects: Objects,
-        limits: Limits,
-    ) -> None:
+    def __init__(self, index: FolderIndex) -> None:
         self.differences: dict[str, Difference] = {}
-        self._root = root
-        self._entries = entries
-        self._left_out = left_out
-        self._objects = objects
-        self._limits = limits
-        self._racy_since_ns = time.time_ns() - _TICK_NS
         self.skipped: set[int] = set()
-        self._skipped_before = skipped
-        self._left_before = dict(left_out)
-        self._looked_ns = looked_ns if looked_ns < time.time_ns() else 0  # the clock may have been set back
+        self._index, self._root, self._limits = index, index.root, index.limits
+        self._entries, self._left_out, self._left_before = index.state.entries, index.left_out, dict(index.left_out)
+        self._looked_ns = index.state.looked_ns if index.state.looked_ns < time.time_ns() else 0  # it may be set back
+        self._racy_since_ns = time.time_ns() - TICK_NS
         self._gone_inodes: set[int] = set()
-        self._known_inodes: set[int] | None = None
         self._first_seen: set[str] = set()  # folders in which nothing is new, though nothing of it was known
         self._kept = 0  # bytes of new files in this look
-        self._listed: Listed | None = None
-        self._ignored: list[int] | None = None
+        self._tracked: dict[str, TrackedFile] = {}
 
     def run(self) -> None:
         for path in [path for path in self._left_out if not os.path.lexists(f"{self._root}/{path}")]:
             del self._left_out[path]
-        self._refuse_too_much()
-        waiting, count = [""], 0
+        if not self._entries:
+            self._borrow()
+        waiting, self._index.files_seen = [""], 0
         while waiting:
             folder = waiting.pop()
             inside = self._look_in(folder)
-            count += len(self._entries.get(folder, ()))
-            if count > self._limits.most_files:
-                raise TooManyFiles(
-                    f"{self._root} holds more than {self._limits.most_files:,} files (checkpoints.most_files)"
-                )
+            self._index.files_seen += len(self._entries.get(folder, ()))
+            self._limits.check(self._root, files=self._index.files_seen)
             waiting += inside
 
-    def _refuse_too_much(self) -> None:
+    def _borrow(self) -> None:
         """Raise `TooManyFiles` before the first look reads and keeps more than is covered."""
-        if self._entries:
-            return
-        total = 0
-        for path in self._listing().files:
+        if len(self._listing) >= self._limits.min_borrowed:
+            self._tracked = self._index.borrowed.borrow()
+        for path in self._listing - self._tracked.keys():
             with suppress(OSError):
-                size = os.lstat(f"{self._root}/{path}").st_size
-                total += size if size <= self._limits.largest else 0
-        self._count_kept(total)
+                self._count_kept(os.lstat(f"{self._root}/{path}"))
         self._kept = 0
 
-    def _count_kept(self, size: int) -> None:
-        self._kept += size
-        if self._kept > self._limits.most_bytes:
-            raise TooManyFiles(
-                f"{self._root} holds more than {self._limits.most_bytes / 1e9:g} GB (checkpoints.most_gb)"
-            )
+    def _count_kept(self, status: os.stat_result) -> None:
+        if stat.S_ISREG(status.st_mode) and status.st_size <= self._limits.largest:
+            self._kept += status.st_size
+            self._limits.check(self._root, size=self._kept)
 
     def look_at(self, folder: str, name: str) -> None:
         path = f"{folder}/{name}" if folder else name
@@ -240,9 +200,7 @@ class _Walk:
             self._left_out.pop(folder, None)
             self._first_seen.add(folder)
         known = self._entries.setdefault(folder, {})
-        below: list[str] = []
-        seen = 0
-        present = set()
+        below, present = list[str](), set[str]()
         for entry in inside:
             name = entry.name
             before = known.get(name)
@@ -254,13 +212,11 @@ class _Walk:
                 self._take(folder, name, status)
                 before = known.get(name)
             if before is not None:
-                seen += 1
                 present.add(name)
                 if before.kind == "folder":
                     below.append(f"{folder}/{name}" if folder else name)
-        if seen < len(known):
-            for name in [name for name in known if name not in present]:
-                self._gone(folder, name)
+        for name in known.keys() - present:
+            self._gone(folder, name)
         return below
 
     def _take(self, folder: str, name: str, status: os.stat_result) -> None:
@@ -280,7 +236,7 @@ class _Walk:
         if before is not None:
             is_ignored = before.is_ignored
         else:  # what was left out for that is not listed again each time
-            is_ignored = path in self._left_before or self._is_ignored(path, kind)
+            is_ignored = path in self._left_before or path not in self._listing
         if before is None and is_ignored and (why := self._beyond_limits(path, kind, status)):
             self._left_out[path] = why
             self.skipped.add(status.st_ino)
@@ -289,10 +245,7 @@ class _Walk:
             self._left_out[path] = f"{status.st_size / 1e6:,.0f} MB"
         else:
             self._left_out.pop(path, None)
-        if kind == "file" and before is None and status.st_size <= self._limits.largest:
-            self._count_kept(status.st_size)
-        state = state_of(f"{self._root}/{path}", status, self._objects, largest=self._limits.largest)
-        if state is None:
+        if (state := self._state(path, status, is_new=before is None)) is None:
             return
         changed_ns = status.st_ctime_ns if status.st_ctime_ns < self._racy_since_ns else 0
         known[name] = _Known(changed_ns, status.st_ino, state.kind, state.mode, state.content, state.size, is_ignored)
@@ -306,21 +259,28 @@ class _Walk:
         elif before is None or before.state != state:
             self._differ(path, before.state if before is not None else None, state)
 
+    def _state(self, path: str, status: os.stat_result, *, is_new: bool) -> FileState | None:
+        if (tracked := self._tracked.get(path)) is not None and status.st_size <= self._limits.largest:
+            inode = status.st_ino & MAX_INDEX_INODE
+            if tracked[1:] == (status.st_ctime_ns, status.st_mtime_ns, inode, status.st_size):
+                return FileState("file", stat.S_IMODE(status.st_mode), tracked.id, status.st_size)
+        if is_new:
+            self._count_kept(status)
+        return state_of(f"{self._root}/{path}", status, self._index.objects, largest=self._limits.largest)
+
     def _was_there(self, folder: str, path: str, status: os.stat_result) -> bool:
         """True for what was there before, only not looked at, and for what such a thing was moved to.
 
         What is in a folder that is moved keeps its times: it was made before the last look, and was not seen then.
         """
-        if folder in self._first_seen or path in self._left_before or status.st_ino in self._skipped_before:
+        if folder in self._first_seen or path in self._left_before or status.st_ino in self._index.state.skipped:
             return True
-        return status.st_ctime_ns < self._looked_ns - _TICK_NS and status.st_ino not in self._inodes()
+        return status.st_ctime_ns < self._looked_ns - TICK_NS and status.st_ino not in self._inodes
 
+    @cached_property
     def _inodes(self) -> set[int]:
         """Those of everything that was known at the last look: what has them now was moved, and is known."""
-        if self._known_inodes is None:
-            entries = (known for inside in self._entries.values() for known in inside.values())
-            self._known_inodes = {known.inode for known in entries} | self._gone_inodes
-        return self._known_inodes
+        return {known.inode for inside in self._entries.values() for known in inside.values()} | self._gone_inodes
 
     def _gone(self, folder: str, name: str) -> None:
         path = f"{folder}/{name}" if folder else name
@@ -337,8 +297,7 @@ class _Walk:
         """Know no more of what is in a folder, without calling it gone."""
         for inside in [inside for inside in self._entries if inside == folder or inside.startswith(f"{folder}/")]:
             del self._entries[inside]
-            for path in [path for path in self.differences if path.startswith(f"{inside}/")]:
-                del self.differences[path]
+        self.differences = {p: both for p, both in self.differences.items() if not p.startswith(f"{folder}/")}
 
     def _gone_inside(self, path: str) -> None:
         for name in list(self._entries.get(path, ())):
@@ -358,44 +317,27 @@ class _Walk:
             return True
         return False
 
-    def _is_ignored(self, path: str, kind: FileKind) -> bool:
-        """True for what git would ignore. A folder without files that it would not ignore counts as ignored."""
-        listed = self._listing()
-        return not (path in listed.folders if kind == "folder" else path in listed.files)
-
-    def _listing(self) -> Listed:
-        if self._listed is None:
-            self._listed = listed_files(self._root, self._limits.most_files)
-        return self._listed
+    @cached_property
+    def _listing(self) -> frozenset[str]:
+        return listed_paths(self._root, self._limits)
 
     def _beyond_limits(self, path: str, kind: FileKind, status: os.stat_result) -> str:
         """Say why an ignored file, or folder as a whole, is left out; empty where it is not."""
-        files, size = self._ignored_so_far()
-        most, most_bytes = self._limits.ignored_files - files, self._limits.ignored_bytes - size
-        if kind == "folder":
-            count = total = 0
-            for one in sizes_below(f"{self._root}/{path}"):
-                count, total = count + 1, total + one
-                if count > most or total > most_bytes:
-                    break
-        else:
-            count, total = 1, status.st_size if kind == "file" else 0
-        if count <= most and total <= most_bytes:
-            return ""
-        return "git ignores it, and it is large"
+        sizes = sizes_below(f"{self._root}/{path}") if kind == "folder" else [status.st_size if kind == "file" else 0]
+        files, total = self._ignored
+        for size in sizes:
+            files, total = files + 1, total + size
+            if files > self._limits.ignored_files or total > self._limits.ignored_bytes:
+                return "git ignores it, and it is large"
+        return ""
 
-    def _ignored_so_far(self) -> list[int]:
-        if self._ignored is None:
-            those = [
-                known
-                for inside in self._entries.values()
-                for known in inside.values()
-                if known.is_ignored and known.kind == "file"
-            ]
-            self._ignored = [len(those), sum(known.size for known in those)]
-        return self._ignored
+    @cached_property
+    def _ignored(self) -> tuple[int, int]:
+        """The number and the bytes of ignored files that are covered."""
+        known = [one for inside in self._entries.values() for one in inside.values()]
+        sizes = [one.size for one in known if one.is_ignored and one.kind == "file"]
+        return len(sizes), sum(sizes)
 
     def _count_ignored(self, files: int, size: int) -> None:
-        if self._ignored is not None:
-            self._ignored[0] += files
-            self._ignored[1] += size
+        if "_ignored" in self.__dict__:  # else they are counted when that is asked
+            self._ignored = self._ignored[0] + files, self._ignored[1] + size

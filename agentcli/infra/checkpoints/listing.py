@@ -1,53 +1,68 @@
-"""Lists what git would not ignore in a folder, and sizes up what it would."""
+"""How much of a workspace snapshots cover, and the listing of what git would not ignore in it."""
 
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import NamedTuple
+from subprocess import DEVNULL, PIPE, Popen
 
-from agentcli.infra.checkpoints.limits import TooManyFiles
+import msgspec
+
 from agentcli.tools.ripgrep import find_rg
 
 _PART = 1 << 20  # bytes that are read at a time
 
 
-class Listed(NamedTuple):
-    """The files that git would not ignore, and the folders around them."""
+class Limits(msgspec.Struct, frozen=True):
+    """What checkpoints cover: files of `largest` bytes and fewer, `most_files` and `most_bytes` in all.
 
-    files: frozenset[str]
-    folders: frozenset[str]
+    Of what git ignores no more than `ignored_files` and `ignored_bytes` together. `excluded` are globs of names, or of
+    paths relative to the folder; `own` are folders of agentcli itself. Fewer than `min_borrowed` files are all copied.
+    """
+
+    largest: int = 50_000_000
+    most_files: int = 200_000
+    most_bytes: int = 5_000_000_000
+    ignored_files: int = 5_000
+    ignored_bytes: int = 50_000_000
+    excluded: tuple[str, ...] = ()
+    own: tuple[str, ...] = ()
+    min_borrowed: int = 200
+
+    def check(self, root: str, *, files: int = 0, size: int = 0) -> None:
+        """Raise `TooManyFiles` for more than is covered."""
+        if files > self.most_files:
+            raise TooManyFiles(f"{root} holds more than {self.most_files:,} files (checkpoints.most_files)")
+        if size > self.most_bytes:
+            raise TooManyFiles(f"{root} holds more than {self.most_bytes / 1e9:g} GB (checkpoints.most_gb)")
 
 
-def listed_files(root: str, most: int) -> Listed:
-    """As ripgrep lists them, by .gitignore and git's own settings.
+class TooManyFiles(Exception):  # it says what is so
+    """A folder holds more than checkpoints cover."""
 
-    Raises `TooManyFiles` for more than `most`, and `OSError` where ripgrep cannot be run.
+
+def listed_paths(root: str, limits: Limits) -> frozenset[str]:
+    """The files that git would not ignore, and the folders around them, by .gitignore and git's own settings.
+
+    Raises `TooManyFiles`, and `OSError` where ripgrep cannot be run.
     """
     options = ("--files", "--null", "--no-config", "--no-messages", "--hidden", "--no-require-git", "--no-ignore-dot")
-    with subprocess.Popen(
-        [find_rg(), *options, "--glob=!.git"],
-        cwd=root,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        stdin=subprocess.DEVNULL,
-    ) as running:
+    parts, count = [], 0
+    with Popen([find_rg(), *options, "--glob=!.git"], cwd=root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as running:
         assert running.stdout is not None
-        parts, count = [], 0
-        while part := running.stdout.read(_PART):
-            parts.append(part)
-            count += part.count(b"\0")
-            if count > most:
-                running.kill()
-                raise TooManyFiles(f"{root} holds more than {most:,} files (checkpoints.most_files)")
-    files = frozenset(os.fsdecode(b"".join(parts)).split("\0")[:-1])
-    folders: set[str] = set()
-    for path in files:
-        while (path := path.rpartition("/")[0]) and path not in folders:
-            folders.add(path)
-    return Listed(files, frozenset(folders))
+        try:
+            while part := running.stdout.read(_PART):
+                parts.append(part)
+                count += part.count(b"\0")
+                limits.check(root, files=count)
+        finally:
+            running.kill()
+    found = set(os.fsdecode(b"".join(parts)).split("\0")[:-1])
+    for path in [*found]:
+        while (path := path.rpartition("/")[0]) and path not in found:
+            found.add(path)
+    return frozenset(found)
 
 
 def sizes_below(folder: str) -> Iterator[int]:

@@ -27,7 +27,7 @@ from agentcli.infra.changes.objects import Objects
 from agentcli.infra.changes.reverse import Restoration, plan_restoration
 from agentcli.infra.changes.state import state_at
 from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex
-from agentcli.infra.checkpoints.limits import Limits, TooManyFiles
+from agentcli.infra.checkpoints.listing import Limits, TooManyFiles
 from agentcli.settings.files import make_private_folder
 
 _BEAT_S = 0.5
@@ -112,6 +112,9 @@ class Recorder:
         if self._beating is not None:
             self._beating.cancel()
         await self._in_thread(lambda: self._private.close() if self._private is not None else None)
+
+    def files_seen(self) -> int:
+        return sum(index.files_seen for index in self._indexes or ())
 
     async def _beat(self) -> None:
         """Touch the notes of what is under way: what changes after a process has died was not its doing."""
@@ -227,7 +230,8 @@ class Recorder:
 
     def _index(self, root: str, file: Path | None = None) -> FolderIndex:
         name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
-        return FolderIndex(Path(root), file or self.objects.folder / "indexes" / name, self.objects, self._limits)
+        file = file or self.objects.folder / "indexes" / name
+        return FolderIndex(Path(root), file, self.objects, self._limits, writable=self._find_roots())
 
     def _interrupted(self, told: Mapping[str, float]) -> list[FilesChanged]:
         """Those that named their files, and then what changed in the folders of the others.

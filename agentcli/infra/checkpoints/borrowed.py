@@ -1,0 +1,140 @@
+"""Contents of tracked files that a snapshot borrows from the repository instead of storing a copy of each.
+
+Git knows the blob of each file that is as in its index, by the file's times, size and inode. Its packs get a second
+name (a hard link) in a git folder of ours, and what has none is packed there: they outlive `git gc` and `rm -r .git`.
+Git runs there with our configuration, so that of a repository cannot make it run a program.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen, SubprocessError, check_output
+from typing import NamedTuple
+
+from agentcli.infra.changes.objects import Objects
+from agentcli.infra.sandbox.git.config import find_git, text_of
+from agentcli.settings.files import make_private_folder
+
+MAX_INDEX_INODE = 0xFFFFFFFF  # git keeps as many bits of it
+TICK_NS = 20_000_000  # within which a file can change twice and look untouched after the second time
+_MAX_GIT_S = 60.0
+_PATHS = ("--show-toplevel", "--git-path", "index", "--git-path", "objects", "--git-path", "info/attributes")
+# Filters and encodings make a file's bytes differ from its blob's. So do line ends and `ident`: then the sizes differ.
+_UNCONVERTED = ":(attr:!filter !working-tree-encoding)"
+# An entry of the index: its tag (H where git looks at the file), mode, blob and stage (0 where it is merged).
+_ENTRY = re.compile(
+    r"(\S+) (\d+) ([0-9a-f]+) (\d)\t([^\0]+)\0  ctime: (\d+):(\d+)\n  mtime: (\d+):(\d+)\n"
+    r"  dev: \d+\tino: (\d+)\n  uid: \d+\tgid: \d+\n  size: (\d+)\tflags: [0-9a-f]+\n"
+)
+
+
+class TrackedFile(NamedTuple):
+    """A file as it was when git compared it with its blob."""
+
+    id: str
+    ctime_ns: int
+    mtime_ns: int
+    inode: int
+    size: int
+
+
+class BorrowedObjects:
+    """Contents that the repository around `root` holds: none without git, or where git does not read it."""
+
+    def __init__(self, root: str, folder: Path, writable: Sequence[Path]) -> None:
+        self._root = root
+        self._folder = folder
+        self._git = find_git(os.environ.get("PATH", ""), (root, *writable))
+        self._persons = {name: os.environ[name] for name in ("HOME", "PATH", "XDG_CONFIG_HOME") if name in os.environ}
+        ours = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_DIR": str(folder)}
+        self._ours = self._persons | ours
+
+    def borrow(self) -> dict[str, TrackedFile]:
+        """The files below the root whose contents need not be stored, by their relative paths."""
+        try:
+            return self._borrow() if self._git else {}
+        except (OSError, ValueError, SubprocessError):
+            return {}
+
+    def _borrow(self) -> dict[str, TrackedFile]:
+        told = self._run(self._persons, "rev-parse", "--path-format=absolute", *_PATHS)  # runs no program
+        top, index, objects, attributes = os.fsdecode(told).splitlines()
+        named = self._run(self._persons, "config", "--type=path", "--default=", "--get", "core.attributesFile")
+        settings = ("-c", f"core.attributesFile={os.fsdecode(named).removesuffix(chr(10))}") if named.strip() else ()
+        compared_ns = os.stat(index).st_mtime_ns - TICK_NS  # noqa: PTH116
+        self._make(attributes)
+        theirs = self._ours | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
+        reading = theirs | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
+        listed = self._run(reading, *settings, "ls-files", "-s", "-v", "--debug", "-z", "--", _UNCONVERTED)
+        found = dict(_unchanged(os.fsdecode(listed), compared_ns))
+        ids = {file.id for file in found.values()}
+        packs = [f"pack/{file.name}" for file in Path(objects, "pack").iterdir() if file.suffix in (".pack", ".idx")]
+        self._link(objects, sorted(packs, reverse=True))  # an index comes after its pack
+        sizes = self._sizes(ids, self._ours)
+        if missing := ids - sizes.keys():
+            for start in {id[:2] for id in missing}:
+                (self._folder / "objects" / start).mkdir(0o700, exist_ok=True)
+            self._link(objects, (f"{id[:2]}/{id[2:]}" for id in missing))
+            sizes |= self._sizes(missing, self._ours)
+        if others := self._sizes(ids - sizes.keys(), theirs):
+            self._run(theirs, "pack-objects", "-q", "--window=0", f"{self._folder}/objects/pack/pack", lines=others)
+            sizes |= others
+        return {path: file for path, file in found.items() if sizes.get(file.id) == file.size}
+
+    def copy(self, ids: Iterable[str], objects: Objects) -> None:
+        """Store those of these contents that are borrowed, before a file that held one is gone. Raises `OSError`."""
+        missing = [id for id in ids if not objects.has(id)]
+        if not missing or not self._git or not self._folder.is_dir():
+            return
+        with tempfile.TemporaryFile() as wanted:
+            wanted.write("".join(f"{id}\n" for id in missing).encode())
+            wanted.seek(0)
+            command = [self._git, "cat-file", "--batch", "--buffer"]
+            with Popen(command, env=self._ours, stdin=wanted, stdout=PIPE, stderr=DEVNULL) as running:
+                assert running.stdout is not None
+                while head := running.stdout.readline().split():
+                    if len(head) == 3:  # id, type and size: it is there
+                        objects.put_bytes(running.stdout.read(int(head[2])))
+                        running.stdout.read(1)
+
+    def _make(self, attributes: str) -> None:
+        Objects(self._folder).make()
+        for folder in ("objects/pack", "info"):
+            make_private_folder(self._folder / folder)
+        (self._folder / "info/attributes").write_bytes(text_of(attributes).encode(errors="surrogateescape"))
+
+    def _link(self, objects: str, names: Iterable[str]) -> None:
+        """Link what can be linked: not from another disk, nor what belongs to somebody else."""
+        for name in names:
+            with suppress(OSError):
+                if not os.path.islink(f"{objects}/{name}"):  # noqa: PTH114
+                    os.link(f"{objects}/{name}", f"{self._folder}/objects/{name}", follow_symlinks=False)
+
+    def _sizes(self, ids: Iterable[str], environment: Mapping[str, str]) -> dict[str, int]:
+        """The sizes of those contents that are there."""
+        told = self._run(environment, "cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer", lines=ids)
+        words = (line.split() for line in told.decode().splitlines())
+        return {id: int(size) for id, size in words if size.isdigit()}
+
+    def _run(self, environment: Mapping[str, str], *arguments: str, lines: Iterable[str] = ()) -> bytes:
+        given = "".join(f"{line}\n" for line in lines).encode()
+        return check_output(
+            [self._git, *arguments], cwd=self._root, env=environment, input=given, stderr=DEVNULL, timeout=_MAX_GIT_S
+        )
+
+
+def _unchanged(listed: str, compared_ns: int) -> Iterator[tuple[str, TrackedFile]]:
+    """The files that were not touched since git compared them. A file's name may look like another entry."""
+    position = 0
+    while entry := _ENTRY.match(listed, position):
+        position = entry.end()
+        tag, mode, id, stage, path, *numbers = entry.groups()
+        ctime_s, ctime_ns, mtime_s, mtime_ns, inode, size = map(int, numbers)
+        file = TrackedFile(id, ctime_s * 10**9 + ctime_ns, mtime_s * 10**9 + mtime_ns, inode, size)
+        if (tag, stage, mode[:3]) == ("H", "0", "100") and max(file.ctime_ns, file.mtime_ns) < compared_ns:
+            yield path, file
