@@ -1,23 +1,23 @@
-"""Tells for each line of a file which session, turn, call and model wrote it."""
+"""Traces each line of a file to the session, turn, call and model that wrote it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from msgspec import Struct
 
 from agentcli.agent.interfaces import SessionStore
-from agentcli.agent.rewind import typed_text
-from agentcli.conversation.entries import Assistant, Entry, User
+from agentcli.agent.undo import History
+from agentcli.conversation.entries import Assistant
 from agentcli.conversation.file_changes import FilesChanged, FilesRestored, stored_path
 from agentcli.conversation.line_origins import Recorded, line_origins
 from agentcli.errors import StorageError, UsageError
-from agentcli.llm.messages import ToolUse
 from agentcli.settings.files import read_small_file
 from agentcli.tools.summary import call_title
 
-LARGEST_BLAMED = 10_000_000  # bytes
+_MAX_BLAMED = 10_000_000  # bytes
 
 
 class Author(Struct, frozen=True):
@@ -45,10 +45,25 @@ class BlamedLine(Struct, frozen=True):
     author: Author | None
 
 
-async def blame(file: Path, store: SessionStore, read: Callable[[str], bytes]) -> list[BlamedLine]:
-    """The lines of a file, given by its real path. `read` gives contents of checkpoints. Raises `UserError`."""
+async def blame(
+    name: str, find: Callable[[str], Path], store: SessionStore, read: Callable[[str], bytes]
+) -> list[BlamedLine]:
+    """The lines of a file, or of `PATH:LINE` that one. `find` gives a path, links followed, `read` what a blob holds.
+
+    Raises `UserError`.
+    """
+    path, colon, number = name.rpartition(":")
+    if not colon or not number.isdecimal() or find(name).exists():  # a file may have such a name
+        return await _blame(find(name), store, read)
+    lines = await _blame(find(path), store, read)
+    if not 0 < int(number) <= len(lines):
+        raise UsageError(f"{path} has {len(lines)} lines, counted from 1: there is no line {number}.")
+    return [lines[int(number) - 1]]
+
+
+async def _blame(file: Path, store: SessionStore, read: Callable[[str], bytes]) -> list[BlamedLine]:
     try:
-        content = read_small_file(file, most=LARGEST_BLAMED)
+        content = read_small_file(file, most=_MAX_BLAMED)
     except OSError as error:
         raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from error
     found = await store.file_changes()
@@ -58,66 +73,31 @@ async def blame(file: Path, store: SessionStore, read: Callable[[str], bytes]) -
         if isinstance(entry.body, FilesChanged | FilesRestored)
     ]
     lines = line_origins(stored_path(str(file)), content, recorded, read)
-    authors = await _authors({origin for _, origin in lines if origin is not None}, store)
+    authors = await _authors({origin.session_id for _, origin in lines if origin is not None}, store)
     return [
         BlamedLine(number, text, authors.get(origin.entry_id) if origin else None)
         for number, (text, origin) in enumerate(lines, 1)
     ]
 
 
-async def _authors(origins: Iterable[Recorded], store: SessionStore) -> dict[str, Author]:
+async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Author]:
     """By the id of the entry that has the change."""
-    by_session: dict[str, dict[str, Recorded]] = {}
-    for origin in origins:
-        by_session.setdefault(origin.session_id, {})[origin.entry_id] = origin
     found: dict[str, Author] = {}
-    for session_id, wanted in by_session.items():
-        try:
+    for session_id in session_ids:
+        with suppress(StorageError):  # removed meanwhile
             _, entries = await store.load(session_id)
-        except StorageError:  # removed meanwhile
-            continue
-        found |= _authors_in(session_id, entries, wanted)
+            for call in History(entries).calls.values():
+                reply, use = call.reply or (None, None)
+                if reply and use and isinstance(reply.body, Assistant):
+                    who = f"{reply.body.provider}/{reply.body.model}", call.turn[1], call.entry.time, call.turn[0]
+                    did = call_title(use.name, use.input)
+                    found[call.entry.id] = Author(session_id, reply.id, use.id, use.name, *who, did)
     return found
 
 
-def _authors_in(session_id: str, entries: Sequence[Entry], wanted: dict[str, Recorded]) -> dict[str, Author]:
-    found = {}
-    turn, prompt = 0, ""
-    calls: dict[str, tuple[Entry, ToolUse, int, str]] = {}  # the newest of each id, which a model may use again
-    for entry in entries:
-        match entry.body:
-            case User(is_reminder=False) as said:
-                turn, prompt = turn + 1, " ".join(typed_text(said).split())
-            case Assistant(content):
-                calls |= {b.id: (entry, b, turn, prompt) for b in content if isinstance(b, ToolUse)}
-            case FilesChanged(id, _) if entry.id in wanted and id in calls:
-                reply, use, number, asked = calls[id]
-                assert isinstance(reply.body, Assistant)
-                model = f"{reply.body.provider}/{reply.body.model}"
-                did = call_title(use.name, use.input)
-                found[entry.id] = Author(session_id, reply.id, id, use.name, model, asked, entry.time, number, did)
-            case _:
-                pass
-    return found
-
-
-def split_line(name: str, exists: Callable[[str], bool]) -> tuple[str, int | None]:
-    """The path and the line of `PATH:LINE`; a file may have such a name. Raises `UsageError`."""
-    path, colon, line = name.rpartition(":")
-    if not colon or exists(name) or not line.isdecimal():
-        return name, None
-    if int(line) < 1:
-        raise UsageError("Lines count from 1.")
-    return path, int(line)
-
-
-def told_author(author: Author, when: str) -> str:
+def format_author(author: Author, when: str) -> str:
     """Who wrote a line, and how to go there."""
-    return "\n".join(
-        (
-            f"{author.did}",
-            f"  in turn {author.turn} of session {author.session_id}, {when}",
-            f"  by {author.model}, asked: {author.prompt}",
-            f"  agentcli --resume {author.session_id} goes there",
-        )
+    return (
+        f"{author.did}\n  in turn {author.turn} of session {author.session_id}, {when}\n"
+        f"  by {author.model}, asked: {author.prompt}\n  agentcli --resume {author.session_id} goes there"
     )

@@ -53,12 +53,9 @@ def _left_branches(conversation: Conversation) -> list[tuple[Entry, str]]:
     said: dict[str, str] = {}  # the newest prompt up to an entry, of those that are on no path now
     found = []
     for entry in conversation.entries:
-        is_prompt = isinstance(entry.body, User) and not entry.body.is_reminder
-        newest = (
-            typed_text(entry.body)
-            if isinstance(entry.body, User) and is_prompt
-            else said.get(entry.parent_id or "", "")
-        )
+        newest = said.get(entry.parent_id or "", "")
+        if isinstance(entry.body, User) and not entry.body.is_reminder:
+            newest = typed_text(entry.body)
         if entry.id in on_path:
             continue
         if newest:

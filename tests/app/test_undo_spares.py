@@ -147,7 +147,9 @@ def test_a_turn_that_conflicts_blocks_no_older_one_and_can_be_taken_back_later(p
     script = project.script(edit("b.txt", "b", "B"), {"text": "done"})
     assert project.run("-c", "-p", "again", "-m", script, *BYPASS).code == 0
     (project.folder / "b.txt").write_text("mine\n")
-    assert "Nothing of turn 2 (again) can be taken back" in project.run("undo", "--list").out
+    ran = project.run("undo", "--yes")
+    assert ran.code == 1
+    assert "Nothing of turn 2 (again) could be taken back: conflicts. agentcli undo goes on with" in ran.out
     assert undo(project)["turn"] == 1
     assert (project.folder / "a.txt").read_text() == "one\ntwo\nthree\n"
     (project.folder / "b.txt").write_text("B\n")
@@ -161,7 +163,8 @@ def test_a_session_that_conflicts_blocks_no_older_one(project: Place) -> None:
     go(project, edit("a.txt", "two", "TWO"))
     go(project, edit("b.txt", "b", "B"))
     (project.folder / "b.txt").write_text("mine\n")
-    assert "Nothing of turn 1 (go) can be taken back" in project.run("undo", "--list").out
+    assert changes(undo(project, "--yes", code=1)) == {"b.txt": "conflict"}
+    assert undo(project, "--yes", code=1, command="redo")["files"] == []
     assert changes(undo(project)) == {"a.txt": "restored"}
     assert (project.folder / "a.txt").read_text() == "one\ntwo\nthree\n"
     assert changes(undo(project, "--yes", code=1)) == {"b.txt": "conflict"}

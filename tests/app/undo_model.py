@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from agentcli import Agent
-from agentcli.agent.commands.undo import planned, taken_back
+from agentcli.agent.commands.undo import undo_in
 from agentcli.agent.session import Session
-from agentcli.agent.undo import History
+from agentcli.agent.undo import History, UndoResult
 from agentcli.llm.providers.scripted import ScriptedProvider
 
 LINES = 24
@@ -176,20 +176,27 @@ async def interleave(seed: int, base: Path) -> list[str]:
         return await undone_and_redone(world, session)
 
 
+async def nobody(shown: str, question: str) -> None:
+    """Answer no question."""
+
+
+def is_stuck(result: UndoResult) -> bool:
+    ways = {file.how for file in result.files}
+    return "conflict" in ways and ways <= {"conflict", "kept"}
+
+
 async def undone_and_redone(world: World, session: Session) -> list[str]:
     wrong = []
     before, foreign = tree_of(world.folder), world.files
     marks = identities(world.folder)
     turns = 0
-    while plan := await planned(session, "undo"):
-        if plan.obstacle:  # the turns before it are taken back together
-            first = session.prompts()[0][0]
-            plan = await planned(session, "undo", History(session.state.conversation.entries).since(first))
-            assert plan is not None
-        if plan.obstacle:
+    while (result := await undo_in(session, "undo", "yes", nobody)).turn is not None:
+        if is_stuck(result):  # the turns before it are taken back together
+            since = History(session.state.conversation.entries).since(session.prompts()[0][0])
+            result = await undo_in(session, "undo", "yes", nobody, since)
+        if is_stuck(result):
             break
-        await taken_back(session, plan)
-        turns += 1
+        turns += any(file.how not in ("conflict", "kept") for file in result.files)
     wrong += differences("after the undo", tree_of(world.folder), world.expected())
     wrong += [
         f"{name} was touched"
@@ -197,9 +204,7 @@ async def undone_and_redone(world: World, session: Session) -> list[str]:
         if name not in world.touched and identities(world.folder).get(name) != marks[name]
     ]
     for _ in range(turns):
-        plan = await planned(session, "redo")
-        assert plan is not None
-        await taken_back(session, plan)
+        assert (await undo_in(session, "redo", "yes", nobody)).turn is not None
     wrong += differences("after the redo", tree_of(world.folder), before)
     return wrong
 

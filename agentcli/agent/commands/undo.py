@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
-from agentcli.agent.blame import blame, split_line, told_author
+from agentcli.agent.blame import blame, format_author
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, listed, number_in
 from agentcli.agent.commands.sessions import MOST_LISTED, age, label
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.rewind import Point, points
 from agentcli.agent.session import Session
-from agentcli.agent.undo import Direction, History, Plan, TurnChanges, carry_out, plan_undo, told_outcome, told_plan
+from agentcli.agent.undo import Direction, History, TurnChanges, UndoHost, UndoResult, undo
 from agentcli.conversation.entries import Labelled
 from agentcli.errors import UsageError, UserError
 
 
-async def planned(session: Session, direction: Direction, turn: TurnChanges | None = None) -> Plan | None:
-    """How to take back a turn, by default the newest; None where there is nothing. Raises `UserError`."""
+async def undo_in(
+    session: Session,
+    direction: Direction,
+    given: str,
+    confirm: Callable[[str, str], Awaitable[bool | None]],
+    turn: TurnChanges | None = None,
+) -> UndoResult:
+    """`undo` in an open session, also of what runs in the background."""
     if session.is_busy:
         raise UserError("A turn is running: interrupt it first, then take its changes back.")
-    checkpoints = _checkpoints_of(session)
+    checkpoints, calls = _checkpoints_of(session), session.runtime.calls
     if changed := await checkpoints.under_way():
         session.append(*changed)
-    return await plan_undo(session.state.conversation.entries, checkpoints, direction, turn)
+    host = UndoHost(checkpoints, session.append, calls.services.locks, calls.workspace.shown, confirm)
+    return await undo(session.state.conversation.entries, direction, given, host, turn)
 
 
 def _checkpoints_of(session: Session) -> Checkpoints:
@@ -34,62 +41,25 @@ def _checkpoints_of(session: Session) -> Checkpoints:
     return checkpoints
 
 
-async def taken_back(session: Session, plan: Plan, *, is_listed: bool = False) -> str:
-    """Carry a plan out, and say what became of each file, if it was not said before. Raises `UserError`."""
-    shown = _shown(session)
-    locks = session.runtime.calls.services.locks
-    files = await carry_out(plan, append=session.append, locks=locks, shown=shown)
-    return told_outcome(plan, files, shown, is_listed=is_listed)
-
-
-def _shown(session: Session) -> Callable[[Path], str]:
-    return session.runtime.calls.workspace.shown
-
-
-async def _take_back(host: CommandHost, argument: str, direction: Direction) -> Outcome:
+async def _take_back(direction: Direction, host: CommandHost, argument: str) -> Outcome:
     if argument not in ("", "yes", "list"):
         raise UsageError(f"/{direction} shows the files and asks; /{direction} list only shows them, yes does not ask.")
-    plan = await planned(host.session, direction)
-    if plan is None:
-        return "There is nothing to take back." if direction == "undo" else "Nothing was taken back before."
-    verb = "Take back" if direction == "undo" else "Do again"
-    shown = f"{verb} {plan.turn.name}:\n{told_plan(plan, _shown(host.session))}"
-    if argument == "list" or plan.obstacle:
-        return shown if argument == "list" else told_outcome(plan, plan.restoration.files, _shown(host.session))
-    if argument != "yes":
-        is_wanted = await host.confirm(shown, f"{verb}?")
-        if is_wanted is None:
-            return f"{shown}\nThis is not done yet: /{direction} yes does it."
-        if not is_wanted:
-            return "Nothing was changed."
-    return await taken_back(host.session, plan, is_listed=argument != "yes")
-
-
-async def _undo(host: CommandHost, argument: str) -> Outcome:
-    return await _take_back(host, argument, "undo")
-
-
-async def _redo(host: CommandHost, argument: str) -> Outcome:
-    return await _take_back(host, argument, "redo")
+    return (await undo_in(host.session, direction, argument, host.confirm)).text
 
 
 async def _why(host: CommandHost, argument: str) -> Outcome:
     if not argument:
         raise UsageError("Give a file, and a line if you like: /why PATH[:LINE]")
-    workspace = host.session.runtime.calls.workspace
-    checkpoints = _checkpoints_of(host.session)
-    name, line = split_line(argument, lambda name: workspace.lexical_path(name).exists())
-    lines = await blame(workspace.real_path(name), host.stored_sessions, checkpoints.content)
-    if line is not None and line > len(lines):
-        raise UsageError(f"{name} has {len(lines)} lines: there is no line {line}.")
-    authors = [one.author for one in (lines if line is None else [lines[line - 1]]) if one.author is not None]
+    find, read = host.session.runtime.calls.workspace.real_path, _checkpoints_of(host.session).content
+    authors = [line.author for line in await blame(argument, find, host.stored_sessions, read) if line.author]
     if not authors:
-        return f"No session wrote {'anything in ' if line is None else ''}{argument}."
+        return f"No session wrote anything in {argument}."
     newest = max(authors, key=lambda author: author.at)
-    return told_author(newest, age(time.time() - newest.at))
+    return format_author(newest, age(time.time() - newest.at))
 
 
 _PARTS = ("conversation", "files", "both")
+_POINTS = {"prompt": "", "label": "a label: to just there", "branch": "abandoned branch: to its end"}
 
 
 async def _rewind(host: CommandHost, argument: str) -> Outcome:
@@ -97,11 +67,12 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
     there = points(host.session.state.conversation)
     if not there:
         return "There is no prompt to go back to."
-    which, part = _split_part(argument)
-    if which:
+    words = argument.split()
+    part = words.pop() if words and words[-1] in _PARTS else ""
+    if which := " ".join(words):
         point = _named_point(which, there)
     else:
-        options = [_in_columns(point) for point in there]
+        options = [(label(point.text), _POINTS[point.kind]) for point in there]
         chosen = await host.choose("Go back to before", options)
         if chosen is None:
             return listed(options[:MOST_LISTED], f"Go back to one: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
@@ -112,12 +83,6 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
     return await _go_back(host, point, part or "conversation", changes, is_asked=bool(which))
 
 
-def _split_part(argument: str) -> tuple[str, str]:
-    """The place to go back to, and which part of what followed is to be taken back."""
-    words = argument.split()
-    return (" ".join(words[:-1]), words[-1]) if words and words[-1] in _PARTS else (argument, "")
-
-
 def _named_point(which: str, there: Sequence[Point]) -> Point:
     """The one with that number, label or id. Raises `UsageError`."""
     if which.isdecimal():
@@ -126,11 +91,6 @@ def _named_point(which: str, there: Sequence[Point]) -> Point:
     if not found:
         raise UsageError(f"There is no label {which!r}: /rewind shows where you can go back to.")
     return found[0]
-
-
-def _in_columns(point: Point) -> tuple[str, str]:
-    detail = {"prompt": "", "label": "a label: to just there", "branch": "left before: to its end"}[point.kind]
-    return label(point.text), detail
 
 
 async def _label(host: CommandHost, name: str) -> Outcome:
@@ -159,28 +119,22 @@ async def _go_back(
     """Take back the conversation, the files, or both. Files come first: a list of them is shown and agreed to."""
     session, said = host.session, []
     if part != "conversation":
-        plan = await planned(session, "undo", changes) if changes is not None else None
-        if plan is None:
+        if changes is None:
             said.append("No file was changed since by what can be taken back.")
         else:
-            shown = told_plan(plan, _shown(session))
-            if not is_asked and not await host.confirm(f"Take back since then:\n{shown}", "Take back?"):
-                return "Nothing was changed."
-            said.append(await taken_back(session, plan, is_listed=not is_asked))
+            result = await undo_in(session, "undo", "yes" if is_asked else "", host.confirm, changes)
+            if not result.is_wanted:
+                return result.text
+            said.append(result.text)
     if part != "files":
-        text = session.rewind(point.entry_id)
-        host.put_into_input(text)
+        host.put_into_input(session.rewind(point.entry_id))
         said.insert(0, f"Back {'before' if point.kind == 'prompt' else 'at'}: {label(point.text)}")
-        said.append(
-            "What it cost stays counted."
-            if part == "both"
-            else "Files are as they are now. What it cost stays counted."
-        )
+        said.append(f"{'' if part == 'both' else 'Files are as they are now. '}What it cost stays counted.")
     return "\n".join(said)
 
 
 UNDO_COMMANDS = (
-    Command("undo", "take back what the newest turn did to files", _undo, "[list|yes]"),
+    Command("undo", "take back what the newest turn did to files", partial(_take_back, "undo"), "[list|yes]"),
     Command(
         "rewind",
         "go back to before one of your prompts: what was said, the files, or both",
@@ -191,5 +145,5 @@ UNDO_COMMANDS = (
     ),
     Command("label", "give this point of the conversation a name, to go back to", _label, "NAME"),
     Command("why", "show which turn and call wrote a file, or a line of it", _why, "PATH[:LINE]"),
-    Command("redo", "do again what was taken back", _redo, "[list|yes]"),
+    Command("redo", "do again what was taken back", partial(_take_back, "redo"), "[list|yes]"),
 )

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import time
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from agentcli.agent.blame import BlamedLine, blame, split_line
-from agentcli.cli.output import tell, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
+from agentcli.agent.blame import BlamedLine, blame
+from agentcli.cli.output import tell
+from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for, with_store
 from agentcli.conversation.titles import shortened
-from agentcli.errors import UsageError
 from agentcli.infra.changes.objects import Objects
-from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.settings.load import Config
 from agentcli.settings.paths import current_folder
 
 _LONGEST_PROMPT = 30
-_NOBODY = msgspec.json.decode(
-    b'{"session_id":null,"entry_id":null,"call_id":null,"tool":null,"model":null,"prompt":null,"at":null}'
-)
+_NOBODY = dict.fromkeys(("session_id", "entry_id", "call_id", "tool", "model", "prompt", "at"))
 
 app = make_app("Show which call of which session wrote each line of a file.", needs_command=False)
 
@@ -32,25 +26,14 @@ def show(
     file: Annotated[str, typer.Argument(metavar="PATH[:LINE]", help="A file, or one line of it.")], json: AsJson = False
 ) -> None:
     """Show who wrote each line: session, turn, prompt, call and model, by edit or by shell."""
-    name, line = split_line(file, os.path.lexists)
-    lines = wait_for(_blamed(configuration(), name))
-    if line is not None:
-        if line > len(lines):
-            raise UsageError(f"{name} has {len(lines)} lines: there is no line {line}.")
-        lines = [lines[line - 1]]
+    paths = configuration().paths
+    find, read = lambda name: (current_folder() / name).resolve(), Objects(paths.state / "checkpoints").get
+    lines = wait_for(with_store(lambda store: blame(file, find, store, read), paths.sessions))
     if json:
         print_json(list(map(_row, lines)))
         return
-    for one in lines:
-        tell(_told(one, width=len(str(len(lines) if line is None else line))))
-
-
-async def _blamed(config: Config, name: str) -> list[BlamedLine]:
-    store = SqliteSessions(config.paths.sessions, on_notice=warn)
-    try:
-        return await blame((current_folder() / name).resolve(), store, Objects(config.paths.state / "checkpoints").get)
-    finally:
-        await store.close()
+    for line in lines:
+        tell(_format_line(line, width=len(str(lines[-1].line))))
 
 
 def _row(line: BlamedLine) -> dict[str, Any]:
@@ -58,7 +41,7 @@ def _row(line: BlamedLine) -> dict[str, Any]:
     return {"line": line.line, "text": line.text, **author}
 
 
-def _told(line: BlamedLine, *, width: int) -> str:
+def _format_line(line: BlamedLine, *, width: int) -> str:
     who = ""
     if (author := line.author) is not None:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(author.at))
