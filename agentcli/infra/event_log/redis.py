@@ -14,8 +14,7 @@ from urllib.parse import urlsplit
 
 from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.infra.event_log import KEEP_S
-from agentcli.infra.event_log.sqlite import Arrivals
+from agentcli.infra.event_log import KEEP_S, WaitingReaders
 
 try:
     import redis.asyncio as redis
@@ -58,13 +57,14 @@ return last
 """
 
 
-class RedisEvents:
+class RedisEvents(WaitingReaders):
     """Implements `EventStore` on `redis://` or `rediss://` addresses, each with its password and database.
 
     Streams that are not running are removed `keep_s` seconds after they were last written to.
     """
 
     def __init__(self, url: str, *, keep_s: float = KEEP_S) -> None:
+        super().__init__()
         self._keep_ms = round(keep_s * 1000)
         self._host = urlsplit(url).hostname or "localhost"
         # One of its connections hears of news; whoever finds none free waits for one.
@@ -73,7 +73,6 @@ class RedisEvents:
         )
         self._client: Any = redis.Redis.from_pool(pool)
         self._append = self._client.register_script(_APPEND)
-        self._arrivals = Arrivals()
         self._hearing: asyncio.Task[None] | None = None
 
     async def append(
@@ -99,18 +98,14 @@ class RedisEvents:
             raise StreamMoved(stream_id)
         return last_id
 
-    async def read(
-        self, stream_id: str, after: int = 0, count: int = 100, *, wait_s: float = 0.0
-    ) -> Sequence[StreamEvent]:
-        async def look() -> Sequence[StreamEvent]:
-            found = await self._asked(
-                lambda: self._client.xrange(_events_key(stream_id), f"{max(after, 0)}-1", "+", count=count)
-            )
-            return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in found]
+    async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
+        first = f"{max(after, 0)}-1"
+        found = await self._asked(lambda: self._client.xrange(_events_key(stream_id), first, "+", count=count))
+        return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in found]
 
-        if wait_s > 0 and (self._hearing is None or self._hearing.done()):
+    def _follow_others(self) -> None:
+        if self._hearing is None or self._hearing.done():
             self._hearing = asyncio.create_task(self._hear())
-        return await self._arrivals.wait(stream_id, look, wait_s)
 
     async def _hear(self) -> None:
         """Wake readers for what anybody writes."""
@@ -118,17 +113,14 @@ class RedisEvents:
             try:
                 async with self._client.pubsub() as news:
                     await news.subscribe(_NEWS)
-                    for stream_id in list(self._arrivals.waiting):  # what came while nobody heard
-                        self._arrivals.wake(stream_id)
+                    for stream_id in list(self._waiting):  # what came while nobody heard
+                        self._wake(stream_id)
                     async for message in news.listen():
                         if message["type"] == "message":
-                            self._arrivals.wake(message["data"].decode())
+                            self._wake(message["data"].decode())
             except RedisError as error:
                 log.warning("Redis at %s does not tell of new events: %s", self._host, error)
                 await asyncio.sleep(1)
-
-    async def has(self, stream_id: str, id: int) -> bool:
-        return id > 0 and any(event.id == id for event in await self.read(stream_id, id - 1, 1))
 
     async def state(self, stream_id: str) -> StreamState | None:
         found = await self._asked(lambda: self._client.hgetall(_state_key(stream_id)))
@@ -149,7 +141,7 @@ class RedisEvents:
                 await together.execute()
 
         await self._asked(work)
-        self._arrivals.end(stream_id)
+        self._wake(stream_id, is_removed=True)
 
     async def _asked(self, work: Callable[[], Awaitable[T]]) -> T:
         try:

@@ -7,9 +7,10 @@ holds what counts of them. Their ids are then not known here, which a reader is 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ import apsw
 
 from agentcli.agent.event_store import EventStore, StreamEvent, StreamState, StreamStatus
 from agentcli.errors import StorageError, StreamMoved
-from agentcli.infra.event_log import KEEP_S
+from agentcli.infra.event_log import KEEP_S, WaitingReaders
 from agentcli.infra.sessions.database import connect_to_memory
 from agentcli.infra.sessions.sqlite import open_sessions
 from agentcli.infra.sqlite_writer import MemoryWriter, Writer
@@ -43,54 +44,13 @@ WHERE streams.id = ? AND events.id > ? ORDER BY events.id LIMIT ?
 """
 
 
-class Arrivals:
-    """Wakes those who wait for events of a stream."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[str, set[asyncio.Event]] = {}  # by stream
-        self._gone: set[str] = set()  # streams that were removed while somebody waited
-
-    def end(self, stream_id: str) -> None:
-        """Let nobody wait for a stream that is removed."""
-        if stream_id in self.waiting:
-            self._gone.add(stream_id)
-            self.wake(stream_id)
-
-    def wake(self, stream_id: str) -> None:
-        for waiting in self.waiting.get(stream_id, ()):
-            waiting.set()
-
-    async def wait(
-        self, stream_id: str, look: Callable[[], Awaitable[Sequence[StreamEvent]]], wait_s: float
-    ) -> Sequence[StreamEvent]:
-        """Return the events that `look` finds, now or once something arrives within `wait_s` seconds."""
-        if wait_s <= 0:
-            return await look()
-        arrived = asyncio.Event()
-        waiting = self.waiting.setdefault(stream_id, set())
-        waiting.add(arrived)  # before the first look: nothing is missed
-        try:
-            async with asyncio.timeout(wait_s):
-                while not (found := await look()) and stream_id not in self._gone:
-                    await arrived.wait()
-                    arrived.clear()
-                return found
-        except TimeoutError:
-            return ()
-        finally:
-            waiting.discard(arrived)
-            if not waiting:
-                del self.waiting[stream_id]
-                self._gone.discard(stream_id)
-
-
-class SqliteEvents:
+class SqliteEvents(WaitingReaders):
     """Implements `EventStore`. Streams that nothing was written to for `keep_s` seconds are removed at the start."""
 
     def __init__(self, path: Path, *, keep_s: float = KEEP_S) -> None:
-        self._writer = Writer(path, partial(_open, path, keep_s), _failure, name="agentcli-events")
+        super().__init__()
+        self._writer: Writer = Writer(path, partial(_open, path, keep_s), _failure, name="agentcli-events")
         self._clock = time.time
-        self._arrivals = Arrivals()
         self._tails: dict[str, list[StreamEvent]] = {}
         self._looking: asyncio.Task[None] | None = None
 
@@ -120,7 +80,7 @@ class SqliteEvents:
 
         last_id = await self._do(work)
         self._keep_tail(stream_id, [StreamEvent(last_id - len(events) + n, one) for n, one in enumerate(events, 1)])
-        self._arrivals.wake(stream_id)
+        self._wake(stream_id)
         return last_id
 
     async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
@@ -128,7 +88,7 @@ class SqliteEvents:
 
     def _keep_tail(self, stream_id: str, events: Sequence[StreamEvent]) -> None:
         """Keep the newest events of a stream that somebody follows here."""
-        if stream_id not in self._arrivals.waiting:
+        if stream_id not in self._waiting:
             self._tails.pop(stream_id, None)
             return
         tail = self._tails.setdefault(stream_id, [])
@@ -137,21 +97,15 @@ class SqliteEvents:
         tail += events
         del tail[:-_TAIL]
 
-    async def read(
-        self, stream_id: str, after: int = 0, count: int = 100, *, wait_s: float = 0.0
-    ) -> Sequence[StreamEvent]:
+    async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
+        tail = self._tails.get(stream_id)
+        if tail and tail[0].id <= after + 1 and tail[-1].id > after:
+            return tail[max(0, after + 1 - tail[0].id) :][:count]
+
         def work(db: apsw.Connection) -> list[StreamEvent]:
             return [StreamEvent(id, data) for id, data in db.execute(_EVENTS, (stream_id, after, count))]
 
-        async def look() -> Sequence[StreamEvent]:
-            tail = self._tails.get(stream_id)
-            if tail and tail[0].id <= after + 1 and tail[-1].id > after:
-                return tail[max(0, after + 1 - tail[0].id) :][:count]
-            return await self._do(work)
-
-        if wait_s > 0:
-            self._follow_others()
-        return await self._arrivals.wait(stream_id, look, wait_s)
+        return await self._do(work)
 
     def _follow_others(self) -> None:
         if self._looking is None or self._looking.done():
@@ -163,19 +117,16 @@ class SqliteEvents:
         idle_rounds = 0
         while idle_rounds < 20:
             await asyncio.sleep(LOOK_EVERY_S)
-            streams = list(self._arrivals.waiting)
+            streams = list(self._waiting)
             idle_rounds = 0 if streams else idle_rounds + 1
             with suppress(StorageError):  # readers are told when they look themselves
                 now = await self._do(lambda db: int(db.pragma("data_version")))
                 if now != version and streams:
                     version, found = now, await self._do(partial(_last_ids, streams=streams))
-                    for id, last_id in found.items():
-                        if known.get(id) != last_id:
-                            self._arrivals.wake(id)
+                    for id in streams:
+                        if known.get(id) != found.get(id):
+                            self._wake(id)
                     known = found
-
-    async def has(self, stream_id: str, id: int) -> bool:
-        return id > 0 and any(event.id == id for event in await self.read(stream_id, id - 1, 1))
 
     async def state(self, stream_id: str) -> StreamState | None:
         query = "SELECT status, last_id, note FROM streams WHERE id = ? AND is_there"
@@ -189,7 +140,7 @@ class SqliteEvents:
     async def remove(self, stream_id: str) -> None:
         await self._do(lambda db: _remove(db, "id = ?", stream_id))
         self._tails.pop(stream_id, None)
-        self._arrivals.end(stream_id)
+        self._wake(stream_id, is_removed=True)
 
     async def close(self) -> None:
         if self._looking is not None:
@@ -240,8 +191,8 @@ def _remove(db: apsw.Connection, which: str, value: float | str) -> None:
 
 
 def _last_ids(db: apsw.Connection, *, streams: Sequence[str]) -> dict[str, int]:
-    query = "SELECT last_id FROM streams WHERE id = ?"
-    return {id: int(db.execute(query, (id,)).get or 0) for id in streams}
+    query = "SELECT id, last_id FROM streams WHERE id IN (SELECT value FROM json_each(?))"
+    return {str(id): int(last_id) for id, last_id in db.execute(query, (json.dumps(streams),))}
 
 
 if TYPE_CHECKING:

@@ -143,11 +143,9 @@ def _faults(path: Path) -> list[Fault]:
 # The copy.
 
 
-@contextmanager
-def copying(path: Path, *, timeout_s: float) -> Iterator[None]:
-    """Keep others from making a copy meanwhile. Raises `filelock.Timeout`."""
-    with filelock.FileLock(path.parent / "locks" / f"{path.name}.copy", timeout=timeout_s):
-        yield
+def copying(path: Path, *, timeout_s: float) -> filelock.BaseFileLock:
+    """Return a lock that keeps others from making a copy meanwhile. Entering it raises `filelock.Timeout`."""
+    return filelock.FileLock(path.parent / "locks" / f"{path.name}.copy", timeout=timeout_s)
 
 
 def make_copy(path: Path) -> None:

@@ -6,10 +6,10 @@ import asyncio
 import logging
 import re
 from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from agentcli.agent.interfaces import Found
 from agentcli.conversation.entries import Entry
@@ -94,38 +94,30 @@ def _storable(values: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Queue:
-    """Implements `WorkQueue`."""
+    """Implements `WorkQueue`. What was submitted goes on where the one who waits for it is cancelled."""
 
     def __init__(self, run: Callable[[Work[Any]], Any]) -> None:
         self._run = run
         self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def submit(self, work: Work[T]) -> asyncio.Future[T]:
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        done.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may be that nobody waits
-        task = asyncio.create_task(self._do(work, done))
+        task = asyncio.create_task(self._do(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return done
+        return asyncio.shield(task)
 
-    async def _do(self, work: Work[T], done: asyncio.Future[T]) -> None:
+    async def _do(self, work: Work[T]) -> T:
         async with self._turn:
             try:
-                try:
-                    result = await self._run(work)
-                except Broken:  # the server was started again, or this program was stopped for some seconds
-                    result = await self._run(work)
-                if not done.done():
-                    done.set_result(result)
-                return
-            except StorageError as error:
-                failure = error
-            except Exception as bug:  # nobody would get an answer any more if this task ended
+                with suppress(Broken):  # the server was started again, or this program was stopped for some seconds
+                    return cast("T", await self._run(work))
+                return cast("T", await self._run(work))
+            except StorageError:
+                raise
+            except Exception as bug:
                 log.exception("storing entries in Postgres failed")
-                failure = StorageError(f"An entry could not be stored in Postgres ({bug!r}).")
-        if not done.done():
-            done.set_exception(failure)
+                raise StorageError(f"An entry could not be stored in Postgres ({bug!r}).") from bug
 
     async def drain(self) -> None:
         while self._tasks:

@@ -107,28 +107,18 @@ class Database:
 
 
 async def _make_tables(db: Connection, place: str) -> None:
-    """Raises `StorageError` for those of a newer agentcli."""
-    version = await _version(db)
-    if not version:
-        async with db.transaction():
-            await db.execute("SELECT pg_advisory_xact_lock(hashtext('agentcli tables'))")
-            version = await _version(db)  # another may have made them just now
-            if not version:
-                await db.execute(_TABLES.read_bytes())
-                version = VERSION
+    """Make the tables where there are none. Raises `StorageError` for those of a newer agentcli."""
+    async with db.transaction():
+        await db.execute("SELECT pg_advisory_xact_lock(hashtext('agentcli tables'))")  # another may make them just now
+        # Not by `to_regclass`, which within one transaction may go by what it found before.
+        if not await value(db, "SELECT 1 FROM pg_tables WHERE schemaname = 'agentcli' AND tablename = 'version'"):
+            await db.execute(_TABLES.read_bytes())
+        version = int(await value(db, "SELECT version FROM agentcli.version"))
     if version > VERSION:
         raise StorageError(
             f"The sessions in Postgres at {place} were written by a newer agentcli (version {version}, this one knows "
             f"{VERSION}): update agentcli."
         )
-
-
-async def _version(db: Connection) -> int:
-    """The version of the tables, 0 if there are none."""
-    # Not by `to_regclass`, which within one transaction may go by what it found before.
-    if not await value(db, "SELECT 1 FROM pg_tables WHERE schemaname = 'agentcli' AND tablename = 'version'"):
-        return 0
-    return int(await value(db, "SELECT version FROM agentcli.version"))
 
 
 async def value(db: Connection, query: str, *parameters: Any) -> Any:

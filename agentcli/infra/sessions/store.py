@@ -247,9 +247,9 @@ class TableSessions(ABC):
         log = self._logs.get(session_id)
         if log is not None and log.new is not None:
             await log.drain()
-        if log is not None and log.new is not None:
-            log.new.name = name
-            return
+            if log.new is not None:
+                log.new.name = name
+                return
 
         async def work(db: Tables) -> None:
             id = await tables.full_id(db, session_id)
