@@ -17,9 +17,9 @@ from agentcli.errors import ToolError
 from agentcli.settings.files import make_private_folder, read_small_file, replace_file
 
 _PART = re.compile(r"[A-Za-z0-9_][\w. -]{0,99}(?<![. ])")
-_DEEPEST = 4
+_MAX_DEPTH = 4
 _LOCK_TIMEOUT_S = 5.0
-_LONGEST_FIRST_LINE = 120  # characters
+_MAX_FIRST_LINE_CHARS = 120
 
 
 class MemoryLimits(Struct, frozen=True):
@@ -31,7 +31,7 @@ class MemoryLimits(Struct, frozen=True):
 
 
 def memory_folder(state: Path, project: Path) -> Path:
-    """Where the files of a project are: a name people recognise, and a hash of its path, which no other has."""
+    """Return where the files of a project are: a name people recognise, and a hash of its path, which no other has."""
     name = re.sub(r"[^A-Za-z0-9._-]", "-", project.name).strip(".-")[:40] or "project"
     return state / "memory" / f"{name}-{sha256(os.fsencode(project)).hexdigest()[:8]}"
 
@@ -48,27 +48,26 @@ class MemoryFiles:
         self._seen: dict[str, bytes] = {}
 
     def index(self) -> list[tuple[str, str]]:
-        found = []
-        for name, path in self._files():
-            try:
-                lines = self._content(path).decode(errors="replace").splitlines()
-            except OSError:
-                lines = ["(it cannot be read)"]
-            first = next((line.strip() for line in lines if line.strip()), "")
-            found.append((name, first[:_LONGEST_FIRST_LINE]))
-        return found
+        return [(name, self._first_line(path)[:_MAX_FIRST_LINE_CHARS]) for name, path in self._files()]
+
+    def _first_line(self, path: Path) -> str:
+        try:
+            lines = self._content(path).decode(errors="replace").splitlines()
+        except OSError:
+            return "(it cannot be read)"
+        return next((line.strip() for line in lines if line.strip()), "")
 
     def view(self, name: str) -> str:
-        path = self._path(name)
+        path = self.place_of(name)
         content = self._read(name, path)
-        self._seen[self._key(path)] = content
+        self._seen[_key(path)] = content
         return content.decode(errors="replace")
 
     def write(self, name: str, text: str) -> None:
-        path, content = self._path(name), text.encode(errors="replace")
+        path, content = self.place_of(name), text.encode(errors="replace")
         with self._locked():
             before = self._current(name, path)
-            if before is not None and self._seen.get(self._key(path)) != before:
+            if before is not None and self._seen.get(_key(path)) != before:
                 raise ToolError(
                     f"{name} is there already and was not read as it is now: view it first, then write all that is to "
                     "stay.",
@@ -77,14 +76,14 @@ class MemoryFiles:
             self._replace(name, path, content, is_new=before is None)
 
     def append(self, name: str, text: str) -> None:
-        path = self._path(name)
+        path = self.place_of(name)
         with self._locked():
             before = self._current(name, path) or b""
             between = b"" if not before or before.endswith(b"\n") else b"\n"
             self._replace(name, path, before + between + text.encode(errors="replace") + b"\n", is_new=not before)
 
     def delete(self, name: str) -> None:
-        path = self._path(name)
+        path = self.place_of(name)
         with self._locked():
             if path.is_symlink() or not path.is_file():
                 self._read(name, path)
@@ -92,7 +91,7 @@ class MemoryFiles:
                 path.unlink()
             except OSError as error:
                 raise _failed(name, "deleted", error) from error
-            self._seen.pop(self._key(path), None)
+            self._seen.pop(_key(path), None)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -123,7 +122,7 @@ class MemoryFiles:
             replace_file(path, content)
         except OSError as error:
             raise _failed(name, "written", error) from error
-        self._seen[self._key(path)] = content
+        self._seen[_key(path)] = content
 
     def _current(self, name: str, path: Path) -> bytes | None:
         try:
@@ -151,22 +150,16 @@ class MemoryFiles:
         return read_small_file(path, most=self._limits.file)
 
     def place_of(self, name: str) -> Path:
-        return self._path(name)
-
-    def _path(self, name: str) -> Path:
         parts = name.split("/")
-        if not (0 < len(parts) <= _DEEPEST) or not all(_PART.fullmatch(part) for part in parts):
+        if len(parts) > _MAX_DEPTH or not all(map(_PART.fullmatch, parts)):
             raise ToolError(
                 f"{name!r} is no name of a memory file: write a relative one such as notes.md or api/errors.md.",
                 kind="invalid_parameters",
             )
         path = self.folder.joinpath(*parts)
-        for folder in path.parents:
-            if folder == self.folder:
-                return path
-            if folder.is_symlink():
-                break
-        raise ToolError(f"{name} leads out of the memory.", kind="permission_denied")
+        if any(folder.is_symlink() for folder in list(path.parents)[: len(parts) - 1]):
+            raise ToolError(f"{name} leads out of the memory.", kind="permission_denied")
+        return path
 
     def _files(self) -> Iterator[tuple[str, Path]]:
         """Names and paths, sorted; links are no files of the memory."""
@@ -177,8 +170,9 @@ class MemoryFiles:
                 if not name.startswith(".") and not path.is_symlink():
                     yield path.relative_to(self.folder).as_posix(), path
 
-    def _key(self, path: Path) -> str:
-        return str(path).casefold()
+
+def _key(path: Path) -> str:
+    return str(path).casefold()
 
 
 def _size(path: Path) -> int:

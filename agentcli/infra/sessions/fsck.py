@@ -17,18 +17,7 @@ import msgspec
 
 from agentcli.conversation.entries import ContextNote, Entry, to_record
 from agentcli.errors import StorageError
-from agentcli.infra.sessions.database import (
-    VERSION,
-    checked_version,
-    connect,
-    copy_files,
-    copy_of,
-    free_name,
-    lock_session,
-    open_raw,
-    sync_folder,
-    vacuum_into,
-)
+from agentcli.infra.sessions import database
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +100,7 @@ def first_damage(path: Path, *, within_s: float) -> str:
     """The first fault that SQLite finds in the file; empty if it finds none in that time, or cannot open it."""
     until = time.monotonic() + within_s
     try:
-        with closing(open_raw(path)) as db:
+        with closing(database.open_raw(path)) as db:
             db.set_progress_handler(lambda: time.monotonic() > until, 10_000)
             lines = [str(line) for (line,) in db.execute("PRAGMA quick_check(1)")]
     except _DAMAGE as error:
@@ -125,12 +114,12 @@ def _faults(path: Path) -> list[Fault]:
     """Entries are looked at in files of today's version; older ones are brought up by the next program that writes."""
     faults: list[Fault] = []
     try:
-        with closing(open_raw(path)) as db:
-            version = checked_version(db)
+        with closing(database.open_raw(path)) as db:
+            version = database.checked_version(db)
             lines = [str(line) for (line,) in db.execute(f"PRAGMA integrity_check({_MAX_FILE_FAULTS})")]
             lines += [f"a row of {table} belongs to nothing" for table, *_ in db.execute("PRAGMA foreign_key_check")]
             faults += [Fault("file", f"The file is damaged: {line}.") for line in lines if line != "ok"]
-            for kind, (text, query) in _FAULTS.items() if version == VERSION else ():
+            for kind, (text, query) in _FAULTS.items() if version == database.VERSION else ():
                 for id, seq, entry_id in db.execute(query):
                     faults.append(Fault(kind, f"Session {id}, entry {seq}: {text}.", id, entry_id))
     except _DAMAGE as error:
@@ -151,7 +140,7 @@ def copying(path: Path, *, timeout_s: float) -> filelock.BaseFileLock:
 def make_copy(path: Path) -> None:
     """Put a sound copy of the database in the place of an older one. Where that fails, the log says why."""
     try:
-        with copying(path, timeout_s=0), vacuum_into(path, copy_of(path)) as part:
+        with copying(path, timeout_s=0), database.vacuum_into(path, database.copy_of(path)) as part:
             if found := _faults(part):
                 raise StorageError(found[0].text)
     except filelock.Timeout:
@@ -166,7 +155,7 @@ def make_copy(path: Path) -> None:
 def wipe(path: Path) -> None:
     """Write the file anew and remove its copies. Pages keep bytes of what was deleted, also where they are not free."""
     try:
-        with closing(connect(path)) as db:
+        with closing(database.connect(path)) as db:
             db.execute("VACUUM")
             is_read, *_ = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0]
             if is_read:
@@ -176,7 +165,7 @@ def wipe(path: Path) -> None:
             f"The texts are redacted, but {path} could not be written anew ({error}) and may still hold bytes of "
             "them: close other agentcli programs, make room for a copy of the file, and redact again."
         ) from error
-    for copy in (copy_of(path), *path.parent.glob(f"{path.name}.v*")):
+    for copy in (database.copy_of(path), *path.parent.glob(f"{path.name}.v*")):
         copy.unlink(missing_ok=True)
 
 
@@ -196,9 +185,9 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
         _refuse_open_sessions(path)
     try:
         with _no_writers(path), tempfile.TemporaryDirectory(prefix="repair-", dir=path.parent) as room:
-            old, new, copy = Path(room, path.name), Path(room, "new.db"), copy_of(path)
-            copy_files(path, old)
-            kept = free_name(path, f".damaged-{int(time.time())}")
+            old, new, copy = Path(room, path.name), Path(room, "new.db"), database.copy_of(path)
+            database.copy_files(path, old)
+            kept = database.free_name(path, f".damaged-{int(time.time())}")
             is_copy_sound = copy.exists() and not _faults(copy)
             restored_from = 0.0
             if not _rewrite(old, new, copy if is_copy_sound else None, kept.name):
@@ -206,7 +195,7 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
                     return before
                 new, restored_from = Path(room, "copy.db"), copy.stat().st_mtime
                 shutil.copyfile(copy, new)
-            connect(new).close()
+            database.connect(new).close()
             if not even_if_open:
                 _refuse_open_sessions(path)  # one that was opened meanwhile counts on what the old file holds
             _swap(path, old, new, kept)
@@ -232,13 +221,13 @@ def replace_damaged(path: Path) -> str:
                     kept = f"it is kept as {report.kept_as}, and {report.restored_text}."
                     return f"The session database was damaged: {kept}" if report.kept_as else ""
             except StorageError:
-                if copy_of(path).exists():  # beside a new file, the next copy would take its place
+                if database.copy_of(path).exists():  # beside a new file, the next copy would take its place
                     raise
-            kept_as = free_name(path, f".damaged-{int(time.time())}")
+            kept_as = database.free_name(path, f".damaged-{int(time.time())}")
             path.replace(kept_as)
             # The copy is no sound one, but may hold more than nothing.
             pairs = [(Path(f"{path}{suffix}"), Path(f"{kept_as}{suffix}")) for suffix in ("-wal", "-shm")]
-            for source, target in (*pairs, (copy_of(path), copy_of(kept_as))):
+            for source, target in (*pairs, (database.copy_of(path), database.copy_of(kept_as))):
                 with suppress(FileNotFoundError):
                     source.replace(target)
     except (filelock.Timeout, OSError) as error:
@@ -251,9 +240,9 @@ def _rewrite(old: Path, new: Path, copy: Path | None, kept: str) -> bool:
     text = f"An entry that was damaged stood here: {kept} holds what is left of it."
     note = to_record(Entry("", None, 0.0, ContextNote(text)))
     try:
-        with vacuum_into(old, new):
+        with database.vacuum_into(old, new):
             pass
-        with closing(connect(new)) as db:
+        with closing(database.connect(new)) as db:
             db.execute("ATTACH ? AS copy", (str(copy or ":memory:"),))
             if copy is None:
                 db.execute("CREATE TABLE copy.entries AS SELECT * FROM main.entries LIMIT 0")
@@ -268,7 +257,7 @@ def _rewrite(old: Path, new: Path, copy: Path | None, kept: str) -> bool:
 def _refuse_open_sessions(path: Path) -> None:
     for file in sorted((path.parent / "locks").glob("*.lock")):
         try:
-            lock_session(path, file.stem).release()
+            database.lock_session(path, file.stem).release()
         except filelock.Timeout as error:
             raise StorageError(
                 f"Session {file.stem} is open: close every agentcli session, then repair. Nothing was changed."
@@ -278,7 +267,7 @@ def _refuse_open_sessions(path: Path) -> None:
 @contextmanager
 def _no_writers(path: Path) -> Iterator[None]:
     """Keep others from writing until another file is in the place of this one, which they then notice."""
-    with closing(open_raw(path)) as db:
+    with closing(database.open_raw(path)) as db:
         try:
             db.execute("BEGIN IMMEDIATE")
         except apsw.BusyError as error:
@@ -297,4 +286,4 @@ def _swap(path: Path, old: Path, new: Path, kept: Path) -> None:
     for suffix in ("-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     new.replace(path)
-    sync_folder(path.parent)
+    database.sync_folder(path.parent)

@@ -20,16 +20,7 @@ import filelock
 
 from agentcli.agent.interfaces import Found
 from agentcli.errors import SessionInUse, StorageError
-from agentcli.infra.sessions.database import (
-    NotWritable,
-    connect,
-    failure,
-    holder_of,
-    is_copy_due,
-    lock_session,
-    read_copy,
-    wanted_file,
-)
+from agentcli.infra.sessions import database
 from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
 from agentcli.infra.sessions.tables import Tables, Work
 from agentcli.infra.sqlite_writer import Writer
@@ -107,7 +98,7 @@ def open_sessions(
     """Connect to the file of the sessions. With `may_replace` a damaged one is replaced by what can be restored."""
     make_private_folder(path.parent)
     try:
-        return connect(path, on_notice, synchronous=synchronous)
+        return database.connect(path, on_notice, synchronous=synchronous)
     except (apsw.NotADBError, apsw.CorruptError):
         if not may_replace:
             raise
@@ -115,7 +106,7 @@ def open_sessions(
 
     if notice := replace_damaged(path):
         on_notice(notice)
-    return connect(path, on_notice, synchronous=synchronous)
+    return database.connect(path, on_notice, synchronous=synchronous)
 
 
 class SqliteSessions(TableSessions):
@@ -129,7 +120,7 @@ class SqliteSessions(TableSessions):
         super().__init__(on_notice)
         self.path = path
         self._address = address
-        self._writer = Writer(path, partial(open_sessions, path, on_notice), failure, name="agentcli-sessions")
+        self._writer = Writer(path, partial(open_sessions, path, on_notice), database.failure, name="agentcli-sessions")
         self._copying: threading.Timer | None = None
 
     async def _run(self, work: Work[T]) -> T:
@@ -139,8 +130,8 @@ class SqliteSessions(TableSessions):
         """Also where the file can only be read."""
         try:
             return await self._run(work)
-        except NotWritable as refused:
-            return await asyncio.to_thread(read_copy, self.path, in_sqlite(work), refused)
+        except database.NotWritable as refused:
+            return await asyncio.to_thread(database.read_copy, self.path, in_sqlite(work), refused)
 
     def _queue(self) -> WorkQueue:
         return SqliteQueue(self._writer)
@@ -148,10 +139,12 @@ class SqliteSessions(TableSessions):
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
         self._copy_meanwhile()
         deadline = time.monotonic() + PATIENCE_S
-        wanted = wanted_file(self.path, session_id)
+        wanted = database.wanted_file(self.path, session_id)
         while True:
             try:
-                return Ownership(lock_session(self.path, session_id, address=self._address).release, wanted.exists)
+                return Ownership(
+                    database.lock_session(self.path, session_id, address=self._address).release, wanted.exists
+                )
             except filelock.Timeout as error:
                 if not take_over:
                     raise SessionInUse(session_id) from error
@@ -167,14 +160,14 @@ class SqliteSessions(TableSessions):
             await asyncio.sleep(0.1)
 
     async def _holder(self, session_id: str) -> str | None:
-        return holder_of(self.path, session_id)
+        return database.holder_of(self.path, session_id)
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[Found]:
         from agentcli.infra.sessions.search import index_some
 
-        with suppress(NotWritable):
+        with suppress(database.NotWritable):
             while await self._writer.submit(index_some):
                 pass  # each in a transaction of its own: others may write between them
         return await super().search(text, cwd=cwd, limit=limit, user_id=user_id)
@@ -194,7 +187,7 @@ class SqliteSessions(TableSessions):
 
     def _copy_meanwhile(self) -> None:
         """Copy the database while the program runs, where that goes on for long enough."""
-        if is_copy_due(self.path) and not (self._copying and self._copying.is_alive()):
+        if database.is_copy_due(self.path) and not (self._copying and self._copying.is_alive()):
             self._copying = threading.Timer(_COPY_DELAY_S, _make_due_copy, (self.path,))
             self._copying.daemon = True
             self._copying.start()
@@ -202,7 +195,7 @@ class SqliteSessions(TableSessions):
     async def close(self) -> None:
         if self._copying is not None:
             self._copying.cancel()
-        if self._writer.has_written and is_copy_due(self.path) and self.path.stat().st_size <= _LARGE:
+        if self._writer.has_written and database.is_copy_due(self.path) and self.path.stat().st_size <= _LARGE:
             await self._writer.drain()
             await asyncio.to_thread(_make_due_copy, self.path)
         await self._writer.close()
@@ -211,7 +204,7 @@ class SqliteSessions(TableSessions):
 def _make_due_copy(path: Path) -> None:
     from agentcli.infra.sessions.fsck import make_copy
 
-    if is_copy_due(path):
+    if database.is_copy_due(path):
         make_copy(path)
 
 

@@ -12,14 +12,7 @@ from itertools import accumulate
 
 # Codes of ECMA-48, 5.4: raw, and as source code and `cat -v` spell them.
 _CODE = re.compile(r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|\\e|\^\[)\[[0-9;:?]{0,40}[ -/]?[@-~]|\x1b\([0-9A-Z]")
-_SIGNS = (
-    "\x1b",
-    r"\u001",
-    r"\x1",
-    r"\033",
-    r"\e[",
-    "^[[",
-)  # searching for each is ten times faster than the expression
+_SIGNS = ("\x1b", r"\u001", r"\x1", r"\033", r"\e[", "^[[")  # searching for each is ten times faster than for all
 _BEGUN = re.compile(r"(?:(?:\x1b|\\(?:[ux0e][0-9A-Fa-f]{0,4})?|\^\[?)(?:\[[0-9;:?]{0,40}[ -/]?)?|\x1b\()\Z")
 _MAX_BEGUN = 64  # characters
 

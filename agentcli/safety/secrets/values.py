@@ -247,26 +247,9 @@ def is_discord(value: str) -> bool:
     return time != time.lower() and _is_mixed(signature) and signature != signature.lower()
 
 
-JUDGES: dict[str, Judge] = {
-    judge.__name__: judge
-    for judge in (
-        looks_random,
-        has_random_digits,
-        is_no_name,
-        anything,
-        is_access_key,
-        is_password,
-        is_url_password,
-        is_user_key,
-        is_credential,
-        is_assigned,
-        is_quoted_password,
-        is_bare_password,
-        is_lone_word,
-        is_password_argument,
-        is_cookie,
-        is_password_setting,
-        is_token_in_parts,
-        is_discord,
-    )
-}
+_ALL = (
+    looks_random, has_random_digits, is_no_name, anything, is_access_key, is_password, is_url_password, is_user_key,
+    is_credential, is_assigned, is_quoted_password, is_bare_password, is_lone_word, is_password_argument, is_cookie,
+    is_password_setting, is_token_in_parts, is_discord,
+)  # fmt: skip
+JUDGES: dict[str, Judge] = {judge.__name__: judge for judge in _ALL}

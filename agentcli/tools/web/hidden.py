@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 # Joiners and variation selectors belong to scripts and emoji: one, after a sign that is neither ASCII nor invisible.
 _INVISIBLE = (
@@ -27,7 +26,25 @@ def visible_text(text: str) -> str:
 def hides(style: str) -> bool:
     """Return True if CSS takes an element out of sight: not shown, transparent, of no size, off the screen."""
     declared = declarations(style)
-    return any(is_hiding(declared.get(name, ""), declared) for name, is_hiding in _HIDING)
+    return any(
+        _HIDING[name].fullmatch(value) is not None and not _is_excused(name, declared)
+        for name, value in declared.items()
+        if name in _HIDING
+    )
+
+
+def _is_excused(name: str, declared: dict[str, str]) -> bool:
+    """Return True if another property keeps an element in sight."""
+    match name:
+        case "opacity":  # something is about to fade it in
+            return any(other.startswith(("transform", "transition", "animation", "will-change")) for other in declared)
+        case "color":  # the background shines through the letters
+            return any("background-clip" in other for other in declared)
+        case "width" | "height" | "max-width" | "max-height":  # what it holds may hang out
+            overflow = " ".join(declared.get(other, "") for other in ("overflow", "overflow-x", "overflow-y"))
+            return "hidden" not in overflow and "clip" not in overflow
+        case _:
+            return False
 
 
 def hiding_names(style_sheet: str) -> frozenset[str]:
@@ -92,64 +109,28 @@ def _plain(css: str) -> str:
     return css.replace("\\", "").lower()
 
 
-def _matches(pattern: str) -> Callable[[str, dict[str, str]], bool]:
-    compiled = re.compile(pattern)
-    return lambda value, _: compiled.fullmatch(value) is not None
-
-
-def _is_transparent(value: str, declared: dict[str, str]) -> bool:
-    """Hardly any opacity, unless something is about to fade the element in."""
-    moves = any(name.startswith(("transform", "transition", "animation", "will-change")) for name in declared)
-    return not moves and re.fullmatch(rf"{_FAINT}|\d(?:\.\d*)?%", value) is not None
-
-
-def _is_clear(value: str, declared: dict[str, str]) -> bool:
-    """A colour that cannot be seen, unless the background shines through the letters."""
-    clear = rf"transparent|(?:rgb|hsl)a?\([^)]*[,/]\s*{_FAINT}%?\s*\)|#[0-9a-f]{{3}}0|#[0-9a-f]{{6}}00"
-    return re.fullmatch(clear, value) is not None and not any("background-clip" in name for name in declared)
-
-
-def _is_no_size(value: str, declared: dict[str, str]) -> bool:
-    """No more than a pixel, and nothing may hang out."""
-    overflow = f"{declared.get('overflow', '')} {declared.get('overflow-x', '')} {declared.get('overflow-y', '')}"
-    return re.fullmatch(rf"(?:0*1|{_ZERO}|0*\.\d+)(?:[a-z]+|%)?", value) is not None and (
-        "hidden" in overflow or "clip" in overflow
-    )
-
-
 _ZERO = r"(?:0+(?:\.0*)?|\.0+)"
 _FAINT = r"(?:0+(?:\.0\d*)?|\.0\d*)"  # less than a tenth
 _FAR_OFF = r"-(?:\d{4,}|[5-9]\d\d)(?:\.\d+)?(?:px|pt)|-\d{2,}(?:\.\d+)?(?:r?em|ch|vw|vh)|-[1-9]\d{2,}%"
-_FAR_LEFT = _matches(_FAR_OFF)
-_FAR_ASIDE = _matches(rf"{_FAR_OFF}|(?:\d{{5,}}|[5-9]\d{{3}})(?:\.\d+)?(?:px|pt)")  # nobody scrolls so far to the right
-_HIDING: tuple[tuple[str, Callable[[str, dict[str, str]], bool]], ...] = (
-    ("display", _matches("none")),
-    ("visibility", _matches("hidden|collapse")),
-    ("content-visibility", _matches("hidden")),
-    ("opacity", _is_transparent),
-    ("color", _is_clear),
-    ("filter", _matches(rf".*opacity\(\s*{_FAINT}%?\s*\).*")),
-    ("font-size", _matches(rf"(?:0*1(?:\.0*)?|0*\.\d+)(?:px|pt)|{_ZERO}(?:[a-z]+|%)?")),
-    ("text-indent", _FAR_ASIDE),
-    ("left", _FAR_ASIDE),
-    ("top", _FAR_LEFT),
-    ("right", _FAR_LEFT),
-    ("bottom", _FAR_LEFT),
-    ("margin-left", _FAR_ASIDE),
-    ("margin-top", _FAR_LEFT),
-    ("width", _is_no_size),
-    ("height", _is_no_size),
-    ("max-width", _is_no_size),
-    ("max-height", _is_no_size),
-    ("clip", _matches(r"rect\(\s*[01](?:px)?[\s,]+[01](?:px)?[\s,]+[01](?:px)?[\s,]+[01](?:px)?\s*\)")),
-    (
-        "clip-path",
-        _matches(r"inset\(\s*(?:[5-9]\d|1\d\d)%.*\)|circle\(\s*0[a-z%]*.*\)|polygon\((?:\s*0[a-z%]*[\s,]*)+\)"),
-    ),
-    (
-        "transform",
-        _matches(
-            rf".*scale[xy]?\(\s*{_ZERO}[\s,)].*|.*translate[xy]?\(\s*(?:-\d{{4,}}|\d{{5,}}|[5-9]\d{{3}})(?:px|%).*"
-        ),
-    ),
-)
+_FAR_ASIDE = rf"{_FAR_OFF}|(?:\d{{5,}}|[5-9]\d{{3}})(?:\.\d+)?(?:px|pt)"  # nobody scrolls so far to the right
+_PIXEL = r"[01](?:px)?"
+_HIDING = {
+    name: re.compile(pattern)
+    for names, pattern in {
+        "display": "none",
+        "visibility": "hidden|collapse",
+        "content-visibility": "hidden",
+        "opacity": rf"{_FAINT}|\d(?:\.\d*)?%",
+        "color": rf"transparent|(?:rgb|hsl)a?\([^)]*[,/]\s*{_FAINT}%?\s*\)|#[0-9a-f]{{3}}0|#[0-9a-f]{{6}}00",
+        "filter": rf".*opacity\(\s*{_FAINT}%?\s*\).*",
+        "font-size": rf"(?:0*1(?:\.0*)?|0*\.\d+)(?:px|pt)|{_ZERO}(?:[a-z]+|%)?",
+        "text-indent left margin-left": _FAR_ASIDE,
+        "top right bottom margin-top": _FAR_OFF,
+        "width height max-width max-height": rf"(?:0*1|{_ZERO}|0*\.\d+)(?:[a-z]+|%)?",
+        "clip": rf"rect\(\s*{_PIXEL}[\s,]+{_PIXEL}[\s,]+{_PIXEL}[\s,]+{_PIXEL}\s*\)",
+        "clip-path": r"inset\(\s*(?:[5-9]\d|1\d\d)%.*\)|circle\(\s*0[a-z%]*.*\)|polygon\((?:\s*0[a-z%]*[\s,]*)+\)",
+        "transform": rf".*scale[xy]?\(\s*{_ZERO}[\s,)].*|"
+        r".*translate[xy]?\(\s*(?:-\d{4,}|\d{5,}|[5-9]\d{3})(?:px|%).*",
+    }.items()
+    for name in names.split()
+}
