@@ -63,11 +63,14 @@ class PostgresTables(Tables):
         cursor = await self.db.execute(_in_postgres(sql), _storable(values))
         return await cursor.fetchall() if cursor.description else []
 
-    async def words_of(self, entry: Entry) -> dict[str, Any]:
+    def words_of(self, entry: Entry) -> dict[str, Any]:
         """Return the words that a search looks up; of a text with very many of them the first ones."""
-        words = await asyncio.to_thread(lambda: words_in(text_of(entry.body)))
+        words = words_in(text_of(entry.body))
         sizes = accumulate(len(word.encode()) for word in words)
         return {"words": [word for word, size in zip(words, sizes, strict=True) if size <= _MAX_WORDS_BYTES]}
+
+    async def compute(self, function: Callable[[], T]) -> T:
+        return await asyncio.to_thread(function)
 
     async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]:
         found: list[Found] = []

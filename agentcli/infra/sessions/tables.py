@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from zlib import crc32
 
@@ -63,9 +64,13 @@ class Tables(ABC):
     @abstractmethod
     async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]: ...
 
-    async def words_of(self, entry: Entry) -> dict[str, Any]:
+    def words_of(self, entry: Entry) -> dict[str, Any]:
         """Return the words of an entry under that name, where they are stored with it."""
         return {}
+
+    async def compute(self, function: Callable[[], T]) -> T:
+        """Do what may take long without a database, as for an entry of many megabytes."""
+        return function()
 
     async def value(self, sql: str, **values: Any) -> Any:
         """Return the first column of the first row; None if there is no row."""
@@ -78,10 +83,14 @@ class Tables(ABC):
             f"INSERT INTO entries (n, origin, own, session_id, {_COLUMNS}{self.words}) "  # noqa: S608 - our words
             f"SELECT n, n, true, :session_id, {names}{self.words_value} FROM {self.new_number}"
         )
+
+        def record_of(entry: Entry) -> dict[str, Any]:
+            record = to_record(entry)
+            return {**record, "checksum": crc32(record["body"].encode()), **self.words_of(entry)}
+
         for seq, entry in enumerate(stored.entries, stored.first_seq):
-            record = {**to_record(entry), **await self.words_of(entry)}
-            checksum = crc32(record["body"].encode())
-            await self.rows(statement, session_id=session_id, seq=seq, checksum=checksum, **record)
+            record = await self.compute(partial(record_of, entry))
+            await self.rows(statement, session_id=session_id, seq=seq, **record)
 
     async def copy_entries(self, source: str, until: int, session_id: str) -> None:
         columns = f"{_COLUMNS}{self.words}"
@@ -97,7 +106,8 @@ class Tables(ABC):
         also = f"{self.words} = {self.words_value[2:]}" if self.words else ""
         statement = f"UPDATE entries SET body = :body, checksum = :checksum{also} WHERE n = :n"  # noqa: S608 - our words
         for n, row in changes:
-            await self.rows(statement, n=n, checksum=row[-2], body=row[-1], **await self.words_of(read_entry(row)))
+            words = await self.compute(partial(self.words_of, read_entry(row)))
+            await self.rows(statement, n=n, checksum=row[-2], body=row[-1], **words)
         await self.rows(self.forget_words)
 
 
