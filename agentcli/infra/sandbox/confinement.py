@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol
 from msgspec import Struct, field
 
 from agentcli.infra.sandbox.git.config import SYSTEM_GIT
+from agentcli.infra.sandbox.mounts.mount_points import Note
 from agentcli.infra.sandbox.scan import Scan
 from agentcli.tools.command import Profile, Reverts
 
@@ -50,7 +51,7 @@ class Bounds(Struct, frozen=True):
     cache: Path | None = None
     """A folder that outlives the command, where package managers and compilers keep their caches instead of in HOME,
     which is read-only. It must be used for this workspace's commands alone. None: the private /tmp."""
-    note: Path | None = None
+    note: Note | None = None
     """A file in which mount points are noted before they are made, so that they can be removed after a kill."""
     scan: Scan = field(default_factory=Scan)
     """Knows the roots' folders. Sharing it saves the walk."""

@@ -144,7 +144,7 @@ class LocalSandbox(SessionConfinement):
             return await self._shell.exec(command, on_output=on_output, detach=detach)
         before = created_config.watched(self.roots)
         result = await self._shell.exec(command, on_output=on_output, detach=detach)
-        return replace(result, made=tuple(created_config.made_or_changed(before, self._git)))
+        return replace(result, made=tuple(created_config.made_or_changed(before, self.roots, self._git)))
 
     async def start_job(self, command: Command) -> BackgroundJob:
         await self.make_ready()

@@ -11,10 +11,12 @@ import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcli.infra.sandbox.files.secret_files import SecretFiles
 from agentcli.infra.sandbox.folder_watch import FolderWatch
@@ -54,6 +56,17 @@ class _Folder(Struct):
     obeyed: Sequence[Path]
     is_repository: bool
 
+    def holds_the_same(self, other: _Folder) -> bool:
+        return replace(self, stamp=other.stamp) == other
+
+
+class _Found(NamedTuple):
+    """What is found in all folders of a tree, apart from its root's own level where that is protected by name."""
+
+    secrets: list[Path]
+    obeyed: list[Path]
+    repositories: list[str]
+
 
 class _Work:
     """Folders that are still to be read, in a queue for each rank, with how many levels are read below."""
@@ -89,11 +102,37 @@ class _Tree:
 
     def __init__(self, extent: Extent) -> None:
         self.folders: dict[str, _Folder] = {}
+        self.found: _Found | None = None  # of these folders
         self.unread: set[str] = set()
         self.watch = FolderWatch()
         self.watched_until = 0.0
         self.rest = _Work(extent.max_folders)
         self.late = _Work(extent.max_folders)
+
+
+class PresentPaths:
+    """Tells which of some paths exist; those in folders that have not changed are known from before."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._by_folder: dict[str, list[Path]] = {}
+        for path in paths:
+            self._by_folder.setdefault(str(path.parent), []).append(path)
+        self._known: dict[str, tuple[tuple[int, int, int], list[Path]]] = {}
+
+    def now(self) -> Iterator[Path]:
+        looked_ns = time.time_ns()
+        for folder, paths in self._by_folder.items():
+            try:
+                status = os.stat(folder)  # noqa: PTH116  # a tenth of the time of a Path
+            except OSError:
+                continue
+            stamp = (status.st_dev, status.st_ino, status.st_ctime_ns)
+            before, present = self._known.get(folder, (None, paths))
+            if stamp != before:
+                present = [path for path in paths if os.path.lexists(path)]
+                if status.st_ctime_ns < looked_ns - _TICK_NS:
+                    self._known[folder] = stamp, present
+            yield from present
 
 
 class Scan:
@@ -119,17 +158,24 @@ class Scan:
 
         They have a `.git` in them, or look like the inside of one. What was made since the first time comes last.
         """
-        return [path for path, folder in self.folders(root).items() if folder.is_repository and path != root]
+        return self._found(root).repositories
 
     def protected(self, roots: Sequence[Path]) -> tuple[list[Path], list[Path]]:
         """Secret files, and what programs obey by themselves below the roots' own level, as they are now."""
-        secrets: list[Path] = []
-        obeyed: list[Path] = []
-        for root in map(str, roots):
-            for path, folder in self.folders(root).items():
-                secrets += folder.secrets
-                obeyed += folder.obeyed if path != root else ()
-        return secrets, obeyed
+        found = [self._found(str(root)) for root in roots]
+        return [path for one in found for path in one.secrets], [path for one in found for path in one.obeyed]
+
+    def _found(self, root: str) -> _Found:
+        with self._lock:
+            tree = self._looked_at(root)
+            if tree.found is None:
+                inner = {path: folder for path, folder in tree.folders.items() if path != root}
+                tree.found = _Found(
+                    [path for folder in tree.folders.values() for path in folder.secrets],
+                    [path for folder in inner.values() for path in folder.obeyed],
+                    [path for path, folder in inner.items() if folder.is_repository],
+                )
+            return tree.found
 
     def is_partial(self, root: str) -> bool:
         """True if there were too many folders to look at all of them."""
@@ -143,13 +189,17 @@ class Scan:
         the stamps of all are compared.
         """
         with self._lock:
-            tree = self._trees.setdefault(root, _Tree(self._extent))
-            changes = tree.watch.take() if tree.folders else None
-            if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
-                self._walk(root, tree)
-            else:
-                self._update(tree, *changes)
-            return dict(tree.folders)
+            return dict(self._looked_at(root).folders)
+
+    def _looked_at(self, root: str) -> _Tree:
+        tree = self._trees.setdefault(root, _Tree(self._extent))
+        changes = tree.watch.take() if tree.folders else None
+        if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
+            tree.found = None
+            self._walk(root, tree)
+        else:
+            self._update(tree, *changes)
+        return tree
 
     def _walk(self, root: str, tree: _Tree) -> None:
         began = time.monotonic()
@@ -168,6 +218,8 @@ class Scan:
         known, late = tree.folders, tree.late
         deadline = time.monotonic() + self._extent.max_s
         late.left = [*self._extent.max_folders]
+        if replaced or tree.unread or any((*late.queues, *tree.rest.queues)):
+            tree.found = None
         for path in [path for path in known if _is_in(path, replaced)] if replaced else ():
             del known[path]
         for path in tree.unread:
@@ -175,6 +227,8 @@ class Scan:
         tree.unread.clear()
         for path in sorted(changed & known.keys()):
             folder = self._look_at(path, known[path].rank, None, tree)
+            if folder is None or not folder.holds_the_same(known[path]):  # else mount points came and went
+                tree.found = None
             if folder is None:
                 del known[path]
                 continue

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
@@ -25,10 +25,11 @@ from agentcli.infra.sandbox.mounts.mount_points import SessionNote
 from agentcli.infra.sandbox.mounts.protect_plan import Protection
 from agentcli.infra.sandbox.network.host_grants import read_grant
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
+from agentcli.infra.sandbox.protection.created_config import present_names
 from agentcli.infra.sandbox.protection.left_behind import clean_up_left_behind
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
-from agentcli.infra.sandbox.scan import Scan
-from agentcli.safety.paths.protected import auto_executed, is_read_only_name
+from agentcli.infra.sandbox.scan import PresentPaths, Scan
+from agentcli.safety.paths.protected import auto_executed
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Profile, Reverts
@@ -73,9 +74,7 @@ class CommandLimits(Struct, frozen=True):
 
 def _names_in(root: Path) -> Iterator[str]:
     """The auto-executed names that are in a folder."""
-    with suppress(OSError):
-        yield from (path.name for path in root.iterdir() if is_read_only_name(path.name) and path.exists())
-    yield from (name for name in auto_executed().names if "/" in name and (root / name).exists())
+    return (name for name in present_names(root, auto_executed().names) if (root / name).exists())
 
 
 class SessionConfinement:
@@ -98,6 +97,9 @@ class SessionConfinement:
         self._choose = choose
         self._scan = Scan(lambda path: is_secret(path, limits.home), denied)
         self._search_path = search_path
+        own = (limits.tries,) if limits.tries is not None else ()
+        at_home = (limits.home / path for path in SECRET_HOME_PATHS)
+        self._masked = PresentPaths((*at_home, *limits.masked, *own))
         self._protected_places: tuple[str, ...] = ()
         self._planned_at = float("-inf")
         self._hosts: list[str] = list(limits.hosts)
@@ -144,12 +146,11 @@ class SessionConfinement:
         if limits.profile == "danger-full-access":
             return Bounds("danger-full-access", paths.roots, limits.home)
         secrets, obeyed = self._scan.protected(paths.roots)
-        at_home = tuple(limits.home / path for path in SECRET_HOME_PATHS)
         return Bounds(
             profile or limits.profile,
             paths.roots,
             limits.home,
-            masked=(*at_home, *limits.masked, *((limits.tries,) if limits.tries else ()), *secrets),
+            masked=(*self._masked.now(), *secrets),
             readable_again=(*paths.granted("read"), *paths.granted("write")),
             writable=(*limits.writable, *(path for path in paths.granted("write") if path.exists())),
             protected=self._protected(),
@@ -236,30 +237,23 @@ class SessionConfinement:
         if self._cache is not None:
             make_private_folder(self._cache)
         earlier = self._snapshot.retry() if self._snapshot is not None else Reverts()
-        with self._noted(profile or self.profile) as note:
-            bounds = replace(self.bounds(profile), note=note.path if note is not None else None)
-            confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
-            with confined as launch, self._guarded(bounds, cwd, note) as reverts:
-                reverts.put_back += earlier.put_back  # what still could not be is reported when the command has ended
-                descriptor = note.descriptor if note is not None else None
-                yield launch._replace(reverts=self._with_left_behind(reverts), note=descriptor)
+        note = self._session_note() if (profile or self.profile) == "workspace-write" else None
+        bounds = replace(self.bounds(profile), note=note.points if note is not None else None)
+        confined = self.confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds)
+        with confined as launch, self._guarded(bounds, cwd, note) as reverts:
+            reverts.put_back += earlier.put_back  # what still could not be is reported when the command has ended
+            descriptor = note.descriptor if note is not None else None
+            yield launch._replace(reverts=self._with_left_behind(reverts), note=descriptor)
 
-    @contextmanager
-    def _noted(self, profile: Profile) -> Iterator[SessionNote | None]:
+    def _session_note(self) -> SessionNote | None:
         """The note of the session, by which the keeper or the next start cleans up after a kill."""
         notes = self.limits.mount_notes if self.confinement.keeps_names else self._revert_notes
-        if notes is None or profile != "workspace-write":
-            yield None
-            return
         try:
             with self._cleaning:
-                self._note = self._note or SessionNote(notes)
+                self._note = self._note or (SessionNote(notes) if notes is not None else None)
         except OSError as error:  # a full disk: what a kill may leave is no reason to run nothing
             log.warning("nothing is noted for after a kill: %s", error)
-            yield None
-            return
-        with self._note.during():
-            yield self._note
+        return self._note
 
     @contextmanager
     def _guarded(self, bounds: Bounds, cwd: Path, note: SessionNote | None) -> Iterator[Reverts]:

@@ -170,9 +170,11 @@ def test_repositories_that_git_obeys_and_that_were_not_there_are_told(
 ) -> None:
     before = watched([base])
     subprocess.run(["sh", "-c", command], cwd=base, check=True, capture_output=True)
-    assert [str(path.relative_to(base)) for path in made_or_changed(before, SYSTEM_GIT)] == made
+    assert [str(path.relative_to(base)) for path in made_or_changed(before, [base], SYSTEM_GIT)] == made
     is_one = ".git" if (base / ".git").exists() else "HEAD"
-    assert [path.name for path in made_or_changed(before, "/nowhere")] == ([] if command == "touch HEAD" else [is_one])
+    assert [path.name for path in made_or_changed(before, [base], "/nowhere")] == (
+        [] if command == "touch HEAD" else [is_one]
+    )
 
 
 @pytest.mark.parametrize(
@@ -189,7 +191,7 @@ def test_a_changed_file_in_a_reviewed_folder_is_told(base: Path, command: str, c
         (base / name).write_text("theirs\n")
     before = watched([base])
     subprocess.run(["sh", "-c", command], cwd=base, check=True)
-    assert [str(path.relative_to(base)) for path in made_or_changed(before, SYSTEM_GIT)] == changed
+    assert [str(path.relative_to(base)) for path in made_or_changed(before, [base], SYSTEM_GIT)] == changed
 
 
 @pytest.mark.parametrize("count", [1, 5])

@@ -19,7 +19,7 @@ def rendered(launch: Launch) -> Iterator[Launch]:
         return
     end = launch.argv.index("--")
     words = [*launch.argv[1:end], *(word for mount in launch.mounts for word in _arguments(mount))]
-    with memory_file(b"".join(os.fsencode(word) + b"\0" for word in words)) as file:
+    with memory_file(os.fsencode("".join(f"{word}\0" for word in words))) as file:
         argv = [launch.argv[0], "--args", str(file), *launch.argv[end:]]
         yield launch._replace(argv=argv, pass_fds=(file, *launch.pass_fds), mounts=())
 

@@ -34,7 +34,7 @@ from agentcli.infra.sandbox.dry_runs.limits import Counter, TooMuch, Watch, hide
 from agentcli.infra.sandbox.dry_runs.lost_work import taken_away, with_loss_of_tree, with_lost_work, with_worktree
 from agentcli.infra.sandbox.dry_runs.overlays import Overlays, why_no_overlays
 from agentcli.infra.sandbox.dry_runs.upper_folder import read_overlay
-from agentcli.infra.sandbox.mounts.mount_points import NOTE
+from agentcli.infra.sandbox.mounts.mount_points import NOTE, Note
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
 from agentcli.settings.files import make_private_folder
@@ -288,7 +288,7 @@ class _Overlaid:
 
     def __init__(self, confinement: Confinement, bounds: Bounds, private: PrivateFolder, caches: CacheLayers) -> None:
         self._confinement = confinement
-        self._bounds = replace(bounds, note=private.path / NOTE)
+        self._bounds = replace(bounds, note=Note(private.path / NOTE))
         self._private = private
         self._caches = caches
         self._overlays: Overlays | None = None

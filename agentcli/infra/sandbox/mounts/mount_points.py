@@ -26,7 +26,6 @@ from _thread import start_new_thread
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -51,13 +50,29 @@ class _Held(NamedTuple):
     content: bytes | None
 
 
+class Note:
+    """Names mount points in a file before they are made. One that is not there any more does no harm."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._named: set[str] = set()
+
+    def add(self, path: str, content: bytes | None) -> None:
+        """Add a folder, or a file with a content."""
+        if path not in self._named:
+            # Without room for the note, a kill may leave the mount point; the command runs all the same.
+            with contextlib.suppress(OSError), self._file.open("ab") as file:
+                file.write(os.fsencode(path) + (b"\0folder" if content is None else b"\0file " + content) + b"\0")
+                self._named.add(path)
+
+
 class MountPoints:
     """Mount points of one command; leaving the context lets go of them.
 
-    Each is written to the file `note`, where there is one, before it is made.
+    Each is added to `note`, where there is one, before it is made.
     """
 
-    def __init__(self, note: Path | None = None) -> None:
+    def __init__(self, note: Note | None = None) -> None:
         self._held: list[_Held] = []
         self._note = note
 
@@ -94,9 +109,7 @@ class MountPoints:
 
     def _hold(self, path: str, content: bytes | None) -> bool:
         if self._note is not None:
-            # Without room for the note, a kill may leave the mount point; the command runs all the same.
-            with contextlib.suppress(OSError), self._note.open("ab") as note:
-                note.write(os.fsencode(path) + (b"\0folder" if content is None else b"\0file " + content) + b"\0")
+            self._note.add(path, content)
         parent, _, name = path.rpartition("/")
         try:
             folder = open_real(parent)
@@ -132,25 +145,10 @@ class SessionNote:
         self.path = self._folder / NOTE
         self.descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         fcntl.flock(self.descriptor, fcntl.LOCK_EX)
-        self._users = 0
-        self._lock = Lock()
-
-    @contextmanager
-    def during(self) -> Iterator[Path]:
-        """The file, for the mount points of one command. It is empty again when none is under way."""
-        with self._lock:
-            self._users += 1
-        try:
-            yield self.path
-        finally:
-            with self._lock:
-                self._users -= 1
-                if not self._users:
-                    os.ftruncate(self.descriptor, 0)
+        self.points = Note(self.path)
 
     def close(self, *, is_done: bool = True) -> None:
         """Remove it, or leave to the next start what is still to be done by it."""
-        os.ftruncate(self.descriptor, 0)
         if is_done:
             shutil.rmtree(self._folder, ignore_errors=True)
         os.close(self.descriptor)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -34,36 +35,48 @@ _FOLDER_LEVELS = 3  # of a reviewed folder, such as `.agents/skills/NAME`
 _MAX_ENTRIES = 1_000  # in all of it
 
 
-def watched(roots: Iterable[Path]) -> dict[Path, State]:
-    """The names of a workspace that may yet appear, and the reviewed files that are there.
+@cache
+def _names() -> dict[str, int | None]:
+    """The names to look for, those that a project reviews with the levels of folders that are looked into.
 
     Among them what makes a repository of a root itself: git, started in the workspace, obeys that too.
     """
-    states: dict[Path, State] = {}
     names, reviewed = auto_executed().names, auto_executed().reviewed
+    # Of a folder whose program writes it all the time only what that program obeys counts, which is in `names`.
+    written = {name[:end] for name in names for end, letter in enumerate(name) if letter == "/"}
+    globs = {name: 0 for name in names if "*" in name}
+    levels = {name: 0 if name in written else _FOLDER_LEVELS for name in reviewed}
+    return dict.fromkeys(name for name in (*names, "HEAD") if "*" not in name) | levels | globs
+
+
+def present_names(root: Path, names: Iterable[str]) -> Iterator[str]:
+    """Yield those of some names, relative to a folder, that may be there; `*.x` stands for all that end so."""
+    try:
+        there = set(os.listdir(root))  # noqa: PTH208  # a fifth of the time
+    except OSError:
+        return
+    for name in names:
+        if name[0] == "*":
+            yield from (each for each in there if each.endswith(name[1:]))
+        elif name.partition("/")[0] in there:
+            yield name
+
+
+def watched(roots: Iterable[Path]) -> dict[Path, State]:
+    """The auto-executed names of a workspace that are there now, with the states of those that a project reviews."""
+    states: dict[Path, State] = {}
     for root in roots:
-        for name in (*names, *reviewed, "HEAD"):
-            # Of a folder whose program writes it all the time only what that program obeys counts, which is in `names`.
-            is_whole = name in reviewed and not any(other.startswith(f"{name}/") for other in names)
-            state = _state(path := root / name, _FOLDER_LEVELS if is_whole else 0)
-            if state is None or name in reviewed:
-                states[path] = state
-            if "*" in name:
-                states |= {found: _state(found) for found in root.glob(name)}
+        for name in present_names(root, _names()):
+            levels = _names().get(name, 0)
+            if (state := _state(root / name, levels or 0)) is not None:
+                states[root / name] = () if levels is None else state
     return states
 
 
-def made_or_changed(before: Mapping[Path, State], git: str) -> list[Path]:
+def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: str) -> list[Path]:
     """Those that are there by now and not as they were; a repository only where it would start programs."""
-    new = [path for glob in before if "*" in glob.name for path in glob.parent.glob(glob.name) if path not in before]
-    others = [path for path, state in before.items() if _is_other(path, state)] + new
+    others = [path for path, state in watched(roots).items() if before.get(path) != state]
     return [path for path in others if _is_obeyed(path, git)]
-
-
-def _is_other(path: Path, before: State) -> bool:
-    levels = _FOLDER_LEVELS if before is not None and len(before) > _NUMBERS else 0
-    now = _state(path, levels)
-    return now is not None and now != before
 
 
 def _is_obeyed(path: Path, git: str) -> bool:
