@@ -83,7 +83,7 @@ class Mount(NamedTuple):
 class Launch(NamedTuple):
     """A confined command, ready to start: its arguments, the descriptors to pass on, additions to its environment.
 
-    `mounts`, in their order, are rendered into the arguments at last (bubblewrap_mounts.py).
+    `mounts`, in their order, are rendered into the arguments at last (bubblewrap_layout.py).
 
     `refusal` is what the output begins with when the confinement could not be set up, so that nothing ran; empty where
     that cannot be told. `bounded_by` is a module of the sandbox whose `bound_and_become` makes of a process the

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -150,6 +150,7 @@ class Scan:
         self._secret_files = SecretFiles(Path("/"), is_secret)
         self._denied = denied
         self._extent = extent
+        self.plans: dict[object, Any] = {}  # of repositories, kept by who makes them
         self._trees: dict[str, _Tree] = {}
         self._lock = threading.Lock()
 

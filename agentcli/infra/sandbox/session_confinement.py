@@ -359,7 +359,7 @@ class SessionConfinement:
         if not self.confines:
             return f"NO SANDBOX: every command asks. {confinement.why}".rstrip()
         if not confinement.weakness:
-            return ""
+            return f"NO COMMAND CAN RUN: {confinement.why}" if confinement.why else ""
         better = f" A better one: {confinement.why}" if confinement.why else ""
         return f"Weak sandbox ({confinement.name}): {confinement.weakness}.{better}"
 
@@ -373,7 +373,7 @@ class SessionConfinement:
         hosts = ", ".join(dict.fromkeys(self._hosts)) or "none"
         lines = [f"Commands are confined by {confinement.name}: {self.limits.profile}, hosts: {hosts}."]
         if confinement.why:
-            lines.append(f"Not the best there is: {confinement.why}")
+            lines.append(f"Not the best there is: {confinement.why}" if confinement.weakness else self._weakness())
         bounds = self.bounds()
         lines += [
             f"{root} has too many folders: secret files deep in it may be readable for commands."

@@ -10,6 +10,8 @@ import pytest
 
 from agentcli.infra.sandbox.backends.docker import Docker
 from agentcli.infra.sandbox.confinement import Bounds, Launch
+from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.infra.sandbox.session_confinement import CommandLimits
 
 # Notes its arguments, one a line and an empty one at the end, and runs what comes after the image.
 _FAKE = """#!/bin/sh
@@ -104,3 +106,27 @@ def test_a_path_that_docker_would_misread_is_refused(log: Path) -> None:
         docker(log).launch(["true"], cwd=odd, bounds=Bounds("workspace-write", (odd,), odd)),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        ("#!/bin/sh\necho 'Cannot connect to the Docker daemon.' >&2; exit 1\n", "Cannot connect to the Docker daemon"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_a_daemon_that_does_not_answer_is_said_before_any_command(log: Path, script: str | None, why: str) -> None:
+    program = log.parent / "docker"
+    program.unlink()
+    if script is not None:
+        program.write_text(script)
+        program.chmod(0o755)
+    sandbox = LocalSandbox(
+        [log.parent / "ws"],
+        environment={},
+        job_folder=log.parent / "jobs",
+        limits=CommandLimits("workspace-write", home=log.parent),
+        choose=lambda: docker(log),
+    )
+    assert f"NO COMMAND CAN RUN: {program} does not answer: {why}. Start its daemon" in sandbox.warning()
+    assert LocalSandbox([log.parent], environment={}, job_folder=log.parent / "jobs").warning() == ""

@@ -1,4 +1,4 @@
-"""Lays out the mounts that make what a command sees of the disk.
+"""Lays out the mounts that make what a command sees of the disk, and renders them as bubblewrap's arguments.
 
 Whoever can write in the workspace can put a symlink where a folder was, at any moment: a command that runs in the
 background can. So what is mounted from there is opened here, looked at, and given to bubblewrap as a descriptor.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
-from agentcli.infra.sandbox.confinement import Bounds, Mount
+from agentcli.infra.sandbox.confinement import Bounds, Launch, Mount, memory_file
 from agentcli.infra.sandbox.mounts.hide_plan import (
     NOTHING,
     SecretCovers,
@@ -156,3 +157,31 @@ class Layout:
 
 def _depth(path: str) -> tuple[int, str]:
     return path.count("/"), path
+
+
+@contextmanager
+def rendered(launch: Launch) -> Iterator[Launch]:
+    """Put bubblewrap's options and mounts into memory: they are long, and visible to all that list processes inside."""
+    if not launch.mounts:
+        yield launch
+        return
+    end = launch.argv.index("--")
+    words = [*launch.argv[1:end], *(word for mount in launch.mounts for word in _arguments(mount))]
+    with memory_file(os.fsencode("".join(f"{word}\0" for word in words))) as file:
+        argv = [launch.argv[0], "--args", str(file), *launch.argv[end:]]
+        yield launch._replace(argv=argv, pass_fds=(file, *launch.pass_fds), mounts=())
+
+
+def _arguments(mount: Mount) -> tuple[str, ...]:
+    if not mount.source:
+        return ("--perms", mount.mode, "--tmpfs", mount.path)
+    option = "--bind" if mount.is_writable else "--ro-bind"
+    if mount.descriptor is None:
+        return (option, mount.source, mount.path)
+    return (f"{option}-fd", str(mount.descriptor), mount.path)
+
+
+def writable_folders(mounts: Iterable[Mount]) -> list[str]:
+    """The folders in which a command can change the disk; none of them is inside another."""
+    paths = sorted({mount.path for mount in mounts if mount.is_writable and Path(mount.path).is_dir()})
+    return [path for path in paths if not any(is_inside(path, other) for other in paths if other != path)]

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS, Bubblewrap
-from agentcli.infra.sandbox.backends.bubblewrap_mounts import rendered
+from agentcli.infra.sandbox.backends.bubblewrap_layout import rendered
 from agentcli.infra.sandbox.backends.landlock import Landlock, probe_landlock
 from agentcli.infra.sandbox.backends.seatbelt import Seatbelt
 from agentcli.infra.sandbox.confinement import MOST_PLANS, Bounds, Confinement, Unconfined, run_probe

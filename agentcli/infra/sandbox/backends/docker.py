@@ -11,9 +11,10 @@ import secrets
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
-from agentcli.infra.sandbox.confinement import Bounds, Launch
+from agentcli.infra.sandbox.confinement import Bounds, Launch, run_probe
 from agentcli.infra.sandbox.environment import PRIVATE_TMP, cache_environment
 from agentcli.infra.sandbox.mounts.hide_plan import find_places
 from agentcli.infra.sandbox.mounts.mount_points import MountPoints
@@ -34,11 +35,22 @@ class Docker:
     name = "docker"
     weakness = ""
     keeps_names = True
-    why = ""
 
     def __init__(self, image: str, *, program: str = "docker") -> None:
         self._image = image
         self._program = program
+
+    @cached_property
+    def why(self) -> str:
+        """The reason why no command can run, as `docker version` gives it; empty where its daemon answers."""
+        try:
+            done = run_probe([self._program, "version"], ())
+        except (OSError, subprocess.SubprocessError) as error:
+            message = getattr(error, "strerror", None) or str(error)
+        else:
+            message = done.stderr.decode(errors="replace").strip() if done.returncode else ""
+        advice = "Start its daemon, or choose another sandbox (sandbox.kind in the settings)."
+        return f"{self._program} does not answer: {message.rstrip('.')}. {advice}" if message else ""
 
     @contextmanager
     def launch(

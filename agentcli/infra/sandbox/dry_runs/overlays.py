@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from agentcli.infra.sandbox.backends.bubblewrap_mounts import writable_folders
+from agentcli.infra.sandbox.backends.bubblewrap_layout import writable_folders
 from agentcli.infra.sandbox.backends.landlock import own_python
 from agentcli.infra.sandbox.confinement import Launch, Mount, memory_file, run_probe
 from agentcli.infra.sandbox.dry_runs.overlay_launcher import REFUSAL

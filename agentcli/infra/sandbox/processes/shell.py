@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.backends.bubblewrap_mounts import rendered
+from agentcli.infra.sandbox.backends.bubblewrap_layout import rendered
 from agentcli.infra.sandbox.confinement import MOST_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.foreground import Foreground, not_started

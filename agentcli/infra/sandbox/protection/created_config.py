@@ -49,24 +49,31 @@ def _names() -> dict[str, int | None]:
     return dict.fromkeys(name for name in (*names, "HEAD") if "*" not in name) | levels | globs
 
 
-def present_names(root: Path, names: Iterable[str]) -> Iterator[str]:
-    """Yield those of some names, relative to a folder, that may be there; `*.x` stands for all that end so."""
-    try:
-        there = set(os.listdir(root))  # noqa: PTH208  # a fifth of the time
-    except OSError:
-        return
+@cache
+def _by_first_part(names: tuple[str, ...]) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """The names by the first of their parts; and the ends that globs stand for."""
+    by_first: dict[str, list[str]] = {}
     for name in names:
-        if name[0] == "*":
-            yield from (each for each in there if each.endswith(name[1:]))
-        elif name.partition("/")[0] in there:
-            yield name
+        by_first.setdefault(name.partition("/")[0], []).append(name)
+    return by_first, tuple(name[1:] for name in names if name[0] == "*")
+
+
+def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
+    """Those of some names, relative to a folder, that may be there; `*.x` stands for all that end so."""
+    try:
+        there = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
+    except OSError:
+        return []
+    by_first, ends = _by_first_part(names)
+    found = [name for each in there for name in by_first.get(each, ())]
+    return [*found, *(each for each in there if each.endswith(ends))]
 
 
 def watched(roots: Iterable[Path]) -> dict[Path, State]:
     """The auto-executed names of a workspace that are there now, with the states of those that a project reviews."""
     states: dict[Path, State] = {}
     for root in roots:
-        for name in present_names(root, _names()):
+        for name in present_names(root, tuple(_names())):
             levels = _names().get(name, 0)
             if (state := _state(root / name, levels or 0)) is not None:
                 states[root / name] = () if levels is None else state
