@@ -233,7 +233,8 @@ class _Application:
             with move_into_place(folder, name, **how) as temporary:
                 if after.kind == "link":
                     os.symlink(after.target, temporary, dir_fd=folder)
-                    _set_owner(folder, temporary, after)
+                    if os.geteuid() == 0:
+                        os.chown(temporary, *after.owner, dir_fd=folder, follow_symlinks=False)
                 else:
                     os.mkfifo(temporary, 0o600, dir_fd=folder)
                     _set_mode(folder, temporary, after)
@@ -331,11 +332,6 @@ def _set_mode(folder: int, name: str, after: Entry) -> None:
         os.chmod(f"/proc/self/fd/{descriptor}", after.mode)  # noqa: PTH101
     finally:
         os.close(descriptor)
-
-
-def _set_owner(folder: int, name: str, after: Entry) -> None:
-    if os.geteuid() == 0:
-        os.chown(name, *after.owner, dir_fd=folder, follow_symlinks=False)
 
 
 def _forget_overlay(entry: Entry, *, keeps_mode: bool) -> None:

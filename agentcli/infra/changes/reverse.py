@@ -7,12 +7,11 @@ comes of that is applied as if a command had made it.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -24,13 +23,15 @@ from agentcli.infra.changes.apply import LiveFiles
 from agentcli.infra.changes.groups import group_changes
 from agentcli.infra.changes.journal import PrivateFolder
 from agentcli.infra.changes.objects import Objects
-from agentcli.infra.changes.state import ChangeSet, Entry, entry_at, kind_of, state_at
+from agentcli.infra.changes.state import ChangeSet, Entry, entry_at, state_at
 from agentcli.infra.changes.writing import ConflictError, copy_attributes
 from agentcli.tools.text.merge import merged
 
 _FOLDER_MODE = 0o755  # of folders around a file that are gone and were never taken down
 _LARGEST_MERGED = 10_000_000  # bytes
 _MAX_LOOKS = 3
+
+Finish = Callable[[Callable[[], Sequence[RestoredFile]]], Awaitable[Sequence[RestoredFile]]]
 
 
 class PathPlan(msgspec.Struct, frozen=True):
@@ -58,9 +59,13 @@ class PathPlan(msgspec.Struct, frozen=True):
 
 
 class Restoration:
-    """Implements `Restoration` of the agent's interfaces. `files` are in the order of their paths."""
+    """Implements `Restoration` of the agent's interfaces. `files` are in the order of their paths.
 
-    def __init__(self, plans: Sequence[PathPlan], objects: Objects, scratch: Path) -> None:
+    `finish` runs something in a thread to its end, whatever becomes of the caller.
+    """
+
+    def __init__(self, plans: Sequence[PathPlan], objects: Objects, scratch: Path, finish: Finish) -> None:
+        self._finish = finish
         self._plans = plans
         self._changing = [plan for plan in plans if plan.now != plan.then]
         self._objects = objects
@@ -73,12 +78,7 @@ class Restoration:
 
         What is begun is finished, also by the next start. Raises `ToolError` where nothing can be done.
         """
-        task = asyncio.ensure_future(asyncio.to_thread(self._carry_out))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            await asyncio.wait([task])
-            raise
+        return await self._finish(self._carry_out)
 
     def _carry_out(self) -> Sequence[RestoredFile]:
         if not self._changing:
@@ -132,7 +132,9 @@ class Restoration:
         return Entry(then.kind, stamp, then.mode, then.size, owner, target, str(file))
 
 
-def plan_restoration(changes: Sequence[FileChange], objects: Objects, *, scratch: Path, largest: int) -> Restoration:
+def plan_restoration(
+    changes: Sequence[FileChange], objects: Objects, *, scratch: Path, largest: int, finish: Finish
+) -> Restoration:
     """How to take back changes, in the order they were made. `scratch` is where files are made ready.
 
     Raises `ToolError` where the present state cannot be taken down.
@@ -152,7 +154,7 @@ def plan_restoration(changes: Sequence[FileChange], objects: Objects, *, scratch
             staying.add(plan.path)
             going.discard(plan.path)
     plans = [PathPlan(plan.path, plan.now, plan.now) if plan.path in staying else plan for plan in plans]
-    return Restoration(plans, objects, scratch)
+    return Restoration(plans, objects, scratch, finish)
 
 
 def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest: int) -> PathPlan:
@@ -243,20 +245,16 @@ def _as_found(plan: PathPlan, why: str) -> RestoredFile:
 
     `why` is what stood against the change that it was part of, which may have been done in part.
     """
-    try:
-        status = os.lstat(plan.path)
-    except OSError:
-        status = None
-    if why and not (plan.then is None and status is None):
+    there = entry_at(plan.path)
+    if why and not (plan.then is None and there is None):
         return RestoredFile(plan.path, "conflict", why)
-    if plan.how in ("conflict", "kept"):
-        return RestoredFile(plan.path, plan.how, plan.conflict)
-    kind = kind_of(status) if status is not None else None
-    if plan.then is None and kind is not None:
-        return RestoredFile(plan.path, "kept", "something else is in it" if kind == "folder" else "it was made anew")
-    if plan.then is not None and kind != plan.then.kind:
-        return RestoredFile(plan.path, "conflict", "something else is there now")
-    return RestoredFile(plan.path, plan.how)
+    if plan.how not in ("conflict", "kept"):
+        if plan.then is None and there is not None:
+            why = "something else is in it" if there.kind == "folder" else "it was made anew"
+            return RestoredFile(plan.path, "kept", why)
+        if plan.then is not None and (there is None or there.kind != plan.then.kind):
+            return RestoredFile(plan.path, "conflict", "something else is there now")
+    return RestoredFile(plan.path, plan.how, plan.conflict)
 
 
 def _paths_in(folder: str) -> list[str]:

@@ -103,9 +103,7 @@ class Recorder:
         return self.objects.get(id)
 
     async def restoration(self, changes: Sequence[FileChange]) -> Restoration:
-        return await self._in_thread(
-            lambda: plan_restoration(changes, self.objects, scratch=self._scratch, largest=self._limits.largest)
-        )
+        return await self._in_thread(lambda: self._restoration(changes))
 
     async def aclose(self) -> None:
         """Wait for what is under way."""
@@ -143,6 +141,10 @@ class Recorder:
             with contextlib.suppress(ToolError):
                 await task
             raise
+
+    def _restoration(self, changes: Sequence[FileChange]) -> Restoration:
+        largest = self._limits.largest
+        return plan_restoration(changes, self.objects, scratch=self._scratch, largest=largest, finish=self._in_thread)
 
     def _begin(self, call_id: str, paths: Sequence[Path] | None) -> Mark:
         self.objects.make()
