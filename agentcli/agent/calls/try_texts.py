@@ -1,4 +1,4 @@
-"""What of a try's changes was chosen, and the words for it: the person's question, and what the model reads."""
+"""Reviews the changes of a dry run, and words it: the person's question, and what the model reads."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def summary_of(kept: ApplyOutcome, changes: Sequence[ChangeSummary]) -> str:
     return f"kept {len(kept.names)} of {counted(changes)}" if kept.names else f"dropped {counted(changes)}"
 
 
-def told_output(attempt: Attempt, remark: str, summary: str) -> ToolOutput:
+def dry_run_output(attempt: Attempt, remark: str, summary: str) -> ToolOutput:
     output = attempt.output()
     text = output.content if isinstance(output.content, str) else ""
     notes = [f"[{remark}]"] if remark else []

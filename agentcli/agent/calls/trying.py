@@ -18,12 +18,12 @@ from agentcli.agent.calls.try_texts import (
     PLAN,
     Review,
     counted,
+    dry_run_output,
     ending_of,
     hunks_of,
     short_command,
     shown_change,
     summary_of,
-    told_output,
 )
 from agentcli.agent.events import ApprovalRequested, Denial, Notice
 from agentcli.agent.ops import Approve
@@ -57,7 +57,7 @@ class Try(Struct, frozen=True):
 
 
 class Stop(Struct, frozen=True):
-    """What kept a tried command from its work, and what a yes does about it: a `host` or a `path` is opened."""
+    """The obstacle that a dry run met, and what a yes does about it: a `host` or a `path` is opened."""
 
     why: str
     then: str
@@ -94,9 +94,9 @@ async def try_first(
             if call.turn.state.mode != "plan":
                 call.turn.denials.append(Denial(call.use, "dropped"))
             remark = f"It ran on a stand-in of the workspace, and {trial.too_much}: nothing of it was kept."
-            return replace(told_output(attempt, remark, "dropped"), is_error=call.turn.state.mode != "plan")
+            return replace(dry_run_output(attempt, remark, "dropped"), is_error=call.turn.state.mode != "plan")
         if not trial.changes:
-            return told_output(attempt, "", "changed nothing")
+            return dry_run_output(attempt, "", "changed nothing")
         await _settle(call, wanted, attempt, review)
         if review.names:
             if not review.is_answered:
@@ -113,7 +113,7 @@ async def try_first(
     if review.is_denied:
         call.turn.denials.append(Denial(call.use, "dropped"))
     call.report.answer = review.answer(kept, trial.changes)
-    told = told_output(attempt, review.remark(kept, trial.changes), summary_of(kept, trial.changes))
+    told = dry_run_output(attempt, review.remark(kept, trial.changes), summary_of(kept, trial.changes))
     structured = {
         **(told.structured if isinstance(told.structured, dict) else {}),
         "changes": [{"name": change.name, "kind": change.kind, "what": change.what} for change in trial.changes],
@@ -245,7 +245,7 @@ def _groups(changes: Sequence[ChangeSummary], mode: Mode | None) -> list[list[Ch
 
 
 def _by_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None = None) -> Verdict | None:
-    """What a mode says about changes, or about those of which a rule wants you `asking`; None if it asks."""
+    """The decision of a mode about changes, or about those of which a rule wants you `asking`; None if it asks."""
     if mode in ("plan", "dontAsk"):
         return Verdict("deny", PLAN if mode == "plan" else "what would ask is dropped")
     if asking is not None and mode != "bypassPermissions":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.infra.changes.groups import ChangeGroup
-from agentcli.infra.changes.state import ChangeSet, Entry, entry_at, has_same_content, parents_of
+from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, has_same_content, parents_of
 from agentcli.infra.changes.writing import (
     MADE_MEANWHILE,
     OVERLAY_ATTRIBUTES,
@@ -74,7 +74,7 @@ def apply_groups(
     names: list[str] = []
     conflicts: list[Conflict] = []
     live = live or LiveFiles()
-    modes: dict[str, Entry] = {}
+    modes: dict[str, FileEntry] = {}
     emptied: set[str] = set()
     # What goes away comes last, so that a file that was moved is never missing in both places.
     for group in sorted(groups, key=lambda one: (one.changes.root, one.summary.kind == "deleted", one.paths[0])):
@@ -97,7 +97,7 @@ class _Application:
     """Applies one group. `modes` are for the folders that get them at the end, `emptied` those that go then."""
 
     def __init__(
-        self, group: ChangeGroup, live: LiveFiles, token: str, modes: dict[str, Entry], emptied: set[str]
+        self, group: ChangeGroup, live: LiveFiles, token: str, modes: dict[str, FileEntry], emptied: set[str]
     ) -> None:
         self._changes: ChangeSet = group.changes
         self._group = group
@@ -116,7 +116,7 @@ class _Application:
                 with self._opened(moved) as (folder, name):
                     _set_mode(folder, name, changes.after[moved])
                 return
-            paths = tuple(path for path in paths if not self._is_as_left(path))
+            paths = tuple(path for path in paths if not self._is_done(path))
         elif moved and self._move(moved):
             return
         removed = [path for path in paths if path not in changes.after]
@@ -139,8 +139,8 @@ class _Application:
     def _opened(self, path: str) -> contextlib.AbstractContextManager[tuple[int, str]]:
         return _opened(self._changes.at(path), is_root=not path)
 
-    def _now(self, path: str) -> Entry | None:
-        """What is there; None where nothing is, or no folder around it. Raises `OSError` where a link is on the way."""
+    def _now(self, path: str) -> FileEntry | None:
+        """The entry there; None where nothing is, or no folder around it. Raises `OSError` for a link on the way."""
         with contextlib.suppress(FileNotFoundError), self._opened(path) as (folder, name):
             return entry_at(name, folder=folder, source=self._changes.at(path))
         return None
@@ -153,7 +153,7 @@ class _Application:
     def _temporary(self, name: str) -> str:
         return f".{name[:40]}.{self._token}"
 
-    def _is_as_left(self, path: str) -> bool:
+    def _is_done(self, path: str) -> bool:
         after = self._changes.after.get(path)
         try:
             now = self._now(path)
@@ -292,18 +292,18 @@ def _order(path: str) -> tuple[int, str]:
     return git, path
 
 
-def _changes_kind(before: Entry | None, after: Entry | None) -> bool:
+def _changes_kind(before: FileEntry | None, after: FileEntry | None) -> bool:
     return before is not None and after is not None and (before.kind == "folder") != (after.kind == "folder")
 
 
-def _is_same(now: Entry, before: Entry) -> bool:
+def _is_same(now: FileEntry, before: FileEntry) -> bool:
     """Of a folder nothing but its mode and owner counts: the rest changes with what is in it."""
     if now.kind == before.kind == "folder":
         return (now.mode, now.owner) == (before.mode, before.owner)
     return now.kind == before.kind and now.stamp == before.stamp
 
 
-def _require_same(folder: int, name: str, before: Entry | None) -> None:
+def _require_same(folder: int, name: str, before: FileEntry | None) -> None:
     now = entry_at(name, folder=folder)
     if before is None and now is not None:
         raise ConflictError(MADE_MEANWHILE)
@@ -311,7 +311,7 @@ def _require_same(folder: int, name: str, before: Entry | None) -> None:
         raise ConflictError(_CHANGED)
 
 
-def _fill(target: int, after: Entry) -> None:
+def _fill(target: int, after: FileEntry) -> None:
     with after.open() as source:
         copy_attributes(source.fileno(), target)
         copy_bytes(source.fileno(), target)
@@ -321,7 +321,7 @@ def _fill(target: int, after: Entry) -> None:
     os.utime(target, ns=(after.stamp[2], after.stamp[2]))
 
 
-def _set_mode(folder: int, name: str, after: Entry) -> None:
+def _set_mode(folder: int, name: str, after: FileEntry) -> None:
     """Through a descriptor: a link put there meanwhile would lead the change elsewhere."""
     descriptor = os.open(name, _LOOK, dir_fd=folder)
     try:
@@ -334,7 +334,7 @@ def _set_mode(folder: int, name: str, after: Entry) -> None:
         os.close(descriptor)
 
 
-def _forget_overlay(entry: Entry, *, keeps_mode: bool) -> None:
+def _forget_overlay(entry: FileEntry, *, keeps_mode: bool) -> None:
     """Take away what an overlay has noted at an entry, and give it the mode that the command gave it."""
     for name in os.listxattr(entry.source, follow_symlinks=False):
         if name.startswith(OVERLAY_ATTRIBUTES):

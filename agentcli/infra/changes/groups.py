@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
-from agentcli.infra.changes.state import ChangeSet, Entry, has_same_content, parents_of
+from agentcli.infra.changes.state import ChangeSet, FileEntry, has_same_content, parents_of
 from agentcli.infra.changes.writing import copy_attributes
 from agentcli.safety.paths.protected import is_protected
 from agentcli.tools.dry_run import ChangeSummary
@@ -124,7 +124,7 @@ def _is_git(path: str, changes: ChangeSet) -> bool:
     return all((f"{path}/{name}" if path else name) in changes.after for name in ("HEAD", "objects", "refs"))
 
 
-def _differs(before: Entry | None, after: Entry | None) -> bool:
+def _differs(before: FileEntry | None, after: FileEntry | None) -> bool:
     if before is None or after is None:
         return before is not after
     if (before.kind, before.mode, before.owner, before.target) != (after.kind, after.mode, after.owner, after.target):
@@ -152,13 +152,13 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
     )
 
 
-def _is_only_mode(before: Entry, after: Entry) -> bool:
+def _is_only_mode(before: FileEntry, after: FileEntry) -> bool:
     if before.kind != after.kind or before.target != after.target:
         return False
     return before.kind == "folder" or (before.kind == "file" and has_same_content(before, after))
 
 
-def _notes(path: str, before: Entry | None, after: Entry | None, *, is_shown: bool) -> list[str]:
+def _notes(path: str, before: FileEntry | None, after: FileEntry | None, *, is_shown: bool) -> list[str]:
     notes = _note_of_installed(path)
     if after is not None and after.kind == "link":
         notes.append(f"leads to {shown_path(after.target)}")
@@ -177,7 +177,7 @@ def _note_of_installed(path: str) -> list[str]:
     return [f"in {min(installed)}"] if installed else []
 
 
-def _is_program(entry: Entry | None) -> bool:
+def _is_program(entry: FileEntry | None) -> bool:
     return entry is not None and entry.kind == "file" and bool(entry.mode & 0o111)
 
 
@@ -215,7 +215,7 @@ def _counted(what: str, found: Sequence[str], path: str) -> list[str]:
     return [f"{len(found):,} {what}{'s' if len(found) > 1 else ''}: {named}{more}"]
 
 
-def _diff(name: str, before: Entry | None, after: Entry | None, budget: list[int]) -> tuple[str, int] | None:
+def _diff(name: str, before: FileEntry | None, after: FileEntry | None, budget: list[int]) -> tuple[str, int] | None:
     """The diff, and the number of its parts that can be kept; None where there is none although something is there."""
     if budget[0] <= 0 or (old := _text(before)) is None or (new := _text(after)) is None:
         return None
@@ -228,7 +228,7 @@ def _diff(name: str, before: Entry | None, after: Entry | None, budget: list[int
     return (diff, max(hunks, 1)) if budget[0] >= 0 else None
 
 
-def _text(entry: Entry | None) -> str | None:
+def _text(entry: FileEntry | None) -> str | None:
     """A file's text, none at all for no file; None for what is no text or is too long."""
     if entry is None or entry.kind != "file":
         return ""
@@ -241,10 +241,10 @@ def _text(entry: Entry | None) -> str | None:
     return None if "\0" in text else text
 
 
-def _content(entry: Entry) -> bytes:
+def _content(entry: FileEntry) -> bytes:
     with entry.open() as file:
         return file.read(LARGEST_TEXT + 1)
 
 
-def _is_folder(entry: Entry | None) -> bool:
+def _is_folder(entry: FileEntry | None) -> bool:
     return entry is not None and entry.kind == "folder"

@@ -21,7 +21,7 @@ import msgspec
 from agentcli.conversation.file_changes import FileState, stored_path
 from agentcli.infra.changes.apply import LiveFiles, apply_groups
 from agentcli.infra.changes.groups import ChangeGroup
-from agentcli.infra.changes.state import ChangeSet, Entry, parents_of
+from agentcli.infra.changes.state import ChangeSet, FileEntry, parents_of
 from agentcli.infra.changes.writing import remove_tree
 from agentcli.infra.sandbox.mounts.mount_points import NOTE as MOUNT_POINTS
 from agentcli.infra.sandbox.mounts.mount_points import remove_left
@@ -96,7 +96,7 @@ class PrivateFolder:
             self._lock = -1
 
 
-def left_behind(folder: Path, *, spares: str = "") -> Iterator[Path]:
+def abandoned_folders(folder: Path, *, spares: str = "") -> Iterator[Path]:
     """The private folders of processes that are gone, each removed after it was looked at. Raises nothing.
 
     Those of others that run now are not among them, nor those in which a file that `spares` names is.
@@ -126,7 +126,7 @@ def left_behind(folder: Path, *, spares: str = "") -> Iterator[Path]:
 
 def finish_interrupted(tries: Path) -> str:
     """Finish what killed sessions had begun to apply, drop the rest of their dry runs, and say so. Raises nothing."""
-    finished = [done for folder in left_behind(tries) if (done := _finish(folder)) is not None]
+    finished = [done for folder in abandoned_folders(tries) if (done := _finish(folder)) is not None]
     names = [name for done in finished for name in done.names]
     conflicts = [conflict for done in finished for conflict in done.conflicts]
     said = []
@@ -154,7 +154,7 @@ def _finish(folder: Path) -> ApplyOutcome | None:
     return done
 
 
-def _restricted(entries: dict[str, Entry], paths: Sequence[str]) -> dict[str, Entry]:
+def _restricted(entries: dict[str, FileEntry], paths: Sequence[str]) -> dict[str, FileEntry]:
     """The entries at these paths, and of the folders around them."""
     around = {parent for path in paths for parent in parents_of(path)[1:]}
     return {path: entries[path] for path in (*sorted(around), *paths) if path in entries}
@@ -165,8 +165,8 @@ def _group(row: dict[str, Any]) -> ChangeGroup:
     return ChangeGroup(ChangeSummary(**row["change"]), changes, tuple(row["paths"]), row["root"])
 
 
-def _entries(rows: dict[str, list[Any]]) -> dict[str, Entry]:
+def _entries(rows: dict[str, list[Any]]) -> dict[str, FileEntry]:
     return {
-        path: Entry(kind, tuple(stamp), mode, size, (owner[0], owner[1]), target, source)
+        path: FileEntry(kind, tuple(stamp), mode, size, (owner[0], owner[1]), target, source)
         for path, (kind, stamp, mode, size, owner, target, source) in rows.items()
     }

@@ -23,7 +23,7 @@ from agentcli.infra.changes.apply import LiveFiles
 from agentcli.infra.changes.groups import group_changes
 from agentcli.infra.changes.journal import PrivateFolder
 from agentcli.infra.changes.objects import Objects
-from agentcli.infra.changes.state import ChangeSet, Entry, entry_at, state_at
+from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, state_at
 from agentcli.infra.changes.writing import ConflictError, copy_attributes
 from agentcli.tools.text.merge import merged
 
@@ -35,7 +35,7 @@ Finish = Callable[[Callable[[], Sequence[RestoredFile]]], Awaitable[Sequence[Res
 
 
 class PathPlan(msgspec.Struct, frozen=True):
-    """What a path is now, what it is to become, and whether that is a merge. `conflict` says why it stays as it is.
+    """A path as it is now and as it is to become, and whether that is a merge. `conflict` says why it stays as it is.
 
     `entry` is what `now` was taken from.
     """
@@ -45,7 +45,7 @@ class PathPlan(msgspec.Struct, frozen=True):
     then: FileState | None
     is_merged: bool = False
     conflict: str = ""
-    entry: Entry | None = None
+    entry: FileEntry | None = None
 
     @property
     def how(self) -> RestoredHow:
@@ -58,7 +58,7 @@ class PathPlan(msgspec.Struct, frozen=True):
         return "merged" if self.is_merged else "restored"
 
 
-class Restoration:
+class PlannedRestoration:
     """Implements `Restoration` of the agent's interfaces. `files` are in the order of their paths.
 
     `finish` runs something in a thread to its end, whatever becomes of the caller.
@@ -102,7 +102,7 @@ class Restoration:
         return [_as_found(plan, why.get(plan.path, "")) for plan in self._plans]
 
     def _change_set(self, scratch: Path) -> ChangeSet:
-        """What is to change as what a command would have left. Raises `OSError`."""
+        """The plans as a command would have left them. Raises `OSError`."""
         root = _common_folder([plan.path for plan in self._changing])
         changes = ChangeSet(root)
         for number, plan in enumerate(self._changing):
@@ -119,7 +119,7 @@ class Restoration:
                 changes.after[path] = self._made(whole, FileState("folder", _FOLDER_MODE), None, scratch)
         return changes
 
-    def _made(self, path: str, then: FileState, before: Entry | None, file: Path) -> Entry:
+    def _made(self, path: str, then: FileState, before: FileEntry | None, file: Path) -> FileEntry:
         """An entry as it is to become, its contents in a file of its own."""
         if then.kind == "file":
             self._objects.copy(then.content, file)
@@ -129,13 +129,13 @@ class Restoration:
         owner = before.owner if before is not None else _owner_of(path)
         stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)
         target = real_path(then.content) if then.kind == "link" else ""
-        return Entry(then.kind, stamp, then.mode, then.size, owner, target, str(file))
+        return FileEntry(then.kind, stamp, then.mode, then.size, owner, target, str(file))
 
 
 def plan_restoration(
     changes: Sequence[FileChange], objects: Objects, *, scratch: Path, largest: int, finish: Finish
-) -> Restoration:
-    """How to take back changes, in the order they were made. `scratch` is where files are made ready.
+) -> PlannedRestoration:
+    """Plan how changes are taken back, which are in the order they were made. `scratch` is where files are made ready.
 
     Raises `ToolError` where the present state cannot be taken down.
     """
@@ -154,11 +154,11 @@ def plan_restoration(
             staying.add(plan.path)
             going.discard(plan.path)
     plans = [PathPlan(plan.path, plan.now, plan.now) if plan.path in staying else plan for plan in plans]
-    return Restoration(plans, objects, scratch, finish)
+    return PlannedRestoration(plans, objects, scratch, finish)
 
 
 def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest: int) -> PathPlan:
-    """What a path becomes when its changes, oldest first, are taken back. Raises `OSError`."""
+    """Follow one path back through its changes, which are in the order they were made. Raises `OSError`."""
     is_behind_link = Path(path).parent.resolve() != Path(path).parent
     if is_behind_link and changes[-1].after is not None:
         return PathPlan(path, None, None, conflict="a symbolic link leads to it now")
@@ -229,7 +229,7 @@ def _merged_file(state: FileState, before: FileState, after: FileState, objects:
     return FileState("file", mode, objects.put_bytes(content), len(content))
 
 
-def _opened_to_owner(plan: PathPlan) -> Entry | None:
+def _opened_to_owner(plan: PathPlan) -> FileEntry | None:
     """Let the owner into a folder that is to be open again, before anything in it is changed; gives its entry."""
     before, then = plan.entry, plan.then
     if before is None or then is None or not before.kind == then.kind == "folder":
@@ -241,7 +241,7 @@ def _opened_to_owner(plan: PathPlan) -> Entry | None:
 
 
 def _as_found(plan: PathPlan, why: str) -> RestoredFile:
-    """What became of a file, by what is there now: a folder may have got new contents meanwhile.
+    """The outcome for a file, by what is there now: a folder may have got new contents meanwhile.
 
     `why` is what stood against the change that it was part of, which may have been done in part.
     """

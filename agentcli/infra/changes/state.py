@@ -1,4 +1,4 @@
-"""Describes what is at a path: an `Entry` on the disk, a `FileState` in the log, before and after in a `ChangeSet`."""
+"""Describes what is at a path: a `FileEntry` on the disk, a `FileState` in the log, both in a `ChangeSet`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KINDS: dict[int, FileKind] = {
 }
 
 
-class Entry(NamedTuple):
+class FileEntry(NamedTuple):
     """Something on the disk, links not followed; `source` is the path of its contents.
 
     As long as the `stamp` is the same nothing has touched it.
@@ -57,12 +57,12 @@ class ChangeSet:
     """
 
     root: str
-    before: dict[str, Entry] = field(default_factory=dict)
-    after: dict[str, Entry] = field(default_factory=dict)
+    before: dict[str, FileEntry] = field(default_factory=dict)
+    after: dict[str, FileEntry] = field(default_factory=dict)
     stale: set[str] = field(default_factory=set)
     caches: list[str] = field(default_factory=list)
 
-    def of(self, path: str) -> tuple[Entry | None, Entry | None]:
+    def of(self, path: str) -> tuple[FileEntry | None, FileEntry | None]:
         return self.before.get(path), self.after.get(path)
 
     def at(self, path: str) -> str:
@@ -75,7 +75,7 @@ def kind_of(status: os.stat_result) -> FileKind | None:
     return _KINDS.get(stat.S_IFMT(status.st_mode))
 
 
-def entry_at(name: str, *, folder: int | None = None, source: str = "") -> Entry | None:
+def entry_at(name: str, *, folder: int | None = None, source: str = "") -> FileEntry | None:
     """Look at a path, or a name in an open folder; None when nothing is there."""
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)
@@ -85,10 +85,10 @@ def entry_at(name: str, *, folder: int | None = None, source: str = "") -> Entry
     owner = (status.st_uid, status.st_gid)
     mode = stat.S_IMODE(status.st_mode)
     stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, mode, *owner)
-    return Entry(kind_of(status) or "other", stamp, mode, status.st_size, owner, target, source or name)
+    return FileEntry(kind_of(status) or "other", stamp, mode, status.st_size, owner, target, source or name)
 
 
-def walk(root: str, path: str) -> Iterator[tuple[str, Entry]]:
+def walk(root: str, path: str) -> Iterator[tuple[str, FileEntry]]:
     """Yield everything at and below a path relative to `root`: outer folders before their contents, by name."""
     waiting = [path]
     while waiting:
@@ -110,7 +110,7 @@ def parents_of(path: str) -> list[str]:
     return ["", *("/".join(parts[:count]) for count in range(1, len(parts)))] if path else []
 
 
-def has_same_content(before: Entry, after: Entry) -> bool:
+def has_same_content(before: FileEntry, after: FileEntry) -> bool:
     if before.size != after.size:
         return False
     try:
@@ -123,7 +123,7 @@ def has_same_content(before: Entry, after: Entry) -> bool:
     return False
 
 
-def digest_of(entry: Entry) -> bytes:
+def digest_of(entry: FileEntry) -> bytes:
     """A digest of a file's contents; nothing else is like what cannot be read."""
     try:
         with entry.open() as file:
@@ -133,7 +133,7 @@ def digest_of(entry: Entry) -> bytes:
 
 
 def state_at(path: str, objects: Objects, *, largest: int) -> FileState | None:
-    """What is at a path, links not followed; None where nothing is, or what no checkpoint holds.
+    """Take down a path, links not followed; None where nothing is, or what no checkpoint holds.
 
     Files of more than `largest` bytes, and those that cannot be read, are taken down without their contents. Raises
     `OSError` where these cannot be kept.

@@ -24,7 +24,7 @@ from agentcli.conversation.file_changes import FileChange, FilesChanged, FileSta
 from agentcli.errors import ToolError
 from agentcli.infra.changes.journal import CallNote, PrivateFolder
 from agentcli.infra.changes.objects import Objects
-from agentcli.infra.changes.reverse import Restoration, plan_restoration
+from agentcli.infra.changes.reverse import PlannedRestoration, plan_restoration
 from agentcli.infra.changes.state import state_at
 from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex
 from agentcli.infra.checkpoints.listing import Limits, TooManyFiles
@@ -102,7 +102,7 @@ class Recorder:
     def content(self, id: str) -> bytes:
         return self.objects.get(id)
 
-    async def restoration(self, changes: Sequence[FileChange]) -> Restoration:
+    async def restoration(self, changes: Sequence[FileChange]) -> PlannedRestoration:
         return await self._in_thread(lambda: self._restoration(changes))
 
     async def aclose(self) -> None:
@@ -142,7 +142,7 @@ class Recorder:
                 await task
             raise
 
-    def _restoration(self, changes: Sequence[FileChange]) -> Restoration:
+    def _restoration(self, changes: Sequence[FileChange]) -> PlannedRestoration:
         largest = self._limits.largest
         return plan_restoration(changes, self.objects, scratch=self._scratch, largest=largest, finish=self._in_thread)
 
@@ -158,7 +158,7 @@ class Recorder:
         except (TooManyFiles, ToolError) as error:
             mark.problem = str(error)
             return mark
-        mark.left_out = self._left_out()
+        mark.left_out = self._skipped_paths()
         CallNote(call_id, None, self._linked_indexes(mark.note)).write(mark.note)
         self._open.append(mark)
         return mark
@@ -195,11 +195,11 @@ class Recorder:
     def _new_changes(self, mark: Mark) -> FilesChanged | None:
         """The changes of a call since they were asked for last."""
         changes, mark.found = _as_changes(mark.found), {}
-        left_out = tuple(dict.fromkeys((*mark.left_out, *self._left_out())))
+        left_out = tuple(dict.fromkeys((*mark.left_out, *self._skipped_paths())))
         return FilesChanged(mark.call_id, changes, is_exact=False, left_out=left_out) if changes else None
 
-    def _left_out(self) -> tuple[str, ...]:
-        """What is not looked at now, as `PATH: why`."""
+    def _skipped_paths(self) -> tuple[str, ...]:
+        """The paths that are not looked at now, as `PATH: why`."""
         found = [(f"{index.root}/{path}", why) for index in self._every_index() for path, why in index.left_out.items()]
         more = (f"{len(found) - _MAX_NAMED} more paths",) if len(found) > _MAX_NAMED else ()
         return (*(f"{stored_path(path)}: {why}" for path, why in sorted(found)[:_MAX_NAMED]), *more)
@@ -236,9 +236,9 @@ class Recorder:
         return FolderIndex(Path(root), file, self.objects, self._limits, writable=self._find_roots())
 
     def _interrupted(self, told: Mapping[str, float]) -> list[FilesChanged]:
-        """Those that named their files, and then what changed in the folders of the others.
+        """The changes to files that calls named, then those in the folders of the others.
 
-        What was changed later than shortly after the last sign of life was changed by somebody else.
+        Whatever was changed later than shortly after the last sign of life was changed by somebody else.
         """
         notes: list[tuple[CallNote, int]] = []
         alive_ns: dict[str, int] = {}

@@ -26,12 +26,12 @@ from agentcli.infra.changes.groups import (
     pick_hunks,
     shown_path,
 )
-from agentcli.infra.changes.journal import PLAN, PrivateFolder, left_behind
+from agentcli.infra.changes.journal import PLAN, PrivateFolder, abandoned_folders
 from agentcli.infra.sandbox.confinement import Bounds, Confinement, Launch
 from agentcli.infra.sandbox.dry_runs.caches import CacheLayers
 from agentcli.infra.sandbox.dry_runs.git_changes import describe_git_changes, uncommitted_files
 from agentcli.infra.sandbox.dry_runs.limits import Counter, TooMuch, Watch, hides, without_others_data
-from agentcli.infra.sandbox.dry_runs.lost_work import taken_away, with_loss_of_tree, with_lost_work, with_worktree
+from agentcli.infra.sandbox.dry_runs.lost_work import find_lost_files, with_loss_of_tree, with_lost_work, with_worktree
 from agentcli.infra.sandbox.dry_runs.overlays import Overlays, why_no_overlays
 from agentcli.infra.sandbox.dry_runs.upper_folder import read_overlay
 from agentcli.infra.sandbox.mounts.mount_points import NOTE, Note
@@ -255,7 +255,7 @@ class DryRuns:
             look = partial(self._look, folder.parent)
             words = await describe_git_changes(str(folder), look, partial(look, launch=overlaid.look))
             groups = with_worktree(groups, group, words)
-        for root, taken in taken_away(groups).items():
+        for root, taken in find_lost_files(groups).items():
             uncommitted = await uncommitted_files(partial(self._look, Path(root)))
             groups = with_lost_work(groups, root, taken, uncommitted)
         return sorted(groups, key=by_weight)
@@ -268,7 +268,9 @@ class DryRuns:
         with self._start:
             try:
                 if self._session is None:
-                    list(left_behind(self._folder, spares=PLAN))  # the next start finishes what has one, and says so
+                    list(
+                        abandoned_folders(self._folder, spares=PLAN)
+                    )  # the next start finishes what has one, and says so
                     self._session = PrivateFolder(self._folder)
                     self._caches = CacheLayers(self._session.path)
                 return PrivateFolder(self._folder)
@@ -314,7 +316,7 @@ class _Overlaid:
     def look(
         self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
     ) -> Iterator[Launch]:
-        """What looks at the changes, once the command has ended. Raises `OSError`."""
+        """Launch what looks at the changes, once the command has ended. Raises `OSError`."""
         with (
             self._confinement.launch(argv, cwd=cwd, bounds=self._bounds, pass_fds=pass_fds) as launch,
             self._wrap(launch, looks_only=True) as wrapped,

@@ -38,8 +38,8 @@ class GitChanges(NamedTuple):
     reverted: frozenset[str]
 
 
-class _State(NamedTuple):
-    """What refs and stashes there are, by name and by commit, and what HEAD and the index say."""
+class _RepositoryState(NamedTuple):
+    """The refs and stashes, by name and by commit, and what HEAD and the index say."""
 
     refs: dict[str, str]
     head: str
@@ -52,7 +52,7 @@ class _State(NamedTuple):
 
 
 async def describe_git_changes(folder: str, look_before: Look, look_after: Look) -> GitChanges:
-    """What changed in the repository whose `.git` is `folder`."""
+    """Describe what changed in the repository whose `.git` is `folder`."""
     git = f"{_GIT} --git-dir={shlex.quote(folder)}"
     before, after = await _state(git, look_before), await _state(git, look_after)
     dirty, others = await _uncommitted(look_before)
@@ -93,14 +93,14 @@ async def uncommitted_files(look: Look) -> frozenset[str]:
 
 
 async def _uncommitted(look: Look) -> tuple[frozenset[str], frozenset[str]]:
-    """Those that git knows, and those that it neither knows nor ignores."""
+    """The files that git knows, and those that it neither knows nor ignores."""
     unknown = f"{_GIT} ls-files -z --others --exclude-standard"
     script = f"{_changed_script('')}; printf '== others\\0'; {unknown} 2>/dev/null; true"
     tracked, _, others = (await look(script)).partition("== others\0")
     return frozenset(tracked.split("\0")) - {""}, frozenset(others.split("\0")) - {""}
 
 
-async def _state(git: str, look: Look) -> _State:
+async def _state(git: str, look: Look) -> _RepositoryState:
     head, staged, stash = _MARKS
     output = await look(
         f"{git} for-each-ref --format='%(refname) %(objectname)'; echo '{head}'"
@@ -113,7 +113,7 @@ async def _state(git: str, look: Look) -> _State:
         parts.append(part.splitlines())
     refs, stashes = ((line.partition(" ") for line in lines) for lines in (parts[0], output.splitlines()))
     by_ref, by_commit = ({key: rest for key, _, rest in pairs} for pairs in (refs, stashes))
-    return _State(by_ref, "".join(parts[1]), parts[2], by_commit)
+    return _RepositoryState(by_ref, "".join(parts[1]), parts[2], by_commit)
 
 
 def _changed_script(commit: str) -> str:

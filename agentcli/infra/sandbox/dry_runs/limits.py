@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from agentcli.infra.changes.state import Entry
+from agentcli.infra.changes.state import FileEntry
 from agentcli.infra.sandbox.confinement import Bounds
 from agentcli.infra.sandbox.mounts.hide_plan import find_places, is_real
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
@@ -65,7 +65,7 @@ def hides(bounds: Bounds, path: Path) -> bool:
 
 
 def _installations(search_path: str, home: Path) -> Iterator[Path]:
-    """What PATH leads to: the folder around a `bin`, which programs load their libraries from."""
+    """The folders that PATH leads to: the one around a `bin`, which programs load their libraries from."""
     for entry in map(Path, filter(None, search_path.split(":"))):
         if entry.is_absolute():
             is_large = entry.parent in {home, *home.parents}
@@ -130,7 +130,7 @@ class Counter:
         self._what = what
         self._entries = self._bytes = 0
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: FileEntry) -> None:
         max_entries, max_bytes = self._limits.max_entries, self._limits.max_bytes
         self._entries += 1
         self._bytes += entry.size if entry.kind == "file" else 0

@@ -59,7 +59,7 @@ def with_worktree(groups: Sequence[ChangeGroup], repository: ChangeGroup, git: G
     return [ChangeGroup(summary, repository.changes, paths), *rest]
 
 
-def taken_away(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
+def find_lost_files(groups: Sequence[ChangeGroup]) -> dict[str, set[str]]:
     """The files of whose contents nothing is left, by their root; without those of which that is known to lose work."""
     gone = {root: _gone_files(changes) for root, changes in {one.changes.root: one.changes for one in groups}.items()}
     found: dict[str, set[str]] = {}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from agentcli.infra.changes.state import ChangeSet, Entry, entry_at, names_in, walk
+from agentcli.infra.changes.state import ChangeSet, FileEntry, entry_at, names_in, walk
 from agentcli.infra.changes.writing import OVERLAY_ATTRIBUTES
 from agentcli.infra.sandbox.dry_runs.caches import is_cache, is_tagged
 
 
-def read_overlay(root: str, upper: str, started_ns: int, take: Callable[[Entry], None]) -> ChangeSet:
+def read_overlay(root: str, upper: str, started_ns: int, take: Callable[[FileEntry], None]) -> ChangeSet:
     """Read an overlay's upper folder. `started_ns` is when the command started, by file times.
 
     `take` is called for each entry that is looked at, and may raise. Raises `OSError`.
@@ -45,7 +45,7 @@ def read_overlay(root: str, upper: str, started_ns: int, take: Callable[[Entry],
     return changes
 
 
-def _is_cache(path: str, where: str, now: Entry, below: Entry | None, root: str) -> bool:
+def _is_cache(path: str, where: str, now: FileEntry, below: FileEntry | None, root: str) -> bool:
     """By its name, or because the folder says so: one that was there before must have said so before."""
     if ".git" in path.split("/"):
         return False
@@ -55,7 +55,7 @@ def _is_cache(path: str, where: str, now: Entry, below: Entry | None, root: str)
     return is_folder and is_tagged(f"{root}/{path}" if below is not None else where)
 
 
-def _open_to_owner(entry: Entry) -> None:
+def _open_to_owner(entry: FileEntry) -> None:
     """Let the owner read an entry of an overlay, whatever mode the command gave it; `entry.mode` still says which."""
     needed = {"file": 0o400, "folder": 0o700}.get(entry.kind, 0)
     if entry.mode & needed != needed:
