@@ -7,13 +7,12 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from io import BufferedReader
-from pathlib import Path
+from io import FileIO
 from typing import Literal, NamedTuple
 
 from agentcli.conversation.file_changes import FileKind, FileState, stored_path
 from agentcli.infra.changes.objects import Objects
-from agentcli.infra.changes.writing import open_to_read
+from agentcli.infra.changes.writing import open_source
 
 _CHUNK = 1 << 20
 _LOOK = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -44,9 +43,9 @@ class FileEntry(NamedTuple):
         """When anything of it was last changed, by the kernel's clock: nobody can set it."""
         return self.stamp[3]
 
-    def open(self) -> BufferedReader:
+    def open(self) -> FileIO:
         """A file's contents. Raises `OSError`, also where a link is on the way by now."""
-        return open_to_read(Path(self.source))
+        return open_source(self.source)
 
 
 @dataclass

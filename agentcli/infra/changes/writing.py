@@ -14,7 +14,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from functools import partial
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,17 @@ def open_to_read(path: Path) -> BufferedReader:
     with opened_folder(path.parent) as folder:
         descriptor = _open_file(path.name, os.O_RDONLY, folder)
     return os.fdopen(descriptor, "rb")
+
+
+def open_source(path: str) -> FileIO:
+    """A file that was looked at, opened at once where the kernel says that it is the one of this path."""
+    file = FileIO(os.open(path, os.O_RDONLY | _FILE))
+    with contextlib.suppress(OSError):
+        if os.readlink(f"/proc/self/fd/{file.fileno()}") == path:  # noqa: PTH115
+            return file
+    file.close()
+    with opened_folder(Path(path).parent) as folder:
+        return FileIO(_open_file(path.rpartition("/")[2], os.O_RDONLY, folder))
 
 
 def write(path: Path, content: bytes) -> None:
