@@ -148,7 +148,9 @@ class LocalSandbox(SessionConfinement):
 
     async def start_job(self, command: Command) -> BackgroundJob:
         await self.make_ready()
-        return await self._shell.start_job(command)
+        job = (await self._shell.exec(command, is_job=True)).job
+        assert job is not None, "a job is refused or detached"
+        return job
 
     def jobs(self) -> Sequence[BackgroundJob]:
         return self._started_shell.jobs.list() if self._started_shell is not None else ()

@@ -62,33 +62,34 @@ class Foreground:
         os.set_blocking(pipe, False)
         self._pump = asyncio.create_task(self._read())
 
-    async def result(self, detach: asyncio.Event | None) -> CommandResult:
-        """Wait until the command has ended, or goes on in the background; end it when its time is up."""
+    async def result(self, detach: asyncio.Event | None, *, is_job: bool = False) -> CommandResult:
+        """Wait until the command has ended, or goes on in the background; end it when its time is up.
+
+        A job goes on as soon as it has begun; its time is the keeper's.
+        """
         try:
-            async with asyncio.timeout(self._command.timeout_s):
-                goes_on = await self._wait(detach)
-            goes_on = goes_on or await self._left_something()
+            if is_job:
+                goes_on = await self._has_begun()
+            else:
+                async with asyncio.timeout(self._command.timeout_s):
+                    goes_on = await self._wait(detach)
+                goes_on = goes_on or await self._left_something()
         except TimeoutError:
             return await asyncio.shield(self._end())
         except asyncio.CancelledError:
             await asyncio.shield(self._end())
             raise
-        return await asyncio.shield(self._go_on() if goes_on else self._close())
+        return await asyncio.shield(self._go_on(is_new=is_job) if goes_on else self._close())
 
-    async def detached(self) -> CommandResult:
-        """Let the command go on as a job once it has begun; without a job where its confinement could not be set up."""
-        try:
-            await readable(self._report)
-        except asyncio.CancelledError:
-            await asyncio.shield(self._end())
-            raise
-        report, refusal = _read_report(self._report), self._process.launch.refusal
-        if not report.has_begun and refusal:
-            await self._process.wait_until_gone()
-            await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
-            if self._output.first_words.startswith(refusal):
-                return await self._close()
-        return await asyncio.shield(self._go_on(is_new=True))
+    async def _has_begun(self) -> bool:
+        """Wait until the command begins: False where its confinement could not be set up."""
+        await readable(self._report)
+        refusal = self._process.launch.refusal
+        if _read_report(self._report).has_begun or not refusal:
+            return True
+        await self._process.wait_until_gone()
+        await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
+        return not self._output.first_words.startswith(refusal)
 
     async def _read(self) -> None:
         """Take output until nobody can write any more; what the disk cannot take yet holds the command up."""

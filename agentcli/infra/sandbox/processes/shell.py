@@ -17,7 +17,7 @@ from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.foreground import Foreground, not_started
 from agentcli.infra.sandbox.processes.jobs import Jobs
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
-from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
+from agentcli.tools.command import Command, CommandResult, Profile
 
 # Prepares some arguments to start in a folder with descriptors passed on, held to a profile (None: the usual one). The
 # context is left after the last of their processes.
@@ -76,26 +76,21 @@ class Shell:
         on_output: Callable[[str], None] = lambda text: None,
         detach: asyncio.Event | None = None,
         launch: Launcher | None = None,
+        is_job: bool = False,
     ) -> CommandResult:
-        """Run a command as `Commands.exec` does; `launch` confines it in place of the usual one."""
-        for _ in range(MOST_PLANS):
-            foreground = await self._begin(command, on_output, launch)
-            result = await foreground.result(detach)
-            if not foreground.was_refused:
-                return result
-        raise _refused(result.output)
+        """Run a command as `Commands.exec` does; `launch` confines it in place of the usual one.
 
-    async def start_job(self, command: Command) -> BackgroundJob:
-        """Start a command as `Commands.start_job` does: it is detached as soon as it has begun."""
+        A job is detached as soon as it has begun, as `Commands.start_job` does.
+        """
         for _ in range(MOST_PLANS):
-            foreground = await self._begin(command, lambda text: None, None, is_job=True)
-            result = await foreground.detached()
-            if result.job is not None:
-                return result.job
-        raise _refused(result.output)
+            run = await self._begin(command, on_output, launch, is_job=is_job)
+            result = await run.result(detach, is_job=is_job)
+            if not run.was_refused:
+                return result
+        raise ToolError(f"The sandbox could not be set up: {result.output.strip()}", kind="resource_error")
 
     async def _begin(
-        self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool = False
+        self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool
     ) -> Foreground:
         report, report_write = _pipe_above(9)
         pipe, pipe_write = os.pipe()
@@ -168,7 +163,3 @@ def _pipe_above(lowest: int) -> tuple[int, int]:
         for end in ends:
             os.close(end)
     return read, write
-
-
-def _refused(said: str) -> ToolError:
-    return ToolError(f"The sandbox could not be set up: {said.strip()}", kind="resource_error")
