@@ -123,12 +123,6 @@ async def test_a_prompt_for_a_password_is_one(prompt: str, tmp_path: Path) -> No
     assert found.kind == "password"
 
 
-async def test_a_program_that_says_it_waits_for_a_lock_is_believed(tmp_path: Path) -> None:
-    said = "Waiting for cache lock: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 7 (apt)"
-    found = await reason(READY + "sleep 60", tmp_path, said=said)
-    assert found == Stall("lock", f"waits for a lock: {said}")
-
-
 async def test_a_server_with_connections_may_be_part_of_a_test_run(tmp_path: Path) -> None:
     serves = "import socket; s = socket.create_server(('127.0.0.1', 0)); c = socket.create_connection(s.getsockname())"
     command = python(f"{serves}; x = s.accept()[0]; {{ready}}; c.recv(1)")

@@ -9,6 +9,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from agentcli.infra.sandbox.processes.keeper import LARGEST_FILE
 from agentcli.tools.text.terminal_lines import as_shown
@@ -227,3 +228,26 @@ class _Live:
         self._show(_LIVE_LAST)
         if self._timer is not None:
             self._timer.cancel()
+
+
+def new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
+    """A file's text from `start` on, and where it ends: before a character of which only a part has come."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    end = os.fstat(file.fileno()).st_size
+    file.seek(start)
+    if end - start <= most_bytes:
+        text = decoder.decode(file.read(end - start), final=is_complete)
+        return text, end - len(decoder.getstate()[0])
+    head = _whole_characters(file.read(most_bytes // 2))
+    file.seek(end - most_bytes // 2)
+    data = file.read(most_bytes // 2).lstrip(bytes(range(0x80, 0xC0)))
+    tail = decoder.decode(data, final=is_complete)
+    end -= len(decoder.getstate()[0])
+    missing = end - start - len(head) - len(data)
+    return f"{head.decode(errors='replace')}\n[{missing:,} bytes cut]\n{tail}", end
+
+
+def _whole_characters(data: bytes) -> bytes:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data)
+    return data[: len(data) - len(decoder.getstate()[0])]

@@ -14,9 +14,9 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.backends.bubblewrap_layout import rendered
 from agentcli.infra.sandbox.confinement import MOST_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
-from agentcli.infra.sandbox.processes.foreground import Foreground, not_started
 from agentcli.infra.sandbox.processes.jobs import Jobs
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
+from agentcli.infra.sandbox.processes.run import Run, not_started
 from agentcli.tools.command import Command, CommandResult, Profile
 
 # Prepares some arguments to start in a folder with descriptors passed on, held to a profile (None: the usual one). The
@@ -91,7 +91,7 @@ class Shell:
 
     async def _begin(
         self, command: Command, on_output: Callable[[str], None], launcher: Launcher | None, *, is_job: bool
-    ) -> Foreground:
+    ) -> Run:
         report, report_write = _pipe_above(9)
         pipe, pipe_write = os.pipe()
         try:
@@ -105,7 +105,7 @@ class Shell:
         finally:
             os.close(report_write)
             os.close(pipe_write)
-        return Foreground(command, process, pipe, report, on_output, self.jobs)
+        return Run(command, process, (pipe, report), on_output, new_file=self.jobs.new_file, on_detached=self.jobs.add)
 
     async def _start(
         self, command: Command, ends: tuple[int, int], *, is_job: bool, launcher: Launcher | None

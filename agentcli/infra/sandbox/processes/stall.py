@@ -32,9 +32,6 @@ _MAX_SERVER_CPU_SHARE = 0.25  # a server may watch files for changes
 _MAX_COMMAND_CHARS = 60
 _PROMPT = re.compile(r"(password|passphrase|passcode|\bPIN)\b[^\n]{0,80}:\s*$", re.IGNORECASE)
 _PASSWORD_PROGRAM = re.compile(r"^(sudo|su|ssh|ssh-add|scp|sftp|gpg|gpg2|passwd|pinentry[\w-]*|doas)\b")
-_LOCK_MESSAGE = re.compile(
-    r"(?:could not get|waiting for|unable to (?:acquire|create|lock))[^\n]*?\block\b[^\n]*", re.IGNORECASE
-)
 _TERMINAL = re.compile(r"/dev/(tty\d*|pts/\d+|console)$")
 # The report of a shell started here that it runs (shell.py); the command follows it.
 _SHELL_PREFIX = re.compile(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '.*?' EXIT; )?", re.DOTALL)
@@ -137,8 +134,6 @@ class _ProcessTree:
                 path, holder = self._targets[pid].get(descriptor, "a file"), _lock_holder(pid)
                 by = f", held by {_describe(holder)}" if holder else ""
                 yield Stall("lock", f"waits for a lock on {path}: {_describe(pid)}{by}")
-        if message := _LOCK_MESSAGE.search(self._last_output):
-            yield Stall("lock", f"waits for a lock: {message[0].strip()}")
 
     def _sockets(self) -> tuple[list[int], bool]:
         """The ports that the tree listens on, and whether it has connections."""

@@ -1,4 +1,4 @@
-"""Waits for a command in the foreground: reads its output, notices when it stalls, and ends it or lets it go on."""
+"""Waits for a command: reads its output, notices when it stalls, and ends it or lets it go on as a job."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.processes.jobs import Jobs
 from agentcli.infra.sandbox.processes.keeper_client import SWARMED, Process, readable
-from agentcli.infra.sandbox.processes.output import CommandOutput
+from agentcli.infra.sandbox.processes.output import CommandOutput, new_text
 from agentcli.infra.sandbox.processes.stall import MIN_QUIET_S, Stall, StallDetector
-from agentcli.tools.command import Command, CommandResult
+from agentcli.tools.command import BackgroundJob, Command, CommandResult
+from agentcli.tools.text.terminal_lines import as_shown
 
 GRACE_AFTER_EXIT_S = 0.1  # what a command leaves running has so long to end by itself
 
@@ -26,6 +26,7 @@ _HOW_TO_GO_ON = (
     " or to allow a command with `unconfined` that does."
 )
 _CHUNK = 65_536  # what a pipe holds
+_LAST_WORDS = 300  # bytes
 
 # How often a silent command is looked at, and how often after the first seconds.
 _LOOK_EVERY_S = 0.5
@@ -33,33 +34,36 @@ _LOOK_LATER_EVERY_S = 2.0
 _FIRST_SECONDS = 6.0
 
 
-class Foreground:
-    """A command that a call waits for, until its `result`.
+class Run:
+    """A running command: a call waits for its `result`, in which it may have been detached to go on as a job.
 
-    After that `was_refused` says that its confinement could not be set up, and that nothing of it ran. One that has a
-    terminal may be silent for as long as it likes.
+    `was_refused` says that its confinement could not be set up, and that nothing of it ran. One that has a terminal may
+    be silent for as long as it likes.
     """
 
     def __init__(
         self,
         command: Command,
         process: Process,
-        pipe: int,
-        report: int,
+        ends: tuple[int, int],
         on_output: Callable[[str], None],
-        jobs: Jobs,
+        *,
+        new_file: Callable[[str], Path],
+        on_detached: Callable[[Run], None],
     ) -> None:
         self.was_refused = False
+        self.process = process
         self._command = command
-        self._process = process
-        self._output = CommandOutput(command.most_bytes, on_output, partial(jobs.new_file, "output"))
+        self._output = CommandOutput(command.most_bytes, on_output, partial(new_file, "output"))
         self._on_output = on_output
-        self._pipe = pipe
-        self._report = report
-        self._jobs = jobs
+        self._pipe, self._report = ends
+        self._new_file, self._on_detached = new_file, on_detached
+        self._file: Path | None = None  # of a job's output
+        self._read_bytes = 0  # of that file, or shown before
+        self._was_left = False
         self._stall: Stall | None = None
         self._writing: asyncio.Future[None] | None = None
-        os.set_blocking(pipe, False)
+        os.set_blocking(self._pipe, False)
         self._pump = asyncio.create_task(self._read())
 
     async def result(self, detach: asyncio.Event | None, *, is_job: bool = False) -> CommandResult:
@@ -84,10 +88,10 @@ class Foreground:
     async def _has_begun(self) -> bool:
         """Wait until the command begins: False where its confinement could not be set up."""
         await readable(self._report)
-        refusal = self._process.launch.refusal
+        refusal = self.process.launch.refusal
         if _read_report(self._report).has_begun or not refusal:
             return True
-        await self._process.wait_until_gone()
+        await self.process.wait_until_gone()
         await asyncio.wait({self._pump}, timeout=GRACE_AFTER_EXIT_S)
         return not self._output.first_words.startswith(refusal)
 
@@ -110,7 +114,7 @@ class Foreground:
 
         It goes on when `detach` is set, and when it is a server that listens and has nothing more to say.
         """
-        exited = asyncio.ensure_future(self._process.wait())
+        exited = asyncio.ensure_future(self.process.wait())
         others = [] if self._command.terminal else [asyncio.ensure_future(self._watch())]
         if detach is not None:
             others.append(asyncio.ensure_future(_set(detach)))
@@ -125,33 +129,48 @@ class Foreground:
                 task.cancel()
 
     async def _watch(self) -> None:
-        """Say why a silent command is silent; ends when it listens."""
-        detector = StallDetector(self._process.supervisor)
-        while True:
-            quiet_s = time.monotonic() - self._output.heard_at
-            if quiet_s < MIN_QUIET_S - _LOOK_EVERY_S:
-                self._stall = None
-                await asyncio.sleep(MIN_QUIET_S - _LOOK_EVERY_S - quiet_s + 0.01)
-                continue
-            stall = await asyncio.to_thread(detector.find, quiet_s, self._output.last_words)
-            if stall is not None and stall != self._stall and stall.kind != "listens":
-                self._on_output(f"\n[{stall.text}]\n")
-            self._stall = stall
-            if stall is not None and stall.kind == "listens":
+        """Find out why it is silent, and say so while it is waited for; ends when it listens then."""
+        detector = StallDetector(self.process.supervisor)
+        while not self.process.is_over():
+            quiet_s, last_words = self._last_heard()
+            pause_s = MIN_QUIET_S - _LOOK_EVERY_S - quiet_s
+            found = None
+            if pause_s <= 0:
+                found = await asyncio.to_thread(detector.find, quiet_s, last_words)
+                pause_s = _LOOK_EVERY_S if quiet_s < _FIRST_SECONDS else _LOOK_LATER_EVERY_S
+            listens = found is not None and found.kind == "listens"
+            if found is not None and found != self._stall and not listens and self._file is None:
+                self._on_output(f"\n[{found.text}]\n")
+            if found is not None or self._stall is None or self._stall.kind != "listens":
+                self._stall = found  # a server that answers somebody is one all the same
+            if listens and self._file is None:
                 return
-            await asyncio.sleep(_LOOK_EVERY_S if quiet_s < _FIRST_SECONDS else _LOOK_LATER_EVERY_S)
+            await asyncio.sleep(pause_s + 0.01)
+
+    def _last_heard(self) -> tuple[float, str]:
+        """How many seconds ago it said something, and its last words."""
+        if self._file is None:
+            return time.monotonic() - self._output.heard_at, self._output.last_words
+        try:
+            with self._file.open("rb") as file:
+                status = os.fstat(file.fileno())
+                file.seek(max(0, status.st_size - _LAST_WORDS))
+                last_words = file.read().decode(errors="replace")
+            return time.time() - max(self._detached_at, status.st_mtime), last_words
+        except OSError:
+            return time.time() - self._detached_at, ""
 
     async def _left_something(self) -> bool:
         """True if processes of a command that has ended go on; those that are about to end do not count."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_AFTER_EXIT_S):
-                await self._process.wait_until_gone()
-        return not self._process.is_over()
+                await self.process.wait_until_gone()
+        return not self.process.is_over()
 
     async def _end(self) -> CommandResult:
         """End everything of it; the result holds what it said until then."""
         stall = self._stall.text if self._stall else ""
-        await self._process.end()
+        await self.process.end()
         return await self._close(timed_out=True, stall=stall)
 
     async def _close(self, *, timed_out: bool = False, stall: str = "") -> CommandResult:
@@ -165,29 +184,29 @@ class Foreground:
         report = _read_report(self._report)
         os.close(self._pipe)
         os.close(self._report)
-        refusal = self._process.launch.refusal
+        refusal = self.process.launch.refusal
         self.was_refused = not report.has_begun and not timed_out and refusal != "" and text.startswith(refusal)
         return CommandResult(
             text,
-            None if timed_out else self._process.exit_code,
+            None if timed_out else self.process.exit_code,
             timed_out,
             report.cwd,
             cut,
             self._output.file,
-            stall=SWARMED if self._process.was_swarm else stall,
+            stall=SWARMED if self.process.was_swarm else stall,
             # Without a sandbox they have ended by themselves, or it would be a job; when its time is up all is ended.
             ended=report.left if refusal and not timed_out else (),
-            reverts=self._process.launch.reverts,
+            reverts=self.process.launch.reverts,
         )
 
     async def _go_on(self, *, is_new: bool = False) -> CommandResult:
         """Make it, or what it has left running, a job; the result holds what it said so far."""
         await self._stop_reading()
-        process, stall = self._process, self._stall.text if self._stall else ""
+        process, stall = self.process, self._stall.text if self._stall else ""
         was_left = process.exit_code is not None and not is_new
         cwd = _read_report(self._report).cwd if was_left else None
         try:
-            path = self._jobs.new_file("job")
+            path = self._new_file("job")
             text, cut, told = self._output.move_to(path)
             file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             if not await process.keep_output(self._pipe, file, self._report):
@@ -201,11 +220,58 @@ class Foreground:
         finally:
             os.close(self._pipe)
             os.close(self._report)
-        told = 0 if is_new else told
-        job = self._jobs.add(self._command.text, process, path, told=told, was_left=was_left, stall=stall)
+        self._file, self._read_bytes, self._was_left = path, 0 if is_new else told, was_left
+        self._detached_at = time.time()
+        self._watching = asyncio.create_task(self._watch())
+        self._on_detached(self)
+        output_file = path if cut else None
         return CommandResult(
-            text, process.exit_code, cwd=cwd, cut_bytes=cut, output_file=path if cut else None, job=job, stall=stall
+            text, process.exit_code, cwd=cwd, cut_bytes=cut, output_file=output_file, job=self.listed(), stall=stall
         )
+
+    @property
+    def id(self) -> str:
+        """The name of a job, which is that of its file."""
+        return self._file.stem if self._file is not None else ""
+
+    def listed(self) -> BackgroundJob:
+        """Describe the job it has become. What a command left behind has no exit code of its own."""
+        assert self._file is not None
+        process, is_over = self.process, self.process.is_over()
+        stall = "" if is_over or self._stall is None else self._stall.text
+        try:
+            size = self._file.stat().st_size
+        except OSError:
+            size = 0
+        return BackgroundJob(
+            self.id,
+            process.pid,
+            self._file,
+            self._command.text,
+            is_running=not is_over,
+            exit_code=process.exit_code if is_over and not self._was_left else None,
+            stall=SWARMED if process.was_swarm else stall,
+            timed_out=process.was_late,
+            new_bytes=max(0, size - self._read_bytes),
+            reverts=process.launch.reverts,
+        )
+
+    def read_new(self, most_bytes: int) -> str:
+        """Return a job's output since the last call, its middle cut out above the limit. Raises `ToolError`."""
+        assert self._file is not None
+        is_over = self.process.is_over()
+        try:
+            with self._file.open("rb") as file:
+                text, self._read_bytes = new_text(file, self._read_bytes, most_bytes, is_complete=is_over)
+        except OSError as error:
+            message = f"The output of {self.id} cannot be read: {error.strerror}."
+            raise ToolError(message, kind="resource_error") from error
+        return as_shown(text)
+
+    async def stop_watching(self) -> None:
+        self._watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._watching
 
     async def _stop_reading(self) -> None:
         self._pump.cancel()
