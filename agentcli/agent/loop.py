@@ -70,7 +70,8 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
     except asyncio.CancelledError as cancelled:
         answer_open_calls(turn, INTERRUPTED)
         await settled_in_any_case(turn)
-        turn.emit(_abandoned(turn, str(cancelled.args[0])) if any(cancelled.args) else _done(turn, "interrupted"))
+        why = str(cancelled.args[0]) if any(cancelled.args) else ""  # a reason of the program's own
+        turn.emit(_failed(turn, why, True, "GivenUp") if why else _done(turn, "interrupted"))
         raise
     turn.emit(end)
     return end
@@ -306,9 +307,12 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
     if is_retryable and not broke_off:
         said += _next_steps(turn, error)
     text = " ".join(part if part.endswith((".", "!", "?")) else f"{part}." for part in said if part)
-    denials = tuple(turn.calls.denials)
-    kind = type(error).__name__
-    return TurnFailed(text, is_retryable, kind, turn.round, turn.usage, turn.cost_usd, denials, broke_off)
+    return _failed(turn, text, is_retryable, type(error).__name__, broke_off=broke_off)
+
+
+def _failed(turn: Turn, text: str, is_retryable: bool, kind: str, *, broke_off: bool = False) -> TurnFailed:
+    end = TurnFailed(text, is_retryable, kind, turn.round, turn.usage)
+    return replace(end, cost_usd=turn.cost_usd, denials=tuple(turn.calls.denials), broke_off=broke_off)
 
 
 def _overload(turn: Turn, error: Exception) -> str:
@@ -341,12 +345,7 @@ _ADVICE: dict[type[Exception], str] = {
 }
 
 
-def _abandoned(turn: Turn, why: str) -> TurnFailed:
-    """Return the end of a turn that was interrupted for a reason of the program's own."""
-    return TurnFailed(why, True, "GivenUp", turn.round, turn.usage, turn.cost_usd, tuple(turn.calls.denials))
-
-
 def _done(turn: Turn, reason: DoneReason) -> Done:
     """Return the answer; where the turn ended before there was one, what was said on the way."""
     text = "".join(turn.answer).strip() or "\n\n".join(part for part in turn.said if part.strip())
-    return Done(text, turn.round, turn.usage, reason, turn.cost_usd, tuple(turn.calls.denials))
+    return Done(text, turn.round, turn.usage, reason, cost_usd=turn.cost_usd, denials=tuple(turn.calls.denials))

@@ -39,8 +39,15 @@ async def answer_side_question(session: Session, question: str) -> str:
     def book(used: Usage, reason: PaidReason = "broken") -> None:
         session.paid(name, used, info.cost(used), reason, duration_ms=round(paid.duration_ms))
 
-    most = partial(most_tokens, request, info)
-    paid = PaidRequest(provider, info, state.budgets, runtime.retry, most, book, lambda *about_a_retry: None)
+    paid = PaidRequest(
+        provider=provider,
+        info=info,
+        budgets=state.budgets,
+        policy=runtime.retry,
+        most_prompt_tokens=partial(most_tokens, request, info),
+        on_broken=book,
+        on_retry=lambda *about_a_retry: None,
+    )
     try:
         reply = await paid.reply(request, lambda event: None)
     except ProviderError as error:

@@ -97,7 +97,8 @@ def _resume_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     budgets = state.budgets.within(Account("turn", runtime.limits.budgets))
-    turn = Turn(state, runtime, emit, TurnCalls(runtime.calls, state, emit), runtime.limits.max_turns, budgets)
+    calls, most = TurnCalls(runtime.calls, state, emit), runtime.limits.max_turns
+    turn = Turn(state, runtime, emit, calls, most_rounds=most, budgets=budgets)
     turn.calls.store, turn.calls.settle = partial(add_one, turn), partial(settled, turn)
     turn.calls.budgets, turn.calls.charge = budgets, partial(charge_subagent, turn)
     return turn

@@ -197,7 +197,9 @@ def _take_folder(path: tuple[str, str], draft: Draft, what: str, folder: Any) ->
         draft.take(what, [str(folder)], *path)
 
 
-def _take_choice(path: tuple[str, str], values: Mapping[str, str], why: str, draft: Draft, what: str, one: Any) -> None:
+def _take_choice(
+    draft: Draft, what: str, one: Any, *, path: tuple[str, str], values: Mapping[str, str], why: str
+) -> None:
     """Take a value by its name here, or as it is; one without a name is left out."""
     named = values.get(str(one), values.get(OTHERS, "")) if isinstance(one, str) else "="
     if named:
@@ -244,12 +246,13 @@ def _leave_variable(draft: Draft, what: str, value: Any) -> None:
 
 
 _RULES: Table = {verb: Each(partial(_take_rule, verb)) for verb in ("allow", "ask", "deny")}
+_MODE = ("permissions", "mode")
 _BYPASS = "it lets everything run unasked: choose that by hand, for one run (--permission-mode)"
 CLAUDE_CODE: Table = {
     "permissions": {
         **_RULES,
         "additionalDirectories": Each(partial(_take_folder, ("permissions", "additional_directories"))),
-        "defaultMode": partial(_take_choice, ("permissions", "mode"), {"bypassPermissions": "", OTHERS: "="}, _BYPASS),
+        "defaultMode": partial(_take_choice, path=_MODE, values={"bypassPermissions": "", OTHERS: "="}, why=_BYPASS),
     },
     "hooks": Draft.take_hooks,
     "env": {
@@ -302,8 +305,8 @@ _PROFILES = {"danger-full-access": "", OTHERS: "="}
 CODEX: Table = {
     "model": _take_model,
     "model_reasoning_effort": ("tokens", "effort"),
-    "approval_policy": partial(_take_choice, ("permissions", "mode"), _MODES, _NO_MODE),
-    "sandbox_mode": partial(_take_choice, ("sandbox", "profile"), _PROFILES, _NO_PROFILE),
+    "approval_policy": partial(_take_choice, path=_MODE, values=_MODES, why=_NO_MODE),
+    "sandbox_mode": partial(_take_choice, path=("sandbox", "profile"), values=_PROFILES, why=_NO_PROFILE),
     "sandbox_workspace_write": {
         "writable_roots": Each(partial(_take_folder, ("sandbox", "writable"))),
         "network_access": "hosts are opened by name: sandbox.hosts",

@@ -25,7 +25,7 @@ from agentcli.settings.load import Config
 
 
 async def answer_once(config: Config, options: argparse.Namespace, prompt: str, ending: Ending) -> int:
-    """Answer and give the exit code. Raises `UserError` for what is wrong before the first request."""
+    """Answer, and return the exit code. Raises `UserError` for what is wrong before the first request."""
     takes_stream = options.input_format == "stream-json"
     _check(options, takes_stream=takes_stream)
     choice, extras = session_choice(options), extras_from(options)
@@ -70,7 +70,8 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
                 end_when_idle(lambda: host.session, config.settings.limits.idle_s, ending.leave_stuck)
             )
             try:
-                code = await _answered(host, given, options, leaving, extras.answer_schema)
+                demands = Demands(options.fail_on_denial, options.require_evidence, extras.answer_schema)
+                code = await _answered(host, given, options, leaving, demands=demands)
                 ending.has_answered = True
             finally:
                 watching.cancel()
@@ -93,10 +94,9 @@ def _check(options: argparse.Namespace, *, takes_stream: bool) -> None:
 
 
 async def _answered(
-    host: ScreenlessHost, given: Given, options: argparse.Namespace, leaving: asyncio.Event, schema: AnswerSchema | None
+    host: ScreenlessHost, given: Given, options: argparse.Namespace, leaving: asyncio.Event, *, demands: Demands
 ) -> int:
-    """Let the front end that was asked for answer; gives its exit code."""
-    demands = Demands(options.fail_on_denial, options.require_evidence, schema)
+    """Let the front end that was asked for answer, and return its exit code."""
     match options.output_format:
         case "stream-json":
             from agentcli.frontends.json_stream import Dialogue
@@ -111,13 +111,12 @@ async def _answered(
         case _:
             from agentcli.frontends.print_mode import print_answer
 
-            return await print_answer(
-                host, given, out=sys.stdout, log=sys.stderr, verbose=options.verbose, demands=demands
-            )
+            verbose = options.verbose
+            return await print_answer(host, given, out=sys.stdout, log=sys.stderr, verbose=verbose, demands=demands)
 
 
 def _answer_schema(given: str) -> AnswerSchema:
-    """The schema of `--json-schema`, which is a file or the JSON itself. Raises `UsageError`."""
+    """Return the schema of `--json-schema`, which is a file or the JSON itself. Raises `UsageError`."""
     try:
         text = given if given.lstrip().startswith("{") else Path(given).read_text("utf-8")
         return AnswerSchema(msgspec.json.decode(text, type=dict[str, Any]))

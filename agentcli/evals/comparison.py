@@ -85,7 +85,7 @@ def compare(a: EvalRun, b: EvalRun) -> Comparison:
     if not pairs:
         raise UsageError(f"Runs {a.id} and {b.id} have no attempts at the same version of a task.")
     left_out = tuple(name for name in names if name not in {pair.task for pair in pairs})
-    return Comparison(a, b, pairs, left_out, _measures(pairs), _chance(pairs))
+    return Comparison(a, b, pairs, left_out, measures=_measures(pairs), chance=_chance(pairs))
 
 
 def _chance(pairs: Sequence[Pair]) -> float:

@@ -56,7 +56,8 @@ class RayEngine:
         self._attempt = self._ray.remote(_attempt)
 
     async def make(self, task: Task, sample: int) -> Attempted:
-        job = _RayJob(task.name, list(task_files(task)), sample, self._variant, self._settings, self._environment)
+        files, settings, environment = list(task_files(task)), self._settings, self._environment
+        job = _RayJob(task.name, files, sample, self._variant, settings=settings, environment=environment)
         reference = self._attempt.remote(msgspec.msgpack.encode(job))
         try:
             return msgspec.msgpack.decode(await reference, type=Attempted)

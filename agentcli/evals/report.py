@@ -151,7 +151,7 @@ def write_transcripts(store: EvalStore, run: EvalRun, report: Path) -> dict[tupl
         times = [entry.time for entry in entries] or [run.created]
         id = f"{outcome.task}-{outcome.sample}"
         title = f"{titles[outcome.task]} (attempt {outcome.sample}: {'passed' if outcome.passed else 'not passed'})"
-        info = SessionInfo(id, "", title, times[0], times[-1], len(entries))
+        info = SessionInfo(id, "", title, created=times[0], updated=times[-1], entries=len(entries))
         text, _ = document("html", info, entries, Mask(Masker))
         write_file(folder / f"{id}.html", text)
         links[outcome.task, outcome.sample] = f"{folder.name}/{id}.html"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -27,12 +28,14 @@ _SERVERS = {
 }
 
 
+@dataclass
 class Observed:
     """Exports the sessions that it is given; where the settings want none exported, nothing for it is imported."""
 
-    def __init__(self, config: Config, mask: Callable[[str], str], tell: Callable[[str], None]) -> None:
-        self._config, self._mask, self._tell = config, mask, tell
-        self._telemetry: Telemetry | None = None
+    _config: Config
+    _mask: Callable[[str], str]
+    _tell: Callable[[str], None]
+    _telemetry: Telemetry | None = None
 
     def follow(self, session: Session) -> None:
         """Export what happens in a session from now on, if the settings say so."""
@@ -66,9 +69,7 @@ def exported_to(config: Config) -> dict[str, str]:
     if not wanted or of("AGENTCLI_NO_TELEMETRY", "0") not in ("", "0") or of("OTEL_SDK_DISABLED", "").lower() == "true":
         return {}
     base = (settings.endpoint or of("OTEL_EXPORTER_OTLP_ENDPOINT") or _ADDRESS).rstrip("/")
-    own = (
-        {} if settings.endpoint else {signal: of(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT") for signal in wanted}
-    )
+    own = {signal: of(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT") for signal in wanted if not settings.endpoint}
     return {signal: own.get(signal) or f"{base}/v1/{signal}" for signal in wanted}
 
 
@@ -84,7 +85,8 @@ def make_export(config: Config, mask: Callable[[str], str]) -> Export:
     parent = {name: environment[name.upper()] for name in ("traceparent", "tracestate") if name.upper() in environment}
     from agentcli.infra.telemetry.exporter import Export
 
-    return Export(settings, exported_to(config), names | settings.tags, parent, partial(_server, config), mask)
+    server = partial(_server, config)
+    return Export(settings, exported_to(config), names | settings.tags, parent, server=server, mask=mask)
 
 
 def _server(config: Config, provider: str) -> tuple[str, int]:

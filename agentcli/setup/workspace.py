@@ -235,13 +235,13 @@ def make_checkpoints(
         from agentcli.infra.checkpoints.listing import Limits
 
         limits = Limits(
-            int(settings.largest_mb * 1e6),
-            settings.most_files,
-            int(settings.most_gb * 1e9),
-            settings.ignored_files,
-            int(settings.ignored_mb * 1e6),
-            settings.exclude,
-            (str(config.paths.state), str(config.paths.cache)),
+            largest=int(settings.largest_mb * 1e6),
+            most_files=settings.most_files,
+            most_bytes=int(settings.most_gb * 1e9),
+            ignored_files=settings.ignored_files,
+            ignored_bytes=int(settings.ignored_mb * 1e6),
+            excluded=settings.exclude,
+            own=(str(config.paths.state), str(config.paths.cache)),
         )
         from agentcli.infra.checkpoints.recorder import Recorder
 

@@ -16,7 +16,7 @@ from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import Medium, media_in, with_media
 from agentcli.llm.messages import Block, Message, Opaque, RedactedThinking, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider, Request
+from agentcli.llm.provider import Request
 from agentcli.llm.tokens.estimates import estimate
 
 MAX_REWRITES = 8  # a conversation that holds everything has six, and a refusal may name several fields
@@ -76,14 +76,13 @@ class Rewrite(NamedTuple):
 
 
 async def with_repairs(
-    turn: Turn, request: Request, provider: Provider, info: ModelInfo, send: Callable[[Request], Awaitable[T]]
+    turn: Turn, request: Request, send: Callable[[Request], Awaitable[T]], *, model: str, info: ModelInfo
 ) -> T:
     """Return what `send` gives for a request. One that is refused for what it holds is sent in other forms.
 
     What the model then takes stays so for the session. Raises `ProviderError` for other refusals, and for one that
     stays in every form, which `turn.is_refused` then says.
     """
-    model = f"{provider.name}/{provider.model}"
     # Other words show that a rewrite helped: it is kept.
     refused = forms = kept = turn.state.refused.get(model, frozenset())
     words, tried = "", set[str]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
@@ -66,30 +67,43 @@ def _other_model(turn: Turn, error: ProviderError | UserError) -> str:
     return fallback if is_passing and fallback != turn.state.model else ""
 
 
+class _Target(NamedTuple):
+    """The model that a request goes to."""
+
+    provider: Provider
+    info: ModelInfo
+
+    @property
+    def name(self) -> str:
+        return f"{self.provider.name}/{self.provider.model}"
+
+
 async def _request(turn: Turn) -> llm.Done:
     save_money(turn)
-    provider, info = await turn.runtime.resolve(turn.state)
+    target = _Target(*await turn.runtime.resolve(turn.state))
+    info = target.info
     turn.is_small = info.small
-    is_switched = note_switch(turn, f"{provider.name}/{provider.model}")
+    is_switched = note_switch(turn, target.name)
     add_notes(turn)
     await make_room(turn, info, turn.runtime.prefix(info))
     request = await next_request(turn, info, turn.runtime.prefix(info))  # a compaction may have changed the tools
     if turn.round == 1:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
         await settled(turn)  # an answer that could not be stored is not asked for
-    report_left_out(turn, provider, request)
-    reply, paid = await with_repairs(turn, request, provider, info, partial(_streamed, turn, provider, info))
-    report_left_out(turn, provider, request)  # a server may have said only now what its model takes
-    await store_reply(turn, reply, provider, info, paid)
+    report_left_out(turn, target, request)
+    send = partial(_streamed, turn, target)
+    reply, paid = await with_repairs(turn, request, send, model=target.name, info=info)
+    report_left_out(turn, target, request)  # a server may have said only now what its model takes
+    await store_reply(turn, target, reply, paid)
     return reply
 
 
-def report_left_out(turn: Turn, provider: Provider, request: Request) -> None:
+def report_left_out(turn: Turn, target: _Target, request: Request) -> None:
     """Tell the person once which images and PDFs this model is not shown; a text stands for each."""
-    if not isinstance(provider, BoundsMedia):
+    if not isinstance(target.provider, BoundsMedia):
         return
-    for text in left_out_notices(request.messages, provider.media_rules):
-        if (notice := f"{provider.name}/{provider.model}: {text}") not in turn.state.told:
+    for text in left_out_notices(request.messages, target.provider.media_rules):
+        if (notice := f"{target.name}: {text}") not in turn.state.told:
             turn.state.told.add(notice)
             turn.emit(Notice(f"{notice}."))
 
@@ -195,9 +209,10 @@ def refuse_oversized(request: Request, info: ModelInfo, *, known: int) -> None:
         raise ContextOverflow(f"The prompt is about {tokens:,} tokens, the window of {info.id} {info.window:,}")
 
 
-async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Request) -> tuple[llm.Done, PaidRequest]:
+async def _streamed(turn: Turn, target: _Target, request: Request) -> tuple[llm.Done, PaidRequest]:
     """Pass the provider's stream on as events, and return how it was paid. If it breaks off, its text is kept."""
     text_so_far: list[str] = []
+    provider, info = target
     blocks = ReplyBlocks(provider, turn.emit)
 
     def on_event(event: llm.StreamEvent) -> None:
@@ -212,15 +227,22 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
 
     def on_broken(used: Usage) -> None:
         blocks.end()
-        store_partial(turn, provider, info, "".join(text_so_far), used, paid)
+        store_partial(turn, target, "".join(text_so_far), used, paid=paid)
 
     def on_retry(number: int, delay_s: float, error: ProviderError) -> None:
         nonlocal blocks
         blocks = ReplyBlocks(provider, turn.emit)
         turn.emit(Retry(number, delay_s, describe_error(error)))
 
-    most = partial(most_prompt_tokens, turn, f"{provider.name}/{provider.model}", info, request)
-    paid = PaidRequest(provider, info, turn.budgets, turn.runtime.retry, most, on_broken, on_retry)
+    paid = PaidRequest(
+        provider=provider,
+        info=info,
+        budgets=turn.budgets,
+        policy=turn.runtime.retry,
+        most_prompt_tokens=lambda: most_prompt_tokens(turn, target, request),
+        on_broken=on_broken,
+        on_retry=on_retry,
+    )
     try:
         return await paid.reply(request, on_event), paid
     except (asyncio.CancelledError, ProviderError, UserError):
@@ -233,8 +255,9 @@ async def _streamed(turn: Turn, provider: Provider, info: ModelInfo, request: Re
             turn.emit(Notice(warning))
 
 
-def most_prompt_tokens(turn: Turn, model: str, info: ModelInfo, request: Request) -> int:
+def most_prompt_tokens(turn: Turn, target: _Target, request: Request) -> int:
     """Bound the tokens of a prompt: those that were counted for an earlier one, and what came since."""
+    info = target.info
     replies = [number for number, message in enumerate(request.messages, 1) if message.role == "assistant"]
     path = () if turn.runtime.changes_messages else reversed(turn.state.conversation.path)
     for body in (entry.body for entry in path):
@@ -243,11 +266,10 @@ def most_prompt_tokens(turn: Turn, model: str, info: ModelInfo, request: Request
         if isinstance(body, Assistant):
             since = replies.pop()
             if body.usage.prompt_tokens and not (body.is_estimated or body.stop_reason == "interrupted"):
-                is_same = f"{body.provider}/{body.model}" == model
+                is_same = f"{body.provider}/{body.model}" == target.name
                 known = int(body.usage.prompt_tokens * (1.01 if is_same else OTHER_COUNT))
                 if not is_same:  # the other one may not have been shown the images
-                    media = request_size(Request("", request.messages[:since]), info).media
-                    known += int(media * MEDIA_MARGIN)
+                    known += int(request_size(Request("", request.messages[:since]), info).media * MEDIA_MARGIN)
                 reply = most_tokens(Request("", request.messages[since - 1 : since]), info)
                 new = Request("", request.messages[since:])
                 if body.prefix != prefix_hash(request):
@@ -262,19 +284,19 @@ def prefix_hash(request: Request) -> str:
     return f"{tools:08x}.{zlib.crc32(request.system.encode(errors='replace')):08x}"
 
 
-async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: ModelInfo, paid: PaidRequest) -> None:
+async def store_reply(turn: Turn, target: _Target, reply: llm.Done, paid: PaidRequest) -> None:
     """Store the reply together with the starts of its calls, then announce it. A refusal is kept out of the log."""
-    state = turn.state
-    state.last_used = f"{provider.name}/{provider.model}"
-    cost = book(turn, state.last_used, info, reply.usage)
+    provider, took = target.provider, round(paid.duration_ms)
+    turn.state.last_used = target.name
+    cost = book(turn, target.name, target.info, reply.usage)
     if reply.stop_reason == "refusal":
-        refused = Paid(state.last_used, reply.usage, cost, "refused", reply.note, round(paid.duration_ms))
+        refused = Paid(target.name, reply.usage, cost, "refused", reply.note, duration_ms=took)
         add(turn, refused, Retracted(tuple(turn.entry_ids)))
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
     turn.answer.append(reply.message.text)
     turn.has_half_answer, turn.accepted, turn.dearer_model = False, len(turn.entry_ids), ""
-    took, starts = round(paid.duration_ms), tuple(use.id for use in reply.message.tool_uses)
+    starts = tuple(use.id for use in reply.message.tool_uses)
     stored = Assistant(
         reply.message.content,
         provider.name,
@@ -289,33 +311,38 @@ async def store_reply(turn: Turn, reply: llm.Done, provider: Provider, info: Mod
     )
     add(turn, stored, *([CallsStarted(starts)] if starts else ()))
     await settled(turn)
-    turn.emit(UsageReported(reply.usage, cost, state.meter.total.whole_usd, provider.model, provider.name))
+    report_usage(turn, target, reply.usage, cost)
     turn.emit(TurnEnded(turn.round, reply.stop_reason, provider.model, provider.name))
     if reply.note:
         turn.emit(Notice(reply.note))
-    warn_when_full(turn, info)
+    warn_when_full(turn, target.info)
     if reply.stop_reason == "model_context_window_exceeded" and not await shrink(turn):
         raise UserError("The conversation does not fit the model's window any more: begin anew, or use a larger model.")
 
 
-def store_partial(turn: Turn, provider: Provider, info: ModelInfo, text: str, used: Usage, paid: PaidRequest) -> None:
+def report_usage(turn: Turn, target: _Target, used: Usage, cost: float | None) -> None:
+    total, provider = turn.state.meter.total.whole_usd, target.provider
+    turn.emit(UsageReported(used, cost, total, provider.model, provider.name))
+
+
+def store_partial(turn: Turn, target: _Target, text: str, used: Usage, *, paid: PaidRequest) -> None:
     """Keep the text of a broken reply, and what it is booked with (`used`) even where there is no text.
 
     Unsigned thinking and calls are not kept, since nothing of them may run.
     """
-    model, took = f"{provider.name}/{provider.model}", round(paid.duration_ms)
-    cost = book(turn, model, info, used)
+    provider, took = target.provider, round(paid.duration_ms)
+    cost = book(turn, target.name, target.info, used)
     if len(text) > MAX_PARTIAL_CHARS:  # it goes back with each request
         half = MAX_PARTIAL_CHARS // 2
         text = f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters of this reply were left out]\n\n{text[-half:]}"
     if text.strip():
         turn.answer.append(text)
-        content = (Text(text),)
-        add(turn, Assistant(content, provider.name, provider.model, used, "interrupted", cost, took, paid.retries))
+        partly = Assistant((Text(text),), provider.name, provider.model, used, "interrupted")
+        add(turn, msgspec.structs.replace(partly, cost_usd=cost, duration_ms=took, retries=paid.retries))
     else:
-        add(turn, Paid(model, used, cost, "broken", duration_ms=took))
+        add(turn, Paid(target.name, used, cost, "broken", duration_ms=took))
     if used.prompt_tokens:
-        turn.emit(UsageReported(used, cost, turn.state.meter.total.whole_usd, provider.model, provider.name))
+        report_usage(turn, target, used, cost)
 
 
 def warn_when_full(turn: Turn, info: ModelInfo) -> None:

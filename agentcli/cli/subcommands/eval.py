@@ -101,7 +101,7 @@ def run_tasks(
     found = _tasks(folder, tasks or [], repositories)
     planned = tuple(PlannedTask(task.name, task.version, task.title, task.difficulty) for task in found)
     place = "" if folder == BUNDLED else str(folder.resolve())
-    about = About(variant, planned, samples, place, name, engine)
+    about = About(variant, planned, samples, place, name=name, engine=engine)
     if parallel is None:
         parallel = 1 if variant.model.startswith("local/") else PARALLEL
     store = EvalStore(config.paths.state / "evals.db")

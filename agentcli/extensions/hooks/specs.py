@@ -125,7 +125,7 @@ def _hook(event: EventName, matcher: str, hook: Any, source: str) -> HookSpec:
             parse_rule(condition)
     except (re.error, UsageError) as error:
         raise ValueError(f"it is left out ({error})") from error
-    return HookSpec(event, hook["command"], matcher, float(timeout), on_error, condition, source)
+    return HookSpec(event, hook["command"], matcher, float(timeout), on_error, condition=condition, source=source)
 
 
 def _meets(condition: str, tool: str, input: Mapping[str, Any]) -> bool:

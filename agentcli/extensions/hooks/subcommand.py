@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from agentcli.agent.events import Event, HookRan
+from agentcli.agent.events import HookRan
 from agentcli.agent.hooks import EventAnswer
 from agentcli.agent.permissions.rules import ALIASES
 from agentcli.cli.output import tell, warn
@@ -54,10 +54,12 @@ def try_hooks(
         given = msgspec.json.decode(input, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise UsageError(f"--input is no JSON object: {error}.") from error
-    found = _hooks()
-    hooks = found.of_session("test", lambda: "default")
+    hooks = _hooks().of_session("test", lambda: "default")
     ran: list[HookRan] = []
-    said = asyncio.run(_fire(hooks, event, ALIASES.get(tool, tool), given, ran)) if hooks else EventAnswer()
+    said = EventAnswer()
+    if hooks is not None:
+        hooks.publish = lambda one: ran.append(one) if isinstance(one, HookRan) else None
+        said = asyncio.run(_fire(hooks, event, ALIASES.get(tool, tool), given))
     if json:
         print_json({"ran": [msgspec.to_builtins(one) for one in ran], "answer": msgspec.to_builtins(said)})
         return
@@ -76,12 +78,7 @@ def _hooks() -> Hooks:
     return Hooks(configuration(), is_bare=False, tell=warn)
 
 
-async def _fire(hooks: CommandHooks, event: str, tool: str, given: dict[str, Any], ran: list[HookRan]) -> EventAnswer:
-    def publish(one: Event) -> None:
-        if isinstance(one, HookRan):
-            ran.append(one)
-
-    hooks.publish = publish
+async def _fire(hooks: CommandHooks, event: str, tool: str, given: dict[str, Any]) -> EventAnswer:
     if event in _ABOUT_CALLS:
         return await hooks.fire_about(event, ToolUse("test", tool, given), given)  # type: ignore[arg-type]
     return await hooks.fire(event, **given)  # type: ignore[arg-type]

@@ -91,7 +91,7 @@ def server_specs(
         for name, entry in servers.items():
             if name not in found:
                 try:
-                    found[name] = _spec(name, entry, scope, source, timeouts)
+                    found[name] = _spec(name, entry, timeouts, scope=scope, source=source)
                 except (ValueError, msgspec.ValidationError) as error:
                     found[name] = None
                     tell(f"{source}: the MCP server {name} is not used: {error}.")
@@ -126,7 +126,7 @@ def servers_in(file: Path) -> Mapping[str, Any]:
         raise ConfigError(f"could not be read ({error}).", file=str(file)) from error
 
 
-def _spec(name: str, entry: Any, scope: Scope, source: str, timeouts: tuple[float, float]) -> ServerSpec | None:
+def _spec(name: str, entry: Any, timeouts: tuple[float, float], *, scope: Scope, source: str) -> ServerSpec | None:
     """Return a server; None if it is off. Raises `ValueError` or `ValidationError` for one that cannot be read."""
     given = msgspec.convert(entry, _ServerEntry)
     kind, url = _TYPES.get(given.type or given.transport), given.url or given.httpUrl

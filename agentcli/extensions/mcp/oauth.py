@@ -115,7 +115,7 @@ class AsksForLogin(httpx2.Auth):
 
 
 def stored_auth(logins: KeptLogins, url: str, login: ServerLogin | None) -> httpx2.Auth:
-    """What requests to a server carry. Nobody is sent to a browser by it: it raises `OAuthFlowError` instead."""
+    """Return what requests to a server carry. It sends nobody to a browser: it raises `OAuthFlowError` instead."""
     if login is None:
         return AsksForLogin()
 
@@ -125,16 +125,16 @@ def stored_auth(logins: KeptLogins, url: str, login: ServerLogin | None) -> http
     async def never() -> AuthorizationCodeResult:
         raise OAuthFlowError("The login has expired.")
 
-    return _provider(LoginTokens(logins, url, login), url, "http://127.0.0.1/callback", refuse, never)
+    return _provider(LoginTokens(logins, url, login), url, "http://127.0.0.1/callback", send=refuse, wait=never)
 
 
 def _provider(
     tokens: LoginTokens,
     url: str,
     callback: str,
+    *,
     send: Callable[[str], object],
     wait: Callable[[], object],
-    *,
     about_us: str | None = None,
 ) -> _Provider:
     metadata = OAuthClientMetadata(
@@ -151,7 +151,7 @@ def _provider(
 async def login_auth(
     logins: KeptLogins, spec: ServerSpec, url: str, show: Callable[[str], None]
 ) -> AsyncIterator[httpx2.Auth]:
-    """What the requests of a login carry; `show` is given the address for the person's browser.
+    """Yield what the requests of a login carry; `show` is given the address for the person's browser.
 
     The login is kept as soon as it is there. Unless the settings name a client, one is registered anew each time: the
     address for answers has another port.
@@ -186,7 +186,8 @@ async def login_auth(
         port = server.sockets[0].getsockname()[1]
         callback = f"http://127.0.0.1:{port}/callback"
         tokens = LoginTokens(logins, url, ServerLogin(client=_named_client(spec, callback)))
-        provider = _provider(tokens, url, callback, send, wait, about_us=spec.oauth.get("clientMetadataUrl"))
+        about_us = spec.oauth.get("clientMetadataUrl")
+        provider = _provider(tokens, url, callback, send=send, wait=wait, about_us=about_us)
         yield provider
         if provider.context.oauth_metadata is not None and tokens.login.token:
             await tokens.keep_server(provider.context.oauth_metadata)

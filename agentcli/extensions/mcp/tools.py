@@ -217,7 +217,7 @@ def _unique(value: Any, key: str) -> list[Any] | None:
 
 
 def _resolved(reference: Any, root: Mapping[str, Any]) -> Any:
-    """What a reference leads to within the parts of the schema that stay; None for others."""
+    """Follow a reference within the parts of the schema that stay; None for others."""
     if not isinstance(reference, str) or not _REFERENCE.match(reference):
         return None
     found: Any = root

@@ -62,7 +62,7 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 
 def read_once(
-    files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], cache: Path | None, place: Path
+    files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], *, cache: Path | None, place: Path
 ) -> FileValues[T]:
     """Read files, or take from `cache` what was read of them, so that a start reads one file in place of a thousand.
 
@@ -138,7 +138,7 @@ class Catalog:
 def find_skills(places: Sequence[SkillFolder], cache: Path | None) -> Catalog:
     """Find the skills of all places, the first counting most. What cannot be read is left out, with the reason."""
     found = [
-        read_once(dict(_files_in(one)), Skill, partial(read_skill, source=one.source), cache, one.folder)
+        read_once(dict(_files_in(one)), Skill, partial(read_skill, source=one.source), cache=cache, place=one.folder)
         for one in places
     ]
     return Catalog(

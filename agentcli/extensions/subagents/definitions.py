@@ -57,7 +57,7 @@ def find_definitions(places: Sequence[tuple[Path, str]], cache: Path | None) -> 
         for file in markdown_files(folder):
             with suppress(OSError):
                 stamps[os.fspath(file)] = stamp_of(file.stat())
-        reading = read_once(stamps, AgentDefinition, partial(_read, source=source), cache, folder)
+        reading = read_once(stamps, AgentDefinition, partial(_read, source=source), cache=cache, place=folder)
         for one in reading.values.values():
             found.by_name.setdefault(one.name, one)
         found.left_out.extend(reading.left_out)
@@ -72,13 +72,13 @@ def _read(name: str, source: str) -> AgentDefinition:
         raise ValueError("it has no prompt")
     model = one_line(keys, "model")
     return AgentDefinition(
-        one_line(keys, "name") or file.stem,
-        one_line(keys, "description") or " ".join(body.strip().splitlines()[0].split()),
-        body.strip(),
-        name,
-        source,
-        _tools(keys.get("tools")),
-        "" if model == "inherit" else model,
+        name=one_line(keys, "name") or file.stem,
+        description=one_line(keys, "description") or " ".join(body.strip().splitlines()[0].split()),
+        prompt=body.strip(),
+        file=name,
+        source=source,
+        tools=_tools(keys.get("tools")),
+        model="" if model == "inherit" else model,
     )
 
 

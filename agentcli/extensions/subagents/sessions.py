@@ -98,7 +98,7 @@ class ChildSessions:
             client=runtime.calls.client,
             made_by=call,
         )
-        session = Session(state, self._runtime(run, calls, log, watch, nested))
+        session = Session(state, self._runtime(run, calls, log, watch=watch, nested=nested))
         watch.paid = session.paid
         self.skills.attach(session, self.models, outer=runtime.calls.skills)
         if runtime.calls.skills is not None:  # what narrows the parent's tools holds here, too
@@ -106,7 +106,7 @@ class ChildSessions:
         return session
 
     def _runtime(
-        self, run: AgentRun, calls: SessionCalls, log: SessionLog, watch: ContextWatch, nested: Any
+        self, run: AgentRun, calls: SessionCalls, log: SessionLog, *, watch: ContextWatch, nested: Any
     ) -> Runtime:
         parent, max_turns = self.parent.runtime, self.agents.config.settings.agents.max_turns
         return replace(

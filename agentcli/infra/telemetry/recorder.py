@@ -64,7 +64,7 @@ class SpanRecorder:
         """Record an event that came `at` nanoseconds since 1970, when the session's model was `model`."""
         if session_id not in self._sessions:
             traces = self._tracer, self._parent
-            self._sessions[session_id] = SessionSpans(session_id, self._export, traces, self._metrics, mask)
+            self._sessions[session_id] = SessionSpans(session_id, self._export, traces, self._metrics, mask=mask)
         self._sessions[session_id].record(at, event, model)
 
     def end(self) -> None:

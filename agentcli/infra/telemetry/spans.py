@@ -89,7 +89,7 @@ class SessionSpans:
     """The spans and metrics of one session; `tracer` comes with the context in which its traces begin."""
 
     def __init__(
-        self, session_id: str, export: Export, tracer: tuple[Tracer, Context], metrics: Metrics, mask: MaskText
+        self, session_id: str, export: Export, tracer: tuple[Tracer, Context], metrics: Metrics, *, mask: MaskText
     ) -> None:
         self._about = {"gen_ai.conversation.id": mask(session_id)}
         self._export, self._metrics, self._mask = export, metrics, mask
@@ -125,7 +125,7 @@ class SessionSpans:
             case events.Compaction():
                 self._record_compaction(agent, at, event)
             case events.ToolStarted(id, name, arguments) if not id.startswith(OWN_CALL):
-                self._begin_call(agent, at, id, name, self._content(as_json(arguments)))
+                self._begin_call(agent, at, id, name, arguments=self._content(as_json(arguments)))
             case events.ApprovalRequested(call=use, kind=kind) if use.id in agent.calls:
                 agent.asked.add(use.id)
                 agent.calls[use.id][0].add_event("agentcli.approval_requested", {"kind": kind}, at)
@@ -225,7 +225,7 @@ class SessionSpans:
         if request.usd:
             metrics.cost.add(request.usd, about)
 
-    def _begin_call(self, agent: _Agent, at: int, id: str, name: str, arguments: str = "") -> tuple[Span, int]:
+    def _begin_call(self, agent: _Agent, at: int, id: str, name: str, *, arguments: str = "") -> tuple[Span, int]:
         span = self._start(f"execute_tool {name}", at, agent.turn)
         about = {
             "gen_ai.operation.name": "execute_tool",
