@@ -84,7 +84,7 @@ class ResultBuilder:
         self._api_s = 0.0
         self._before = session.state.meter.total.usage, session.state.meter.total.whole_usd
 
-    def heed(self, event: Event) -> None:
+    def note(self, event: Event) -> None:
         if event.agent_id != "main":
             return
         if isinstance(event, TurnStarted):

@@ -42,7 +42,7 @@ from agentcli.agent.rewind import going_back, prompts
 from agentcli.agent.runtime import Runtime
 from agentcli.agent.state import AgentState, SessionSnapshot
 from agentcli.agent.turn_log import Turn, compacted, queue_changed, store
-from agentcli.agent.turn_start import Storing, begin_turn, cut_turn, end_when_taken_over
+from agentcli.agent.turn_start import Storing, begin_turn, cut_turn, watch_for_takeover
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import OUT_OF_MEMORY, UserError, is_out_of_memory
@@ -77,7 +77,7 @@ class Session:
         self._storing = Storing(self.publish)
         self._is_closing = False
         self._questions = Questions(self.publish)
-        self._watching = asyncio.create_task(end_when_taken_over(runtime.log, self.submit, self.publish))
+        self._watching = asyncio.create_task(watch_for_takeover(runtime.log, self.submit, self.publish))
         runtime.calls.ask = self._questions.ask if can_ask else None
 
     @property

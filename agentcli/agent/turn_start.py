@@ -155,7 +155,7 @@ class Storing:
             await asyncio.wait(self._tasks)
 
 
-async def end_when_taken_over(log: SessionLog, submit: Callable[[Op], None], publish: Emit) -> None:
+async def watch_for_takeover(log: SessionLog, submit: Callable[[Op], None], publish: Emit) -> None:
     """Stop, and have the front end leave, once another program asks for the session."""
     while not log.is_wanted():
         await asyncio.sleep(TAKE_OVER_POLL_S)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from agentcli.cli.ending import Ending
 from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import FLAG_OF, parser, read_stdin, settings_from, stdin_is_piped
-from agentcli.cli.output import LenientError, WatchedOutput, banner, tell, use_locale_encoding, warn
+from agentcli.cli.output import LenientError, WatchedOutput, banner, echo, use_locale_encoding, warn
 from agentcli.cli.subcommands import COMMANDS, run_command
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError
 from agentcli.settings.paths import current_folder
@@ -72,7 +72,7 @@ def _run(arguments: list[str], ending: Ending) -> int:
         if options.version:
             from agentcli import __version__
 
-            tell(f"agentcli {__version__}")
+            echo(f"agentcli {__version__}")
             return 0
         return ending.finish(_run_session(options, ending))
     except KeyboardInterrupt:

@@ -38,7 +38,7 @@ def use_locale_encoding() -> None:
                 stream.reconfigure(encoding=encoding)
 
 
-def tell(text: str) -> None:
+def echo(text: str) -> None:
     """Print lines for a person. Names, paths and errors hold what others chose; for programs there is JSON."""
     print(printable(text))
 
@@ -163,7 +163,7 @@ def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] 
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     if not cells:
-        tell(empty)
+        echo(empty)
     elif draws_tables():
         _draw(headings, cells, numeric)
     else:
@@ -176,7 +176,7 @@ def _print_plain(rows: Sequence[Row]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)]
-        tell("  ".join([*cells, row[-1]]))
+        echo("  ".join([*cells, row[-1]]))
 
 
 def _draw(headings: Row, rows: Sequence[Row], numeric: Collection[str]) -> None:

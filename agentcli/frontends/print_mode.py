@@ -106,7 +106,7 @@ async def print_json(host: ScreenlessHost, given: Given, *, out: BinaryIO, log: 
     stream = session.subscribe()
     session.submit(prompt)
     async for event in stream:
-        result.heed(event)
+        result.note(event)
         match event:
             case events.Retry(error=text) | events.Notice(text):
                 _say(log, text)

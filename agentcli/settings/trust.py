@@ -42,7 +42,7 @@ def command_places(cwd: Path) -> list[Path]:
     return [
         root / name
         for name in COMMAND_FOLDERS
-        if _is_brought(root / name, root, root) and os.path.realpath(root / name) == f"{os.path.realpath(root)}/{name}"
+        if _is_project(root / name, root, root) and os.path.realpath(root / name) == f"{os.path.realpath(root)}/{name}"
     ]
 
 
@@ -59,17 +59,17 @@ def project_places(cwd: Path, names: tuple[str, ...]) -> list[Path]:
         folder / name
         for name in names
         for folder in reversed(project_folders(cwd))
-        if _is_brought(folder / name, folder, root)
+        if _is_project(folder / name, folder, root)
     ]
 
 
-def _is_brought(place: Path, folder: Path, root: Path) -> bool:
+def _is_project(place: Path, folder: Path, root: Path) -> bool:
     """Return True for a folder that is there, within the project, and not one of the person's own."""
     is_own = _is_home(folder) and not place.is_relative_to(folder / ".agentcli")
     return not is_own and place.is_dir() and Path(os.path.realpath(place)).is_relative_to(os.path.realpath(root))
 
 
-def is_brought_file(file: Path, root: Path) -> bool:
+def is_project_file(file: Path, root: Path) -> bool:
     """True for a file of the project's, and not of the person's home."""
     return not _is_home(root) and is_file(file)
 
@@ -140,21 +140,21 @@ def _files_of(folder: Path, root: Path) -> list[Path]:
     found: list[Path] = []
     if folder == root:
         found += [file for name in (*PROJECT_FILES.values(), HOOKS_FILE) if is_file(file := root / name)]
-        if is_brought_file(root / MCP_FILE, root):
+        if is_project_file(root / MCP_FILE, root):
             found.append(root / MCP_FILE)
         found += (file for place in command_places(root) for file in markdown_files(place))
     for name in SKILL_FOLDERS:
-        if _is_brought(folder / name, folder, root):
+        if _is_project(folder / name, folder, root):
             found += (path for path in _all_below(folder / name, root) if path.name == _SKILL_FILE)
     for name in AGENT_FOLDERS:
-        if _is_brought(folder / name, folder, root):
+        if _is_project(folder / name, folder, root):
             found += markdown_files(folder / name)
     return found
 
 
 def _pinned(folder: Path, root: Path) -> list[Path]:
     """All files that the trust in a folder is about."""
-    of_skills = (folder / name for name in SKILL_FOLDERS if _is_brought(folder / name, folder, root))
+    of_skills = (folder / name for name in SKILL_FOLDERS if _is_project(folder / name, folder, root))
     return sorted(
         {*_files_of(folder, root), *(path for place in of_skills for path in _all_below(place, root, is_strict=True))}
     )

@@ -71,14 +71,14 @@ class PaidRequest:
         raise AssertionError(f"{self.provider.name} ended its stream without Done")
 
     def _begin(self, request: Request) -> Request:
-        self._held = self.budgets.reserve(self.most_prompt_tokens, request.max_tokens, self._at_dearest_price(request))
+        self._held = self.budgets.reserve(self.most_prompt_tokens, request.max_tokens, self._at_highest_price(request))
         self.sent = structs.replace(request, max_tokens=self._held.max_tokens)
         self._used, self._received, self._has_begun, self._started = Usage(), 0, False, time.monotonic()
         if self._held.seconds < math.inf:
             self._deadline.reschedule(asyncio.get_running_loop().time() + self._held.seconds)
         return self.sent
 
-    def _at_dearest_price(self, request: Request) -> ModelInfo:
+    def _at_highest_price(self, request: Request) -> ModelInfo:
         """Return the model, at the price of keeping its prompt for an hour where the request asks for that."""
         prices = self.info.prices
         if not self.budgets.is_limited or prices is None or prices.cache_write_1h is None or not lasts_an_hour(request):

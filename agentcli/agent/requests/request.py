@@ -90,15 +90,15 @@ async def _request(turn: Turn) -> llm.Done:
     if turn.round == 1:
         refuse_oversized(request, info, known=0 if is_switched else request.earlier_messages)
         await settled(turn)  # an answer that could not be stored is not asked for
-    report_left_out(turn, target, request)
+    report_omitted_media(turn, target, request)
     send = partial(_streamed, turn, target)
     reply, paid = await with_repairs(turn, request, send, model=target.name, info=info)
-    report_left_out(turn, target, request)  # a server may have said only now what its model takes
+    report_omitted_media(turn, target, request)  # a server may have said only now what its model takes
     await store_reply(turn, target, reply, paid)
     return reply
 
 
-def report_left_out(turn: Turn, target: _Target, request: Request) -> None:
+def report_omitted_media(turn: Turn, target: _Target, request: Request) -> None:
     """Tell the person once which images and PDFs this model is not shown; a text stands for each."""
     if not isinstance(target.provider, BoundsMedia):
         return

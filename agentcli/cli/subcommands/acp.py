@@ -9,7 +9,7 @@ import sys
 
 from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import SERVER_FLAGS, server_parser, unshared_stdin
-from agentcli.cli.output import tell, warn
+from agentcli.cli.output import echo, warn
 from agentcli.cli.session_opener import ClientSessions, load_for
 from agentcli.errors import UsageError
 from agentcli.frontends.acp.agent import Agent
@@ -58,7 +58,7 @@ def _log_in(config: Config) -> int:
     from agentcli.cli.subcommands import run_command
 
     takers = Models(config).keys.takers()
-    tell(f"Providers that take a key: {', '.join(takers)}.")
+    echo(f"Providers that take a key: {', '.join(takers)}.")
     try:
         provider = input("The provider: ").strip()
     except EOFError:

@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from agentcli.agent.blame import BlamedLine, blame
-from agentcli.cli.output import tell
+from agentcli.cli.output import echo
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for, with_store
 from agentcli.conversation.titles import shortened
 from agentcli.infra.changes.objects import Objects
@@ -33,7 +33,7 @@ def show(
         print_json(list(map(_row, lines)))
         return
     for line in lines:
-        tell(_format_line(line, width=len(str(lines[-1].line))))
+        echo(_format_line(line, width=len(str(lines[-1].line))))
 
 
 def _row(line: BlamedLine) -> dict[str, Any]:

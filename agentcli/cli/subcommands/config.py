@@ -16,7 +16,7 @@ import typer
 
 from agentcli.app import Builder
 from agentcli.cli.importing import TOOLS, Draft, drafts
-from agentcli.cli.output import tell, warn
+from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import ConfigError, UsageError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
@@ -56,8 +56,8 @@ def show(json: AsJson = False) -> None:
         print_json(_masked(msgspec.to_builtins(without_secrets(config.settings))))
         return
     for line in (*config.notices, *builder.models.keys.lines()):
-        tell(f"# {line}")
-    tell(mask(readable_settings(config.settings)))
+        echo(f"# {line}")
+    echo(mask(readable_settings(config.settings)))
 
 
 def _checked(config: Config) -> Builder:
@@ -87,9 +87,9 @@ def get(key: Key, json: AsJson = False) -> None:
         layer = config.layer_of(".".join(parts))
         print_json({"key": key, "value": value, "source": layer.source if layer else "default"})
     elif isinstance(value, dict):
-        tell(to_toml(value).rstrip())
+        echo(to_toml(value).rstrip())
     else:
-        tell("" if value is None else value if isinstance(value, str) else tomlkit.item(value).as_string())
+        echo("" if value is None else value if isinstance(value, str) else tomlkit.item(value).as_string())
 
 
 def _masked(value: Any) -> Any:
@@ -123,7 +123,7 @@ def set_setting(
     _checked(config)
     write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
     wins = describe_override(configuration(), ".".join(parts), file) if scope == "user" else ""
-    tell(f"{key} is set in {file}.{wins}" + " It counts after agentcli config trust." * (scope != "user"))
+    echo(f"{key} is set in {file}.{wins}" + " It counts after agentcli config trust." * (scope != "user"))
 
 
 @app.command()
@@ -142,7 +142,7 @@ def path(json: AsJson = False) -> None:
         print_json({name: str(value) for name, value in rows.items()})
         return
     for name, value in rows.items():
-        tell(f"{name:<14} {value}")
+        echo(f"{name:<14} {value}")
 
 
 def _as_trusted() -> Config:
@@ -156,14 +156,14 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
     config = configuration()
     files = project_files(current_folder())
     if not files:
-        tell("This project has no settings of its own (.agentcli/config.toml).")
+        echo("This project has no settings of its own (.agentcli/config.toml).")
         return
     fingerprints = project_fingerprints(current_folder())
     trusted = _as_trusted()
-    servers = server_specs(trusted, tell)
+    servers = server_specs(trusted, echo)
     programs = WorkspacePrograms(trusted)
     try:
-        hooks = Hooks(trusted, is_bare=False, tell=tell).specs
+        hooks = Hooks(trusted, is_bare=False, tell=echo).specs
     except ConfigError as error:  # a broken file runs nothing; whoever mends it has to trust it again
         hooks = []
         warn(str(error))
@@ -187,13 +187,13 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
         texts.append(f"The project's files: {names}")
     shown = exposed("\n".join(texts))
     if not asks:
-        tell(shown)
+        echo(shown)
     elif not _read_to_the_end(shown) or not typer.confirm("Trust them as they are now?"):
         return
     if project_fingerprints(current_folder()) != fingerprints or programs.pins.to_trust() != digests:
         raise UsageError("The project's files were changed meanwhile: run agentcli config trust again to see them.")
     remember_trust(config.paths, fingerprints | digests)
-    tell(f"Trusted as they are now: {names}")
+    echo(f"Trusted as they are now: {names}")
 
 
 def _read_to_the_end(text: str) -> bool:
@@ -202,7 +202,7 @@ def _read_to_the_end(text: str) -> bool:
     while rest:
         columns, lines = shutil.get_terminal_size()
         page, rest = first_rows(rest, columns, max(1, lines - 2))
-        tell(plain(page).removesuffix("\n"))
+        echo(plain(page).removesuffix("\n"))
         if rest and not typer.confirm(f"Show the rest ({rows_of(rest, columns):,} more rows)?", default=True):
             return False
     return True
@@ -225,9 +225,9 @@ def import_settings(
     for draft, plan in plans:
         _show(draft, plan)
     if not any(plan.added or draft.copies for draft, plan in plans):
-        tell("There is nothing to take over.")
+        echo("There is nothing to take over.")
     elif not (yes or sys.stdin.isatty()):
-        tell("Nothing was written: agentcli config import --yes writes it.")
+        echo("Nothing was written: agentcli config import --yes writes it.")
     elif yes or typer.confirm("Write this?"):
         for draft, plan in plans:
             _write(draft, plan)
@@ -235,12 +235,12 @@ def import_settings(
 
 def _show(draft: Draft, plan: MergedFile) -> None:
     if plan.added:
-        tell(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
+        echo(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
     for target, text in draft.copies.items():
-        tell(f"# {target}: {len(text.splitlines())} lines of instructions\n")
+        echo(f"# {target}: {len(text.splitlines())} lines of instructions\n")
     left_out = [*draft.left_out, *(f"{key}: {draft.target} sets it already, and that stays." for key in plan.stays)]
     if left_out:
-        tell("Left out:\n" + "\n".join(f"  {line}" for line in left_out) + "\n")
+        echo("Left out:\n" + "\n".join(f"  {line}" for line in left_out) + "\n")
 
 
 def _write(draft: Draft, plan: MergedFile) -> None:
@@ -249,10 +249,10 @@ def _write(draft: Draft, plan: MergedFile) -> None:
         _require_within(draft.target, project_root(current_folder()))
     if plan.added:
         write_settings(draft.target, plan.text, mode=0o644 if draft.is_project else 0o600)
-        tell(f"Written: {draft.target}" + " (counts after agentcli config trust)" * draft.is_project)
+        echo(f"Written: {draft.target}" + " (counts after agentcli config trust)" * draft.is_project)
     for target, text in draft.copies.items():
         write_settings(target, text, mode=0o600)
-        tell(f"Written: {target}")
+        echo(f"Written: {target}")
 
 
 def _require_within(file: Path, root: Path) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import typer
 
 from agentcli.cli.doctor.checks import examine, lines, subject_here
-from agentcli.cli.output import tell
+from agentcli.cli.output import echo
 from agentcli.cli.subcommands.shared import AsJson, make_app, print_json
 
 app = make_app("Check this installation.", needs_command=False)
@@ -19,5 +19,5 @@ def check(json: AsJson = False) -> None:
     if json:
         print_json([msgspec.to_builtins(one) for one in found])
     else:
-        tell("\n".join(lines(found)))
+        echo("\n".join(lines(found)))
     raise typer.Exit(int(any(one.status == "problem" for one in found)))

@@ -16,7 +16,7 @@ from msgspec import to_builtins
 from msgspec.structs import replace
 
 from agentcli.cli.options import text_or_file
-from agentcli.cli.output import print_table, tell, warn
+from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands.eval_output import LineProgress, comparison_as_json, print_comparison
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.errors import UsageError, UserError
@@ -122,7 +122,7 @@ def run_tasks(
     if json:
         print_json(_as_result(made))
     else:
-        tell(_summary(made))
+        echo(_summary(made))
 
 
 async def _until_signal(work: Coroutine[Any, Any, EvalRun]) -> EvalRun:
@@ -230,11 +230,11 @@ def show(run_name: RunName, json: AsJson = False) -> None:
     if json:
         print_json(_as_result(found))
         return
-    tell(_summary(found) if found.ended else f"{_summary(found)} It is unfinished.")
+    echo(_summary(found) if found.ended else f"{_summary(found)} It is unfinished.")
     for outcome in found.outcomes:
-        tell(outcome_line(outcome))
+        echo(outcome_line(outcome))
         if outcome.reason:
-            tell("\n".join(f"    {line}" for line in outcome.reason.splitlines()[-5:]))
+            echo("\n".join(f"    {line}" for line in outcome.reason.splitlines()[-5:]))
 
 
 @app.command("compare")
@@ -270,7 +270,7 @@ def report(
     if output is None or output.suffix.lower() in (".md", ".markdown"):
         text = as_markdown(found, before)
         if output is None:
-            tell(text)
+            echo(text)
             return
     elif output.suffix.lower() in (".html", ".htm"):
         text = as_page(found, write_transcripts(store, found, output), before)
@@ -279,4 +279,4 @@ def report(
             f"No form is known by the ending {output.suffix or 'of ' + output.name}: there is .html and .md."
         )
     write_file(output, text)
-    tell(f"Written: {output}")
+    echo(f"Written: {output}")

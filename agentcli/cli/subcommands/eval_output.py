@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agentcli.cli.output import print_table, tell
+from agentcli.cli.output import echo, print_table
 from agentcli.evals.comparison import LEVEL, Comparison, Pair
 from agentcli.evals.outcome import Outcome
 from agentcli.evals.store import EvalRun
@@ -77,22 +77,22 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
 
 def print_comparison(found: Comparison) -> None:
     a, b = found.a, found.b
-    tell(f"A  {_named(a)}\nB  {_named(b)}")
+    echo(f"A  {_named(a)}\nB  {_named(b)}")
     for line in _differences(a, b):
-        tell(f"   {line}")
-    tell("")
+        echo(f"   {line}")
+    echo("")
     print_table(("task", "A", "B", "score", ""), [_row(pair) for pair in found.pairs], numeric={"A", "B", "score"})
-    tell("")
+    echo("")
     rows = [(name, *(_number(value) for value in (a, b, b - a))) for name, (a, b) in found.measures.items()]
     print_table(("per task", "A", "B", "B - A"), rows, numeric={"A", "B", "B - A"})
-    tell("")
+    echo("")
     if found.left_out:
-        tell(f"Left out, because only one run has them or their versions differ: {', '.join(found.left_out)}.")
+        echo(f"Left out, because only one run has them or their versions differ: {', '.join(found.left_out)}.")
     if found.better:
-        tell(f"Better: {', '.join(found.better)}.")
+        echo(f"Better: {', '.join(found.better)}.")
     if found.worse:
-        tell(f"Worse (regressions): {', '.join(found.worse)}.")
-    tell(_verdict(found))
+        echo(f"Worse (regressions): {', '.join(found.worse)}.")
+    echo(_verdict(found))
 
 
 def _verdict(found: Comparison) -> str:

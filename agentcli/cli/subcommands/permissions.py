@@ -17,7 +17,7 @@ from agentcli.agent.permissions.facts import CallFacts, judge
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.app import Builder
-from agentcli.cli.output import tell, warn
+from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import ToolError, UsageError
 from agentcli.frontends.printable import exposed
@@ -61,7 +61,7 @@ def explain(
     elif json:
         print_json(judging.explained(command))
     else:
-        tell(judging.text(command))
+        echo(judging.text(command))
 
 
 class CommandLine(msgspec.Struct, frozen=True):

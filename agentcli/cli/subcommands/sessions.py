@@ -15,7 +15,7 @@ import typer
 from agentcli.agent.interfaces import Found, SessionInfo, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.app import Builder
-from agentcli.cli.output import print_table, tell, warn
+from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for, with_store
 from agentcli.conversation.entries import Assistant, Compaction, ContextNote, Entry, Result, Unreadable, User
 from agentcli.errors import UsageError, UserError
@@ -83,10 +83,10 @@ def show(session_id: str, json: AsJson = False) -> None:
     if json:
         print_json(as_json(info, entries))
         return
-    tell(f"{info.id}  {info.cwd}\n")
+    echo(f"{info.id}  {info.cwd}\n")
     for entry in entries:
         if text := _shown(entry):
-            tell(text)
+            echo(text)
 
 
 @app.command()
@@ -198,7 +198,7 @@ def fork(
         return {"session_id": log.session_id, "forked_from": source.id, "entry_id": last}
 
     made = wait_for(with_store(work))
-    print_json(made) if json else tell(f"{made['session_id']}: go on with agentcli -r {made['session_id']}.")
+    print_json(made) if json else echo(f"{made['session_id']}: go on with agentcli -r {made['session_id']}.")
 
 
 @app.command("rm")
@@ -242,12 +242,12 @@ def redact(
         print_json({"session_id": id, "places": places, "not_touched": [str(path) for path in kept]})
         return
     if places:
-        tell(f"Redacted in {places} place{'s' * (places != 1)}; forks that have these entries show it, too.")
+        echo(f"Redacted in {places} place{'s' * (places != 1)}; forks that have these entries show it, too.")
     else:
-        tell("Nothing to redact was found in the session.")
-    tell("Not touched: the history of prompts, files in any project, what the sandbox keeps of commands.")
+        echo("Nothing to redact was found in the session.")
+    echo("Not touched: the history of prompts, files in any project, what the sandbox keeps of commands.")
     for path in kept:
-        tell(f"Not touched: {path}, which may hold it; delete it if you can do without it.")
+        echo(f"Not touched: {path}, which may hold it; delete it if you can do without it.")
 
 
 def _lines() -> list[str]:
@@ -297,7 +297,7 @@ def _confirmed(session_id: str, yes: bool) -> SessionInfo:
 
 
 def _report_done(session_id: str, text: str, json: bool) -> None:
-    print_json({"session_id": session_id}) if json else tell(text)
+    print_json({"session_id": session_id}) if json else echo(text)
 
 
 @app.command()
@@ -319,14 +319,14 @@ def fsck(
 
 def _report_faults(report: CheckReport, repairs: bool) -> None:
     for fault in report.found[:_MOST_TOLD]:
-        tell(fault.text)
+        echo(fault.text)
     if len(report.found) > _MOST_TOLD:
-        tell(f"… and {len(report.found) - _MOST_TOLD} more (--json has all).")
+        echo(f"… and {len(report.found) - _MOST_TOLD} more (--json has all).")
     if report.kept_as:
-        tell(f"Repaired {report.path}: {report.restored_text}. The damaged file is kept as {report.kept_as}.")
+        echo(f"Repaired {report.path}: {report.restored_text}. The damaged file is kept as {report.kept_as}.")
     elif report.is_healthy:
-        tell(f"{report.path} is sound.")
+        echo(f"{report.path} is sound.")
     elif repairs:
-        tell(f"There is no sound copy to restore {report.path} from. Move it away to begin a new one.")
+        echo(f"There is no sound copy to restore {report.path} from. Move it away to begin a new one.")
     else:
-        tell("agentcli sessions fsck --repair restores it from the newest sound copy, and keeps this file.")
+        echo("agentcli sessions fsck --repair restores it from the newest sound copy, and keeps this file.")

@@ -15,7 +15,7 @@ import typer
 
 from agentcli.agent.calls.recording import account_for_interrupted
 from agentcli.agent.undo import NOTHING, Direction, History, UndoHost, UndoResult, undo
-from agentcli.cli.output import tell, warn
+from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, with_store
 from agentcli.conversation.entries import Body
 from agentcli.errors import UsageError
@@ -55,7 +55,7 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
             turn, is_done = result.turn and result.turn.number, result.is_wanted and result.is_complete
             print_json({"session_id": id, "turn": turn, "files": rows, "done": is_done})
         else:
-            tell(result.text)
+            echo(result.text)
         raise typer.Exit(int(not (result.is_complete or (only_list and result.turn is None))))
 
     return app
@@ -105,7 +105,7 @@ async def _find_session(store: SqliteSessions, config: Config, direction: Direct
 
 async def _confirm(shown: str, question: str) -> bool:
     """Ask. Ctrl-C ends it: the event loop would hear of it only after the answer."""
-    tell(shown)
+    echo(shown)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return typer.confirm(question)

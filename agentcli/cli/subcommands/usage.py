@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from agentcli.agent.accounting.usage import Tally, UsageCollector, by_cost, counted
-from agentcli.cli.output import draws_tables, print_table, tell
+from agentcli.cli.output import draws_tables, echo, print_table
 from agentcli.cli.subcommands.shared import AsJson, make_app, print_json, wait_for, with_store
 
 LONGEST_BAR = 20  # columns
@@ -32,7 +32,7 @@ def show(
     if json:
         print_json(found.report())
     elif not found.total.requests:
-        tell("Nothing was used." if session or not days else f"Nothing was used in {days} days (--days 0 shows all).")
+        echo("Nothing was used." if session or not days else f"Nothing was used in {days} days (--days 0 shows all).")
     else:
         _report(found, one_session=bool(session))
 
@@ -42,7 +42,7 @@ def _report(found: UsageCollector, *, one_session: bool) -> None:
     took = f", {_duration(total.duration_ms)} of requests" if total.duration_ms else ""
     retries = f", {counted(total.retries, 'retry', 'retries')}" if total.retries else ""
     sessions = "" if one_session else f" in {counted(len(found.sessions), 'session')}"
-    tell(f"{_money(total)} for {counted(total.requests, 'request')}{sessions}{took}{retries}\n")
+    echo(f"{_money(total)} for {counted(total.requests, 'request')}{sessions}{took}{retries}\n")
     _tallies("day", sorted(found.days.items()), has_bars=True)
     _tallies("model", by_cost(found.models))
     if len(found.users) > 1:
@@ -58,7 +58,7 @@ def _report(found: UsageCollector, *, one_session: bool) -> None:
         headings = ("tool", "calls", "success", "ms", "tokens", "errors")
         print_table(headings, rows, numeric={"calls", "ms", "tokens"})
     if total.unpriced:
-        tell(f"\nThe price of {counted(total.unpriced, 'request')} is not known; no cost holds them.")
+        echo(f"\nThe price of {counted(total.unpriced, 'request')} is not known; no cost holds them.")
 
 
 def _tallies(heading: str, tallies: list[tuple[str, Tally]], *, has_bars: bool = False) -> None:
@@ -71,7 +71,7 @@ def _tallies(heading: str, tallies: list[tuple[str, Tally]], *, has_bars: bool =
         for (name, tally), size in zip(tallies, sizes, strict=True)
     ]
     print_table((heading, *_FIGURES, *(("",) if bars else ())), rows, numeric=set(_FIGURES))
-    tell("")
+    echo("")
 
 
 def _figures(tally: Tally) -> tuple[str, ...]:

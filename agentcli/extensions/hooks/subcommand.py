@@ -11,7 +11,7 @@ import typer
 from agentcli.agent.events import HookRan
 from agentcli.agent.hooks import EventAnswer
 from agentcli.agent.permissions.rules import ALIASES
-from agentcli.cli.output import tell, warn
+from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
@@ -35,9 +35,9 @@ def list_hooks(json: AsJson = False) -> None:
         print_json(rows)
         return
     for row in rows:
-        tell(f"{row['event']:<18} {row['matcher']:<16} {row['command']}  ({row['source']})")
+        echo(f"{row['event']:<18} {row['matcher']:<16} {row['command']}  ({row['source']})")
     if not rows:
-        tell("No hook is set: see docs/hooks.md.")
+        echo("No hook is set: see docs/hooks.md.")
 
 
 @app.command("test")
@@ -65,13 +65,13 @@ def try_hooks(
         return
     for one in ran:
         told = " · ".join(part for part in (one.decision or "says nothing", one.reason, one.problem) if part)
-        tell(f"{one.command}: {told} ({one.duration_ms} ms)")
+        echo(f"{one.command}: {told} ({one.duration_ms} ms)")
     if not ran:
-        tell("No hook is for that.")
+        echo("No hook is for that.")
     if said.input is not None:
-        tell(f"The arguments become {msgspec.json.encode(said.input).decode()}")
+        echo(f"The arguments become {msgspec.json.encode(said.input).decode()}")
     if said.context:
-        tell(f"The model is told: {said.context}")
+        echo(f"The model is told: {said.context}")
 
 
 def _hooks() -> Hooks:

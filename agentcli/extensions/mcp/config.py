@@ -18,7 +18,7 @@ from agentcli.extensions.programs import WorkspacePrograms, program_environment
 from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
 from agentcli.settings.paths import project_root
-from agentcli.settings.trust import MCP_FILE, is_brought_file
+from agentcli.settings.trust import MCP_FILE, is_project_file
 
 if TYPE_CHECKING:
     from agentcli.extensions.mcp.client import MCPClient
@@ -108,7 +108,7 @@ def _settings(config: Config) -> list[Source]:
             of_project = Path(layer.source).is_relative_to(root / ".agentcli")
             scope: Scope = "local" if layer.source == local else "project" if of_project else "user"
             tables.append((servers, scope, layer.source))
-    if config.uses_project and is_brought_file(file, root):
+    if config.uses_project and is_project_file(file, root):
         tables.append((servers_in(file), "project", str(file)))
         tables.sort(key=lambda table: table[2] == user)  # whose servers count less than those of the file
     return tables

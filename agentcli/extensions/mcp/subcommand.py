@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
-from agentcli.cli.output import tell, warn
+from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.mcp.config import LOCAL_FILE, Connecting, load_sdk, server_pins, server_specs, servers_in
@@ -50,7 +50,7 @@ def list_servers(json: AsJson = False) -> None:
     if json:
         print_json([_entry(server, status) for server, status in zip(servers, statuses, strict=True)])
     else:
-        tell("\n".join(map(server_row, servers, statuses)) or NO_SERVERS)
+        echo("\n".join(map(server_row, servers, statuses)) or NO_SERVERS)
     if any(server.now is None for server in servers):
         raise typer.Exit(1)
 
@@ -63,7 +63,7 @@ def show_server(name: Name, json: AsJson = False) -> None:
     if json:
         print_json(_entry(server, status) | {"tools": msgspec.to_builtins(server.now.tools if server.now else ())})
     else:
-        tell(describe_offer(server, status))
+        echo(describe_offer(server, status))
     if server.now is None:
         raise typer.Exit(1)
 
@@ -97,7 +97,7 @@ def add_server(
         entry["headers"] = dict(_pair(one, ":", "--header") for one in header)
     load_sdk()  # a server that could not be used is not added
     what = "replaced" if name in _written(config, scope) else "added"
-    tell(f"{name} is {what}. {_write(config, scope, name, entry)}")
+    echo(f"{name} is {what}. {_write(config, scope, name, entry)}")
 
 
 @app.command("remove")
@@ -110,7 +110,7 @@ def remove_server(
     if not found:
         raise UsageError(f"No settings of yours, this project or this folder name an MCP server {name!r}.")
     for place in found:
-        tell(_write(config, place, name, None))
+        echo(_write(config, place, name, None))
 
 
 @app.command("approve")
@@ -124,14 +124,14 @@ def approve_server(name: Name) -> None:
         finally:
             await server.aclose()
 
-    tell(f"Approved: {wait_for(approve())}.")
+    echo(f"Approved: {wait_for(approve())}.")
 
 
 @app.command("login")
 def log_in(name: Name) -> None:
     """Log in to a server in your browser; the tokens are kept as API keys are."""
     config = configuration(warns=True)
-    tell(wait_for(_logged_in(config, _servers(config).get(name))))
+    echo(wait_for(_logged_in(config, _servers(config).get(name))))
 
 
 @app.command("logout")
@@ -143,7 +143,7 @@ def log_out(name: Name) -> None:
     from agentcli.extensions.mcp.oauth import KeptLogins  # the SDK: 0.6 s
 
     was_there = KeptLogins(config.kept_keys).remove(Connecting(config).address(spec)[0])
-    tell(f"The login of {name} is forgotten." if was_there else f"There is no login of {name}.")
+    echo(f"The login of {name} is forgotten." if was_there else f"There is no login of {name}.")
 
 
 @app.command("serve")
@@ -224,7 +224,7 @@ async def _logged_in(config: Config, server: Server) -> str:
     from agentcli.extensions.mcp.oauth import KeptLogins, login_auth  # the SDK: 0.6 s
 
     def show(address: str) -> None:
-        tell(f"Log in here, if your browser does not open by itself: {address}")
+        echo(f"Log in here, if your browser does not open by itself: {address}")
         sys.stdout.flush()
         if config.environment.get("BROWSER") != "none":
             webbrowser.open(address)

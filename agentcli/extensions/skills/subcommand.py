@@ -9,7 +9,7 @@ import typer
 from msgspec import to_builtins
 from msgspec.json import encode
 
-from agentcli.cli.output import tell, warn
+from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.conversation.skill_record import FILE
 from agentcli.conversation.titles import shortened
@@ -54,11 +54,11 @@ def list_skills(json: AsJson = False) -> None:
     width = max((len(row["name"]) for row in rows), default=0)
     for row in rows:
         mark = "●" if row["active"] else "○"
-        tell(f"{mark} {row['name']:<{width}}  {row['source']:<8} {shortened(row['description'], _MAX_SHOWN)}")
+        echo(f"{mark} {row['name']:<{width}}  {row['source']:<8} {shortened(row['description'], _MAX_SHOWN)}")
         for warning in row["warnings"]:
-            tell(f"  {'':<{width}}  {warning}")
+            echo(f"  {'':<{width}}  {warning}")
     if any(not row["active"] for row in rows):
-        tell("○: not used. A project's skills count after `agentcli config trust`.")
+        echo("○: not used. A project's skills count after `agentcli config trust`.")
 
 
 @app.command()
@@ -74,12 +74,12 @@ def show(name: Annotated[str, typer.Argument(help="A skill's name.")], json: AsJ
     if json:
         print_json({**row, "keys": to_builtins(keys, str_keys=True, enc_hook=str), "instructions": body.strip()})
         return
-    tell(f"{skill.name} ({skill.source}): {skill.description}\n{row['path']}")
+    echo(f"{skill.name} ({skill.source}): {skill.description}\n{row['path']}")
     for warning in skill.warnings:
         warn(warning)
-    tell(f"\n{body.strip()}")
+    echo(f"\n{body.strip()}")
     if files := skill.resources():
-        tell("\nFiles: " + ", ".join(files))
+        echo("\nFiles: " + ", ".join(files))
 
 
 @app.command()
@@ -99,7 +99,7 @@ def validate(
     if json:
         print_json([{"path": path, "problems": problems} for path, problems, _ in checked])
     for path, problems, notes in checked if not json else ():
-        tell("\n  ".join((f"{'✗' if problems else '✓'} {path}", *problems, *notes)))
+        echo("\n  ".join((f"{'✗' if problems else '✓'} {path}", *problems, *notes)))
     if any(problems for _, problems, _ in checked):
         raise typer.Exit(1)
 
@@ -127,7 +127,7 @@ def new(
     except OSError as error:
         raise UsageError(f"{folder} could not be made: {error.strerror}.") from error
     hint = " It counts once `agentcli config trust` was run here." if project else ""
-    tell(f"{folder / FILE}: write down what to do, then /{name} begins with it.{hint}")
+    echo(f"{folder / FILE}: write down what to do, then /{name} begins with it.{hint}")
 
 
 def _row(skill: Skill, catalog: Catalog, *, is_active: bool) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class JsonOutput:
         is_main = event.agent_id == "main"
         agent = {} if is_main else {"agent_id": event.agent_id}
         if is_main:
-            self._result.heed(event)
+            self._result.note(event)
             if self._partial:
                 self._show_partial(event)
         match event:
