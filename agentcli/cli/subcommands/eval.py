@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from argparse import Namespace
-from collections.abc import Coroutine
 from contextlib import aclosing
 from hashlib import sha256
 from pathlib import Path
@@ -18,7 +16,16 @@ from msgspec.structs import replace
 from agentcli.cli.options import text_or_file
 from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands.eval_output import LineProgress, comparison_as_json, print_comparison
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
+from agentcli.cli.subcommands.shared import (
+    AsJson,
+    Interrupted,
+    configuration,
+    make_app,
+    print_json,
+    run_app,
+    until_signal,
+    wait_for,
+)
 from agentcli.errors import UsageError, UserError
 from agentcli.evals.comparison import compare
 from agentcli.evals.outcome import Variant, outcome_line
@@ -27,20 +34,11 @@ from agentcli.evals.store import About, EvalRun, EvalStore, PlannedTask
 from agentcli.evals.swe_bench import swe_bench_tasks
 from agentcli.evals.task import BUNDLED, Task, find_tasks
 from agentcli.frontends.export.markdown import money, when
-from agentcli.frontends.run_end import interrupt_on_signals
 from agentcli.settings.load import Config, read_layer
 
 PARALLEL = 4
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's id, the beginning of it, or its name.")]
-
-
-class Interrupted(UserError):
-    """A signal ended a run in order: nothing of it runs on, or is left behind."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__("Interrupted: the same command continues this run.")
-        self.exit_code = 128 + number
 
 
 app = make_app("Let a model do tasks, and see how well it did.")
@@ -114,7 +112,7 @@ def run_tasks(
             progress = LineProgress(len(about.jobs), begun.outcomes)
             work = carry_out(store, begun, found, made_by, parallel=parallel, progress=progress)
             try:
-                made = wait_for(_until_signal(work))
+                made = wait_for(until_signal(work))
             finally:
                 progress.clear()
     finally:
@@ -123,22 +121,6 @@ def run_tasks(
         print_json(_as_result(made))
     else:
         echo(_summary(made))
-
-
-async def _until_signal(work: Coroutine[Any, Any, EvalRun]) -> EvalRun:
-    """Raises `Interrupted` once attempts that were under way have ended."""
-    running = asyncio.ensure_future(work)
-
-    def end() -> None:
-        running.cancel()
-
-    with interrupt_on_signals(end) as received:
-        try:
-            return await running
-        except asyncio.CancelledError:
-            if not received:
-                raise
-            raise Interrupted(received["signal"]) from None
 
 
 def _hidden(config: Config, tasks: Path) -> Config:
@@ -207,18 +189,11 @@ def list_runs(json: AsJson = False) -> None:
     if json:
         print_json([{key: value for key, value in _as_result(one).items() if key != "tasks"} for one in runs])
         return
-    rows = [
-        (
-            one.id,
-            one.about.name,
-            when(one.created),
-            f"{one.passed}/{len(one.about.jobs)}",
-            money(one.cost_usd),
-            "" if one.ended else "unfinished",
-            one.about.variant.model,
-        )
-        for one in runs
-    ]
+    rows = []
+    for one in runs:
+        passed, state = f"{one.passed}/{len(one.about.jobs)}", "" if one.ended else "unfinished"
+        about = one.id, one.about.name, when(one.created)
+        rows.append((*about, passed, money(one.cost_usd), state, one.about.variant.model))
     headings = ("run", "name", "begun", "passed", "cost", "state", "model")
     print_table(headings, rows, empty="There are no runs yet: agentcli eval run")
 

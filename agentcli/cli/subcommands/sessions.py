@@ -34,11 +34,10 @@ from agentcli.settings.paths import current_folder
 from agentcli.tools.summary import call_title
 
 T = TypeVar("T")
-_EVERY = 1_000_000
-_MOST_TOLD = 50  # lines of faults
-_MOST = 1_000_000_000
+_MAX_FAULTS = 50  # lines
+_MAX_LISTED = 1_000_000_000
 Everywhere = Annotated[bool, typer.Option("--all", help="Of every directory, not only this one.")]
-Limit = Annotated[int, typer.Option(min=0, max=_MOST, help="At most so many; 0 for all.")]
+Limit = Annotated[int, typer.Option(min=0, max=_MAX_LISTED, help="At most so many; 0 for all.")]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="An id, which may be shortened, or a session's name.")]
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
@@ -52,7 +51,7 @@ async def with_agents(session_id: str, work: Callable[[SessionStore, str], Await
         return []
 
     async def each(store: SessionStore) -> list[T]:
-        agents = await store.list(user_id=session_id, limit=_EVERY)
+        agents = await store.list(user_id=session_id, limit=_MAX_LISTED)
         return [await work(store, agent.id) for agent in agents]
 
     return await with_store(each, file)
@@ -67,7 +66,7 @@ def list_sessions(
 ) -> None:
     """The sessions of this directory, newest first."""
     cwd = None if everywhere else current_folder()
-    found = wait_for(with_store(lambda store: store.list(cwd=cwd, limit=limit or _MOST, user_id=user)))
+    found = wait_for(with_store(lambda store: store.list(cwd=cwd, limit=limit or _MAX_LISTED, user_id=user)))
     if json:
         # `id` is what `session_id` was called before: it stays for one more release
         print_json([{"session_id": info.id, **msgspec.to_builtins(info)} for info in found])
@@ -98,7 +97,7 @@ def search(
 ) -> None:
     """Entries that hold all of the words, newest first: prompts, answers, calls and what came of them."""
     cwd = None if everywhere else current_folder()
-    found: Sequence[Found] = wait_for(with_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MOST)))
+    found: Sequence[Found] = wait_for(with_store(lambda store: store.search(text, cwd=cwd, limit=limit or _MAX_LISTED)))
     if json:
         print_json([msgspec.to_builtins(one) for one in found])
         return
@@ -143,11 +142,15 @@ def export(
 ) -> None:
     """Write a session as a document. Secrets are masked."""
     text, places = wait_for(_written(session_id, format or form_of(output), raw))
-    if output:
-        _write(Path(output), text)
-    else:
+    data = text.encode(errors="replace")
+    if not output:
         sys.stdout.flush()
-        sys.stdout.buffer.write(text.encode(errors="replace"))
+        sys.stdout.buffer.write(data)
+    else:
+        try:
+            replace_file(Path(output), data, mode=0o644)
+        except OSError as error:
+            raise UserError(f"{output} could not be written: {error.strerror}.") from error
     if places:
         warn(f"masked what looks like a secret in {places} place{'s' * (places != 1)} (--raw leaves it).")
 
@@ -169,13 +172,6 @@ async def _mask(config: Config) -> Mask | None:
         return services.mask
     finally:
         await builder.aclose()
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        replace_file(file, text.encode(errors="replace"), mode=0o644)
-    except OSError as error:
-        raise UserError(f"{file} could not be written: {error.strerror}.") from error
 
 
 @app.command()
@@ -225,7 +221,9 @@ def redact(
     json: AsJson = False,
 ) -> None:
     """Replace texts in everything that is stored of a session by [redacted], for good."""
-    secrets = [line for text in texts or () for line in (_lines() if text == "-" else [text])]
+    secrets = [text for text in texts or () if text != "-"]
+    if "-" in (texts or ()):
+        secrets += [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
     if not (secrets or found):
         raise UsageError(f"Say what to redact: agentcli sessions redact {session_id} TEXT, - for stdin, or --found.")
     config = configuration()
@@ -241,29 +239,17 @@ def redact(
     if json:
         print_json({"session_id": id, "places": places, "not_touched": [str(path) for path in kept]})
         return
-    if places:
-        echo(f"Redacted in {places} place{'s' * (places != 1)}; forks that have these entries show it, too.")
-    else:
-        echo("Nothing to redact was found in the session.")
+    done = f"Redacted in {places} place{'s' * (places != 1)}; forks that have these entries show it, too."
+    echo(done if places else "Nothing to redact was found in the session.")
     echo("Not touched: the history of prompts, files in any project, what the sandbox keeps of commands.")
     for path in kept:
         echo(f"Not touched: {path}, which may hold it; delete it if you can do without it.")
 
 
-def _lines() -> list[str]:
-    return [line.rstrip("\r\n") for line in sys.stdin if line.strip()]
-
-
 def _secrets_in(entries: list[Entry], config: Config) -> list[str]:
     masker = Masker((*credentials_in(os.environ), *config.kept_keys.values))
-    return sorted(
-        {
-            text[secret.start : secret.end]
-            for entry in entries
-            for text in _texts_in(msgspec.to_builtins(entry.body))
-            for secret in masker.secrets(text)
-        }
-    )
+    texts = {text for entry in entries for text in _texts_in(msgspec.to_builtins(entry.body))}
+    return sorted({text[secret.start : secret.end] for text in texts for secret in masker.secrets(text)})
 
 
 def _texts_in(value: Any) -> Iterator[str]:
@@ -287,12 +273,11 @@ def _copies(database: Path) -> list[Path]:
 def _confirmed(session_id: str, yes: bool) -> SessionInfo:
     """Return the session, if the person agrees. Raises `UsageError` where nobody can be asked."""
     info, _ = wait_for(with_store(lambda store: store.load(session_id)))
-    if yes:
-        return info
-    if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"Nobody can be asked here: say --yes to do it to session {info.id}.")
-    what = f"Remove {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
-    typer.confirm(printable(what), abort=True, err=True)
+    if not yes:
+        if not (sys.stdin.isatty() and sys.stderr.isatty()):
+            raise UsageError(f"Nobody can be asked here: say --yes to do it to session {info.id}.")
+        what = f"Remove {info.id} ({info.name or info.title or 'no title'}, {info.entries} entries)?"
+        typer.confirm(printable(what), abort=True, err=True)
     return info
 
 
@@ -318,10 +303,10 @@ def fsck(
 
 
 def _report_faults(report: CheckReport, repairs: bool) -> None:
-    for fault in report.found[:_MOST_TOLD]:
+    for fault in report.found[:_MAX_FAULTS]:
         echo(fault.text)
-    if len(report.found) > _MOST_TOLD:
-        echo(f"… and {len(report.found) - _MOST_TOLD} more (--json has all).")
+    if len(report.found) > _MAX_FAULTS:
+        echo(f"… and {len(report.found) - _MAX_FAULTS} more (--json has all).")
     if report.kept_as:
         echo(f"Repaired {report.path}: {report.restored_text}. The damaged file is kept as {report.kept_as}.")
     elif report.is_healthy:

@@ -13,6 +13,7 @@ import msgspec
 import typer
 
 from agentcli.cli.output import warn
+from agentcli.errors import UserError
 from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import current_folder, find_paths
 
@@ -30,7 +31,7 @@ def make_app(help: str, *, needs_command: bool = True) -> typer.Typer:
 
 
 def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
-    """Run one subcommand; gives the exit code. Lets `UserError` through."""
+    """Run one subcommand, and return the exit code. Lets `UserError` through."""
     try:
         app(args=arguments, prog_name=f"agentcli {name}")
     except SystemExit as ended:
@@ -39,7 +40,7 @@ def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
 
 
 def configuration(*, warns: bool = False) -> Config:
-    """The settings as a session here would have them; with `warns` what is not used is told. Raises `ConfigError`."""
+    """Return the settings of a session here; with `warns` what is not used is reported. Raises `ConfigError`."""
     config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), current_folder(), os.environ)
     for notice in config.notices if warns else ():
         warn(notice)
@@ -55,6 +56,32 @@ async def with_store(work: Callable[[SqliteSessions], Awaitable[T]], file: Path 
         return await work(store)
     finally:
         await store.close()
+
+
+class Interrupted(UserError):
+    """A signal ended the work in order: nothing of it runs on, or is left behind."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__("Interrupted: the same command continues this run.")
+        self.exit_code = 128 + number
+
+
+async def until_signal(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for work; a signal cancels it. Raises `Interrupted` once it has ended."""
+    from agentcli.frontends.run_end import interrupt_on_signals  # few subcommands need it
+
+    running = asyncio.ensure_future(work)
+
+    def end() -> None:
+        running.cancel()
+
+    with interrupt_on_signals(end) as received:
+        try:
+            return await running
+        except asyncio.CancelledError:
+            if not received:
+                raise
+            raise Interrupted(received["signal"]) from None
 
 
 def wait_for(work: Coroutine[Any, Any, T]) -> T:

@@ -10,7 +10,6 @@ import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
@@ -24,9 +23,16 @@ from agentcli.agent.state import AgentState
 from agentcli.app import Builder
 from agentcli.cli.options import text_of_argument, unshared_stdin
 from agentcli.cli.output import print_table, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for
+from agentcli.cli.subcommands.shared import (
+    AsJson,
+    Interrupted,
+    configuration,
+    make_app,
+    print_json,
+    until_signal,
+    wait_for,
+)
 from agentcli.errors import UsageError
-from agentcli.frontends.run_end import interrupt_on_signals
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.path_names import display_name, is_utf8
@@ -63,8 +69,7 @@ def run_tools(
 ) -> None:
     """Run calls, one JSON object {"id","name","input"} a line, and write one result a line."""
     mode = parse_mode(permission_mode)
-    code = wait_for(_run_calls(_one(name, input) if name else None, mode))
-    raise typer.Exit(code)
+    raise typer.Exit(wait_for(_run_calls(_one(name, input) if name else None, mode)))
 
 
 def _one(name: str, input: str) -> ToolLine:
@@ -105,21 +110,13 @@ async def _run_calls(single: ToolLine | None, mode: Mode) -> int:
     if (servers := builder.servers) is not None:
         calls.servers = servers
         await servers.join(calls)
-    answering = asyncio.ensure_future(_answer_calls(single, Bench(calls, AgentState("", mode, rules=rules))))
-
-    def leave() -> None:
-        answering.cancel()
-
-    with interrupt_on_signals(leave) as received:
-        try:
-            return await answering
-        except asyncio.CancelledError:
-            if not received:
-                raise
-            return 128 + received["signal"]
-        finally:
-            await workspace.sandbox.aclose()
-            await builder.aclose()
+    try:
+        return await until_signal(_answer_calls(single, Bench(calls, AgentState("", mode, rules=rules))))
+    except Interrupted as signal:
+        return signal.exit_code
+    finally:
+        await workspace.sandbox.aclose()
+        await builder.aclose()
 
 
 async def _answer_calls(single: ToolLine | None, bench: Bench) -> int:
@@ -175,10 +172,11 @@ async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         id = _id_in(line)
         message = f"Not a call: {_problem(line, error)}. A call is a line like {_EXAMPLE}"
-        wrong = CallError("invalid_parameters", "invalid_parameters", message, id)
-        return _answer(
-            ToolLine("", id=id), ToolFinished(id, "", ToolResult(id, message, is_error=True), 0.0, error=wrong)
+        wrong, result = (
+            CallError("invalid_parameters", "invalid_parameters", message, id),
+            ToolResult(id, message, True),
         )
+        return _answer(ToolLine("", id=id), ToolFinished(id, "", result, 0.0, error=wrong))
     return await bench.answer(call)
 
 
@@ -237,7 +235,7 @@ def _answer(call: ToolLine, ended: ToolFinished) -> dict[str, Any]:
     answer: dict[str, Any] = {
         "id": call.id,
         "is_error": ended.result.is_error,
-        "content": content if isinstance(content, str) else [_shown(part) for part in content],
+        "content": content if isinstance(content, str) else list(map(_shown, content)),
         "summary": f"{call_title(call.name, call.input)} · {ended.summary}".removesuffix(" · "),
         "duration_ms": ended.duration_ms,
         "structured": ended.structured,
@@ -254,11 +252,5 @@ def _shown(part: Any) -> Any:
 
 
 def _write(answer: dict[str, Any]) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(answer, enc_hook=_plain) + b"\n")
+    sys.stdout.buffer.write(msgspec.json.encode(answer, enc_hook=str) + b"\n")
     sys.stdout.buffer.flush()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Path):
-        return str(value)
-    raise TypeError(f"{type(value).__name__} is not JSON")
