@@ -22,8 +22,8 @@ def set_up_logging(config: Config, *, has_screen: bool = False) -> None:
     settings = config.settings.observability
     outputs: list[logging.Handler] = []
     if "file" in settings.log_outputs:
-        file = config.paths.state / "logs" / "agentcli.log"
-        outputs.append(LogFile(file, max_bytes=int(settings.log_max_mb * 1e6), keep=settings.log_keep))
+        file, max_bytes = config.paths.state / "logs" / "agentcli.log", int(settings.log_max_mb * 1e6)
+        outputs.append(LogFile(file, max_bytes=max_bytes, keep=settings.log_keep))
     if "stderr" in settings.log_outputs and not has_screen:
         outputs.append(logging.StreamHandler())
     root = logging.getLogger()

@@ -30,7 +30,7 @@ _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls take
 
 
 def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
-    """Run the program; gives the exit code and never raises. `signals` came before there was anybody to heed them."""
+    """Run the program and return the exit code; never raises. `signals` came before anybody could handle them."""
     use_locale_encoding()
     LenientError.in_place_of_stderr()
     try:
@@ -48,14 +48,11 @@ def run(arguments: list[str], signals: Sequence[int] = ()) -> int:
         if error is not out.failure:
             raise
         code = 1
-    match out.failure:
-        case None:
-            return code
-        case BrokenPipeError():  # whoever read this has gone, which is no error
-            return code or 1
-        case failure:
-            warn(f"The output could not be written: {failure.strerror}.")
-            return code or 1
+    if out.failure is None:
+        return code
+    if not isinstance(out.failure, BrokenPipeError):  # whoever read this has gone, which is no error
+        warn(f"The output could not be written: {out.failure.strerror}.")
+    return code or 1
 
 
 def _run(arguments: list[str], ending: Ending) -> int:
@@ -107,20 +104,17 @@ def _options(arguments: list[str]) -> argparse.Namespace:
 
 def _refuse_command(word: str) -> None:
     """Raise `UsageError` for a prompt that is the name of a command, or one slip away from it."""
+    as_prompt = f" As a prompt for the model: agentcli -p {word}"
     if word in COMMANDS:
-        raise UsageError(f"The name of a command comes before all flags: agentcli {word} …{_as_prompt(word)}")
+        raise UsageError(f"The name of a command comes before all flags: agentcli {word} …{as_prompt}")
     typed = word.strip().lower()
     name = next((name for name in COMMANDS if _is_one_slip(typed, name)), None)
     if name is not None and not any(map(str.isspace, typed)):
-        raise UsageError(f"Did you mean `agentcli {name}`?{_as_prompt(word)}")
-
-
-def _as_prompt(word: str) -> str:
-    return f" As a prompt for the model: agentcli -p {word}"
+        raise UsageError(f"Did you mean `agentcli {name}`?{as_prompt}")
 
 
 def _is_one_slip(word: str, name: str) -> bool:
-    """One letter too many, too few or another one, or two that changed places."""
+    """True for one letter too many, too few or another one, or two that changed places."""
     while word and name and word[0] == name[0]:
         word, name = word[1:], name[1:]
     while word and name and word[-1] == name[-1]:
@@ -160,7 +154,7 @@ def _run_session(options: argparse.Namespace, ending: Ending) -> int:
 
 @contextmanager
 def _some_home(config: Config) -> Iterator[Config]:
-    """The configuration; where its home cannot be written, with folders in its place that go with the run."""
+    """Yield the configuration; where its home cannot be written, with temporary folders in its place."""
     from agentcli.settings.paths import is_writable
 
     if is_writable(config.paths.state):
@@ -192,17 +186,12 @@ def _is_terminal() -> bool:
 
 
 def _prompt(options: argparse.Namespace) -> str:
-    """The prompt of a one-shot run. Raises `UsageError` when there is none."""
+    """Return the prompt of a one-shot run. Raises `UsageError` when there is none."""
     if options.input_format == "stream-json":
         return options.prompt or ""
-    given = options.prompt
-    if given == "-":
-        prompt = read_stdin()
-    else:
-        piped = read_stdin() if stdin_is_piped() else ""
-        prompt = given or piped
-        if given and piped:
-            prompt = f"{given}\n\n<stdin>\n{piped}\n</stdin>"
+    given = "" if options.prompt == "-" else options.prompt
+    piped = read_stdin() if options.prompt == "-" or stdin_is_piped() else ""
+    prompt = f"{given}\n\n<stdin>\n{piped}\n</stdin>" if given and piped else given or piped
     if not prompt.strip():
         raise UsageError('There is no prompt: agentcli -p "what does this project do?", or pipe one in.')
     return prompt

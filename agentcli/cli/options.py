@@ -29,6 +29,8 @@ def text_of(data: bytes) -> str:
 
 Flags = tuple[tuple[tuple[str, ...], dict[str, Any]], ...]
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
+PROFILES = ("read-only", "workspace-write", "danger-full-access")
+_TEXT: dict[str, Any] = {"type": text_of_argument}
 
 
 def _flag(names: str, help: str, **how: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
@@ -46,38 +48,25 @@ FLAGS: Flags = (
     _flag("--fallback-model", "used when the first one is overloaded", metavar="PROVIDER/MODEL"),
     _flag("--effort", "how hard the model thinks, for models that take it", choices=EFFORTS),
     _flag("-c --continue", "go on with this directory's newest session", dest="continue_", action="store_true"),
-    _flag(
-        "-r --resume",
-        "go on with a session (without ID: choose)",
-        nargs="?",
-        const="",
-        type=text_of_argument,
-        metavar="ID",
-    ),
+    _flag("-r --resume", "go on with a session (without ID: choose)", nargs="?", const="", **_TEXT, metavar="ID"),
     _flag("--fork-session", "go on with a copy, the session stays as it is"),
     _flag("--take-over", "go on with a session that is open elsewhere, which ends there"),
     _flag("--session-id", "the id of the new session", metavar="UUID"),
-    _flag("-n --name", "a name for the session, usable with --resume", default="", type=text_of_argument),
+    _flag("-n --name", "a name for the session, usable with --resume", default="", **_TEXT),
     _flag("--no-session", "store nothing"),
     _flag("--permission-mode", "what is asked before it is done", choices=MODES),
     _flag("--allow", "allow calls, such as 'bash(git log *)'", action="append", default=[], metavar="RULE"),
     _flag("--deny", "deny calls; wins over --allow", action="append", default=[], metavar="RULE"),
-    _flag(
-        "--sandbox",
-        "what commands may touch (workspace-write)",
-        choices=("read-only", "workspace-write", "danger-full-access"),
-    ),
+    _flag("--sandbox", "what commands may touch (workspace-write)", choices=PROFILES),
     _flag("--tools", "only these tools, separated by commas ('none' for none)", metavar="NAMES"),
     _flag("--max-turns", "at most N requests for one prompt (25; a session asks at 100)", type=int, metavar="N"),
     _flag("--max-budget-usd", "stop when the session has cost this much", type=float, metavar="X"),
     _flag("--fail-on-denial", "exit with 56 when a call was denied for want of an answer"),
     _flag("--require-evidence", "exit with 57 when the log does not verify what the answer claims"),
-    _flag(
-        "--json-schema", "the answer has to fit this JSON Schema (exit with 55 when it does not)", metavar="FILE|JSON"
-    ),
-    _flag("--system-prompt", "use this system text instead of the built-in one", type=text_of_argument, metavar="TEXT"),
+    _flag("--json-schema", "the answer must fit this JSON Schema (exit with 55 when it does not)", metavar="FILE|JSON"),
+    _flag("--system-prompt", "use this system text instead of the built-in one", **_TEXT, metavar="TEXT"),
     _flag("--system-prompt-file", "the same from a file", metavar="FILE"),
-    _flag("--append-system-prompt", "add to the system text", type=text_of_argument, metavar="TEXT"),
+    _flag("--append-system-prompt", "add to the system text", **_TEXT, metavar="TEXT"),
     _flag("--append-system-prompt-file", "the same from a file", metavar="FILE"),
     _flag("--add-dir", "a further folder of the workspace", action="append", default=[], metavar="DIR"),
     _flag("-C --cd", "work in this directory", metavar="DIR"),

@@ -145,11 +145,6 @@ def path(json: AsJson = False) -> None:
         echo(f"{name:<14} {value}")
 
 
-def _as_trusted() -> Config:
-    """The configuration as it is once the project is trusted. Raises `ConfigError`."""
-    return load_config(find_paths(os.environ.get("AGENTCLI_HOME")), current_folder(), os.environ, trust=True)
-
-
 @app.command()
 def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without asking.")] = False) -> None:
     """Use this project's own settings from now on, until their files change: shows them, and asks in a terminal."""
@@ -159,7 +154,7 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
         echo("This project has no settings of its own (.agentcli/config.toml).")
         return
     fingerprints = project_fingerprints(current_folder())
-    trusted = _as_trusted()
+    trusted = load_config(config.paths, current_folder(), os.environ, trust=True)
     servers = server_specs(trusted, echo)
     programs = WorkspacePrograms(trusted)
     try:

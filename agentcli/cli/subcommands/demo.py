@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from agentcli.agent.events import Done, Event, TurnFailed
+from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Prompt
 from agentcli.agent.session import Session
 from agentcli.app import Builder
@@ -44,7 +44,7 @@ def tour(
 
 
 def make_sample(repository: Path) -> None:
-    """A repository of three files with one mistake in it."""
+    """Make a repository of three files with one mistake in it."""
     sample = files("agentcli.cli.subcommands").joinpath("demo_sample")
     repository.mkdir(parents=True)
     for name in ("price.py", "test_price.py", "README.md"):
@@ -64,31 +64,31 @@ async def _tour(repository: Path, model: str) -> int:
     builder = Builder(config, store=MemorySessions(), on_notice=view.line)
     script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")
     chosen = model or f"scripted/{script}"
-    kind = "" if model else " (SCRIPTED: its answers were written beforehand; tools, files and tests are real)"
-    view.line(f"agentcli demo — model: {model or 'scripted'}{kind}", "bold")
+    kind = model or "scripted (SCRIPTED: its answers were written beforehand; tools, files and tests are real)"
+    view.line(f"agentcli demo — model: {kind}", "bold")
     view.line(f"Sample repository: {repository}\n", "muted")
     session = await builder.build_session(model=chosen)
     try:
         for prompt in (QUESTION, CHANGE):
             view.prompt(prompt)
-            end = await _answer(session, builder, prompt, view)
-            if isinstance(end, TurnFailed):
-                raise UserError("The tour ended early.")
+            await _answer(session, builder, prompt, view)
         return _verify(repository, view)
     finally:
         await session.close()
         await builder.aclose()
 
 
-async def _answer(session: Session, builder: Builder, prompt: str, view: TurnView) -> Event:
+async def _answer(session: Session, builder: Builder, prompt: str, view: TurnView) -> None:
+    """Show the turn that a prompt begins. Raises `UserError` if it fails."""
     small = builder.models.info(session.snapshot().model).small
     events = session.subscribe()
     session.submit(Prompt(with_attachments(prompt, session.snapshot().workspace, bare_names=small)))
     async for event in events:
         view.show(event)
-        if isinstance(event, Done | TurnFailed):
-            return event
-    raise AssertionError("a subscription does not end by itself")
+        if isinstance(event, TurnFailed):
+            raise UserError("The tour ended early.")
+        if isinstance(event, Done):
+            return
 
 
 def _verify(repository: Path, view: TurnView) -> int:

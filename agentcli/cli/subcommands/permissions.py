@@ -71,22 +71,22 @@ class CommandLine(msgspec.Struct, frozen=True):
 
 
 def _answer(line: bytes, judging: Judging) -> dict[str, Any]:
-    """The verdict for a line; one that cannot be judged is not allowed, and has an `error` beside the rest."""
+    """Return the verdict for a line; one that cannot be judged is not allowed, and has an `error` beside the rest."""
     command = ""
     try:
         command = msgspec.json.decode(line, type=CommandLine).command
         return judging.explained(command)
     except (ValueError, RecursionError, ToolError) as error:
-        said = str(error) if command else f'Not a line like {{"command": "ls"}}: {error}.'
+        why = str(error) if command else f'Not a line like {{"command": "ls"}}: {error}.'
         effects = msgspec.to_builtins(Effects())
-        return {"command": command, "verdict": "ask", "rule": "", "segments": [], "effects": effects, "error": said}
+        return {"command": command, "verdict": "ask", "rule": "", "segments": [], "effects": effects, "error": why}
 
 
 class Judging:
-    """Commands as a session here would judge them, by their text.
+    """Judges commands as a session here would, by their text.
 
-    The sandbox is asked whether it can try a command that its text does not decide about, and for the mode `auto`, in
-    which all depends on whether it confines.
+    The sandbox is asked if it can try a command that its text does not decide about, and for the mode `auto`, in which
+    all depends on whether it confines.
     """
 
     def __init__(self, permission_mode: str) -> None:

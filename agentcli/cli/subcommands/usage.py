@@ -11,9 +11,9 @@ from agentcli.agent.accounting.usage import Tally, UsageCollector, by_cost, coun
 from agentcli.cli.output import draws_tables, echo, print_table
 from agentcli.cli.subcommands.shared import AsJson, make_app, print_json, wait_for, with_store
 
-LONGEST_BAR = 20  # columns
+MAX_BAR = 20  # columns
 _A_DAY = 86_400
-_MOST_DAYS = 36_500
+_MAX_DAYS = 36_500
 _FIGURES = ("requests", "in", "cached", "out", "cost")
 
 app = make_app("What the stored sessions used, by day, model, tool and user.", needs_command=False)
@@ -21,7 +21,7 @@ app = make_app("What the stored sessions used, by day, model, tool and user.", n
 
 @app.command()
 def show(
-    days: Annotated[int, typer.Option(min=0, max=_MOST_DAYS, help="Of so many days, today included; 0: all.")] = 30,
+    days: Annotated[int, typer.Option(min=0, max=_MAX_DAYS, help="Of so many days, today included; 0: all.")] = 30,
     session: Annotated[str, typer.Option(help="Of one session, on all its days: its id, or its name.")] = "",
     json: AsJson = False,
 ) -> None:
@@ -48,13 +48,11 @@ def _report(found: UsageCollector, *, one_session: bool) -> None:
     if len(found.users) > 1:
         _tallies("user", [(user or "(none)", tally) for user, tally in by_cost(found.users)])
     if found.tools:
-        rows = [
-            (
-                name, counted(tool.calls, "call"), f"{tool.success_rate:.0%} ok", f"{tool.mean_ms:,.0f} ms",
-                f"{tool.tokens:,} tokens", ", ".join(f"{kind} {count}" for kind, count in tool.errors.most_common(3)),
-            )
-            for name, tool in sorted(found.tools.items(), key=lambda item: -item[1].calls)
-        ]  # fmt: skip
+        rows = []
+        for name, tool in sorted(found.tools.items(), key=lambda item: -item[1].calls):
+            errors = ", ".join(f"{kind} {count}" for kind, count in tool.errors.most_common(3))
+            figures = f"{tool.success_rate:.0%} ok", f"{tool.mean_ms:,.0f} ms", f"{tool.tokens:,} tokens"
+            rows.append((name, counted(tool.calls, "call"), *figures, errors))
         headings = ("tool", "calls", "success", "ms", "tokens", "errors")
         print_table(headings, rows, numeric={"calls", "ms", "tokens"})
     if total.unpriced:
@@ -67,7 +65,7 @@ def _tallies(heading: str, tallies: list[tuple[str, Tally]], *, has_bars: bool =
     sizes = [tally.cost_usd if by_cost else tally.usage.context_tokens for _, tally in tallies]
     bars = has_bars and draws_tables() and max(sizes) > 0
     rows = [
-        (name, *_figures(tally), *(("▇" * round(LONGEST_BAR * size / max(sizes)),) if bars else ()))
+        (name, *_figures(tally), *(("▇" * round(MAX_BAR * size / max(sizes)),) if bars else ()))
         for (name, tally), size in zip(tallies, sizes, strict=True)
     ]
     print_table((heading, *_FIGURES, *(("",) if bars else ())), rows, numeric=set(_FIGURES))
@@ -77,8 +75,8 @@ def _tallies(heading: str, tallies: list[tuple[str, Tally]], *, has_bars: bool =
 def _figures(tally: Tally) -> tuple[str, ...]:
     usage = tally.usage
     cached = f"{usage.cache_read_input_tokens / usage.prompt_tokens:.0%}" if usage.prompt_tokens else "0%"
-    requests, sent, received = counted(tally.requests, "request"), usage.prompt_tokens, usage.output_tokens
-    return requests, f"{sent:,} in", cached, f"{received:,} out", _money(tally)
+    requests = counted(tally.requests, "request")
+    return requests, f"{usage.prompt_tokens:,} in", cached, f"{usage.output_tokens:,} out", _money(tally)
 
 
 def _money(tally: Tally) -> str:
