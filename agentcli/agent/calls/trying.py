@@ -27,7 +27,7 @@ from agentcli.agent.calls.try_texts import (
 )
 from agentcli.agent.events import ApprovalRequested, Denial, Notice
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.command_rules import rule_about_edits, speaks_of_edits
+from agentcli.agent.permissions.matches import rule_about_edits, speaks_of_edits
 from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
 from agentcli.agent.permissions.effects import call_effects
 from agentcli.agent.permissions.facts import CallFacts, judge

@@ -8,34 +8,21 @@ Read(.env), is a yes beforehand.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from fnmatch import fnmatchcase
-from functools import partial
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.permissions.command_rules import EDITORS, READERS, allowing_rules, refusing_rule, speaks_of_edits
-from agentcli.agent.permissions.facts import (
-    CallFacts,
-    Need,
-    Target,
-    ground_of,
-    has_secrets,
-    is_covered,
-    is_kept_from_edits,
-    is_refused,
-    look_at_real,
-)
+from agentcli.agent.permissions.facts import CallFacts, Need
+from agentcli.agent.permissions.matches import Matches, covers_path, find_matches, speaks_of_edits
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import Rule, Rules, escaped, matches_host, parse_rules
+from agentcli.agent.permissions.rules import Rule, Rules, escaped, parse_rules
 from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis, Segment
 from agentcli.safety.commands.rules import rules_by_segment
-from agentcli.tools.tool import Workspace, kind_argument
+from agentcli.tools.tool import kind_argument
 
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
 
@@ -57,55 +44,41 @@ class Verdict(Struct, frozen=True):
     exposes: tuple[Path, ...] = ()
 
 
-def decide(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
+def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     """Decide if a call runs, is denied, or needs a person's yes. The catastrophic is refused in every mode."""
-    tool = judged.tool
-    if denying := _meant(rules.deny, tool.name):
-        return Verdict("deny", f"{denying.told} denies it")
-    if judged.command is not None:
-        only_reads = judged.verdict == "allow" or mode == "plan"
-        return replace(_decide_command(judged, judged.command, mode, rules), only_reads=only_reads)
+    tool, found = facts.tool, find_matches(facts, rules)
+    if facts.command is not None:
+        only_reads = facts.verdict == "allow" or mode == "plan"
+        return replace(_decide_command(facts, facts.command, mode, found, rules), only_reads=only_reads)
+    if found.deny is not None:
+        return Verdict("deny", f"{found.deny.told} denies it")
     match tool.effect:
         case "read" | "edit":
-            paths = frozenset(target.real for target in judged.targets)
-            return replace(_decide_files(judged, mode, rules), judged=paths)
+            paths = frozenset(path.real for path in facts.files)
+            return replace(_decide_files(facts, mode, found), judged=paths)
         case "web":
-            return _decide_address(judged, mode, rules)
+            return _decide_address(facts, mode, found)
         case "foreign" | "command":
-            return _decide_foreign(judged, mode, rules)
-        case "agent" | "none" if kind_argument(tool):
-            return _decide_kind(judged, mode, rules)
-        case _ if asking := _meant(rules.ask, tool.name, lambda pattern: True):
-            return _asks(mode, f"{asking.told} wants you to be asked")
+            return _decide_foreign(tool.name, tool.server, mode, found)
+        case _ if found.ask is not None:
+            return _asked_by(found.ask, mode)
         case _:
-            return Verdict("allow", "it changes nothing")
+            return Verdict("allow", "its calls are judged one by one" if kind_argument(tool) else "it changes nothing")
 
 
-def _decide_files(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
-    tool, targets, needs, workspace = judged.tool, judged.targets, judged.needs, judged.workspace
-    kin = {tool.name} | (EDITORS if tool.effect == "edit" else READERS)
-
-    def speaks(pattern: str) -> bool:
-        return any(is_refused(pattern, target, workspace) for target in targets)
-
-    for rule in rules.deny:
-        if rule.pattern and any(rule.names(name) for name in kin) and speaks(rule.pattern):
-            return Verdict("deny", f"{rule.told} denies it")
+def _decide_files(facts: CallFacts, mode: Mode, found: Matches) -> Verdict:
+    tool, needs, sandbox = facts.tool, facts.needs, facts.workspace.sandbox
     if mode == "plan" and tool.effect == "edit":
-        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
-    if asking := _meant(
-        rules.ask, tool.name, lambda one: any(is_refused(one, target, workspace) for target in targets)
-    ):
-        return _asks(mode, f"{asking.told} wants you to be asked", needs)
-    if tool.effect == "edit" and workspace.sandbox.profile == "read-only":
+        return Verdict("deny", _PLAN)
+    if found.ask is not None:
+        return _asked_by(found.ask, mode, needs)
+    if tool.effect == "edit" and sandbox.profile == "read-only":
         return Verdict("deny", "the sandbox is read-only: nothing may be changed")
-    ground = ground_of(workspace)
-    for rule in rules.allow:
-        if rule.names(tool.name) and all(is_covered(rule, target, ground) for target in targets):
-            return Verdict("allow", f"the rule {rule} allows it", needs)
+    if found.allow:
+        return Verdict("allow", f"the rule {found.allow[0]} allows it", needs)
     if mode == "bypassPermissions":
-        return _bypassed(targets, needs, workspace)
-    if special := next((target for target in targets if target.kind != "plain"), None):
+        return _bypassed(facts, needs)
+    if special := next((path for path in facts.files if path.kind != "plain"), None):
         return _asks(mode, special.why, needs)
     if tool.effect == "read":
         return Verdict("allow", "it only looks")
@@ -114,16 +87,15 @@ def _decide_files(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     return _asks(mode, CHANGES_A_FILE, needs)
 
 
-def _bypassed(targets: Sequence[Target], needs: tuple[Need, ...], workspace: Workspace) -> Verdict:
+def _bypassed(facts: CallFacts, needs: tuple[Need, ...]) -> Verdict:
     """No mode is a yes to secrets, and none widens the sandbox."""
-    for target in targets:
-        if has_secrets(target, workspace):
-            tool = "Edit" if target.access == "write" else "Read"
-            return Verdict(
-                "deny", f"{target.why}: it needs a rule of its own, such as {tool}({_as_rule(target.given)})"
-            )
-        if workspace.sandbox.profile != "danger-full-access" and is_kept_from_edits(target, workspace):
-            return Verdict("deny", f"{target.why}, and the sandbox ({workspace.sandbox.profile}) keeps that")
+    profile = facts.workspace.sandbox.profile
+    for path in facts.files:
+        if facts.paths.has_secrets(path):
+            tool = "Edit" if path.access == "write" else "Read"
+            return Verdict("deny", f"{path.why}: it needs a rule of its own, such as {tool}({_as_rule(path.given)})")
+        if profile != "danger-full-access" and facts.paths.is_kept_from_edits(path):
+            return Verdict("deny", f"{path.why}, and the sandbox ({profile}) keeps that")
     return Verdict("allow", "permissions are bypassed", needs)
 
 
@@ -140,116 +112,96 @@ def _asks(mode: Mode, why: str, needs: tuple[Need, ...] = (), hosts: tuple[str, 
     return Verdict("deny" if mode == "dontAsk" else "ask", why, needs, hosts)
 
 
-def _decide_command(judged: CallFacts, command: CommandAnalysis, mode: Mode, rules: Rules) -> Verdict:
-    tool, needs, hosts, sandbox = judged.tool, judged.needs, judged.hosts, judged.workspace.sandbox
-    if judged.verdict == "block":
+def _asked_by(rule: Rule, mode: Mode, needs: tuple[Need, ...] = (), hosts: tuple[str, ...] = ()) -> Verdict:
+    return _asks(mode, f"{rule.told} wants you to be asked", needs, hosts)
+
+
+_PLAN = "plan mode reads only: describe the change instead of making it"
+
+
+def _decide_command(facts: CallFacts, command: CommandAnalysis, mode: Mode, found: Matches, rules: Rules) -> Verdict:
+    needs, hosts, sandbox, granting = facts.needs, facts.hosts, facts.workspace.sandbox, found.allow
+    if facts.verdict == "block":
         return Verdict("deny", f"refused in every mode: {command.reason}")
-    if refusing := refusing_rule(judged, rules.deny):
-        return Verdict("deny", f"{refusing.told} denies it")
+    if found.deny is not None:
+        return Verdict("deny", f"{found.deny.told} denies it")
     cannot_ask: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
     if command.hidden_catastrophe:
         return Verdict(cannot_ask, f"a part of it would be refused: {command.hidden_catastrophe}", needs, hosts)
     if command.unjudged:
         return Verdict(cannot_ask, command.unjudged, needs, hosts)
-    if command.unreadable and (denying := _meant(rules.deny, tool.name, lambda pattern: True)):
+    if command.unreadable and (denying := next((rule for rule in rules.deny if rule.names(facts.tool.name)), None)):
         why = f"{command.unreadable}, so it cannot be read against deny rules such as {denying}"
         return Verdict(cannot_ask, why, needs, hosts)
-    if asking := refusing_rule(judged, rules.ask):
-        return _asks(mode, f"{asking.told} wants you to be asked", needs, hosts)
-    if getattr(judged.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
+    if found.ask is not None:
+        return _asked_by(found.ask, mode, needs, hosts)
+    if getattr(facts.arguments, "unconfined", False) and sandbox.profile != "danger-full-access":
         return Verdict(
             cannot_ask, "it wants to run OUTSIDE the sandbox, which only a person's yes to this very call opens"
         )
-    granting, not_granted = allowing_rules(judged, rules.allow)
     is_held = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
         return Verdict("ask", command.deletes_unseen, needs, hosts)
     opened = [need for need in needs if str(need.path) not in command.scratch]
-    may_be_tried = judged.verdict == "try" and not opened and not hosts
+    may_be_tried = facts.verdict == "try" and not opened and not hosts
+    is_unsure = command.problem or speaks_of_edits(rules)
     if mode == "bypassPermissions" and not granting:
-        if may_be_tried and (command.problem or speaks_of_edits(rules)):
+        if may_be_tried and is_unsure:
             return Verdict("try", command.problem or command.reason)
         return Verdict("allow", "permissions are bypassed")  # the sandbox opens nothing that nobody granted
-    if judged.verdict == "allow":
+    if facts.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
             return Verdict("allow", "the command only reads inside the workspace")
         return _asks(mode, "no sandbox holds commands here, so every one is asked about")
     if mode == "plan":
-        if may_be_tried:
-            return Verdict("try", "plan mode keeps none of its changes")
-        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
+        return Verdict("try", "plan mode keeps none of its changes") if may_be_tried else Verdict("deny", _PLAN)
     if granting:
         return Verdict("allow", f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it", needs, hosts)
-    is_read = not may_be_tried or not (command.problem or speaks_of_edits(rules))
-    if mode == "auto" and sandbox.confines and not needs and not hosts and is_read:
+    if mode == "auto" and sandbox.confines and not needs and not hosts and not (may_be_tried and is_unsure):
         return Verdict("allow", "it stays inside the sandbox")
-    if may_be_tried:
-        return Verdict("try", command.reason)
-    return _asks(mode, not_granted or command.reason, needs, hosts)
+    return (
+        Verdict("try", command.reason) if may_be_tried else _asks(mode, found.why_not or command.reason, needs, hosts)
+    )
 
 
-def _decide_address(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
-    name, address = judged.tool.name, judged.address
-
-    def speaks(pattern: str) -> bool:
-        return matches_host(pattern, judged.host)
-
-    if denying := _meant(rules.deny, name, speaks):
-        return Verdict("deny", f"{denying.told} denies it")
+def _decide_address(facts: CallFacts, mode: Mode, found: Matches) -> Verdict:
+    address = facts.address
     if address is not None and address.verdict == "block":
         return Verdict("deny", f"the address is never fetched: {address.reason}")
-    if asking := _meant(rules.ask, name, speaks):
-        return _asks(mode, f"{asking.told} wants you to be asked")
-    if granting := _meant(rules.allow, name, speaks):
-        return Verdict("allow", f"the rule {granting} allows it")
+    if found.ask is not None:
+        return _asked_by(found.ask, mode)
+    if found.allow:
+        return Verdict("allow", f"the rule {found.allow[0]} allows it")
     if address is not None and address.verdict == "ask":
         return _asks(mode, address.reason)
     return Verdict("allow", "it only looks something up")
 
 
-def _decide_foreign(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
+def _decide_foreign(name: str, server: str, mode: Mode, found: Matches) -> Verdict:
     """Decide about a tool whose effects nobody here knows: an MCP server's, or one that a library brought."""
-    name = judged.tool.name
     if mode == "plan":
-        return Verdict("deny", "plan mode reads only: describe the change instead of making it")
-    if asking := _meant(rules.ask, name, lambda pattern: True):
-        return _asks(mode, f"{asking.told} wants you to be asked")
+        return Verdict("deny", _PLAN)
+    if found.ask is not None:
+        return _asked_by(found.ask, mode)
     if mode == "bypassPermissions":
         return Verdict("allow", "permissions are bypassed")
-    if granting := _meant(rules.allow, name):
-        return Verdict("allow", f"the rule {granting} allows it")
-    told = f"a tool of the MCP server {judged.tool.server}" if judged.tool.server else name
-    return _asks(mode, f"what {told} does is not known here")
-
-
-def _decide_kind(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
-    """Decide about a subagent or a skill, whose calls are judged by themselves. Rules may name which one is meant."""
-    name = judged.tool.name
-    speaks = partial(fnmatchcase, getattr(judged.arguments, kind_argument(judged.tool), ""))
-    if denying := _meant(rules.deny, name, speaks):
-        return Verdict("deny", f"{denying.told} denies it")
-    if asking := _meant(rules.ask, name, speaks):
-        return _asks(mode, f"{asking.told} wants you to be asked")
-    return Verdict("allow", "its calls are judged one by one")
-
-
-def _meant(of: Iterable[Rule], tool: str, speaks: Callable[[str], bool] = lambda pattern: False) -> Rule | None:
-    """Return the first rule that speaks of a call of a tool: of every call, or of this one by its pattern."""
-    return next((rule for rule in of if rule.names(tool) and (not rule.pattern or speaks(rule.pattern))), None)
+    if found.allow:
+        return Verdict("allow", f"the rule {found.allow[0]} allows it")
+    return _asks(mode, f"what {f'a tool of the MCP server {server}' if server else name} does is not known here")
 
 
 _MOST_SHOWN = 3
 _WILD = re.compile(r"[*?\[{]")
 
 
-def decide_with_exposure(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict:
+def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     """The decision, or one that asks about the secret files in `exposes` as well."""
-    verdict, workspace = decide(judged, mode, rules), judged.workspace
-    if judged.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
+    verdict, workspace = decide(facts, mode, rules), facts.workspace
+    if facts.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
         return verdict
     found = workspace.sandbox.exposed_secrets("read-only" if verdict.only_reads else None)
-    exposed = [path for path in found if path not in workspace.exposed and not _is_meant(path, rules, workspace)]
-    command = judged.command
+    exposed = [path for path in found if path not in workspace.exposed and not _is_meant(path, facts, rules)]
+    command = facts.command
     if not exposed or (verdict.only_reads and command is not None and not _may_read(command, exposed)):
         return verdict
     shown = [workspace.shown(path) for path in exposed]
@@ -258,7 +210,7 @@ def decide_with_exposure(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict
         f"this sandbox cannot hide {', '.join(shown[:_MOST_SHOWN])}{more} from commands"
         f" (to allow it always: the rule Read({shown[0]}))"
     )
-    return msgspec.structs.replace(
+    return replace(
         verdict,
         decision="deny" if mode == "dontAsk" else "ask",
         reason=f"{verdict.reason}; {why}" if verdict.decision == "ask" else why,
@@ -266,9 +218,9 @@ def decide_with_exposure(judged: CallFacts, mode: Mode, rules: Rules) -> Verdict
     )
 
 
-def _is_meant(path: Path, rules: Rules, workspace: Workspace) -> bool:
-    target, ground = look_at_real(path, "read", workspace), ground_of(workspace)
-    return any(rule.names("file_read") and rule.pattern and is_covered(rule, target, ground) for rule in rules.allow)
+def _is_meant(path: Path, facts: CallFacts, rules: Rules) -> bool:
+    secret, ground = facts.paths.find_real(str(path), "read"), facts.paths.ground
+    return any(rule.names("file_read") and rule.pattern and covers_path(rule, secret, ground) for rule in rules.allow)
 
 
 def _may_read(analysis: CommandAnalysis, secrets: Sequence[Path]) -> bool:
@@ -298,35 +250,34 @@ def _above_globs(path: str) -> Path:
 _AND = " and "
 
 
-def suggested_rules(judged: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ...]:
+def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ...]:
     """Rules that would have let this call through, narrowest first, each as `parse_rules` reads it.
 
     A command of several parts takes several rules, which stand together in one text.
     """
-    return tuple(text for text in dict.fromkeys(_candidates(judged)) if _lets_through(text, judged, mode, rules))
+    return tuple(text for text in dict.fromkeys(_candidates(facts)) if _lets_through(text, facts, mode, rules))
 
 
-def _lets_through(text: str, judged: CallFacts, mode: Mode, rules: Rules) -> bool:
+def _lets_through(text: str, facts: CallFacts, mode: Mode, rules: Rules) -> bool:
     try:
         more = parse_rules(text)
     except UsageError:
         return False
     with_them = Rules([*rules.allow, *more], rules.deny, rules.ask)
-    return decide(judged, mode, with_them).decision == "allow"
+    return decide(facts, mode, with_them).decision == "allow"
 
 
-def _candidates(judged: CallFacts) -> Iterator[str]:
-    name = judged.tool.name
-    match judged.tool.effect:
-        case "command" if judged.command is not None:
-            if (command := judged.text.strip()) and not judged.command.problem:
+def _candidates(facts: CallFacts) -> Iterator[str]:
+    name = facts.tool.name
+    match facts.tool.effect:
+        case "command" if facts.command is not None:
+            if (command := facts.text.strip()) and not facts.command.problem:
                 yield str(Rule(name, escaped(command)))
-            yield from _of_parts(name, judged.command)
+            yield from _of_parts(name, facts.command)
         case "read" | "edit":
-            yield from _paths(judged)
+            yield from _paths(facts)
         case "web":
-            if judged.host:
-                yield f"{name}(domain:{judged.host})"
+            yield from (f"{name}(domain:{host})" for host in facts.hosts if host)
             yield name
         case _:
             yield name
@@ -342,11 +293,11 @@ def _of_parts(tool: str, command: CommandAnalysis) -> Iterator[str]:
         yield _AND.join(chosen)
 
 
-def _paths(judged: CallFacts) -> Iterator[str]:
+def _paths(facts: CallFacts) -> Iterator[str]:
     """The very file, its folder, every file."""
-    tool = judged.tool
-    for target in judged.targets:
-        shown = judged.workspace.shown(target.real)
+    tool = facts.tool
+    for path in facts.files:
+        shown = facts.workspace.shown(path.real)
         name = f"/{shown}" if shown.startswith("/") else shown
         yield str(Rule(tool.name, escaped(name if "/" in name else f"./{name}")))
         folder = str(PurePosixPath(name).parent)

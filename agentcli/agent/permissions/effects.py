@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path, PurePath
+from pathlib import PurePath
 
 from msgspec import Struct
 
 from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict
-from agentcli.agent.permissions.facts import WHY, CallFacts, Kind, Need, look_at_real
+from agentcli.agent.permissions.facts import WHY, CallFacts, Need, known
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis
-from agentcli.tools.tool import Tool, Workspace
 
 MOST_SHOWN = 6
 OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
@@ -31,94 +29,74 @@ class CallEffects(Struct, frozen=True):
     grave: tuple[str, ...] = ()
 
 
-def call_effects(judged: CallFacts, verdict: Verdict) -> CallEffects:
-    """The effects of a call, then why it asks, where that says more. Blocks: it looks at the disk."""
-    if judged.command is not None:
-        return _of_command(judged, judged.command, verdict)
-    if judged.tool.effect in ("read", "edit"):
-        return _of_file_tool(judged, verdict)
+def call_effects(facts: CallFacts, verdict: Verdict) -> CallEffects:
+    """The effects of a call, then why it asks, where that says more."""
+    if facts.command is not None:
+        return _of_command(facts, facts.command, verdict)
+    if facts.tool.effect in ("read", "edit"):
+        return _of_file_tool(facts, verdict)
     return CallEffects((verdict.reason,))
 
 
-def effect_lines(analysis: CommandAnalysis, needs: Sequence[Need], workspace: Workspace) -> tuple[str, ...]:
-    """`deletes docs, build`, `reaches example.org`, `writes build/app.js`; what cannot be told is said once."""
-    return _effects_of_analysis(analysis, needs, workspace).lines
+def _of_file_tool(facts: CallFacts, verdict: Verdict) -> CallEffects:
+    is_edit = facts.tool.effect == "edit"
+    said = WHY | {"outside": "writes outside the project" if is_edit else "outside the project"}
+    kinds = dict.fromkeys(path.kind for path in facts.files if path.kind != "plain")
+    grave = tuple(said[kind] for kind in kinds if kind != "outside" or is_edit)
+    is_told = verdict.reason in (CHANGES_A_FILE, *(path.why for path in facts.files))
+    return CallEffects((*(said[kind] for kind in kinds), *(() if is_told else (verdict.reason,))), grave)
 
 
-def _of_command(judged: CallFacts, analysis: CommandAnalysis, verdict: Verdict) -> CallEffects:
-    told = _effects_of_analysis(analysis, verdict.needs, judged.workspace)
-    told = CallEffects((*told.lines, *_circumstances(judged)), told.grave)
-    if getattr(judged.arguments, "unconfined", False):
-        return CallEffects((OUTSIDE, *told.lines), (OUTSIDE, *told.grave))
-    is_told = verdict.reason == analysis.reason and _TOLD.search(analysis.reason)
-    is_by_host = analysis.effects.hosts and _BEYOND.search(verdict.reason)
-    return told if is_told or is_by_host else CallEffects((*told.lines, verdict.reason), told.grave)
+def _of_command(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) -> CallEffects:
+    told = command_effects(facts, command, verdict.needs)
+    lines, grave = (*told.lines, *_circumstances(facts)), told.grave
+    if getattr(facts.arguments, "unconfined", False):
+        return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
+    is_told = verdict.reason == command.reason and _TOLD.search(command.reason)
+    is_by_host = command.effects.hosts and _BEYOND.search(verdict.reason)
+    return CallEffects(lines if is_told or is_by_host else (*lines, verdict.reason), grave)
 
 
-def _circumstances(judged: CallFacts) -> list[str]:
+def _circumstances(facts: CallFacts) -> list[str]:
     """Return where a command runs and that it stays, where its text does not show it."""
-    workspace, given = judged.workspace, judged.arguments
+    workspace, given = facts.workspace, facts.arguments
     folder = getattr(given, "cwd", None) or (workspace.shell_cwd and workspace.shown(workspace.shell_cwd))
     lines = [f"runs in {folder}"] if folder and folder != "." else []
     return [*lines, "goes on in the background"] if getattr(given, "background", False) else lines
 
 
-def _of_file_tool(judged: CallFacts, verdict: Verdict) -> CallEffects:
-    tool, targets = judged.tool, judged.targets
-    lines = {_said_of_file(target.kind, tool): target.kind for target in targets if target.kind != "plain"}
-    grave = tuple(line for line, kind in lines.items() if kind != "outside" or tool.effect == "edit")
-    is_told = verdict.reason in (CHANGES_A_FILE, *(target.why for target in targets))
-    return CallEffects((*lines, *(() if is_told else (verdict.reason,))), grave)
-
-
-def _said_of_file(kind: Kind, tool: Tool) -> str:
-    if kind == "outside":
-        return "writes outside the project" if tool.effect == "edit" else "outside the project"
-    return WHY[kind]
-
-
-def _effects_of_analysis(analysis: CommandAnalysis, needs: Sequence[Need], workspace: Workspace) -> CallEffects:
-    effects = analysis.effects
-    opened = {str(need.path) for need in needs}
-    hosts, programs = _known(effects.hosts), [_program(program) for program in effects.runs]
+def command_effects(facts: CallFacts, command: CommandAnalysis, needs: Sequence[Need]) -> CallEffects:
+    """`deletes docs, build`, `reaches example.org`, `writes build/app.js`; what cannot be told is said once."""
+    effects, shown = command.effects, facts.paths.shown
+    hosts, programs = known(effects.hosts), [_program(program) for program in effects.runs]
     is_opaque = all(UNKNOWN in things for things in (effects.reads, effects.writes, effects.deletes, effects.hosts))
     is_script = bool(hosts) and is_opaque and any(name in _INTERPRETERS for name in programs)
+    deletes_found = any(
+        segment.words and segment.words[0] == "find" and "-delete" in segment.words for segment in command.segments
+    )
+    opened = {str(need.path) for need in needs}
     grave = [
-        _row("deletes", [*_paths(effects.deletes, workspace), *_found(analysis)]),
+        _row("deletes", [*shown(effects.deletes), *(["what find finds"] if deletes_found else [])]),
         _row("runs a script from" if is_script else "reaches", hosts),
-        *_opened(needs, workspace),
+        _row("writes outside the project:", shown(tuple(str(n.path) for n in needs if n.kind == "outside"))),
+        *(f"{n.access}s {shown((str(n.path),))[0]}, which {WHY[n.kind]}" for n in needs if n.kind != "outside"),
     ]
-    plain = [_row("writes", _paths((path for path in effects.writes if path not in opened), workspace))]
+    plain = [_row("writes", shown(tuple(path for path in effects.writes if path not in opened)))]
     if is_opaque and not is_script:
-        is_all = not any((*grave, *plain))
-        runs = f"{_row('runs', programs)}: what it does" if is_all else "what else it does"
+        runs = "what else it does" if any((*grave, *plain)) else f"{_row('runs', programs)}: what it does"
         plain.append(f"{runs} cannot be told")
-    elif not is_opaque and (hidden := _hidden(analysis)):
+    elif not is_opaque and (hidden := _hidden(command)):
         (grave if UNKNOWN in (*effects.deletes, *effects.hosts) else plain).append(hidden)
     if not any((*grave, *plain)):
-        outside = [path for path in _known(effects.reads) if _kind(Path(path), workspace) == "outside"]
-        reads = _row("reads outside the project:" if outside else "reads", _paths(outside or effects.reads, workspace))
+        outside = tuple(path.given for path in facts.paths.find_each(effects.reads, "read") if path.kind == "outside")
+        reads = _row("reads outside the project:" if outside else "reads", shown(outside or effects.reads))
         plain = [reads or _row("runs", programs)]
     return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))
 
 
-def _opened(needs: Sequence[Need], workspace: Workspace) -> list[str]:
-    """Return the lines about files for which the sandbox is opened."""
-    outside: list[str] = []
-    others: list[str] = []
-    for need in needs:
-        shown = workspace.shown(need.path)
-        kind = look_at_real(need.path, need.access, workspace).kind
-        if kind in ("outside", "plain"):
-            outside.append(shown)
-        else:
-            others.append(f"{need.access}s {shown}, which {WHY[kind]}")
-    return [_row("writes outside the project:", outside), *others]
-
-
-def _hidden(analysis: CommandAnalysis) -> str:
+def _hidden(command: CommandAnalysis) -> str:
     """Return the line about the effects of a command that only the shell knows, where the others are known."""
-    effects = analysis.effects
+    effects = command.effects
     verbs = [verb for verb, paths in (("deletes", effects.deletes), ("writes", effects.writes)) if UNKNOWN in paths]
     parts = [f"{' and '.join(verbs)} files"] if verbs else []
     if UNKNOWN in effects.hosts:
@@ -126,28 +104,10 @@ def _hidden(analysis: CommandAnalysis) -> str:
     return f"{' and '.join(parts)} that cannot be told" if parts else ""
 
 
-def _found(analysis: CommandAnalysis) -> list[str]:
-    words = [segment.words or ("",) for segment in analysis.segments]
-    return ["what find finds"] if any(first == "find" and "-delete" in rest for first, *rest in words) else []
-
-
-def _kind(path: Path, workspace: Workspace) -> Kind:
-    return look_at_real(path, "read", workspace).kind
-
-
-def _row(verb: str, things: Sequence[str]) -> str:
+def _row(verb: str, things: Iterable[str]) -> str:
     things = list(dict.fromkeys(things))
     more = f" and {len(things) - MOST_SHOWN} more" if len(things) > MOST_SHOWN else ""
     return f"{verb} {', '.join(things[:MOST_SHOWN])}{more}" if things else ""
-
-
-def _known(things: Iterable[str]) -> list[str]:
-    return [thing for thing in things if thing != UNKNOWN]
-
-
-def _paths(paths: Iterable[str], workspace: Workspace) -> list[str]:
-    shown = [workspace.shown(Path(os.path.normpath(path))) for path in _known(paths)]
-    return ["this folder" if path == "." else path for path in shown]
 
 
 def _program(program: str) -> str:

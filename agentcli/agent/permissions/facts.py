@@ -1,18 +1,20 @@
-"""Reads what a call is about, once: its command, the files that it names and where they lead, its address."""
+"""Reads what a call is about, once: its command, the paths that it names and where they lead, its address."""
 
 from __future__ import annotations
 
+import os
+from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
 from msgspec import Struct
 
-from agentcli.agent.permissions.rules import PathGround, Rule, is_literal, matches_path
+from agentcli.agent.permissions.rules import PathGround
 from agentcli.errors import ToolError
 from agentcli.safety.addresses.judge import UrlVerdict
 from agentcli.safety.addresses.urls import BadUrl, parse_url
 from agentcli.safety.commands import analyse
-from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, Places
+from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, Effects, Places
 from agentcli.safety.commands.records import Verdict as CommandVerdict
 from agentcli.safety.paths.judge import judge_path
 from agentcli.safety.paths.protected import is_protected, is_reviewed
@@ -34,10 +36,14 @@ WHY = {
 }
 
 
-class Target(Struct, frozen=True):
-    """A path as it was given, and where it really leads. What `is_outside` may be of a kind that weighs more."""
+class PathFacts(Struct, frozen=True):
+    """A path as it was given, from the working directory on (`named`), and where it really leads.
+
+    What `is_outside` may be of a kind that weighs more.
+    """
 
     given: str
+    named: Path
     real: Path
     access: Access
     kind: Kind
@@ -48,116 +54,113 @@ class Target(Struct, frozen=True):
         return f"{self.given} {WHY[self.kind]}" if self.kind != "plain" else ""
 
 
-def ground_of(workspace: Workspace) -> PathGround:
-    return PathGround(workspace.real_cwd, workspace.sandbox.roots[0], workspace.home)
+class PathLookup:
+    """Looks at the paths of one call, at each once."""
 
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self._real: dict[Path, Path] = {}
+        self._facts: dict[tuple[str, Access], PathFacts] = {}
 
-def targets_of(tool: Tool, arguments: Any, workspace: Workspace) -> tuple[Target, ...]:
-    """The files a call of a file tool is about. Raises `ToolError` for a path that leads nowhere: a loop of links."""
-    access: Access = "write" if tool.effect == "edit" else "read"
-    names = tool.file_arguments or ("path",)
-    given = (getattr(arguments, name, None) for name in names)
-    return tuple(look_at(path, access, workspace) for path in given if isinstance(path, str))
+    @cached_property
+    def ground(self) -> PathGround:
+        workspace = self.workspace
+        return PathGround(workspace.real_cwd, workspace.sandbox.roots[0], workspace.home)
 
-
-def look_at(given: str, access: Access, workspace: Workspace) -> Target:
-    """Raises `ToolError` (invalid_parameters)."""
-    real = workspace.real_path(given)
-    return Target(given, real, access, _kind(given, real, access, workspace), _is_outside(real, workspace))
-
-
-def look_at_real(real: Path, access: Access, workspace: Workspace) -> Target:
-    """As `look_at` for a path whose links are followed already."""
-    kind = _kind(str(real), real, access, workspace)
-    return Target(workspace.shown(real), real, access, kind, _is_outside(real, workspace))
-
-
-def _is_outside(real: Path, workspace: Workspace) -> bool:
-    return not any(real.is_relative_to(root) for root in workspace.sandbox.roots)
-
-
-def is_kept_from_edits(target: Target, workspace: Workspace) -> bool:
-    """True if the sandbox keeps a file from edits that nobody is asked about. What a project reviews is not kept."""
-    if target.kind == "protected" and not target.is_outside:
-        return not is_reviewed(_below_root(target, workspace)) or workspace.sandbox.is_write_protected(target.real)
-    return target.access == "write" and target.is_outside
-
-
-def has_secrets(target: Target, workspace: Workspace) -> bool:
-    """Return True if a file may hold a secret: one that is about to be made holds none, whatever its name says."""
-    if target.kind != "secret" or target.access == "read" or target.is_outside:
-        return target.kind == "secret"
-    by_place = is_secret(target.real.parent, workspace.home) or is_protected(_below_root(target, workspace))
-    only_by_name = is_secret(PurePath(target.real.name), None) and not by_place
-    return not only_by_name or _is_there(target.real, workspace)
-
-
-def _is_there(real: Path, workspace: Workspace) -> bool:
-    """Also where the system does not tell."""
-    try:
-        return workspace.sandbox.status(real) is not None
-    except OSError:
+    def is_readable(self, path: Path) -> bool:
+        """True if the sandbox lets everybody read an absolute path."""
+        try:
+            self._real[path] = self.workspace.sandbox.validate_path(path, "read")
+        except ToolError:
+            return False
         return True
 
+    def find(self, given: str, access: Access) -> PathFacts:
+        """Return the facts of a path. Raises `ToolError` (invalid_parameters) for one that leads nowhere."""
+        if (known := self._facts.get((given, access))) is None:
+            named = self.workspace.lexical_path(given)
+            if (real := self._real.get(named)) is None:
+                real = self._real[named] = self.workspace.sandbox.real_path(named)
+            known = self._facts[given, access] = self._judged(given, named, real, access)
+        return known
 
-def _below_root(target: Target, workspace: Workspace) -> PurePath:
-    root = next(root for root in workspace.sandbox.roots if target.real.is_relative_to(root))
-    return target.real.relative_to(root)
+    def find_real(self, given: str, access: Access) -> PathFacts:
+        """Return the facts of a path that needs no resolving, or that cannot be resolved: it stands for itself."""
+        return self._judged(given, Path(given), Path(given), access)
 
+    def find_each(self, paths: tuple[str, ...], access: Access) -> list[PathFacts]:
+        """Return the facts of the paths of a command that are known; a loop of links stands for itself."""
+        found = []
+        for path in known(paths):
+            try:
+                found.append(self.find(path, access))
+            except ToolError:
+                found.append(self.find_real(path, access))
+        return found
 
-def _kind(given: str, real: Path, access: Access, workspace: Workspace) -> Kind:
-    """By where the path leads first; by its name where that says more."""
-    roots, home, cwd = workspace.sandbox.roots, workspace.home, workspace.cwd
-    if not workspace.sandbox.knows(real, access):
-        by_place = judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
-        if by_place != "plain":
-            return by_place
-    by_name = judge_path(parse_name(given), access=access, cwd=cwd, roots=roots, home=home)
-    if by_name in ("odd", "secret", "protected"):
-        return by_name
-    if access == "write" and workspace.sandbox.is_write_protected(real):
-        return "protected"
-    if access == "write" and _has_other_names(real, workspace):
-        return "linked"
-    return "plain"
+    def of_effects(self, effects: Effects) -> list[PathFacts]:
+        """Return the facts of the paths that a command reads, and of those that it writes or deletes."""
+        return [
+            *self.find_each(effects.reads, "read"),
+            *self.find_each((*effects.writes, *effects.deletes), "write"),
+        ]
 
+    def _judged(self, given: str, named: Path, real: Path, access: Access) -> PathFacts:
+        is_outside = not any(real.is_relative_to(root) for root in self.workspace.sandbox.roots)
+        return PathFacts(given, named, real, access, self._kind(given, real, access), is_outside)
 
-def _has_other_names(real: Path, workspace: Workspace) -> bool:
-    try:
-        status = workspace.sandbox.status(real)
-    except OSError:
-        return False
-    return status is not None and status.kind == "file" and status.links > 1
+    def _kind(self, given: str, real: Path, access: Access) -> Kind:
+        """By where the path leads first; by its name where that says more."""
+        sandbox, home, cwd = self.workspace.sandbox, self.workspace.home, self.workspace.cwd
+        is_granted = sandbox.knows(real, access)
+        if not is_granted:
+            by_place = judge_path(str(real), access=access, cwd=cwd, roots=sandbox.roots, home=home)
+            if by_place != "plain":
+                return by_place
+        if is_granted or given != str(real):
+            by_name = judge_path(parse_name(given), access=access, cwd=cwd, roots=sandbox.roots, home=home)
+            if by_name in ("odd", "secret", "protected"):
+                return by_name
+        if access == "write" and sandbox.is_write_protected(real):
+            return "protected"
+        return "linked" if access == "write" and self._has_other_names(real) else "plain"
 
+    def _has_other_names(self, real: Path) -> bool:
+        try:
+            status = self.workspace.sandbox.status(real)
+        except OSError:
+            return False
+        return status is not None and status.kind == "file" and status.links > 1
 
-def is_covered(rule: Rule, target: Target, ground: PathGround) -> bool:
-    """Return True if a grant speaks of a target. What is more than a plain file has to be meant by the rule itself."""
-    if not rule.pattern:
-        return target.kind == "plain"
-    if not matches_path(rule.pattern, target.real, ground):
-        return False
-    name = PurePath(rule.pattern.lstrip("/"))
-    match target.kind:
-        case "plain" | "outside":
+    def is_kept_from_edits(self, path: PathFacts) -> bool:
+        """True if the sandbox keeps a file from edits that nobody is asked about. What a project reviews is not."""
+        if path.kind == "protected" and not path.is_outside:
+            is_exempt = is_reviewed(self._below_root(path)) and not self.workspace.sandbox.is_write_protected(path.real)
+            return not is_exempt
+        return path.access == "write" and path.is_outside
+
+    def has_secrets(self, path: PathFacts) -> bool:
+        """True if a file may hold a secret: one that is about to be made holds none, whatever its name says."""
+        if path.kind != "secret" or path.access == "read" or path.is_outside:
+            return path.kind == "secret"
+        by_place = is_secret(path.real.parent, self.workspace.home) or is_protected(self._below_root(path))
+        return by_place or not is_secret(PurePath(path.real.name), None) or self._is_there(path.real)
+
+    def _is_there(self, real: Path) -> bool:
+        """Also where the system does not tell."""
+        try:
+            return self.workspace.sandbox.status(real) is not None
+        except OSError:
             return True
-        case "secret":
-            return is_literal(rule.pattern) or is_secret(PurePath(str(name).replace("*", ".x")), ground.home)
-        case "protected":
-            return is_literal(rule.pattern) or is_protected(PurePath(str(name).replace("*", ".x")))
-        case _:
-            return is_literal(rule.pattern)
 
+    def _below_root(self, path: PathFacts) -> PurePath:
+        root = next(root for root in self.workspace.sandbox.roots if path.real.is_relative_to(root))
+        return path.real.relative_to(root)
 
-def is_refused(pattern: str, target: Target, workspace: Workspace) -> bool:
-    """Return True if a denial speaks of a target: by where it leads, or by how it is written."""
-    ground = ground_of(workspace)
-    names = [target.real]
-    try:
-        names.append(workspace.lexical_path(target.given))
-    except ToolError:
-        pass
-    patterns = (pattern, f"**/{pattern}", f"/{pattern}")  # generous: `/etc/x` may be meant as it is written
-    return any(matches_path(one, name, ground) for one in patterns for name in names)
+    def shown(self, paths: tuple[str, ...]) -> list[str]:
+        """Return the paths of a command that are known as the person reads them."""
+        shown = [self.workspace.shown(Path(os.path.normpath(path))) for path in known(paths)]
+        return ["this folder" if path == "." else path for path in shown]
 
 
 class Need(Struct, frozen=True):
@@ -165,25 +168,29 @@ class Need(Struct, frozen=True):
 
     path: Path
     access: Access
+    kind: Kind
 
 
 class CallFacts(Struct, frozen=True):
     """The facts of a call. Rules, modes, the person and the sandbox all work from this record.
 
-    `command` is set for a shell command, `targets` are the files of a file tool, `host` and `address` belong to a web
-    tool. `needs` are files that the sandbox keeps from calls: outside the workspace, secret, protected. `can_try`: a
-    command whose text does not tell may run on a stand-in of the workspace first.
+    `command` is set for a shell command, `files` are those of a file tool, `address` and `hosts` belong to a web tool;
+    `hosts` are also those that a command names. `paths` looks at further paths. `can_try`: a command whose text does
+    not tell may run on a stand-in of the workspace first.
     """
 
     tool: Tool
     arguments: Any
-    workspace: Workspace
+    paths: PathLookup
     command: CommandAnalysis | None = None
-    targets: tuple[Target, ...] = ()
-    host: str = ""
+    files: tuple[PathFacts, ...] = ()
+    hosts: tuple[str, ...] = ()
     address: UrlVerdict | None = None
-    needs: tuple[Need, ...] = ()
     can_try: bool = False
+
+    @property
+    def workspace(self) -> Workspace:
+        return self.paths.workspace
 
     @property
     def verdict(self) -> CommandVerdict | None:
@@ -197,68 +204,45 @@ class CallFacts(Struct, frozen=True):
         return str(self.arguments.command)
 
     @property
-    def hosts(self) -> tuple[str, ...]:
-        """The hosts that a command names."""
-        return known(self.command.effects.hosts) if self.command is not None else ()
+    def needs(self) -> tuple[Need, ...]:
+        """The files that the sandbox keeps from the call: outside the workspace, secret, auto-executed."""
+        if self.command is None:
+            return tuple(Need(path.real, path.access, path.kind) for path in self.files if path.kind != "plain")
+        needs = (
+            Need(path.real, path.access, path.kind)
+            for path in self.paths.of_effects(self.command.effects)
+            if path.kind in ("secret", "protected") or (path.kind == "outside" and path.access == "write")
+        )
+        return tuple(dict.fromkeys(needs))
 
 
 def judge(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
     """Read a call. Raises `ToolError` for a path that leads nowhere."""
+    paths = PathLookup(workspace)
     match tool.effect:
         case "command" if isinstance(getattr(arguments, "command", None), str):
-            command = analysis_of(arguments, workspace)
-            return CallFacts(tool, arguments, workspace, command, needs=_needs_of_command(command, workspace))
+            command = analyse(arguments.command, places=_places(paths, getattr(arguments, "cwd", None)))
+            return CallFacts(tool, arguments, paths, command, hosts=known(command.effects.hosts))
         case "read" | "edit":
-            targets = targets_of(tool, arguments, workspace)
-            needs = tuple(Need(target.real, target.access) for target in targets if target.kind != "plain")
-            return CallFacts(tool, arguments, workspace, targets=targets, needs=needs)
+            access: Access = "write" if tool.effect == "edit" else "read"
+            given = (getattr(arguments, name, None) for name in tool.file_arguments or ("path",))
+            files = tuple(paths.find(path, access) for path in given if isinstance(path, str))
+            return CallFacts(tool, arguments, paths, files=files)
         case "web":
             url = getattr(arguments, "url", None)
             address = workspace.web.judge(url) if url is not None and workspace.web is not None else None
-            host = host_of(url) if isinstance(url, str) else ""
-            return CallFacts(tool, arguments, workspace, host=host, address=address)
+            hosts = (host_of(url),) if isinstance(url, str) else ()
+            return CallFacts(tool, arguments, paths, hosts=hosts, address=address)
         case _:
-            return CallFacts(tool, arguments, workspace)
+            return CallFacts(tool, arguments, paths)
 
 
-def analysis_of(arguments: Any, workspace: Workspace) -> CommandAnalysis:
-    """Judge a command from the folder in which it would start."""
-    return analyse(arguments.command, places=places_of(workspace, cwd=getattr(arguments, "cwd", None)))
-
-
-def places_of(workspace: Workspace, *, cwd: str | None = None) -> Places:
+def _places(paths: PathLookup, cwd: str | None) -> Places:
     """The places that a command is judged by."""
-    start = workspace.real_path(cwd) if cwd else (workspace.shell_cwd or workspace.real_cwd)
-
-    def is_readable(path: Path) -> bool:
-        try:
-            workspace.sandbox.validate_path(path, "read")
-        except ToolError:
-            return False
-        return True
-
+    workspace = paths.workspace
+    start = paths.find(cwd, "read").real if cwd else (workspace.shell_cwd or workspace.real_cwd)
     sandbox = workspace.sandbox
-    return Places(start, sandbox.roots, workspace.home, is_readable, program_of_git=sandbox.program_of_git)
-
-
-def _needs_of_command(command: CommandAnalysis, workspace: Workspace) -> tuple[Need, ...]:
-    effects = command.effects
-    reads = [Need(real_or_given(path, workspace), "read") for path in known(effects.reads)]
-    writes = [Need(real_or_given(path, workspace), "write") for path in known((*effects.writes, *effects.deletes))]
-    return tuple(need for need in dict.fromkeys((*reads, *writes)) if _is_kept_from_commands(need, workspace))
-
-
-def _is_kept_from_commands(need: Need, workspace: Workspace) -> bool:
-    kind = look_at_real(need.path, need.access, workspace).kind
-    return kind in ("secret", "protected") or (kind == "outside" and need.access == "write")
-
-
-def real_or_given(path: str, workspace: Workspace) -> Path:
-    """Return the path that a path leads to; the path itself if it leads nowhere."""
-    try:
-        return workspace.real_path(path)
-    except ToolError:
-        return Path(path)
+    return Places(start, sandbox.roots, workspace.home, paths.is_readable, program_of_git=sandbox.program_of_git)
 
 
 def known(things: tuple[str, ...]) -> tuple[str, ...]:

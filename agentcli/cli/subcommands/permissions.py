@@ -10,10 +10,10 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from agentcli.agent.permissions.command_rules import allowing_rules, refusing_rule
 from agentcli.agent.permissions.decide import Verdict, decide
-from agentcli.agent.permissions.effects import effect_lines
+from agentcli.agent.permissions.effects import command_effects
 from agentcli.agent.permissions.facts import CallFacts, judge
+from agentcli.agent.permissions.matches import find_matches
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.permissions.rules import Rules
 from agentcli.app import Builder
@@ -104,48 +104,47 @@ class Judging:
     def _can_try(self) -> bool:
         return self._tries and not self._builder.workspace(self.rules).sandbox.why_no_trial()
 
-    def _judged(self, command: str) -> tuple[Verdict, CommandAnalysis]:
-        judged = judge(self.bash, self.bash.parse({"command": command}), self.workspace)
-        analysis = judged.command
-        assert analysis is not None
-        if analysis.verdict == "try":
-            judged = msgspec.structs.replace(judged, can_try=self._can_try)
-        return decide(judged, self.mode, self.rules), analysis
+    def _judged(self, command: str) -> tuple[Verdict, CallFacts, CommandAnalysis]:
+        facts = judge(self.bash, self.bash.parse({"command": command}), self.workspace)
+        assert facts.command is not None
+        if facts.command.verdict == "try":
+            facts = msgspec.structs.replace(facts, can_try=self._can_try)
+        return decide(facts, self.mode, self.rules), facts, facts.command
 
     def explained(self, command: str) -> dict[str, Any]:
-        verdict, analysis = self._judged(command)
+        verdict, facts, analysis = self._judged(command)
         return {
             "command": command,
             "verdict": _VERDICTS[verdict.decision],
             "rule": verdict.reason,
-            "segments": [self._segment(segment, analysis.problem) for segment in analysis.segments],
+            "segments": [self._segment(segment, facts, analysis.problem) for segment in analysis.segments],
             "effects": msgspec.to_builtins(analysis.effects),
         }
 
-    def _segment(self, segment: Segment, problem: str) -> dict[str, Any]:
+    def _segment(self, segment: Segment, facts: CallFacts, problem: str) -> dict[str, Any]:
         whole = CommandAnalysis((segment,), segment.verdict, segment.reason, segment.effects, problem)
-        alone = CallFacts(self.bash, self.bash.parse({"command": segment.text}), self.workspace, whole)
-        granting, not_granted = allowing_rules(alone, self.rules.allow)
+        given = self.bash.parse({"command": segment.text})
+        found = find_matches(msgspec.structs.replace(facts, arguments=given, command=whole), self.rules)
         if segment.verdict == "block":
             decided, why = "block", segment.reason
-        elif refusing := refusing_rule(alone, self.rules.deny):
-            decided, why = "block", f"{refusing.told} denies it"
+        elif found.deny is not None:
+            decided, why = "block", f"{found.deny.told} denies it"
         elif segment.verdict == "allow":
             decided, why = "allow", segment.reason or "it only reads inside the workspace"
-        elif granting:
-            decided, why = "allow", f"the rule {granting[0]} allows it"
+        elif found.allow:
+            decided, why = "allow", f"the rule {found.allow[0]} allows it"
         else:
-            is_tried = segment.verdict == "try" and self._can_try and not not_granted
+            is_tried = segment.verdict == "try" and self._can_try and not found.why_not
             decided = "try" if is_tried else "ask"
-            why = not_granted or segment.reason
+            why = found.why_not or segment.reason
         effects = msgspec.to_builtins(segment.effects)
         return {"text": segment.text, "verdict": decided, "reason": why, "effects": effects}
 
     def text(self, command: str) -> str:
-        verdict, analysis = self._judged(command)
+        verdict, facts, analysis = self._judged(command)
         lines = [f"{_VERDICTS[verdict.decision]}: {verdict.reason}"]
         if len(analysis.segments) > 1:
-            rows = [self._segment(segment, analysis.problem) for segment in analysis.segments]
+            rows = [self._segment(segment, facts, analysis.problem) for segment in analysis.segments]
             lines += [f"  {row['verdict']:<5} {' '.join(row['text'].split())}  ({row['reason']})" for row in rows]
-        lines += [f"  {line}" for line in effect_lines(analysis, verdict.needs, self.workspace)]
+        lines += [f"  {line}" for line in command_effects(facts, analysis, verdict.needs).lines]
         return "\n".join(map(exposed, lines))
