@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import Permitted, Question, ask_person, grant
 from agentcli.agent.permissions.decide import Verdict, decide_with_exposure
-from agentcli.agent.permissions.facts import judge
+from agentcli.agent.permissions.facts import CallFacts, judge
 from agentcli.conversation.entries import CallDenied, Result, reminder
 from agentcli.errors import ToolError, ToolErrorKind, UsageError, errno_name
 from agentcli.llm.messages import Text, ToolUse
@@ -67,7 +67,7 @@ async def run_call(call: Call) -> Result:
         output = await observed(parsed.tool, output, parsed.context)
         if is_speaking:
             await services.know_secrets(is_changed=True)
-        report.mask = await _mask_for(services, parsed, permitted)
+        report.mask = await _mask_for(services, permitted)
         report.finish(output)
     except ToolError as error:
         await services.know_secrets(is_changed=bool(report.heard))  # whatever failed, and however early
@@ -82,12 +82,13 @@ async def run_call(call: Call) -> Result:
     return report.result
 
 
-async def _mask_for(services: CallServices, parsed: Parsed, permitted: Permitted) -> Mask | None:
+async def _mask_for(services: CallServices, permitted: Permitted) -> Mask | None:
     """The mask for the output of a call that has run: a file that was granted is shown with the values it holds."""
-    if services.mask is None or parsed.tool.name != "file_read" or not permitted.needs:
+    facts = permitted.facts
+    if services.mask is None or facts.tool.name != "file_read" or not permitted.verdict.needs:
         return services.mask
-    path, sandbox = services.workspace.real_path(parsed.arguments.path), services.workspace.sandbox
-    return services.mask.knowing(await asyncio.to_thread(sandbox.secret_values, apart_from=path))
+    values = await asyncio.to_thread(facts.workspace.sandbox.secret_values, apart_from=facts.files[0].real)
+    return services.mask.knowing(values)
 
 
 async def parse_call(call: Call) -> Parsed:
@@ -141,30 +142,29 @@ async def _heed_hooks(call: Call, record: CallRecord) -> HookAnswer:
 
 async def permit(call: Call, parsed: Parsed) -> Permitted:
     """The arguments to run with, once all has been checked and asked. Raises `ToolError`."""
-    arguments, state = parsed.arguments, call.turn.state
-    judged = judge(parsed.tool, arguments, call.turn.session.workspace)
-    if parsed.tool.attempt is not None and call.turn.session.services.tries:
+    arguments, state, session = parsed.arguments, call.turn.state, call.turn.session
+    facts = judge(parsed.tool, arguments, session.workspace)
+    if parsed.tool.attempt is not None and session.services.tries:
         can_try = await asyncio.to_thread(may_be_tried, parsed.tool, arguments, parsed.context)
-        judged = msgspec.structs.replace(judged, can_try=can_try)
+        facts = msgspec.structs.replace(facts, can_try=can_try)
 
     def decided() -> Verdict:
-        verdict = _with_hooks(decide_with_exposure(judged, state.mode, state.rules), parsed.hooks)
-        skills = call.turn.session.skills
-        return verdict if skills is None else skills.narrowed(parsed.tool.name, verdict)
+        verdict = _with_hooks(decide_with_exposure(facts, state.mode, state.rules), parsed.hooks)
+        return verdict if session.skills is None else session.skills.narrowed(parsed.tool.name, verdict)
 
     verdict = decided()
-    question = Question(call.use, judged, parsed.context, verdict, decided)
+    question = Question(call.use, facts, parsed.context, verdict, decided)
     if verdict.decision == "try":
-        return Permitted(arguments, trial=Try(judged, is_wished=False, grant=partial(grant, call, question)))
+        trial = Try(facts, is_wished=False, grant=partial(grant, call, question))
+        return Permitted(facts, arguments, verdict, trial=trial)
     if verdict.decision == "allow":
-        return Permitted(arguments, "", verdict.needs, verdict.hosts, verdict.judged, verdict.only_reads)
+        return Permitted(facts, arguments, verdict)
     try:
         if verdict.decision == "deny":
             call.turn.store(CallDenied(call.use.id, verdict.reason))
             await fire_about(call, "PermissionDenied", reason=verdict.reason)
             raise ToolError(f"{verdict.reason}.", kind="permission_denied")
-        permitted = await ask_person(call, question)
-        return msgspec.structs.replace(permitted, judged=verdict.judged, only_reads=verdict.only_reads)
+        return await ask_person(call, question)
     except ToolError as refusal:
         if refusal.kind == "permission_denied":
             call.turn.denials.append(Denial(call.use))
@@ -182,79 +182,83 @@ def _with_hooks(verdict: Verdict, hooks: HookAnswer) -> Verdict:
 
 async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> ToolOutput:
     """Run the tool while it holds the files it changes; a call that ran before gets its result. Raises `ToolError`."""
-    tool, session, report = parsed.tool, call.turn.session, call.report
-    locked = session.services.locks.held(_locked(parsed), timeout_s=LOCK_PATIENCE_S)
-    async with opened(session.workspace, permitted), locked:
-        if tool.is_idempotent and (before := session.history.replays.get(call.replay_key)) is not None:
-            return before
-        report.is_running = True
-        with session.detachable() as sign:
+    tool, session, report, verdict = parsed.tool, call.turn.session, call.report, permitted.verdict
 
-            def hold(names: Sequence[str]) -> AbstractAsyncContextManager[None]:
-                paths = (str(session.workspace.real_path(name)) for name in names[:MOST_LOCKED])
-                return session.services.locks.held(tuple(sorted(paths)), timeout_s=LOCK_PATIENCE_S)
+    def hold(paths: Iterable[Path]) -> AbstractAsyncContextManager[None]:
+        keys = tuple(sorted(set(map(str, paths))))  # sorted, so that two calls never wait for each other
+        return session.services.locks.held(keys, timeout_s=LOCK_PATIENCE_S)
 
-            context = replace(
-                parsed.context,
-                detach=sign,
-                judged=permitted.judged,
-                only_reads=permitted.only_reads,
-                ask=asking(session, call) if tool.server and session.ask is not None else None,
-            )
+    def hold_named(names: Sequence[str]) -> AbstractAsyncContextManager[None]:
+        return hold(session.workspace.real_path(name) for name in names[:MOST_LOCKED])
 
-            async def run() -> ToolOutput:
-                if permitted.trial is not None:
-                    return await try_first(call, permitted.trial, permitted.arguments, context, hold)
-                if tool.mode == "client":
-                    return await session.client.result_of(call.use, call.turn.hand_over)
-                if tool.mode == "session":
-                    return await _run_session_tool(call, permitted.arguments)
-                async with recorded(call, _changed_paths(parsed, permitted)):
-                    return await tool.output(permitted.arguments, context)
+    async def run() -> ToolOutput:
+        if permitted.trial is not None:
+            return await try_first(call, permitted.trial, permitted.arguments, context, hold_named)
+        if tool.mode == "client":
+            return await session.client.result_of(call.use, call.turn.hand_over)
+        if tool.mode == "session":
+            return await _run_session_tool(call, permitted.arguments)
+        async with recorded(call, _changed_paths(permitted)):
+            return await tool.output(permitted.arguments, context)
 
+    changed = _named_files(permitted.facts)
+    with session.detachable() as sign:
+        context = replace(
+            parsed.context,
+            detach=sign,
+            judged=verdict.judged,
+            only_reads=verdict.only_reads,
+            ask=asking(session, call) if tool.server and session.ask is not None else None,
+        )
+        async with _opened(session.workspace, verdict), hold(changed):
+            if tool.is_idempotent and (before := session.history.replays.get(call.replay_key)) is not None:
+                return before
+            report.is_running = True
             attempts = await run_with_retries(tool, run)
-        report.retry_count, report.last_error = attempts.retry_count, attempts.last_error
-        output = _with_remark(attempts.output, permitted.remark)
-        if tool.is_idempotent and not output.is_error:
-            session.history.replays[call.replay_key] = output
-        return output
+            report.retry_count, report.last_error = attempts.retry_count, attempts.last_error
+            output = _with_remark(attempts.output, permitted.remark)
+            if tool.is_idempotent and not output.is_error:
+                session.history.replays[call.replay_key] = output
+            return output
 
 
 @asynccontextmanager
-async def opened(workspace: Workspace, permitted: Permitted) -> AsyncIterator[None]:
+async def _opened(workspace: Workspace, verdict: Verdict) -> AsyncIterator[None]:
     """The exceptions the sandbox makes for one call, and no longer."""
     sandbox = workspace.sandbox
-    for need in permitted.needs:
+    for need in verdict.needs:
         sandbox.grant(need.path, need.access)
-    for host in permitted.hosts:
+    for host in verdict.hosts:
         sandbox.grant_host(host)
     try:
         yield
     finally:
-        for need in permitted.needs:
+        for need in verdict.needs:
             sandbox.revoke(need.path, need.access)
-        for host in permitted.hosts:
+        for host in verdict.hosts:
             sandbox.revoke_host(host)
 
 
-def _changed_paths(parsed: Parsed, permitted: Permitted) -> Sequence[Path] | None:
+def _named_files(facts: CallFacts) -> list[Path]:
+    """The real paths of the files that a call names and changes."""
+    tool, workspace = facts.tool, facts.workspace
+    if tool.effect == "edit":
+        return [path.real for path in facts.files] if tool.file_arguments else []
+    given = (getattr(facts.arguments, name, None) for name in tool.file_arguments)
+    return [workspace.writable(name) for name in given if isinstance(name, str)]
+
+
+def _changed_paths(permitted: Permitted) -> Sequence[Path] | None:
     """The files that a call may change: none, those it names, or (None) any."""
-    match parsed.tool.effect:
+    match permitted.facts.tool.effect:
         case "edit":
-            return tuple(map(Path, _locked(parsed))) or None
+            return _named_files(permitted.facts) or None
         case "command":
-            return () if permitted.only_reads else None
+            return () if permitted.verdict.only_reads else None
         case "foreign":
             return None
         case _:
             return ()
-
-
-def _locked(parsed: Parsed) -> tuple[str, ...]:
-    """The real paths of the files a call changes, sorted, so that two calls never wait for each other."""
-    workspace = parsed.context.workspace
-    given = [getattr(parsed.arguments, name, None) for name in parsed.tool.file_arguments]
-    return tuple(sorted({str(workspace.writable(name)) for name in given if isinstance(name, str)}))
 
 
 async def _account(call: Call, parsed: Parsed | None, result: Result) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -18,7 +17,7 @@ from agentcli.agent.hooks import fire, fire_about
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
 from agentcli.agent.permissions.effects import call_effects
-from agentcli.agent.permissions.facts import CallFacts, Need
+from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules, check_rule, parse_rules
 from agentcli.agent.state import AgentState
@@ -33,18 +32,16 @@ NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody 
 
 
 class Permitted(Struct, frozen=True):
-    """The arguments to run a call with, what the result says beside its own text, what the sandbox opens for it.
+    """A call that may run: its facts and the decision, and the arguments, of which a person may have taken a part.
 
-    `judged` and `only_reads` as in `Verdict`; with a `trial` it runs on a stand-in of the workspace; `answer` is what
-    the person said, in words for them.
+    `remark` is what the result says beside its own text; with a `trial` it runs on a stand-in of the workspace;
+    `answer` is what the person said, in words for them.
     """
 
+    facts: CallFacts
     arguments: Any
+    verdict: Verdict
     remark: str = ""
-    needs: tuple[Need, ...] = ()
-    hosts: tuple[str, ...] = ()
-    judged: frozenset[Path] | None = None
-    only_reads: bool = False
     trial: Try | None = None
     answer: str = ""
 
@@ -74,7 +71,7 @@ async def ask_person(asker: Call, question: Question) -> Permitted:
     hunks, verdict = request.hunks, question.verdict
     answer = await _ask_hooks(asker, request) or await asker.ask(request, question.decide)
     if isinstance(answer, Verdict):
-        return _settled(answer, arguments, state.mode)
+        return _settled(answer, question, state.mode)
     try:
         check_offered(request, answer)
     except UsageError as error:
@@ -86,17 +83,17 @@ async def ask_person(asker: Call, question: Question) -> Permitted:
         raise Declined(answer.comment)
     if answer.scope == "try":
         wished = Try(question.judged, is_wished=True, grant=partial(grant, asker, question))
-        return Permitted(arguments, "", verdict.needs, verdict.hosts, trial=wished)
+        return Permitted(question.judged, arguments, verdict, trial=wished)
     context.workspace.exposed.update(verdict.exposes)
     if answer.scope in ("session", "always") and not answer.mode:
         await grant(asker, question, answer, request.rules)
     if tool.narrow is None or len(chosen) == max(len(hunks), 1):
         said = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
-        return Permitted(arguments, said, verdict.needs, verdict.hosts, answer=_answer_told(answer))
+        return Permitted(question.judged, arguments, verdict, said, answer=_answer_told(answer))
     narrowed = await tool.narrow(arguments, context, chosen)
     some = f"{len(chosen)} of {len(hunks)} hunks"
     remark = _rejected(hunks, chosen, answer.comment)
-    return Permitted(narrowed, remark, verdict.needs, answer=_answer_told(answer, some))
+    return Permitted(question.judged, narrowed, verdict, remark, answer=_answer_told(answer, some))
 
 
 async def _ask_hooks(call: Call, request: ApprovalRequested) -> Verdict | None:
@@ -137,11 +134,12 @@ def _mode_for_all_like_it(state: AgentState, question: Question) -> Mode | Liter
     return "acceptEdits" if verdict.decision == "allow" else ""
 
 
-def _settled(verdict: Verdict, arguments: Any, mode: Mode) -> Permitted:
+def _settled(verdict: Verdict, question: Question, mode: Mode) -> Permitted:
     """What a verdict that needs no answer comes to. Raises `ToolError` (permission_denied)."""
     if verdict.decision == "deny":
         raise ToolError(f"{verdict.reason}.", kind="permission_denied")
-    return Permitted(arguments, "", verdict.needs, verdict.hosts, answer=f"allowed by {mode}")
+    held = msgspec.structs.replace(question.verdict, needs=verdict.needs, hosts=verdict.hosts)
+    return Permitted(question.judged, question.judged.arguments, held, answer=f"allowed by {mode}")
 
 
 _SCOPES = {"once": "allowed", "session": "allowed for the session", "always": "allowed always"}

@@ -91,10 +91,10 @@ def _bypassed(facts: CallFacts, needs: tuple[Need, ...]) -> Verdict:
     """No mode is a yes to secrets, and none widens the sandbox."""
     profile = facts.workspace.sandbox.profile
     for path in facts.files:
-        if facts.paths.has_secrets(path):
+        if path.holds_secrets:
             tool = "Edit" if path.access == "write" else "Read"
             return Verdict("deny", f"{path.why}: it needs a rule of its own, such as {tool}({_as_rule(path.given)})")
-        if profile != "danger-full-access" and facts.paths.is_kept_from_edits(path):
+        if profile != "danger-full-access" and path.is_kept:
             return Verdict("deny", f"{path.why}, and the sandbox ({profile}) keeps that")
     return Verdict("allow", "permissions are bypassed", needs)
 

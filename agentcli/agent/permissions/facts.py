@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+import time
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Any
 
 from msgspec import Struct
 
@@ -16,42 +21,12 @@ from agentcli.safety.addresses.urls import BadUrl, parse_url
 from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, Effects, Places
 from agentcli.safety.commands.records import Verdict as CommandVerdict
-from agentcli.safety.paths.judge import judge_path
+from agentcli.safety.paths.judge import PathFacts, PathKind, judge_path
 from agentcli.safety.paths.protected import is_protected, is_reviewed
 from agentcli.safety.paths.secret import is_secret
 from agentcli.tools.path_names import parse_name
 from agentcli.tools.sandbox import Access
 from agentcli.tools.tool import Tool, Workspace
-
-# plain: a file of the workspace. outside: not in it. secret: may hold keys. protected: what programs run or obey.
-# linked: a file with several names, one of which may be outside. odd: a name that may mean something else elsewhere.
-Kind = Literal["plain", "outside", "secret", "protected", "linked", "odd"]
-
-WHY = {
-    "outside": "is outside the workspace",
-    "secret": "may hold secrets",
-    "protected": "is an auto-executed file (git hook, editor task, shell profile …)",
-    "linked": "has other names, perhaps outside the workspace",
-    "odd": "is a name that may mean something else",
-}
-
-
-class PathFacts(Struct, frozen=True):
-    """A path as it was given, from the working directory on (`named`), and where it really leads.
-
-    What `is_outside` may be of a kind that weighs more.
-    """
-
-    given: str
-    named: Path
-    real: Path
-    access: Access
-    kind: Kind
-    is_outside: bool = False
-
-    @property
-    def why(self) -> str:
-        return f"{self.given} {WHY[self.kind]}" if self.kind != "plain" else ""
 
 
 class PathLookup:
@@ -106,10 +81,20 @@ class PathLookup:
         ]
 
     def _judged(self, given: str, named: Path, real: Path, access: Access) -> PathFacts:
-        is_outside = not any(real.is_relative_to(root) for root in self.workspace.sandbox.roots)
-        return PathFacts(given, named, real, access, self._kind(given, real, access), is_outside)
+        sandbox, kind = self.workspace.sandbox, self._kind(given, real, access)
+        root = next((root for root in sandbox.roots if real.is_relative_to(root)), None)
+        holds_secrets, is_kept = kind == "secret", access == "write" and root is None
+        if root is not None and access == "write" and kind in ("secret", "protected"):
+            below = real.relative_to(root)
+            if kind == "protected":
+                is_kept = not is_reviewed(below) or sandbox.is_write_protected(real)
+            elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.home):
+                holds_secrets = is_protected(below) or self._is_there(real)
+        return PathFacts(
+            given, named, real, access, kind, is_outside=root is None, holds_secrets=holds_secrets, is_kept=is_kept
+        )
 
-    def _kind(self, given: str, real: Path, access: Access) -> Kind:
+    def _kind(self, given: str, real: Path, access: Access) -> PathKind:
         """By where the path leads first; by its name where that says more."""
         sandbox, home, cwd = self.workspace.sandbox, self.workspace.home, self.workspace.cwd
         is_granted = sandbox.knows(real, access)
@@ -123,28 +108,11 @@ class PathLookup:
                 return by_name
         if access == "write" and sandbox.is_write_protected(real):
             return "protected"
-        return "linked" if access == "write" and self._has_other_names(real) else "plain"
-
-    def _has_other_names(self, real: Path) -> bool:
         try:
-            status = self.workspace.sandbox.status(real)
+            status = sandbox.status(real) if access == "write" else None
         except OSError:
-            return False
-        return status is not None and status.kind == "file" and status.links > 1
-
-    def is_kept_from_edits(self, path: PathFacts) -> bool:
-        """True if the sandbox keeps a file from edits that nobody is asked about. What a project reviews is not."""
-        if path.kind == "protected" and not path.is_outside:
-            is_exempt = is_reviewed(self._below_root(path)) and not self.workspace.sandbox.is_write_protected(path.real)
-            return not is_exempt
-        return path.access == "write" and path.is_outside
-
-    def has_secrets(self, path: PathFacts) -> bool:
-        """True if a file may hold a secret: one that is about to be made holds none, whatever its name says."""
-        if path.kind != "secret" or path.access == "read" or path.is_outside:
-            return path.kind == "secret"
-        by_place = is_secret(path.real.parent, self.workspace.home) or is_protected(self._below_root(path))
-        return by_place or not is_secret(PurePath(path.real.name), None) or self._is_there(path.real)
+            return "plain"
+        return "linked" if status is not None and status.kind == "file" and status.links > 1 else "plain"
 
     def _is_there(self, real: Path) -> bool:
         """Also where the system does not tell."""
@@ -153,9 +121,18 @@ class PathLookup:
         except OSError:
             return True
 
-    def _below_root(self, path: PathFacts) -> PurePath:
-        root = next(root for root in self.workspace.sandbox.roots if path.real.is_relative_to(root))
-        return path.real.relative_to(root)
+    def opened_by(self, effects: Effects, search: GlobSearch) -> Iterator[PathFacts]:
+        """The files of a command; a glob stands for itself and for the first files that it finds."""
+        workspace = self.workspace
+        opened: list[tuple[str, Access]] = [(path, "read") for path in known(effects.reads)]
+        opened += [(path, "write") for path in known((*effects.writes, *effects.deletes))]
+        for path in effects.names:
+            # A message may end with the name of a file.
+            if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
+                opened.append((path, "read" if is_secret(PurePath(path), workspace.home) else "write"))
+        for path, access in opened:
+            for each in (path, *search.found_by(path)):
+                yield from self.find_each((each,), access)
 
     def shown(self, paths: tuple[str, ...]) -> list[str]:
         """Return the paths of a command that are known as the person reads them."""
@@ -168,7 +145,7 @@ class Need(Struct, frozen=True):
 
     path: Path
     access: Access
-    kind: Kind
+    kind: PathKind
 
 
 class CallFacts(Struct, frozen=True):
@@ -256,3 +233,49 @@ def host_of(url: str) -> str:
         return parse_url(url).host
     except BadUrl:
         return ""
+
+
+_MAX_SEARCH_S = 0.5  # for the globs of a command
+_MAX_FOUND = 1_000  # files that a glob of a command finds
+
+
+class GlobSearch:
+    """Finds files by globs, as a shell does, for a short time; it `is_cut_off` where that is not enough.
+
+    It `finds_hidden` files by `*` where bash's option `dotglob` is set.
+    """
+
+    def __init__(self, finds_hidden: bool) -> None:
+        self.finds_hidden = finds_hidden
+        self.is_cut_off = False
+        self._deadline = time.monotonic() + _MAX_SEARCH_S
+
+    def found_by(self, glob: str) -> list[str]:
+        if not re.search(r"[*?\[]", glob):
+            return []
+        found = [*islice(self._below("/", glob.replace("[^", "[!").strip("/").split("/")), _MAX_FOUND + 1)]
+        self.is_cut_off |= len(found) > _MAX_FOUND
+        return found[:_MAX_FOUND]
+
+    def _below(self, folder: str, parts: Sequence[str]) -> Iterator[str]:
+        """The paths below a folder. The time counts only here: nothing is found without reading a folder."""
+        if not parts:
+            yield folder
+            return
+        part, rest = parts[0], parts[1:]
+        names = [part]
+        if re.search(r"[*?\[]", part):
+            if time.monotonic() > self._deadline:
+                self.is_cut_off = True
+                return
+            try:
+                with os.scandir(folder) as entries:
+                    all = [entry.name for entry in entries if not rest or entry.is_dir()]
+            except OSError:
+                return
+            is_open = self.finds_hidden or part.startswith(".")
+            names = [name for name in all if (is_open or not name.startswith(".")) and fnmatchcase(name, part)]
+        for name in names:
+            path = os.path.join(folder, name)  # noqa: PTH118  # as text, which is faster
+            if rest or os.path.lexists(path):
+                yield from self._below(path, rest)

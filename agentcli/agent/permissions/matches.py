@@ -6,17 +6,14 @@ auto-executed file is one that programs run or obey without being asked to: git 
 
 from __future__ import annotations
 
-import os
 import re
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from itertools import islice
 from pathlib import Path, PurePath
 
 from msgspec import Struct
 
-from agentcli.agent.permissions.facts import WHY, CallFacts, PathFacts, PathLookup, known
+from agentcli.agent.permissions.facts import CallFacts, GlobSearch, PathLookup
 from agentcli.agent.permissions.rules import (
     PathGround,
     Rule,
@@ -28,9 +25,9 @@ from agentcli.agent.permissions.rules import (
 )
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
 from agentcli.safety.commands.rules import covers, touches
+from agentcli.safety.paths.judge import WHY, PathFacts
 from agentcli.safety.paths.protected import auto_executed, is_protected
 from agentcli.safety.paths.secret import is_secret
-from agentcli.tools.sandbox import Access
 from agentcli.tools.tool import Workspace, kind_argument
 
 # A path refused to one tool is refused to those that do the same to it.
@@ -187,93 +184,36 @@ def _covering_rules(command: CommandAnalysis, mine: Sequence[Rule]) -> tuple[Rul
     return tuple(rule for rule in found if rule is not None) if all(found) else ()
 
 
-_MAX_SEARCH_S = 0.5  # for the globs of a command
-_MAX_FOUND = 1_000  # files that a glob of a command finds
-
-
 def _unnamed_file(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]) -> str:
     """The reason why grants that speak of a command do not hold: it opens a file that none of them names."""
     mine = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
-    search = _Search("dotglob" in facts.text)
+    search = GlobSearch("dotglob" in facts.text)
     parts: list[tuple[Effects, list[str]]] = [(command.hidden, [])]
     for segment in command.segments:
         if segment.verdict != "allow" or search.finds_hidden:
             parts.append((segment.effects, [rule.pattern for rule in mine if covers(rule.pattern, segment)]))
-    why = next(filter(None, (_unnamed(effects, rules, naming, facts.paths, search) for effects, naming in parts)), "")
-    if not why and search.is_cut_off:
-        return "its wildcards find too many files to tell if secrets are among them"
-    return why
+    for effects, patterns in parts:
+        for path in facts.paths.opened_by(effects, search):
+            if why := _why_unnamed(path, facts, rules, patterns=patterns, is_written=path.given in effects.writes):
+                return f"{facts.workspace.shown(Path(path.given))} {why}"
+    return "its wildcards find too many files to tell if secrets are among them" if search.is_cut_off else ""
 
 
-def _unnamed(
-    effects: Effects, rules: Sequence[Rule], patterns: Sequence[str], paths: PathLookup, search: _Search
+def _why_unnamed(
+    path: PathFacts, facts: CallFacts, rules: Sequence[Rule], *, patterns: Sequence[str], is_written: bool
 ) -> str:
-    home = paths.workspace.home
-    for path in _opened(effects, paths, search):
-        shown = paths.workspace.shown(Path(path.given))
-        if path.kind not in ("secret", "protected"):
-            around = (home, *(home / each for each in auto_executed().home))  # a folder around them opens them too
-            if path.given in effects.writes and path.is_outside and any(e.is_relative_to(path.real) for e in around):
-                return f"{shown} contains auto-executed files, and no rule names them"
-            continue
-        tools = EDITORS if path.access == "write" else {"file_read", *EDITORS}
-        by_file = (rule for rule in rules if rule.pattern and any(rule.names(tool) for tool in tools))
-        is_named = any(_names(pattern, path.given, home) for pattern in patterns)
-        if not is_named and not any(covers_path(rule, path, paths.ground) for rule in by_file):
-            return f"{shown} {WHY[path.kind]}, and no rule names it"
-    return ""
-
-
-def _opened(effects: Effects, paths: PathLookup, search: _Search) -> Iterator[PathFacts]:
-    """The files of a command; a glob stands for itself and for the first files that it finds."""
-    workspace = paths.workspace
-    named: list[tuple[str, Access]] = [(path, "read") for path in known(effects.reads)]
-    named += [(path, "write") for path in known((*effects.writes, *effects.deletes))]
-    for path in effects.names:
-        # A message may end with the name of a file.
-        if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
-            named.append((path, "read" if is_secret(PurePath(path), workspace.home) else "write"))
-    for path, access in named:
-        yield from paths.find_each((path, *search.found_by(path)), access)
-
-
-class _Search:
-    """Finds files by globs, as a shell does, for a short time; it `is_cut_off` where that is not enough."""
-
-    def __init__(self, finds_hidden: bool) -> None:
-        self.finds_hidden = finds_hidden  # by `*`, with bash's option `dotglob`
-        self.is_cut_off = False
-        self._deadline = time.monotonic() + _MAX_SEARCH_S
-
-    def found_by(self, glob: str) -> list[str]:
-        if not re.search(r"[*?\[]", glob):
-            return []
-        found = [*islice(self._below("/", glob.replace("[^", "[!").strip("/").split("/")), _MAX_FOUND + 1)]
-        self.is_cut_off |= len(found) > _MAX_FOUND
-        return found[:_MAX_FOUND]
-
-    def _below(self, folder: str, parts: Sequence[str]) -> Iterator[str]:
-        """The paths below a folder. The time counts only here: nothing is found without reading a folder."""
-        if not parts:
-            yield folder
-            return
-        part, rest = parts[0], parts[1:]
-        names = [part]
-        if re.search(r"[*?\[]", part):
-            if time.monotonic() > self._deadline:
-                self.is_cut_off = True
-                return
-            try:
-                with os.scandir(folder) as entries:
-                    all = [entry.name for entry in entries if not rest or entry.is_dir()]
-            except OSError:
-                return
-            is_open = self.finds_hidden or part.startswith(".")
-            names = [name for name in all if (is_open or not name.startswith(".")) and fnmatchcase(name, part)]
-        for name in names:
-            path = os.path.join(folder, name)  # noqa: PTH118  # as text, which is faster
-            if rest or os.path.lexists(path):
-                yield from self._below(path, rest)
+    """The reason why a file of a command must be named by a rule and is not; `patterns` are those of grants for it."""
+    home, ground = facts.workspace.home, facts.paths.ground
+    if path.kind not in ("secret", "protected"):
+        around = (home, *(home / each for each in auto_executed().home))  # a folder around them opens them too
+        holds_them = is_written and path.is_outside and any(each.is_relative_to(path.real) for each in around)
+        return "contains auto-executed files, and no rule names them" if holds_them else ""
+    tools = EDITORS if path.access == "write" else {"file_read", *EDITORS}
+    by_file = (rule for rule in rules if rule.pattern and any(rule.names(tool) for tool in tools))
+    is_named = any(_names(pattern, path.given, home) for pattern in patterns)
+    if is_named or any(covers_path(rule, path, ground) for rule in by_file):
+        return ""
+    return f"{WHY[path.kind]}, and no rule names it"
 
 
 def _names(pattern: str, path: str, home: Path) -> bool:

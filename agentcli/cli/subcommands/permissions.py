@@ -106,10 +106,11 @@ class Judging:
 
     def _judged(self, command: str) -> tuple[Verdict, CallFacts, CommandAnalysis]:
         facts = judge(self.bash, self.bash.parse({"command": command}), self.workspace)
-        assert facts.command is not None
-        if facts.command.verdict == "try":
+        analysis = facts.command
+        assert analysis is not None
+        if analysis.verdict == "try":
             facts = msgspec.structs.replace(facts, can_try=self._can_try)
-        return decide(facts, self.mode, self.rules), facts, facts.command
+        return decide(facts, self.mode, self.rules), facts, analysis
 
     def explained(self, command: str) -> dict[str, Any]:
         verdict, facts, analysis = self._judged(command)

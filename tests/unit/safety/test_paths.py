@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.safety.paths import protected
-from agentcli.safety.paths.disguises import is_special
-from agentcli.safety.paths.judge import PathKind, judge_path
+from agentcli.safety.paths.judge import PathKind, is_special, judge_path
 from agentcli.safety.paths.protected import auto_executed, is_protected, is_reviewed
 from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
 from tests.rows import each_row
