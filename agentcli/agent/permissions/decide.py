@@ -229,14 +229,14 @@ def _may_read(analysis: CommandAnalysis, secrets: Sequence[Path]) -> bool:
 
 def _segment_may_read(segment: Segment, secrets: Sequence[Path]) -> bool:
     """False for a command that shows no contents, and for one whose every path is known and holds none of them."""
-    from agentcli.safety.commands.programs import showing  # with the judge, which is imported for the first command
+    from agentcli.safety.commands import reads  # imported for the first command
 
     words = segment.words
-    if words and showing.shows_names_only(words):
+    if words and reads.shows_names_only(words):
         return False
     if not segment.effects.reads:
-        return not (words and showing.filters_input(words))
-    if words and not showing.names_what_it_reads(words):
+        return not (words and reads.filters_input(words))
+    if words and not reads.names_what_it_reads(words):
         return True
     places = [_above_globs(path) for path in segment.effects.reads]
     return any(secret.is_relative_to(place) for secret in secrets for place in places)

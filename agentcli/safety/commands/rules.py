@@ -57,10 +57,10 @@ def _rules_for(segment: Segment) -> tuple[str, ...]:
 
 @functools.cache
 def _names(kind: str) -> frozenset[str]:
-    """Programs and words of a kind that `programs/offered_rules.ini` explains."""
-    from agentcli.safety.commands.programs import tables  # a start needs none of that package
+    """Programs and words of a kind that `offered_rules.ini` explains."""
+    from agentcli.safety.commands.arguments import read_table  # a start needs none of it
 
-    return frozenset(tables.read_table("offered_rules")["names"][kind].split())
+    return frozenset(read_table("offered_rules")["names"][kind].split())
 
 
 def _runs_anything(words: tuple[str, ...]) -> bool:

@@ -1,6 +1,6 @@
-"""Reads a program's arguments by a list of the options that only read. Any other option is a problem.
+"""Reads the tables beside this module, and a program's arguments by a list of the options that only read.
 
-The lists of programs and subcommands of git are `only_reading.ini` beside this module.
+Any other option is a problem. The lists are `only_reading.ini`.
 """
 
 from __future__ import annotations
@@ -8,12 +8,24 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Sequence
+from pathlib import Path
 
 from msgspec import Struct
 from msgspec import field as struct_field
 
-from agentcli.safety.commands.programs.tables import read_table
 from agentcli.safety.commands.reader.syntax import HOLE, Field
+
+
+def read_table(name: str) -> dict[str, dict[str, str]]:
+    """The rows of each section, by name."""
+    sections: dict[str, dict[str, str]] = {}
+    for line in Path(__file__).with_name(f"{name}.ini").read_text("utf-8").splitlines():
+        if line.startswith("[") and line.endswith("]"):
+            rows = sections.setdefault(line.strip("[]"), {})
+        elif line and not line.startswith("#"):
+            key, _, value = line.partition(" = ")
+            rows[key] = value
+    return sections
 
 
 class Options(Struct, frozen=True):

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec import field as struct_field
 
-from agentcli.safety.commands.judge.catastrophe import catastrophe
-from agentcli.safety.commands.programs.git import read_call
-from agentcli.safety.commands.programs.wrappers import Layer, take_off
 from agentcli.safety.commands.reader.syntax import HERE, HOME, Field, State
+from agentcli.safety.commands.reads import read_call
+from agentcli.safety.commands.refused import catastrophe
+from agentcli.safety.commands.wrappers import Layer, take_off
 
 
 def canonical(fields: Sequence[Field]) -> str:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from agentcli.safety.commands.programs.read_check import ReadCheck
-from agentcli.safety.commands.programs.system_paths import finds, is_open
+from agentcli.safety.commands.paths import ReadCheck, finds, is_open
 from agentcli.safety.commands.reader.syntax import Field
 
 # The number of words that follow. Tests that narrow down the result stand apart: they matter to `-delete`.

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from agentcli.safety.commands.programs.find import read_find
-from agentcli.safety.commands.programs.options import VERSIONS, options, read_arguments
-from agentcli.safety.commands.programs.tables import read_table
+from agentcli.safety.commands.arguments import VERSIONS, options, read_arguments, read_table
+from agentcli.safety.commands.find import read_find
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 

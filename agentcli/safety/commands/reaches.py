@@ -9,10 +9,9 @@ from pathlib import PurePath
 
 from msgspec.structs import replace
 
-from agentcli.safety.commands.judge.calls import name_of
-from agentcli.safety.commands.programs.beyond import beyond_workspace
-from agentcli.safety.commands.programs.effects import names_its_paths
-from agentcli.safety.commands.programs.read_check import ReadCheck
+from agentcli.safety.commands.calls import name_of
+from agentcli.safety.commands.effects import beyond_workspace, names_its_paths
+from agentcli.safety.commands.paths import ReadCheck
 from agentcli.safety.commands.reader.syntax import HOLE, Field, State, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
 from agentcli.safety.paths.protected import is_protected
