@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from agentcli.errors import ConfigError
-from agentcli.safety.commands.named_files import NamedFile, named_files
+from agentcli.extensions.named_files import NamedFile, named_files
 from agentcli.tools.tool import Ask
 
 MAX_BYTES = 50_000_000  # of a program that is pinned; of a larger one its size and times are

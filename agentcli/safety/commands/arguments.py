@@ -183,7 +183,7 @@ def _whole(row: str) -> str:
 
 
 # By program, and by subcommand: a row as options.py explains it.
-PROGRAMS = {name: _whole(row) for name, row in _TABLES["programs"].items()}
+PROGRAMS = {name: _whole(row) for names, row in _TABLES["programs"].items() for name in names.split()}
 GIT = {name: _whole(row) for name, row in _TABLES["git"].items()}
 GIT_FORMS = {name: _whole(row) for name, row in _TABLES["git_forms"].items()}
 # By subcommand: the options or words of which one has to be there.
