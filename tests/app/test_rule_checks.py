@@ -27,17 +27,23 @@ SAID = {"text": "Hello."}
         ("WebSearch(domain:example.org)", "write web_search"),
         ("WebFetch(https://example.org/*)", "web_fetch(domain:example.org)"),
         ("WebFetch(*)", "web_fetch(domain:example.org)"),
-        ("WebFetch(domain:exa*.org)", "is no host"),
-        ("WebFetch(domain:example.org:80)", "is no host"),
-        ("WebFetch(domain:)", "is no host"),
+        ("WebFetch(domain:exa*.org)", "web_fetch takes a host"),
+        ("WebFetch(domain:example.org:80)", "web_fetch takes a host"),
+        ("WebFetch(domain:)", "web_fetch takes a host"),
         ("Read(domain:example.org)", "file_read takes a path"),
         ("Bash(domain:example.org)", "bash takes a command"),
-        ("Read(../secrets/**)", "no path it is held against has a .."),
-        ("Edit([z-a].py)", "its brackets make no sense"),
+        ("Read(../secrets/**)", "file_read takes a path without .."),
+        ("Edit([z-a].py)", "file_edit takes a path"),
         ("Bash()", "is not a permission rule"),
         ("Bash(git push", "is not a permission rule"),
         ("Bash(\n)", "is not a permission rule"),
-        ("Read(./x:*)", "Read(./x:*): it is no path"),
+        ("Read(./x:*)", "Read(./x:*): file_read takes a path"),
+        ('Read("./x")', "file_read takes a path"),
+        ("Read('x')", "file_read takes a path"),
+        ("Read(file:x)", "file_read takes a path"),
+        ("Read(~ann/x)", "file_read takes a path"),
+        ("Read($HOME/x)", "file_read takes a path"),
+        (r"Read(C:\x)", "file_read takes a path"),
     ],
 )
 @pytest.mark.parametrize("flag", ["--allow", "--deny"])
@@ -224,15 +230,6 @@ def test_a_rule_that_asks_holds_for_a_tool_without_effects(place: Place) -> None
     script = place.script({"tool_calls": [call("think", thought="hm")]}, {"text": "{{last_result}}"})
     ran = place.run("-p", "go", "-m", script, env={"AGENTCLI_PERMISSIONS_ASK": "think"})
     assert "the rule think wants you to be asked, and nobody can be asked" in ran.out
-
-
-@pytest.mark.parametrize(
-    "rule", ['Read("./x")', "Read('x')", "Read(./x:*)", "Read(file:x)", "Read(~ann/x)", "Read($HOME/x)", r"Read(C:\x)"]
-)
-def test_a_path_as_no_path_is_written_is_refused(place: Place, rule: str) -> None:
-    ran = place.run("-p", "go", "-m", place.script(SAID), "--deny", rule)
-    assert ran.code == 2
-    assert "write" in ran.err
 
 
 @pytest.mark.parametrize("path", ["a.txt", "x.txt", "{a,x}.txt"])

@@ -63,29 +63,15 @@ class Rules:
 
 
 # The names other agents' settings use for the same tools.
-ALIASES = {
-    "Read": "file_read",
-    "Write": "file_write",
-    "Edit": "file_edit",
-    "Glob": "file_list",
-    "Grep": "grep_search",
-    "Bash": "bash",
-    "WebFetch": "web_fetch",
-    "WebSearch": "web_search",
-    "Agent": "create_subagent",
-    "Task": "create_subagent",
-    "MultiEdit": "file_edit",
-    "LS": "file_list",
-    "TodoWrite": "todo",
-    "TodoRead": "todo",
-    "BashOutput": "jobs",
-    "KillBash": "jobs",
-    "KillShell": "jobs",
-    "TaskOutput": "jobs",
-    "TaskStop": "jobs",
-    "AskUserQuestion": "ask_user",
-    "Skill": "skill",
-}
+ALIASES = dict(
+    pair.split("=")
+    for pair in """
+    Read=file_read Write=file_write Edit=file_edit MultiEdit=file_edit Glob=file_list LS=file_list Grep=grep_search
+    Bash=bash BashOutput=jobs KillBash=jobs KillShell=jobs TaskOutput=jobs TaskStop=jobs WebFetch=web_fetch
+    WebSearch=web_search Agent=create_subagent Task=create_subagent TodoWrite=todo TodoRead=todo Skill=skill
+    AskUserQuestion=ask_user
+    """.split()
+)
 # Tools of other agents that nothing here stands for: a list of rules that names them is no mistake.
 ELSEWHERE = frozenset(
     "NotebookEdit NotebookRead EnterPlanMode ExitPlanMode EnterWorktree ExitWorktree SlashCommand ToolSearch LSP "
@@ -226,13 +212,11 @@ Form = Literal["command", "path", "host", "kind", ""]
 
 _EXAMPLES: dict[Form, str] = {
     "command": "a command, such as {name}(git log *)",
-    "path": "a path, such as {name}(src/**)",
+    "path": "a path without .., quotes and variables, such as {name}(src/**), {name}(~/x) or {name}(//from/the/root)",
     "host": "a host, such as {name}(domain:example.org)",
     "kind": "a name, such as {name}(explore)",
     "": "nothing in brackets: write {name}",
 }
-_NOWHERE = Path("/workspace")
-_GROUND = PathGround(_NOWHERE, _NOWHERE, Path("/home"))
 
 
 def check_rule(
@@ -248,46 +232,34 @@ def check_rule(
     `written` is the text it was read from, for the message. `more_may_come`: a caller may bring further tools, so that
     an unknown name may yet mean one, unless it is nearly that of a tool; `under_any_name`: also then.
     """
-    known, shown = list(tools), written.strip() or str(rule)
-    if rule.pattern and rule.tool.startswith("mcp__"):
-        raise UsageError(f"{shown}: {_takes('', rule.tool)}.")
+    known, shown, name = list(tools), written.strip() or str(rule), rule.tool
+    if rule.pattern and name.startswith("mcp__"):
+        raise UsageError(f"{shown}: {name} takes {_EXAMPLES[''].format(name=name)}.")
     mine = [tool for tool in known if rule.names(tool.name)]
-    if not mine:
-        return _why_unknown(
-            rule.tool, [tool.name for tool in known], shown, more_may_come=more_may_come, under_any_name=under_any_name
-        )
-    problems = [_problem(rule, tool) for tool in mine] if rule.pattern else [""]
-    if all(problems):
-        raise UsageError(f"{shown}: {problems[0]}.")
-    return ""
-
-
-def _why_unknown(name: str, known: list[str], shown: str, *, more_may_come: bool, under_any_name: bool) -> str:
-    """Raises `UsageError` unless the name may come to mean something."""
+    wrong = [tool.name for tool in mine if rule.pattern and not _may_match(rule.pattern, tool)]
+    if mine and len(wrong) < len(mine):
+        return ""
+    if mine:
+        raise UsageError(f"{shown}: {wrong[0]} takes {_EXAMPLES[_form_of(mine[0])].format(name=wrong[0])}.")
     if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):
         return f"{shown}: no server offers such a tool yet."
-    if "*" in name and _may_meet(name.partition("*")[0], "mcp__"):
+    start = name.partition("*")[0]
+    if "*" in name and (start.startswith("mcp__") or "mcp__".startswith(start)):
         return f"{shown}: no tool has such a name yet."
     if name in ELSEWHERE:
         return f"{shown}: no tool here does what {name} does elsewhere."
-    hint = did_you_mean(name, [*known, *ALIASES])
+    names = [tool.name for tool in known]
+    hint = did_you_mean(name, [*names, *ALIASES])
     if under_any_name or (more_may_come and not hint):
         return f"{shown}: there is no tool {name} yet{hint}."
-    raise UsageError(f"{shown}: there is no tool {name!r}{hint}; there is {', '.join(known)}, and mcp__SERVER__TOOL.")
+    raise UsageError(f"{shown}: there is no tool {name!r}{hint}; there is {', '.join(names)}, and mcp__SERVER__TOOL.")
 
 
-def _may_meet(one: str, other: str) -> bool:
-    return one.startswith(other) or other.startswith(one)
-
-
-def form_of(tool: Tool) -> Form:
+def _form_of(tool: Tool) -> Form:
     """Return the form of the brackets of a rule about this tool."""
     schema = tool.schema
-    fields = (
-        set(schema.get("properties", ()))
-        if schema is not None
-        else {field.name for field in msgspec.structs.fields(tool.arguments)}
-    )
+    fields = {field.name for field in msgspec.structs.fields(tool.arguments)} if schema is None else set()
+    fields |= set((schema or {}).get("properties", ()))
     if tool.effect == "command" and "command" in fields:
         return "command"
     if tool.effect in ("read", "edit") and fields.intersection(tool.file_arguments or ("path",)):
@@ -297,35 +269,20 @@ def form_of(tool: Tool) -> Form:
     return "host" if tool.effect == "web" and "url" in fields else ""
 
 
-def _takes(form: Form, name: str) -> str:
-    return f"{name} takes {_EXAMPLES[form].format(name=name)}"
-
-
-def _problem(rule: Rule, tool: Tool) -> str:
-    """Return the reason why a rule's pattern can match no call of a tool; empty where it may match one."""
-    form, pattern = form_of(tool), rule.pattern
-    is_for_hosts = pattern.startswith("domain:")
-    if not form or is_for_hosts != (form == "host"):
-        return _takes(form, tool.name)
-    match form:
-        case "host" if host_meant(pattern) is None:
-            return f"{pattern.removeprefix('domain:')!r} is no host; {_takes(form, tool.name)}"
+def _may_match(pattern: str, tool: Tool) -> bool:
+    """False for a pattern that can match no call of a tool, so that a rule with it would protect nothing."""
+    match _form_of(tool):
+        case "host":
+            return host_meant(pattern) is not None
         case "path":
-            return _why_no_path(pattern)
-    return ""
+            is_regular = not re.match(r"domain:|[\"'$]|~[^/]|[A-Za-z]:\\|file:", pattern) and _compiles(pattern)
+            return is_regular and ".." not in pattern.split("/") and "\0" not in pattern and not pattern.endswith(" *")
+        case form:
+            return bool(form) and not pattern.startswith("domain:")
 
 
-def _why_no_path(pattern: str) -> str:
-    if "\0" in pattern:
-        return "no path holds a NUL"
-    if ".." in pattern.split("/"):
-        return "no path it is held against has a .. in it: write //from/the/root, ~/from/home or /from/the/project"
-    if pattern[0] in "\"'" or pattern.startswith("$") or re.match(r"~[^/]", pattern):
-        return "quotes, variables and ~user mean nothing here: write the path itself, ~/from/home or //from/the/root"
-    if pattern.endswith(" *") or re.match(r"[A-Za-z]:\\|file:", pattern):
-        return "it is no path as this system has it: write src/**, ~/from/home or //from/the/root"
+def _compiles(glob: str) -> bool:
     try:
-        matches_path(pattern, _NOWHERE, _GROUND)
-    except re.error as error:
-        return f"its brackets make no sense ({error})"
-    return ""
+        return all(_regex(each) for each in _alternatives(glob))
+    except re.error:
+        return False

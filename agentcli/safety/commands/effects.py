@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from pathlib import PurePath
 
+from msgspec.structs import replace
+
 from agentcli.safety.commands.arguments import read_table
 from agentcli.safety.commands.reader.syntax import Field, State, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
@@ -31,11 +33,10 @@ def effects_of(fields: Sequence[Field], state: State) -> Effects:
     if table := _TABLE.get(name):
         return table(fields[1:], state)
     if hosts := registries_of(fields):
-        return Effects((UNKNOWN,), (UNKNOWN,), (UNKNOWN,), hosts, (name,))
-    hosts = tuple(
-        found[1] for field in fields[1:] if (found := _URL.match(field.text)) and found[1] not in _THIS_MACHINE
-    )
-    return Effects((UNKNOWN,), (UNKNOWN,), (UNKNOWN,), (UNKNOWN, *hosts), (name,))
+        return replace(UNKNOWN_EFFECTS, hosts=hosts, runs=(name,))
+    found = (_URL.match(field.text) for field in fields[1:])
+    hosts = tuple(host[1] for host in found if host and host[1] not in _THIS_MACHINE)
+    return replace(UNKNOWN_EFFECTS, hosts=(UNKNOWN, *hosts), runs=(name,))
 
 
 def names_its_paths(name: str) -> bool:
@@ -52,12 +53,8 @@ def effects_of_redirect(operator: str, target: Field, state: State) -> Effects:
 
 def shown(fields: Sequence[Field], state: State) -> tuple[str, ...]:
     """The paths of `fields`: absolute paths or globs; where the folder cannot be told, also likely ones."""
-    return tuple(path for field in fields for path in _shown(field, state))
-
-
-def _shown(field: Field, state: State) -> list[str]:
-    paths = [*map(normal, state.paths(field))]
-    return paths or [UNKNOWN, *state.likely_paths(field)]
+    each = ([*map(normal, state.paths(field))] or [UNKNOWN, *state.likely_paths(field)] for field in fields)
+    return tuple(path for paths in each for path in paths)
 
 
 def _operands(arguments: Sequence[Field], values: str = "") -> list[Field]:
@@ -77,11 +74,7 @@ def _operands(arguments: Sequence[Field], values: str = "") -> list[Field]:
 
 def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
     """Programs that do one thing to all their operands, but for the first `skipped`."""
-
-    def effects(arguments: Sequence[Field], state: State) -> Effects:
-        return Effects(**{kind: shown(_operands(arguments, values)[skipped:], state)})
-
-    return effects
+    return lambda arguments, state: Effects(**{kind: shown(_operands(arguments, values)[skipped:], state)})
 
 
 def _copies(arguments: Sequence[Field], state: State) -> Effects:
@@ -90,9 +83,8 @@ def _copies(arguments: Sequence[Field], state: State) -> Effects:
 
 
 def _moves(arguments: Sequence[Field], state: State) -> Effects:
-    sources, targets = sources_and_targets(arguments)
-    made = _made(sources, targets, state)
-    return Effects((), _written(sources, targets, state), shown(sources, state), names=made)
+    copied = _copies(arguments, state)
+    return Effects((), copied.writes, copied.reads, names=copied.names)
 
 
 def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[Field]]:
@@ -140,10 +132,11 @@ def _names_of(name: str, *, is_glob: bool) -> list[str]:
 
 
 def _dd(arguments: Sequence[Field], state: State) -> Effects:
-    def named(prefix: str) -> list[Field]:
-        return [Field(field.text[len(prefix) :]) for field in arguments if field.text.startswith(prefix)]
-
-    return Effects(reads=shown(named("if="), state), writes=shown(named("of="), state))
+    read, written = (
+        shown([Field(field.text[3:]) for field in arguments if field.text.startswith(name)], state)
+        for name in ("if=", "of=")
+    )
+    return Effects(read, written)
 
 
 _INTO_FILE = re.compile(r"-[a-zA-Z]*[oO]|--output|--output-document|-P|--directory-prefix")
@@ -160,9 +153,7 @@ def _downloads(arguments: Sequence[Field], state: State) -> Effects:
 def _hosts_in(field: Field) -> list[str]:
     if found := _URL.match(field.text):
         return [found[1]]
-    if re.fullmatch(r"[\w-]+(\.[\w-]+)+(:\d+)?(/\S*)?", field.text):
-        return [re.split(r"[:/]", field.text)[0]]
-    return []
+    return re.findall(r"\A([\w-]+(?:\.[\w-]+)+)(?::\d+)?(?:/\S*)?\Z", field.text)
 
 
 def _connects(arguments: Sequence[Field], state: State) -> Effects:
@@ -183,18 +174,13 @@ def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
 
 def _git(arguments: Sequence[Field], state: State) -> Effects:
     words = [field.text for field in _operands(arguments, "Cc")]
-    name = words[0] if words else ""
-    here = shown([Field(".")], state)
+    name, here = words[0] if words else "", shown([Field(".")], state)
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
-        hosts = tuple(host for word in words for host in _git_hosts(word)) or (UNKNOWN,)
+        found = (_URL.match(word) or _REMOTE_PATH.match(word) for word in words)
+        hosts = tuple(host[1] for host in found if host) or (UNKNOWN,)
         return Effects(here, () if name == "push" else here, hosts=hosts, runs=("git",))
     deletes = here if name in ("clean", "reset", "checkout", "restore", "switch", "stash", "rm") else ()
     return Effects(here, here, deletes, (), ("git",))
-
-
-def _git_hosts(word: str) -> list[str]:
-    found = _URL.match(word) or _REMOTE_PATH.match(word)
-    return [found[1]] if found else []
 
 
 def _sed(arguments: Sequence[Field], state: State) -> Effects:
@@ -206,8 +192,8 @@ def _sed(arguments: Sequence[Field], state: State) -> Effects:
 
 def _runs_script(name: str) -> Program:
     def effects(arguments: Sequence[Field], state: State) -> Effects:
-        script = shown(arguments[:1], state) if arguments and not arguments[0].text.startswith("-") else ()
-        return Effects((UNKNOWN,), (UNKNOWN,), (UNKNOWN,), (UNKNOWN,), (name, *script))
+        is_file = bool(arguments) and not arguments[0].text.startswith("-")
+        return replace(UNKNOWN_EFFECTS, runs=(name, *(shown(arguments[:1], state) if is_file else ())))
 
     return effects
 
@@ -241,7 +227,6 @@ _TABLE: dict[str, Program] = {
 
 _TABLES = read_table("beyond")
 _ALWAYS = frozenset(name for names in _TABLES["always"].values() for name in names.split())
-# Of these only the subcommands that fetch or send something.
 _SUBCOMMANDS = {name: words.split() for name, words in _TABLES["subcommands"].items()}
 
 # Tools that projects install for themselves: npx fetches one only where it is missing, which a try does not let it do.
@@ -251,7 +236,6 @@ _PROJECT_TOOLS = frozenset(
 )
 _NPX_OPTIONS = frozenset("-y --yes --no --no-install --offline --prefer-offline --quiet -q --".split())
 
-# Where installers fetch from unless they are told otherwise.
 _REGISTRIES = {name: tuple(hosts.split()) for names, hosts in _TABLES["registries"].items() for name in names.split()}
 _RUNNERS = frozenset("npx bunx pnpx uvx pipx".split())  # fetch what they are to run
 

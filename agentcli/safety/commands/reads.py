@@ -37,8 +37,11 @@ def git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
         check = moved
     if not call.words:
         return ""
-    if why := _program_problem(check):
-        return why
+    if check.state.places is None:
+        return "it is not certain in which repository git works"
+    for place in check.state.places:
+        if setting := check.places.program_of_git(Path(place)):
+            return f"git may run a program: {setting}"
     name, rest = call.words[0].text, call.words[1:]
     if [field.text for field in rest] in (["--help"], ["-h"]):
         return f"git {name} may be an alias or a program"
@@ -49,14 +52,6 @@ def git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
     if name in GIT_FORMS:
         return _form_problem(name, rest, check)
     return f"git {name} is not known to only read"
-
-
-def _program_problem(check: ReadCheck) -> str:
-    """The reason why git may run a program that the repository has chosen."""
-    if check.state.places is None:
-        return "it is not certain in which repository git works"
-    settings = (check.places.program_of_git(Path(place)) for place in check.state.places)
-    return next((f"git may run a program: {setting}" for setting in settings if setting), "")
 
 
 # git-log(1), PRETTY FORMATS; git-for-each-ref(1), FIELD NAMES
@@ -119,10 +114,8 @@ def _pathspec_problem(name: str, read: Arguments, check: ReadCheck) -> str:
 def _paths_in(field: Field) -> list[Field]:
     """The parts of a revision or pathspec that may be paths: all of it, and the text behind a colon."""
     text = re.sub(r"^:(\([\w,:=/.-]*\)|[!^/]+)", "", field.text)
-    found = [Field(text, field.is_glob, field.may_vanish)]
-    if ":" in text:
-        found.append(Field(text.partition(":")[2], field.is_glob, field.may_vanish))
-    return found
+    texts = (text, text.partition(":")[2]) if ":" in text else (text,)
+    return [Field(each, field.is_glob, field.may_vanish) for each in texts]
 
 
 def _form_problem(name: str, rest: Sequence[Field], check: ReadCheck) -> str:
@@ -180,8 +173,8 @@ def names_what_it_reads(words: Sequence[str]) -> bool:
 
 def filters_input(words: Sequence[str]) -> bool:
     """True for a program that reads only its standard input unless it is given a path."""
-    is_grep = words[0].endswith("grep")
-    return words[0] in _FILTERS and not (is_grep and any(_GREPS_FOLDERS.match(word) for word in words[1:]))
+    greps_folders = words[0].endswith("grep") and any(_GREPS_FOLDERS.match(word) for word in words[1:])
+    return words[0] in _FILTERS and not greps_folders
 
 
 def _git_shows_names_only(words: Sequence[str]) -> bool:
@@ -242,9 +235,8 @@ def _printf_problem(arguments: Sequence[Field], check: ReadCheck) -> str:
     """`-v` and `%n` set a variable."""
     form = arguments[0] if arguments else Field("")
     is_plain = form.is_known and not form.may_vanish and not form.text.startswith("-")
-    if not is_plain or re.search(r"%[^%a-zA-Z]*[hjlLqtz]*n", form.text):
-        return "printf can set a variable"
-    return check.problem(arguments, "text")
+    sets = not is_plain or re.search(r"%[^%a-zA-Z]*[hjlLqtz]*n", form.text)
+    return "printf can set a variable" if sets else check.problem(arguments, "text")
 
 
 # Scripts of sed that only print, such as `10,20p`, `/a/,/b/d`, `s/a/b/g`, or several of these. All others may do more.
