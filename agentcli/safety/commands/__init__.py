@@ -6,8 +6,7 @@ what is changed and where it leads. `records` are what goes in and out, `rules` 
 runs a command or looks at a disk.
 """
 
-from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, Effects, Places, Segment, Verdict
-from agentcli.safety.commands.rules import covers, rules_by_segment, touches
+from agentcli.safety.commands.records import CommandAnalysis, Places
 
 
 def analyse(command: str, *, places: Places) -> CommandAnalysis:
@@ -15,17 +14,3 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     from agentcli.safety.commands.walk import analyse
 
     return analyse(command, places=places)
-
-
-__all__ = [
-    "UNKNOWN",
-    "CommandAnalysis",
-    "Effects",
-    "Places",
-    "Segment",
-    "Verdict",
-    "analyse",
-    "covers",
-    "rules_by_segment",
-    "touches",
-]

@@ -28,6 +28,17 @@ def read_table(name: str) -> dict[str, dict[str, str]]:
     return sections
 
 
+@functools.cache
+def names(section: str, key: str) -> tuple[str, ...]:
+    """A row of `names.ini`."""
+    return tuple(_names()[section][key].split())
+
+
+@functools.cache
+def _names() -> dict[str, dict[str, str]]:
+    return read_table("names")
+
+
 class Options(Struct, frozen=True):
     """The options and operands that a program may be given.
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from msgspec import Struct
 from msgspec import field as struct_field
 
-from agentcli.safety.commands.reader.syntax import HERE, HOME, Field, State
+from agentcli.safety.commands.arguments import names
+from agentcli.safety.commands.reader.syntax import HERE, HOME, Field, State, name_of
 from agentcli.safety.commands.reads import read_call
 from agentcli.safety.commands.refused import catastrophe
 from agentcli.safety.commands.wrappers import Layer, take_off
@@ -55,9 +56,6 @@ def deny_forms(fields: Sequence[Field]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(form for form in forms if form))
 
 
-_GIT_VALUES = frozenset("-C -c --git-dir --work-tree --namespace --config-env --super-prefix".split())
-
-
 def _without_git_options(fields: Sequence[Field], *, strict: bool = True) -> list[Field] | None:
     """`git --no-pager log` as `git log`. `strict` drops only options that redirect nothing and run nothing."""
     if len(fields) < 3 or fields[0].text != "git" or not fields[1].text.startswith("-"):
@@ -67,7 +65,7 @@ def _without_git_options(fields: Sequence[Field], *, strict: bool = True) -> lis
         return [fields[0], *call.words] if call.words and not call.problem and not call.folders else None
     rest = list(fields[1:])
     while rest and rest[0].text.startswith("-"):
-        rest = rest[2 if rest[0].text in _GIT_VALUES else 1 :]
+        rest = rest[2 if rest[0].text in names("git", "with_value") else 1 :]
     return [fields[0], *rest] if rest else None
 
 
@@ -103,13 +101,7 @@ class Call(Struct):
 
     @property
     def name(self) -> str:
-        """The name of the program without its folder; empty if it cannot be told."""
         return name_of(self.fields)
-
-
-def name_of(fields: Sequence[Field]) -> str:
-    """The name of a program without its folder; empty if it cannot be told."""
-    return fields[0].text.rpartition("/")[2] if fields and fields[0].is_known else ""
 
 
 def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> Call:

@@ -13,7 +13,7 @@ from pathlib import PurePath
 
 from msgspec.structs import replace
 
-from agentcli.safety.commands.arguments import read_table
+from agentcli.safety.commands.arguments import names, read_table
 from agentcli.safety.commands.reader.syntax import Field, State, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
 from agentcli.safety.paths.protected import auto_executed, is_protected
@@ -57,7 +57,7 @@ def shown(fields: Sequence[Field], state: State) -> tuple[str, ...]:
     return tuple(path for paths in each for path in paths)
 
 
-def _operands(arguments: Sequence[Field], values: str = "") -> list[Field]:
+def operands_of(arguments: Sequence[Field], values: str = "") -> list[Field]:
     """The arguments that are neither options nor their values. `values` are the short options that take one."""
     operands: list[Field] = []
     rest = list(reversed(arguments))
@@ -74,7 +74,7 @@ def _operands(arguments: Sequence[Field], values: str = "") -> list[Field]:
 
 def _all(kind: str, values: str = "", skipped: int = 0) -> Program:
     """Programs that do one thing to all their operands, but for the first `skipped`."""
-    return lambda arguments, state: Effects(**{kind: shown(_operands(arguments, values)[skipped:], state)})
+    return lambda arguments, state: Effects(**{kind: shown(operands_of(arguments, values)[skipped:], state)})
 
 
 def _copies(arguments: Sequence[Field], state: State) -> Effects:
@@ -93,10 +93,10 @@ def sources_and_targets(arguments: Sequence[Field]) -> tuple[list[Field], list[F
         if not (found := _TARGET_OPTION.fullmatch(field.text)):
             continue
         if folder := found[1] or found[2]:
-            return _operands([*arguments[:at], *arguments[at + 1 :]]), [Field(folder)]
+            return operands_of([*arguments[:at], *arguments[at + 1 :]]), [Field(folder)]
         if at + 1 < len(arguments):
-            return _operands([*arguments[:at], *arguments[at + 2 :]]), [arguments[at + 1]]
-    operands = _operands(arguments)
+            return operands_of([*arguments[:at], *arguments[at + 2 :]]), [arguments[at + 1]]
+    operands = operands_of(arguments)
     return operands[:-1], operands[-1:]
 
 
@@ -158,13 +158,13 @@ def _hosts_in(field: Field) -> list[str]:
 
 def _connects(arguments: Sequence[Field], state: State) -> Effects:
     """For ssh: the first operand is a host, and the rest runs there."""
-    operands = _operands(arguments, "bcDEeFIiJLlmOopQRSWw")
+    operands = operands_of(arguments, "bcDEeFIiJLlmOopQRSWw")
     host = operands[0].text.rpartition("@")[2] if operands else UNKNOWN
     return Effects((UNKNOWN,), (), (), (host,), tuple(field.text for field in operands[1:2]))
 
 
 def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
-    operands = _operands(arguments)
+    operands = operands_of(arguments)
     sources, targets = operands[:-1], operands[-1:]
     hosts = tuple(found[1] for field in (*sources, *targets) if (found := _REMOTE_PATH.match(field.text)))
     local = [[field for field in some if not _REMOTE_PATH.match(field.text)] for some in (sources, targets)]
@@ -173,7 +173,7 @@ def _copies_remotely(arguments: Sequence[Field], state: State) -> Effects:
 
 
 def _git(arguments: Sequence[Field], state: State) -> Effects:
-    words = [field.text for field in _operands(arguments, "Cc")]
+    words = [field.text for field in operands_of(arguments, "Cc")]
     name, here = words[0] if words else "", shown([Field(".")], state)
     if name in ("push", "fetch", "pull", "clone", "ls-remote", "submodule", "remote"):
         found = (_URL.match(word) or _REMOTE_PATH.match(word) for word in words)
@@ -186,7 +186,7 @@ def _git(arguments: Sequence[Field], state: State) -> Effects:
 def _sed(arguments: Sequence[Field], state: State) -> Effects:
     is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
     is_scripted = any(re.match(r"-[nErsuz]*[ef]|--(expression|file)", field.text) for field in arguments)
-    paths = shown(_operands(arguments, "ef")[0 if is_scripted else 1 :], state)
+    paths = shown(operands_of(arguments, "ef")[0 if is_scripted else 1 :], state)
     return Effects(reads=paths, writes=paths if is_in_place else (UNKNOWN,), runs=("sed",))
 
 
@@ -198,17 +198,11 @@ def _runs_script(name: str) -> Program:
     return effects
 
 
-# Programs that never write: only what they read is worth telling.
-_ONLY_READ = (
-    "cat head tail wc nl tac rev od hexdump strings md5sum sha1sum sha256sum sha512sum cksum stat file diff cmp cut ls "
-    "less more"
-).split()
-
 _DOWNLOADERS = ("curl", "wget", "http", "https", "xh")
 _RUNS_SCRIPTS = ("python", "python3", "node", "ruby", "perl", "sh", "bash", "php", "lua")
 
 _TABLE: dict[str, Program] = {
-    **dict.fromkeys(_ONLY_READ, _all("reads", "nc")),
+    **dict.fromkeys(names("programs", "readers"), _all("reads", "nc")),
     **dict.fromkeys(("grep", "egrep", "fgrep"), _all("reads", "mABC", 1)),
     **dict.fromkeys(("rm", "rmdir", "unlink", "shred", "srm"), _all("deletes")),
     **dict.fromkeys(("touch", "mkdir", "tee", "truncate", "mkfifo", "sponge"), _all("writes", "srm")),
@@ -228,13 +222,6 @@ _TABLE: dict[str, Program] = {
 _TABLES = read_table("beyond")
 _ALWAYS = frozenset(name for names in _TABLES["always"].values() for name in names.split())
 _SUBCOMMANDS = {name: words.split() for name, words in _TABLES["subcommands"].items()}
-
-# Tools that projects install for themselves: npx fetches one only where it is missing, which a try does not let it do.
-_PROJECT_TOOLS = frozenset(
-    "ava babel biome c8 eslint esbuild jest knip mocha nyc prettier rollup stylelint svelte-check tap ts-node tsc tsx "
-    "typedoc vite vitest vue-tsc webpack".split()
-)
-_NPX_OPTIONS = frozenset("-y --yes --no --no-install --offline --prefer-offline --quiet -q --".split())
 
 _REGISTRIES = {name: tuple(hosts.split()) for names, hosts in _TABLES["registries"].items() for name in names.split()}
 _RUNNERS = frozenset("npx bunx pnpx uvx pipx".split())  # fetch what they are to run
@@ -271,9 +258,9 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
 
 def _runs_project_tool(words: Sequence[str]) -> bool:
     """True for the arguments of npx where it runs a tool of the project, or may fetch nothing."""
-    tool = next((word for word in words if word not in _NPX_OPTIONS), "")
+    tool = next((word for word in words if word not in names("npx", "options")), "")
     options = words[: words.index(tool)] if tool else []
-    return tool in _PROJECT_TOOLS or ("--no-install" in options and not tool.startswith("-"))
+    return tool in names("npx", "project_tools") or ("--no-install" in options and not tool.startswith("-"))
 
 
 def registries_of(fields: Sequence[Field]) -> tuple[str, ...]:

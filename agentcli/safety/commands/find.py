@@ -7,29 +7,14 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from agentcli.safety.commands.arguments import names
 from agentcli.safety.commands.paths import ReadCheck, finds, is_open
 from agentcli.safety.commands.reader.syntax import Field
 
-# The number of words that follow. Tests that narrow down the result stand apart: they matter to `-delete`.
-_NARROWING = {
-    **dict.fromkeys(
-        "-amin -atime -cmin -ctime -fstype -gid -group -ilname -iname -inum -ipath -iregex -iwholename -links -lname "
-        "-mmin -mtime -name -path -perm -regex -size -uid -used -user -wholename -xtype -context".split(),
-        1,
-    ),
-    **dict.fromkeys("-empty -executable -nogroup -nouser -readable -writable -false".split(), 0),
-}
-_NEUTRAL = {
-    **dict.fromkeys("-maxdepth -mindepth -printf -regextype -type".split(), 1),
-    **dict.fromkeys(
-        "-a -and -d -daystart -depth -ignore_readdir_race -ls -mount -noleaf -print -print0 -prune ( ) -o -or , ! -not "
-        "-quit -true -warn -nowarn -x -xdev -noignore_readdir_race -help -version --help --version".split(),
-        0,
-    ),
-}
+_NARROWING = {name: count for count in (0, 1) for name in names("find", f"narrowing_{count}")}
+_NEUTRAL = {name: count for count in (0, 1) for name in names("find", f"neutral_{count}")}
 _NAMING_FILES = frozenset("-anewer -cnewer -newer -samefile".split())
 _RUNNING = frozenset("-exec -execdir -ok -okdir".split())
-_DECIDING = frozenset("grep egrep fgrep rg test [ sh bash".split())  # their exit status is the test
 _WRITING = {"-fprint": 1, "-fprint0": 1, "-fls": 1, "-fprintf": 2}
 
 
@@ -100,7 +85,7 @@ def _read_part(rest: list[Field], call: FindCall, *, is_negated: bool) -> bool:
     elif name in _RUNNING:
         call.runs.append(command := _command(rest))
         call.runs_on_all += () if call.is_narrowed else (command,)
-        call.is_narrowed = call.is_narrowed or (bool(command) and command[0].text in _DECIDING)
+        call.is_narrowed = call.is_narrowed or (bool(command) and command[0].text in names("find", "deciding"))
     elif name in _WRITING:
         call.writes += values[-1:]
     elif name in _NARROWING:

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from agentcli.safety.commands.calls import Call, name_of
+from agentcli.safety.commands.calls import Call
 from agentcli.safety.commands.effects import effects_of_redirect
 from agentcli.safety.commands.paths import ReadCheck, is_system_path
-from agentcli.safety.commands.reader.syntax import HOLE, Field, Redirect, Script, State
+from agentcli.safety.commands.reader.syntax import HOLE, Field, Redirect, Script, State, name_of
 from agentcli.safety.commands.reader.words import unescape
 from agentcli.safety.commands.records import Effects
 from agentcli.safety.commands.refused import write_catastrophe

@@ -8,17 +8,10 @@ import string
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from agentcli.safety.commands.arguments import names
 from agentcli.safety.commands.reader.syntax import Field, State, normal
 from agentcli.safety.commands.records import Places
 from agentcli.safety.paths.secret import SECRET_GLOBS, SECRET_HOME_PATHS
-
-_SYSTEM = frozenset(
-    (
-        "/ /home /usr /etc /var /bin /sbin /lib /lib32 /lib64 /libx32 /boot /root /opt /dev /proc /sys /nix /Users "
-        "/System /Library /Applications /private /usr/bin /usr/sbin /usr/lib /usr/lib64 /usr/share /var/lib /boot/efi "
-        "/sys/firmware/efi /sys/firmware/efi/efivars /System/Library /private/etc /private/var"
-    ).split()
-)
 
 
 def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:
@@ -33,7 +26,7 @@ def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:
 
 def _is_system_path(path: str, is_glob: bool, home: str, *, of_home: bool) -> bool:
     parts, home_parts = _parts(path), _parts(home)
-    places = {*_SYSTEM, *("/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1))}
+    places = {*names("paths", "system"), *("/" + "/".join(home_parts[:count]) for count in range(len(home_parts) + 1))}
     if not is_glob:
         return path in places
     while parts and is_open(parts[-1]):
@@ -66,24 +59,9 @@ def finds(glob: str, name: str) -> bool:
     return fnmatch.fnmatchcase(name, plain.replace("[^", "[!"))
 
 
-# Facts about the machine, readable by everyone and used by many scripts; and what a command's own streams are called.
-_PUBLIC = frozenset(
-    (
-        "/etc/os-release /usr/lib/os-release /etc/lsb-release /etc/debian_version /etc/redhat-release "
-        "/etc/alpine-release /etc/issue /etc/hostname /etc/timezone /proc/cpuinfo /proc/meminfo /proc/version "
-        "/proc/loadavg /proc/uptime /proc/stat /proc/filesystems /proc/swaps /dev/null"
-    ).split()
-)
-_STREAMS = frozenset("/dev/null /dev/zero /dev/random /dev/urandom /dev/stdin /dev/stdout /dev/stderr /dev/tty".split())
-# Folders on every system. A program that shows contents can only say that they are folders.
-_FOLDERS = frozenset("/ /bin /boot /dev /etc /home /lib /opt /proc /root /sbin /srv /sys /tmp /usr /var".split())
-
-# Examples of names of secrets that a glob could find; `Places.is_readable` has the last word.
-_USUAL = (
-    ".env", ".env.local", ".netrc", ".npmrc", ".pypirc", ".git-credentials", ".htpasswd", "id_rsa", "id_ed25519",
-    "server.pem", "server.key", "credentials", "credentials.json", "secrets.json", "secrets.yaml", "secrets.yml",
-    "secrets.toml", "wallet.dat", "cert.p12", "store.jks",
-)  # fmt: skip
+_PUBLIC, _STREAMS, _FOLDERS = (names("paths", kind) for kind in ("public", "streams", "folders"))
+# `Places.is_readable` has the last word.
+_USUAL = names("paths", "secrets")
 _SECRET_NAMES = tuple(
     dict.fromkeys(
         re.sub(r"\[.*?\]|[*?]", "x", name)

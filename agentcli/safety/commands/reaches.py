@@ -9,10 +9,10 @@ from pathlib import PurePath
 
 from msgspec.structs import replace
 
-from agentcli.safety.commands.calls import name_of
+from agentcli.safety.commands.arguments import names
 from agentcli.safety.commands.effects import beyond_workspace, names_its_paths
 from agentcli.safety.commands.paths import ReadCheck
-from agentcli.safety.commands.reader.syntax import HOLE, Field, State, normal
+from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
 from agentcli.safety.paths.protected import is_protected
 from agentcli.safety.paths.secret import is_secret
@@ -67,8 +67,6 @@ _SYSTEM_PART = re.compile(rf"{HOLE}(/(?:etc|home|root|proc|sys|boot|var|Users)/[
 _BEHIND_NAME = re.compile(r"[\w-]+=(.+)|-[A-Za-z]((?:/|\.\./|~).*)", re.DOTALL)
 # Text that may be a path and is no program, script or message.
 _PATH = re.compile(r"[^\n$(){};\"'`|<>]{1,4096}")
-# Programs whose words are code, in which paths are only mentioned.
-_CODE = frozenset("python python2 python3 node nodejs deno bun perl ruby php lua awk gawk mawk sed sh bash".split())
 _MENTIONED = re.compile(r"(?:^|[\s'\"=:(,])((?:/[\w.-]+/|\.\./)[\w./-]*)")
 _LEFT_OUT = re.compile(r"--(?:exclude(?:-dir|-from)?|ignore)=|:[!^]|:\([\w,]*exclude|.*\s", re.DOTALL)
 _LEAVES_OUT = re.compile(r"--(?:exclude(?:-dir|-from)?|ignore)")
@@ -83,7 +81,7 @@ def _paths_in(fields: Sequence[Field]) -> Iterator[Field]:
     name = name_of(fields)
     is_told = names_its_paths(name)
     for field in arguments:
-        if name in _CODE:
+        if name in names("programs", "code"):
             yield from _mentioned(field.text)
         if found := _SYSTEM_PART.search(field.text):
             yield Field(found[1])
@@ -102,12 +100,6 @@ def _mentioned(text: str) -> Iterator[Field]:
     return (Field(found[1]) for found in _MENTIONED.finditer(text) if HOLE not in found[1])
 
 
-_INTERPRETERS = frozenset("python python2 python3 node nodejs ruby perl php lua sh bash zsh dash".split())
-# Subcommands of git that do not write the files which they name.
-_GIT_READS = frozenset(
-    "add annotate blame branch cat-file check-attr check-ignore commit describe diff fetch grep log ls-files ls-remote"
-    " ls-tree push rev-list rev-parse shortlog show stage status tag".split()
-)
 # Settings of git that neither start programs nor name further files with settings.
 _PLAIN_SETTING = re.compile(
     r"(?:user|author|committer|color|column|branch|pull|push|rebase|status|log|advice|tag|rerere|fetch)\..*"
@@ -143,7 +135,9 @@ def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ..
 
 
 def _parts_of(fields: Sequence[Field]) -> Iterator[Field]:
-    is_script = name_of(fields) in _INTERPRETERS and len(fields) > 1 and not fields[1].text.startswith("-")
+    is_script = (
+        name_of(fields) in names("programs", "run_scripts") and len(fields) > 1 and not fields[1].text.startswith("-")
+    )
     for before, field in itertools.pairwise(fields[1:] if is_script else fields):
         if _EXCLUDES.match(field.text) or _LEAVES_OUT.fullmatch(before.text):
             continue
@@ -153,7 +147,7 @@ def _parts_of(fields: Sequence[Field]) -> Iterator[Field]:
 
 def _reads_with_git(fields: Sequence[Field]) -> bool:
     words = _git_words(fields)
-    return bool(words) and words[0] in _GIT_READS
+    return bool(words) and words[0] in names("git", "reads_files")
 
 
 def _sets_program_of_git(fields: Sequence[Field]) -> bool:

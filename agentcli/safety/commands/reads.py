@@ -16,6 +16,7 @@ from agentcli.safety.commands.arguments import (
     PROGRAMS,
     VERSIONS,
     Arguments,
+    names,
     options,
     read_arguments,
     without_pattern,
@@ -66,12 +67,6 @@ class GitCall(Struct):
     problem: str = ""
 
 
-_PLAIN_GLOBALS = frozenset(
-    "-P --no-pager --no-optional-locks --no-replace-objects --literal-pathspecs --glob-pathspecs "
-    "--noglob-pathspecs --icase-pathspecs --no-lazy-fetch --no-advice".split()
-)
-
-
 def read_call(fields: Sequence[Field]) -> GitCall:
     """Take off the options before the subcommand, as git.c does."""
     call = GitCall([], [])
@@ -89,7 +84,7 @@ def read_call(fields: Sequence[Field]) -> GitCall:
             call.folders.append(rest.pop())
         elif text.startswith("-C") and len(text) > 2:
             call.folders.append(Field(text[2:], field.is_glob))
-        elif text not in _PLAIN_GLOBALS:
+        elif text not in names("git", "plain_options"):
             call.problem = f"the option {text} of git can run programs or lead elsewhere"
             return call
     return call
@@ -137,19 +132,8 @@ def _form_problem(name: str, rest: Sequence[Field], check: ReadCheck) -> str:
     return _problem_of(read_arguments(arguments, options(row)), check, operands=row.startswith("content"))
 
 
-_NAMES_ONLY = frozenset(
-    "[ basename cd date df dirname du echo false id ls printf pwd realpath stat test tree true type uname which whoami"
-    .split()
-)  # fmt: skip
-_FILTERS = frozenset(
-    "awk cat column cut egrep fgrep fold grep head jq nl od paste rev sed sort tac tail tee tr uniq wc xxd".split()
-)
 # Options with a value count too: one question too many is safe.
 _GREPS_FOLDERS = re.compile(r"-[^-]*[rRd]|--[rd]")
-_GIT_NAMES_ONLY = frozenset(
-    "branch check-ignore count-objects describe for-each-ref ls-files ls-tree merge-base name-rev remote rev-list "
-    "rev-parse shortlog show-ref symbolic-ref tag version".split()
-)
 _GIT_SUMS_UP = re.compile(r"--(stat|shortstat|numstat|dirstat|name-only|name-status)(=|$)")
 _GIT_SHOWS_MORE = re.compile(
     r"-[pucmWUL]|--(patch|unified|cc|word-diff|color-words|binary|function-context|diff-merges|remerge-diff|submodule=)"
@@ -158,7 +142,7 @@ _GIT_SHOWS_MORE = re.compile(
 
 def shows_names_only(words: Sequence[str]) -> bool:
     """True for commands that show only names of files, facts about them, or commits."""
-    return words[0] in _NAMES_ONLY or (words[0] == "git" and _git_shows_names_only(words[1:]))
+    return words[0] in names("shows", "names_only") or (words[0] == "git" and _git_shows_names_only(words[1:]))
 
 
 def names_what_it_reads(words: Sequence[str]) -> bool:
@@ -174,7 +158,7 @@ def names_what_it_reads(words: Sequence[str]) -> bool:
 def filters_input(words: Sequence[str]) -> bool:
     """True for a program that reads only its standard input unless it is given a path."""
     greps_folders = words[0].endswith("grep") and any(_GREPS_FOLDERS.match(word) for word in words[1:])
-    return words[0] in _FILTERS and not greps_folders
+    return words[0] in names("shows", "its_input") and not greps_folders
 
 
 def _git_shows_names_only(words: Sequence[str]) -> bool:
@@ -186,7 +170,7 @@ def _git_shows_names_only(words: Sequence[str]) -> bool:
             return False
         case ["log" | "diff" | "show", *rest]:
             return not any(_GIT_SHOWS_MORE.match(word) for word in rest)
-    return bool(called) and called[0] in _GIT_NAMES_ONLY
+    return bool(called) and called[0] in names("shows", "git_names_only")
 
 
 _DECLARING = ("export", "declare", "typeset", "readonly")

@@ -6,10 +6,11 @@ import itertools
 import re
 from collections.abc import Callable, Iterable, Sequence
 
-from agentcli.safety.commands.effects import sources_and_targets
+from agentcli.safety.commands.arguments import names
+from agentcli.safety.commands.effects import operands_of, sources_and_targets
 from agentcli.safety.commands.find import read_find
 from agentcli.safety.commands.paths import finds, is_system_path
-from agentcli.safety.commands.reader.syntax import Field, State, normal
+from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
 from agentcli.safety.commands.wrappers import take_off
 
 REVERSE_SHELL = "it hands the shell to another machine"
@@ -21,7 +22,7 @@ _SHELL = r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b"
 
 def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool, connects: bool) -> set[str]:
     """The parts of a reverse shell that a command contributes. `connects`: it redirects to another machine."""
-    name = fields[0].text.rpartition("/")[2] if fields and fields[0].is_known else ""
+    name = name_of(fields)
     found = {
         "shell": reads_script,
         "runs what it reads": evaluates or (bool(fields) and not name),
@@ -109,14 +110,11 @@ def _interpreter(arguments: Sequence[Field], state: State) -> str:
     return ""
 
 
-_INTERPRETERS = (
-    "python python2 python3 pypy pypy3 perl ruby php node nodejs deno bun lua luajit awk gawk mawk tclsh expect"
-)
 # By program.
 HANDING_OVER: dict[str, Callable[[Sequence[Field], State], str]] = {
     **dict.fromkeys(("nc", "ncat", "netcat", "nc.traditional", "nc.openbsd"), _netcat),
     "socat": _socat,
-    **dict.fromkeys(_INTERPRETERS.split(), _interpreter),
+    **dict.fromkeys(names("programs", "interpreters"), _interpreter),
 }
 
 
@@ -127,19 +125,16 @@ _DISK = re.compile(
     r"|(disk/by-\w+|mapper|block)/.+|mem|kmem|port)"
 )
 _ANSWERING = frozenset("rm mv cp install chmod chown chgrp shred tee truncate".split())
+_MKFS_EXT = re.compile(r"mkfs\.ext[234]|mke2fs")
 _MKFS = re.compile(r"mkfs\..+|mke2fs.*|newfs.*|mk(ntfs|dosfs|exfatfs|fs_msdos|reiserfs|udffs|swap)")
 
 
 def catastrophe(fields: Sequence[Field], state: State) -> str:
     """The reason why a command must never run, or an empty string. Wrappers are off; redirections are judged apart."""
-    if not fields or not fields[0].is_known:
+    name, first = name_of(fields), fields[1].text if len(fields) > 1 else ""
+    # Only as the first option: the program answers or complains, and ends; further on it may be the value of another.
+    if (name in _ANSWERING and first in ("--help", "--version")) or (_MKFS_EXT.fullmatch(name) and first == "-n"):
         return ""
-    name = fields[0].text.rpartition("/")[2]
-    first = fields[1].text if len(fields) > 1 else ""
-    if name in _ANSWERING and first in ("--help", "--version"):
-        return ""  # as the first option: the program answers or complains, and ends
-    if re.fullmatch(r"mkfs\.ext[234]|mke2fs", name) and first == "-n":
-        return ""  # only as the first option: further on it may be the value of another one
     judge = _JUDGES.get("mkfs" if _MKFS.fullmatch(name) else name)
     return judge(fields[1:], state) if judge else ""
 
@@ -158,12 +153,6 @@ def _finds_disk(glob: str) -> bool:
     return finds(folder, "/dev") and any(finds(name, disk) for disk in disks)
 
 
-def _operands(arguments: Sequence[Field]) -> list[Field]:
-    """The arguments that are not options, also those behind `--`."""
-    before = list(itertools.takewhile(lambda field: field.text != "--", arguments))
-    return [field for field in before if field.text[:1] != "-" or field.text == "-"] + [*arguments[len(before) + 1 :]]
-
-
 def _has(arguments: Iterable[Field], letter: str, *names: str) -> bool:
     """True if an option is given, alone or among other letters; a long one also if abbreviated."""
     for field in itertools.takewhile(lambda field: field.text != "--", arguments):
@@ -178,7 +167,7 @@ def _has(arguments: Iterable[Field], letter: str, *names: str) -> bool:
 
 def _rm(arguments: Sequence[Field], state: State) -> str:
     # `rm` itself refuses `.` and `..` (POSIX), but not their absolute paths.
-    meant = [field for field in _operands(arguments) if not re.fullmatch(r"(\.{1,2}/+)*\.{1,2}/*", field.text)]
+    meant = [field for field in operands_of(arguments) if not re.fullmatch(r"(\.{1,2}/+)*\.{1,2}/*", field.text)]
     is_all = _has(arguments, "", "--no-preserve-root") or any(is_system_path(field, state) for field in meant)
     return "it deletes everything" if is_all else ""
 
@@ -192,7 +181,7 @@ def _mv(arguments: Sequence[Field], state: State) -> str:
 def _permissions(arguments: Sequence[Field], state: State) -> str:
     """Modes, attributes and access lists are checked like paths, which does no harm."""
     is_all = _has(arguments, "", "--no-preserve-root") or any(
-        is_system_path(each, state) for each in _operands(arguments)
+        is_system_path(each, state) for each in operands_of(arguments)
     )
     return "it changes the permissions of the whole system" if is_all and _has(arguments, "R", "--recursive") else ""
 
@@ -201,20 +190,21 @@ def _owner(arguments: Sequence[Field], state: State) -> str:
     """Like `_permissions`, but an owner can have the name of a folder: `cd / && chown -R root x`."""
     is_named = not _has(arguments, "", "--reference")
     options = [field for field in arguments if field.text.startswith("-")]
-    return _permissions([*options, Field("--"), *_operands(arguments)[is_named:]], state)
+    return _permissions([*options, Field("--"), *operands_of(arguments)[is_named:]], state)
 
 
-def _mkfs(arguments: Sequence[Field], state: State) -> str:
-    is_disk = any(field.text.startswith("/dev/") or not field.is_known for field in arguments)
-    return "it formats a disk" if is_disk else ""
+def _any_word(pattern: str, why: str) -> Judge:
+    form = re.compile(pattern)
+    return lambda arguments, state: why if any(form.match(field.text) for field in arguments) else ""
 
 
 def _writes(targets: Iterable[Field]) -> str:
-    return next((why for field in targets if (why := write_catastrophe(field))), "")
+    return next(filter(None, map(write_catastrophe, targets)), "")
 
 
-def _writes_operands(arguments: Sequence[Field], state: State) -> str:
-    return _writes(_operands(arguments))
+def _written(first: int) -> Judge:
+    """A check for programs that write their operands, from one on."""
+    return lambda arguments, state: _writes(operands_of(arguments)[first:])
 
 
 def _dd(arguments: Sequence[Field], state: State) -> str:
@@ -237,7 +227,7 @@ def _output(letter: str, name: str) -> Judge:
 
 def _sed(arguments: Sequence[Field], state: State) -> str:
     is_in_place = any(re.match(r"-[nErsuz]*i|--in-place", field.text) for field in arguments)
-    return _writes_operands(arguments, state) if is_in_place else ""
+    return _writes(operands_of(arguments)) if is_in_place else ""
 
 
 def _disk_tool(*verbs: str, unless: str = "") -> Judge:
@@ -248,11 +238,6 @@ def _disk_tool(*verbs: str, unless: str = "") -> Judge:
         return "it wipes a disk" if is_told and not is_dry and any(map(_DISK.fullmatch, texts)) else ""
 
     return judge
-
-
-def _diskutil(arguments: Sequence[Field], state: State) -> str:
-    is_told = any(re.match(r"(?i)erase|zeroDisk|secureErase|partitionDisk", field.text) for field in arguments)
-    return "it wipes a disk" if is_told else ""
 
 
 def _kill(arguments: Sequence[Field], state: State) -> str:
@@ -291,7 +276,7 @@ def _ruins(words: Sequence[Field]) -> bool:
 
 def _rsync(arguments: Sequence[Field], state: State) -> str:
     deletes = any(field.text.startswith("--del") for field in arguments)
-    target = _operands(arguments)[-1:]
+    target = operands_of(arguments)[-1:]
     return "it deletes everything" if deletes and target and is_system_path(target[0], state) else ""
 
 
@@ -300,11 +285,11 @@ _JUDGES: dict[str, Judge] = {
     "mv": _mv,
     **dict.fromkeys(("chmod", "setfacl", "chattr"), _permissions),
     **dict.fromkeys(("chown", "chgrp"), _owner),
-    "mkfs": _mkfs,
+    "mkfs": _any_word(rf"/dev/|(?s:.*{HOLE})", "it formats a disk"),
     **dict.fromkeys(("dd", "dcfldd", "dc3dd"), _dd),
-    **dict.fromkeys("shred wipe scrub nwipe truncate tee sponge".split(), _writes_operands),
-    "ddrescue": lambda arguments, state: _writes(_operands(arguments)[1:]),
-    **dict.fromkeys(("cp", "install"), lambda arguments, state: _writes(_operands(arguments)[-1:])),
+    **dict.fromkeys("shred wipe scrub nwipe truncate tee sponge".split(), _written(0)),
+    "ddrescue": _written(1),
+    **dict.fromkeys(("cp", "install"), _written(-1)),
     "sed": _sed,
     "curl": _output("o", "--output"),
     "wget": _output("O", "--output-document"),
@@ -317,7 +302,7 @@ _JUDGES: dict[str, Judge] = {
     "cryptsetup": _disk_tool("luksFormat", "luksErase", "erase"),
     "badblocks": _disk_tool("-w"),
     "parted": _disk_tool("mklabel", "mktable"),
-    "diskutil": _diskutil,
+    "diskutil": _any_word(r"(?i)erase|zeroDisk|secureErase|partitionDisk", "it wipes a disk"),
     "kill": _kill,
     "killall5": lambda arguments, state: "it ends every process",
     "find": _find,

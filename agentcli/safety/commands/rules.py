@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import functools
 import re
 
 from agentcli.safety.commands.records import CommandAnalysis, Segment
@@ -55,12 +54,11 @@ def _rules_for(segment: Segment) -> tuple[str, ...]:
     return tuple(dict.fromkeys(rule for rule in rules if covers(rule, segment)))
 
 
-@functools.cache
-def _names(kind: str) -> frozenset[str]:
-    """Programs and words of a kind that `offered_rules.ini` explains."""
-    from agentcli.safety.commands.arguments import read_table  # a start needs none of it
+def _names(kind: str) -> tuple[str, ...]:
+    """Programs and words of a kind that `names.ini` explains."""
+    from agentcli.safety.commands.arguments import names  # a start needs none of it
 
-    return frozenset(read_table("offered_rules")["names"][kind].split())
+    return names("offered", kind)
 
 
 def _runs_anything(words: tuple[str, ...]) -> bool:
@@ -69,7 +67,7 @@ def _runs_anything(words: tuple[str, ...]) -> bool:
     is_given_text = len(words) == 1 or words[1].startswith("-")
     if name in _names("runners") or (name in _names("interpreters") and is_given_text):
         return True
-    return name in _names("with_subcommands") and bool({*words[1:2], ":".join(words[:2])} & _names("run_anything"))
+    return name in _names("with_subcommands") and bool({*words[1:2], ":".join(words[:2])} & {*_names("run_anything")})
 
 
 def _escaped(text: str) -> str:

@@ -6,14 +6,13 @@ This is the second line behind the sandbox, for intent: it does not confine anyt
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Sequence
 from functools import reduce
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.safety.commands.calls import Call, allow_forms, name_of, unwrap, with_assignments
+from agentcli.safety.commands.calls import Call, allow_forms, unwrap, with_assignments
 from agentcli.safety.commands.effects import UNKNOWN_EFFECTS, effects_of
 from agentcli.safety.commands.handed import (
     Redirected,
@@ -29,7 +28,7 @@ from agentcli.safety.commands.handed import (
 from agentcli.safety.commands.paths import ReadCheck
 from agentcli.safety.commands.reaches import grave_reason, named_secrets, opened_files
 from agentcli.safety.commands.reader.commands import read_commands
-from agentcli.safety.commands.reader.syntax import HOLE, Command, Field, Pipeline, Script, State
+from agentcli.safety.commands.reader.syntax import HOLE, Command, Field, Pipeline, Script, State, name_of
 from agentcli.safety.commands.reads import problem_of
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Places, Segment, Verdict
 from agentcli.safety.commands.refused import (
@@ -47,7 +46,8 @@ LONGEST = 1_000_000  # characters
 def analyse(command: str, *, places: Places) -> CommandAnalysis:
     """Judge a command by its text. Never raises."""
     hidden = hidden_character(command)
-    text = _as_bash_reads(command) if hidden else command
+    # Characters that only bash takes for letters become a letter, so that every reader sees one.
+    text = "".join(char if _is_shown(char) else "\ufffd" for char in command) if hidden else command
     if len(text) > LONGEST:
         why = "the command is too long to be judged"
         segment = Segment(text[:200] + "…", None, "ask", why)
@@ -113,28 +113,17 @@ def _conclusion(walk: Walk, hidden: str, problem: str, text: str) -> CommandAnal
     )  # fmt: skip
 
 
-# Characters that are invisible, or that other readers take for a blank or a line end. To bash all of them are letters,
-# except the tab and the newline.
-_PLAIN = re.compile(r"[\t\n -~]*")
-
-
 def hidden_character(text: str) -> str:
-    """The problem with the characters of a text, or an empty string."""
-    if _PLAIN.fullmatch(text):
-        return ""
-    for char in set(text):
-        if char in "\t\n":
-            continue
-        if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") or (char.isspace() and char != " "):
-            return f"it holds a character that is not shown as it is (U+{ord(char):04X})"
-    return ""
+    """The problem with the characters of a text, or an empty string.
+
+    Some are invisible, others are a blank or a line end to other readers. To bash all are letters.
+    """
+    hidden = min((char for char in set(text) if not _is_shown(char)), default="")
+    return f"it holds a character that is not shown as it is (U+{ord(hidden):04X})" if hidden else ""
 
 
-def _as_bash_reads(text: str) -> str:
-    """Replace characters that only bash takes for letters by a letter, so that every reader sees one."""
-    return "".join(
-        "\ufffd" if char not in "\t\n " and (not char.isprintable() or char.isspace()) else char for char in text
-    )
+def _is_shown(char: str) -> bool:
+    return char.isprintable() or char in "\t\n"
 
 
 _DEEPEST = 8  # scripts inside scripts

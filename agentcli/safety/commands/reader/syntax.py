@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -32,6 +33,11 @@ class Field(Struct, frozen=True):
     @property
     def is_known(self) -> bool:
         return HOLE not in self.text
+
+
+def name_of(fields: Sequence[Field]) -> str:
+    """The name of a program without its folder; empty if it cannot be told."""
+    return fields[0].text.rpartition("/")[2] if fields and fields[0].is_known else ""
 
 
 class Redirect(Struct):

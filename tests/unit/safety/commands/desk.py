@@ -7,7 +7,9 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from agentcli.safety.commands import CommandAnalysis, Places, analyse, rules_by_segment
+from agentcli.safety.commands import analyse
+from agentcli.safety.commands.records import CommandAnalysis, Places
+from agentcli.safety.commands.rules import rules_by_segment
 
 _SECRET = re.compile(r"(^|/)(\.env(\.[^/]*)?|\.netrc|id_rsa|[^/]*\.(pem|key))$")
 

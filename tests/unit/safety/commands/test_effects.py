@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agentcli.safety.commands import UNKNOWN, Effects
+from agentcli.safety.commands.records import UNKNOWN, Effects
 from tests.rows import each_row
 from tests.unit.safety.commands.desk import judged
 

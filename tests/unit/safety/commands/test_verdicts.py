@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.safety.commands import Places, analyse
+from agentcli.safety.commands import analyse
+from agentcli.safety.commands.records import Places
 from tests.rows import each_row
 from tests.unit.safety.commands.desk import PLACES, cases, is_readable, judged, with_verdicts
 
