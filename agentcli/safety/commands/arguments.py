@@ -16,6 +16,7 @@ from msgspec import field as struct_field
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 
+@functools.cache
 def read_table(name: str) -> dict[str, dict[str, str]]:
     """The rows of each section, by name."""
     sections: dict[str, dict[str, str]] = {}
@@ -31,12 +32,7 @@ def read_table(name: str) -> dict[str, dict[str, str]]:
 @functools.cache
 def names(section: str, key: str) -> tuple[str, ...]:
     """A row of `names.ini`."""
-    return tuple(_names()[section][key].split())
-
-
-@functools.cache
-def _names() -> dict[str, dict[str, str]]:
-    return read_table("names")
+    return tuple(read_table("names")[section][key].split())
 
 
 class Options(Struct, frozen=True):
@@ -61,7 +57,6 @@ def options(row: str) -> Options:
     """Read a row of a table: the operands, perhaps `tolerant`, options as `-ab`, `-n:`, `-f@`, `-#` for `-5`."""
     operands, *words = row.split()
     kinds: dict[str, str] = {}
-    is_tolerant = "tolerant" in words
     for word in words:
         if word == "tolerant":
             continue
@@ -71,7 +66,7 @@ def options(row: str) -> Options:
         for option in given:
             assert kinds.get(option, kind) == kind, f"{option} stands twice in a row: {row}"
             kinds[option] = kind
-    return Options(operands, kinds, is_tolerant)
+    return Options(operands, kinds, "tolerant" in words)
 
 
 class Arguments(Struct):
@@ -128,10 +123,10 @@ def _read_long(field: Field, rest: list[Field], known: Options, read: Arguments)
     read.given.append(name)
     if kind in (None, "!") or (kind == "" and has_value):
         _refuse(field.text, known, read)
-    elif kind and kind in _WITH_VALUE and not has_value:
-        _take_value(kind, rest, read)
     elif has_value:
         _note_value(kind, Field(value, field.is_glob, field.may_vanish), read)
+    elif kind and kind in _WITH_VALUE and rest:  # else the program complains and ends
+        _note_value(kind, _as_value(rest.pop()), read)
 
 
 def _read_short(field: Field, rest: list[Field], known: Options, read: Arguments) -> None:
@@ -147,7 +142,7 @@ def _read_short(field: Field, rest: list[Field], known: Options, read: Arguments
         if kind == "":
             continue
         if kind and kind in _WITH_VALUE and not value:
-            return _take_value(kind, rest, read)
+            return _note_value(kind, _as_value(rest.pop()), read) if rest else None
         for each in {value, value.removeprefix("=")}:  # ripgrep takes `-g=x` for `-g x`
             _note_value(kind, Field(each, field.is_glob, field.may_vanish), read)
         return None
@@ -157,10 +152,8 @@ def _read_short(field: Field, rest: list[Field], known: Options, read: Arguments
 _WITH_VALUE = ":@*"
 
 
-def _take_value(kind: str, rest: list[Field], read: Arguments) -> None:
-    if rest:  # else the program complains and ends
-        value = rest.pop()
-        _note_value(kind, Field(value.text, value.is_glob, value.may_vanish or value.is_glob), read)
+def _as_value(word: Field) -> Field:
+    return Field(word.text, word.is_glob, word.may_vanish or word.is_glob)
 
 
 def _note_value(kind: str | None, value: Field, read: Arguments) -> None:

@@ -54,7 +54,7 @@ def take_off(fields: Sequence[Field]) -> Layer | None:
 
 _TABLES = read_table("wrappers")
 _PLAIN = {name: [part.strip() for part in row.split("|")] for name, row in _TABLES["plain"].items()}
-_DOUBTFUL = frozenset(_TABLES["doubtful"]["names"].split())
+_DOUBTFUL = _TABLES["doubtful"]["names"].split()
 _SHELLS = frozenset("sh bash dash zsh ksh ash mksh rbash fish".split())
 
 
@@ -109,8 +109,7 @@ def _of_text(fields: Sequence[Field], problem: str = "", *, is_same_shell: bool 
 
 
 def _env(arguments: Sequence[Field]) -> Layer:
-    row = "text -i0v -u: -C: -S: --ignore-environment --null --unset: --chdir: --split-string: --debug"
-    read = read_arguments(arguments, options(row), stops_at_operand=True)
+    read = read_arguments(arguments, options(_TABLES["special"]["env"]), stops_at_operand=True)
     if read.problem or {"-S", "--split-string", "-C", "--chdir"} & set(read.given):
         split = [Field(word) for field in arguments for word in field.text.removeprefix("-S").split()]
         why = read.problem or "env changes more than variables"
@@ -123,15 +122,9 @@ def _env(arguments: Sequence[Field]) -> Layer:
     return Layer(inner=tuple(inner), sets=tuple(sets), problem=problem)
 
 
-_XARGS = (
-    "text -0rtxo -I: -n: -P: -L: -s: -d: -E: -i? -l? -e? --null --no-run-if-empty --verbose --exit --max-args: "
-    "--max-procs: --max-chars: --max-lines? --delimiter: --eof? --replace?"
-)
-
-
 def _xargs(arguments: Sequence[Field]) -> Layer:
     """The words it reads go behind the command, or in place of the text that `-I` names."""
-    read = read_arguments(arguments, options(_XARGS), stops_at_operand=True)
+    read = read_arguments(arguments, options(_TABLES["special"]["xargs"]), stops_at_operand=True)
     if read.problem:
         return Layer(problem=read.problem, candidates=_candidates(arguments))
     words = tuple(read.operands) or (Field("echo"),)
@@ -158,8 +151,8 @@ def _trap(arguments: Sequence[Field]) -> Layer:
 
 
 def _watch(arguments: Sequence[Field]) -> Layer:
-    row = "text -bcdegtxwr -n: -q: --interval: --differences?"
-    return _of_text(read_arguments(arguments, options(row), stops_at_operand=True).operands, "it does not end")
+    read = read_arguments(arguments, options(_TABLES["special"]["watch"]), stops_at_operand=True)
+    return _of_text(read.operands, "it does not end")
 
 
 # `-c`, also behind other letters; `--command`, also abbreviated, and su's `--session-command`.
