@@ -26,7 +26,7 @@ def display_name(path: str) -> str:
 
 def parse_name(text: str) -> str:
     """Return the path that `display_name` gave this for, also if only parts of it are quoted; else the text itself."""
-    if "$'" not in text or _NO_BYTE.search(text):
+    if "$'" not in text or re.search(_NO_BYTE, text):
         return text
     path = _QUOTED.sub(lambda found: _unquote(found[1]), text)
     return text if is_utf8(path) else path

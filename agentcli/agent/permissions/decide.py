@@ -247,9 +247,6 @@ def _above_globs(path: str) -> Path:
     return Path(path[: found.start()].rpartition("/")[0] or "/") if found else Path(path)
 
 
-_AND = " and "
-
-
 def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ...]:
     """Rules that would have let this call through, narrowest first, each as `parse_rules` reads it.
 
@@ -268,39 +265,22 @@ def _lets_through(text: str, facts: CallFacts, mode: Mode, rules: Rules) -> bool
 
 
 def _candidates(facts: CallFacts) -> Iterator[str]:
-    name = facts.tool.name
-    match facts.tool.effect:
-        case "command" if facts.command is not None:
-            if (command := facts.text.strip()) and not facts.command.problem:
-                yield str(Rule(name, escaped(command)))
-            yield from _of_parts(name, facts.command)
-        case "read" | "edit":
-            yield from _paths(facts)
-        case "web":
-            yield from (f"{name}(domain:{host})" for host in facts.hosts if host)
-            yield name
-        case _:
-            yield name
-
-
-def _of_parts(tool: str, command: CommandAnalysis) -> Iterator[str]:
-    """For each part that does not only read its narrowest rule, then the next wider ones."""
-    parts = rules_by_segment(command)
-    if not parts:
+    name, command = facts.tool.name, facts.command
+    if command is not None:
+        if (text := facts.text.strip()) and not command.problem:
+            yield str(Rule(name, escaped(text)))
+        parts = rules_by_segment(command)
+        for step in range(max(map(len, parts), default=0)):  # the narrowest of each part, then the next wider ones
+            chosen = (Rule(name, choices[min(step, len(choices) - 1)]) for choices in parts)
+            yield " and ".join(map(str, dict.fromkeys(chosen)))
         return
-    for step in range(max(map(len, parts))):
-        chosen = dict.fromkeys(str(Rule(tool, choices[min(step, len(choices) - 1)])) for choices in parts)
-        yield _AND.join(chosen)
-
-
-def _paths(facts: CallFacts) -> Iterator[str]:
-    """The very file, its folder, every file."""
-    tool = facts.tool
-    for path in facts.files:
+    for path in facts.files if facts.tool.effect in ("read", "edit") else ():  # the very file, its folder
         shown = facts.workspace.shown(path.real)
-        name = f"/{shown}" if shown.startswith("/") else shown
-        yield str(Rule(tool.name, escaped(name if "/" in name else f"./{name}")))
-        folder = str(PurePosixPath(name).parent)
+        named = f"/{shown}" if shown.startswith("/") else shown
+        yield str(Rule(name, escaped(named if "/" in named else f"./{named}")))
+        folder = str(PurePosixPath(named).parent)
         if folder not in (".", "/", "//"):
-            yield str(Rule(tool.name, f"{escaped(folder)}/**"))
-    yield tool.name
+            yield str(Rule(name, f"{escaped(folder)}/**"))
+    if facts.tool.effect == "web":
+        yield from (f"{name}(domain:{host})" for host in facts.hosts if host)
+    yield name

@@ -17,8 +17,8 @@ MOST_SHOWN = 6
 OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
 
 # Reasons to ask that say no more than the effects do.
-_BEYOND = re.compile("acts beyond the workspace$|reaches other machines$|fetches what it runs$")
-_TOLD = re.compile(r"is not known to only read$|^it writes |may hold secrets|is outside the workspace")
+_BEYOND = "acts beyond the workspace$|reaches other machines$|fetches what it runs$"
+_TOLD = "is not known to only read$|^it writes |may hold secrets|is outside the workspace"
 # Run what they read; where that comes from a host it is a script from there.
 _INTERPRETERS = frozenset("sh bash dash zsh ksh fish python python3 perl ruby node php".split())
 
@@ -53,8 +53,8 @@ def _of_command(facts: CallFacts, command: CommandAnalysis, verdict: Verdict) ->
     lines, grave = (*told.lines, *_circumstances(facts)), told.grave
     if getattr(facts.arguments, "unconfined", False):
         return CallEffects((OUTSIDE, *lines), (OUTSIDE, *grave))
-    is_told = verdict.reason == command.reason and _TOLD.search(command.reason)
-    is_by_host = command.effects.hosts and _BEYOND.search(verdict.reason)
+    is_told = verdict.reason == command.reason and re.search(_TOLD, command.reason)
+    is_by_host = command.effects.hosts and re.search(_BEYOND, verdict.reason)
     return CallEffects(lines if is_told or is_by_host else (*lines, verdict.reason), grave)
 
 
@@ -89,7 +89,7 @@ def command_effects(facts: CallFacts, command: CommandAnalysis, needs: Sequence[
     elif not is_opaque and (hidden := _hidden(command)):
         (grave if UNKNOWN in (*effects.deletes, *effects.hosts) else plain).append(hidden)
     if not any((*grave, *plain)):
-        outside = tuple(path.given for path in facts.paths.find_each(effects.reads, "read") if path.kind == "outside")
+        outside = facts.reads_outside
         reads = _row("reads outside the project:" if outside else "reads", shown(outside or effects.reads))
         plain = [reads or _row("runs", programs)]
     return CallEffects(tuple(filter(None, (*grave, *plain))), tuple(filter(None, grave)))

@@ -73,13 +73,6 @@ class PathLookup:
                 found.append(self.find_real(path, access))
         return found
 
-    def of_effects(self, effects: Effects) -> list[PathFacts]:
-        """Return the facts of the paths that a command reads, and of those that it writes or deletes."""
-        return [
-            *self.find_each(effects.reads, "read"),
-            *self.find_each((*effects.writes, *effects.deletes), "write"),
-        ]
-
     def _judged(self, given: str, named: Path, real: Path, access: Access) -> PathFacts:
         sandbox, kind = self.workspace.sandbox, self._kind(given, real, access)
         root = next((root for root in sandbox.roots if real.is_relative_to(root)), None)
@@ -181,13 +174,21 @@ class CallFacts(Struct, frozen=True):
         return str(self.arguments.command)
 
     @property
+    def reads_outside(self) -> tuple[str, ...]:
+        """The paths outside the workspace that a command reads."""
+        reads = self.command.effects.reads if self.command is not None else ()
+        return tuple(path.given for path in self.paths.find_each(reads, "read") if path.kind == "outside")
+
+    @property
     def needs(self) -> tuple[Need, ...]:
         """The files that the sandbox keeps from the call: outside the workspace, secret, auto-executed."""
         if self.command is None:
             return tuple(Need(path.real, path.access, path.kind) for path in self.files if path.kind != "plain")
+        effects = self.command.effects
+        written = self.paths.find_each((*effects.writes, *effects.deletes), "write")
         needs = (
             Need(path.real, path.access, path.kind)
-            for path in self.paths.of_effects(self.command.effects)
+            for path in (*self.paths.find_each(effects.reads, "read"), *written)
             if path.kind in ("secret", "protected") or (path.kind == "outside" and path.access == "write")
         )
         return tuple(dict.fromkeys(needs))
