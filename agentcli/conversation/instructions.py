@@ -11,7 +11,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from agentcli.conversation.entries import Body, Compaction, User, reminder
-from agentcli.safety.paths.secret import is_secret
+from agentcli.safety.paths.judge import is_secret
 from agentcli.settings.files import is_file, read_small_file
 
 BUDGET = 32 * 1024  # bytes of all files together

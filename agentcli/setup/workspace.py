@@ -200,7 +200,7 @@ def _confinement(settings: SandboxSettings, state: Path) -> Confinement:
 
 def _secrets_moved(environment: Mapping[str, str]) -> Iterator[Path]:
     """Yield the secret files of a home that XDG variables put elsewhere."""
-    from agentcli.safety.paths.secret import SECRET_HOME_PATHS
+    from agentcli.safety.paths.judge import SECRET_HOME_PATHS
 
     for variable, usual in {"XDG_CONFIG_HOME": ".config/", "XDG_DATA_HOME": ".local/share/"}.items():
         if (folder := environment.get(variable, "")).startswith("/"):

@@ -25,9 +25,7 @@ from agentcli.agent.permissions.rules import (
 )
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
 from agentcli.safety.commands.rules import covers, touches
-from agentcli.safety.paths.judge import WHY, PathFacts
-from agentcli.safety.paths.protected import auto_executed, is_protected
-from agentcli.safety.paths.secret import is_secret
+from agentcli.safety.paths.judge import WHY, PathFacts, auto_executed, is_protected, is_secret
 from agentcli.tools.tool import Workspace, kind_argument
 
 # A path refused to one tool is refused to those that do the same to it.

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from agentcli.infra.changes.state import ChangeSet, FileEntry, has_same_content, parents_of
 from agentcli.infra.changes.writing import copy_attributes
-from agentcli.safety.paths.protected import is_protected
+from agentcli.safety.paths.judge import is_protected
 from agentcli.tools.dry_run import ChangeSummary
 from agentcli.tools.text.diff import diff_hunks, unified_diff, with_hunks
 

@@ -22,7 +22,7 @@ from agentcli.infra.sandbox.files.secret_files import SecretFiles
 from agentcli.infra.sandbox.protection import created_config
 from agentcli.infra.sandbox.search import ripgrep
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionConfinement
-from agentcli.safety.paths.secret import is_secret
+from agentcli.safety.paths.judge import is_secret
 from agentcli.tools.command import BackgroundJob, Command, CommandResult
 from agentcli.tools.sandbox import Access, FileStatus, FoundRows, Listing, Looked, Sandbox, Search
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from agentcli.infra.sandbox.files.secret_files import SecretFiles
 from agentcli.infra.sandbox.folder_watch import FolderWatch
-from agentcli.safety.paths.protected import is_read_only_name
+from agentcli.safety.paths.judge import is_read_only_name
 
 # Folders that tools fill, with how many levels below them are looked at. Installed packages bring sample keys by the
 # hundred, and are no place for the person's own: below these only repositories count.

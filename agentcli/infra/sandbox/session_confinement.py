@@ -29,8 +29,7 @@ from agentcli.infra.sandbox.protection.created_config import present_names
 from agentcli.infra.sandbox.protection.left_behind import clean_up_left_behind
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.scan import PresentPaths, Scan
-from agentcli.safety.paths.protected import auto_executed
-from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
+from agentcli.safety.paths.judge import SECRET_HOME_PATHS, auto_executed, is_secret
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Profile, Reverts
 from agentcli.tools.dry_run import DryRunLimits

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from agentcli.safety.commands.arguments import names, read_table
 from agentcli.safety.commands.reader.syntax import Field, State, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
-from agentcli.safety.paths.protected import auto_executed, is_protected
+from agentcli.safety.paths.judge import auto_executed, is_protected
 
 _URL = re.compile(r"(?:[a-z][a-z0-9+.-]*)://(?:[^/@\s]*@)?(\[[0-9a-fA-F:.]+\]|[^/:?#\s]+)")
 _REMOTE_PATH = re.compile(r"(?:[^@/:\s]+@)?([\w.-]+):(?!//)")

@@ -11,7 +11,7 @@ from pathlib import Path
 from agentcli.safety.commands.arguments import names
 from agentcli.safety.commands.reader.syntax import Field, State, normal
 from agentcli.safety.commands.records import Places
-from agentcli.safety.paths.secret import SECRET_GLOBS, SECRET_HOME_PATHS
+from agentcli.safety.paths.judge import SECRET_GLOBS, SECRET_HOME_PATHS
 
 
 def is_system_path(field: Field, state: State, *, of_home: bool = True) -> bool:

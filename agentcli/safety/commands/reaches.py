@@ -14,8 +14,7 @@ from agentcli.safety.commands.effects import beyond_workspace, names_its_paths
 from agentcli.safety.commands.paths import ReadCheck
 from agentcli.safety.commands.reader.syntax import HOLE, Field, State, name_of, normal
 from agentcli.safety.commands.records import UNKNOWN, Effects
-from agentcli.safety.paths.protected import is_protected
-from agentcli.safety.paths.secret import is_secret
+from agentcli.safety.paths.judge import is_protected, is_secret
 
 
 def grave_reason(

@@ -1,23 +1,241 @@
-"""Classifies a path by its text alone: plain, outside, secret, protected or odd; and defines what calls know of a path.
+"""Judges paths by their text: secret and auto-executed files, disguises, and what is outside the workspace.
 
-Odd are disguises, URLs, devices, and the files that the kernel makes up.
+Names are compared as NTFS and APFS compare them, so that another spelling of a name is no way around a rule: case
+folded, NFKC, no invisible characters, no trailing dots or spaces, and short names such as `GIT~1`. Auto-executed files
+are what programs run or obey unasked, such as git hooks, shell profiles, editor tasks; `auto_executed.toml` beside this
+module lists them, and is read when the first path is judged. Odd are disguises, URLs, devices, and the files that the
+kernel makes up. `PathFacts` is what calls know of a path.
 """
 
 from __future__ import annotations
 
+import itertools
 import posixpath
 import re
+import tomllib
 import unicodedata
 from collections.abc import Iterable, Sequence
+from fnmatch import translate
+from functools import cache, lru_cache
 from pathlib import Path, PurePath
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import unquote
 
 from msgspec import Struct
 
-from agentcli.safety.paths.folding import is_below
-from agentcli.safety.paths.protected import is_protected
-from agentcli.safety.paths.secret import is_secret
+
+def folded_parts(path: PurePath) -> tuple[str, ...]:
+    return tuple(map(fold_name, path.parts))
+
+
+@lru_cache(4_096)
+def is_below(path: PurePath, folder: PurePath) -> bool:
+    """True for the folder itself too. `is_relative_to` takes the square of a path's length in Python 3.13."""
+    return path.parts[: len(folder.parts)] == folder.parts
+
+
+def fold_name(name: str) -> str:
+    """The form of `name` that the most forgiving file systems compare."""
+    name = unicodedata.normalize("NFKC", name)
+    name = "".join(letter for letter in name if unicodedata.category(letter) != "Cf").casefold()
+    # On NTFS a colon begins the name of an alternate data stream of the file.
+    return name.partition(":")[0].rstrip(". ") or name
+
+
+def is_short_for(name: str, names: Sequence[str]) -> bool:
+    """True if `name` may be the 8.3 short name that Windows gives one of `names`: six characters and a number."""
+    match = re.fullmatch(r"([^~.]{1,6})~\d{1,4}(?:\.[^.]{0,3})?", name)
+    return match is not None and match[1] in _stems(tuple(names))
+
+
+@lru_cache
+def _stems(names: tuple[str, ...]) -> frozenset[str]:
+    hidden = (name.lstrip(".") for name in names if name.startswith(".") and "*" not in name)
+    return frozenset(re.sub(r"[ .]", "", name.rpartition(".")[0] or name)[:6] for name in hidden)
+
+
+def holds(paths: tuple[str, ...], parts: tuple[str, ...], *, starts: Iterable[int]) -> bool:
+    """True if one of `paths` begins at one of the indexes `starts` of `parts`."""
+    by_first_part = _by_first_part(paths)
+    return any(
+        parts[start : start + len(path)] == path for start in starts for path in by_first_part.get(parts[start], ())
+    )
+
+
+@lru_cache
+def _by_first_part(paths: tuple[str, ...]) -> dict[str, list[tuple[str, ...]]]:
+    found: dict[str, list[tuple[str, ...]]] = {}
+    for path in paths:
+        folded = tuple(map(fold_name, path.split("/")))
+        found.setdefault(folded[0], []).append(folded)
+    return found
+
+
+# Files and folders of a home that hold secrets; the sandbox hides them. A question mark stands for a space.
+SECRET_HOME_PATHS = tuple(
+    path.replace("?", " ")
+    for path in """
+    .ssh .gnupg .aws .azure .kube .oci .fly .password-store .vault-token .boto .s3cfg .databrickscfg .snowsql .pki
+    .docker/config.json .dockercfg .config/containers/auth.json .config/gcloud .config/gh .config/glab-cli .config/hub
+    .config/op .config/doctl .config/hcloud .config/rclone .config/sops .config/github-copilot .config/huggingface
+    .cache/huggingface/token .huggingface/token .kaggle/kaggle.json .terraform.d/credentials.tfrc.json .terraformrc
+    .netrc _netrc .pgpass .my.cnf .mylogin.cnf .git-credentials .config/git/credentials .npmrc .yarnrc.yml .pypirc
+    .cargo/credentials .cargo/credentials.toml .gem/credentials .bundle/config .composer/auth.json .m2/settings.xml
+    .gradle/gradle.properties .ivy2/.credentials .sbt/.credentials .nuget/NuGet/NuGet.Config .subversion/auth
+    .claude.json .claude/.credentials.json .codex/auth.json .gemini/oauth_creds.json .local/share/opencode/auth.json
+    .agentcli/config.toml .agentcli/credentials.json .agentcli/state .config/agentcli/config.toml
+    .config/agentcli/credentials.json .local/state/agentcli .local/share/keyrings .local/share/kwalletd
+    .mozilla .thunderbird .config/google-chrome .config/chromium .config/BraveSoftware .config/microsoft-edge
+    .bitcoin .electrum .ethereum .config/filezilla .bash_history .zsh_history .psql_history .mysql_history
+    .python_history .node_repl_history .sqlite_history .rediscli_history
+    Library/Keychains Library/Cookies Library/Application?Support/Google/Chrome
+    Library/Application?Support/Firefox Library/Application?Support/agentcli
+    AppData/Roaming/Mozilla AppData/Local/Google/Chrome AppData/Roaming/Microsoft/Credentials AppData/Local/agentcli
+    """.split()
+)
+# Secret in a home only: projects have public files of the same names.
+_ONLY_AT_HOME = frozenset(
+    """
+    .npmrc .yarnrc.yml .bundle/config .gradle/gradle.properties .m2/settings.xml .fly .pki .terraformrc
+    .nuget/NuGet/NuGet.Config .agentcli/config.toml .agentcli/state
+    """.split()
+)
+
+_ANYWHERE = tuple(path for path in SECRET_HOME_PATHS if path not in _ONLY_AT_HOME)
+_PROCESS_FILES = frozenset(("environ", "mem", "kcore"))  # in /proc: the memory and environment of programs
+
+# Names of secret files in any folder: globs for ripgrep and fnmatch, matched without case. The exceptions win.
+SECRET_GLOBS = tuple(
+    """
+    .env .env.* .env-* .env_* *.env id_rsa* id_dsa* id_ecdsa* id_ed25519* id_xmss* ssh_host_*_key
+    *.pem *.key *.p12 *.pfx *.p8 *.pkcs12 *.jks *.keystore *.ppk *.kdb *.kdbx *.keychain *.keychain-db *.ovpn
+    .netrc _netrc .pgpass pgpass.conf .my.cnf .mylogin.cnf .git-credentials .htpasswd .htdigest .pypirc .dockercfg
+    .vault-token .vault_pass* .vault-pass* .s3cfg .boto .passwd-s3fs .databrickscfg .secrets wallet.dat secring.*
+    credentials credentials.json credentials.toml credentials.ini credentials.csv credentials.xml credentials.y*ml
+    credentials.db credentials.tfrc.json client_secret*.json service[-_]account*.json
+    application_default_credentials.json secrets.y*ml secrets.json secrets.toml secrets.ini .credentials
+    .credentials.json kubeconfig *.kubeconfig *.tfstate *.tfstate.backup shadow shadow- gshadow gshadow- master.passwd
+    """.split()
+)
+SECRET_GLOB_EXCEPTIONS = tuple(
+    """
+    *.pub .env*example* .env*sample* .env*template* .env*.tpl .env*.dist .env*.default .env*.defaults .env*.schema
+    example*.env sample*.env template*.env *.example *.sample *.template *.md *.rst *.html *.py *.js *.ts *.go *.rs
+    *.java *.rb cacert.pem ca.pem cert.pem chain.pem fullchain.pem *bundle*.pem *public*.pem *pub.pem *public.key
+    """.split()
+)
+
+
+@lru_cache(4_096)
+def is_secret(path: PurePath, home: PurePath | None) -> bool:
+    """True if the name of `path` is one that key files have, or if it lies in a folder of secrets."""
+    parts = folded_parts(path)
+    if not parts or parts[-1].endswith(".pub"):
+        return False
+    if _matches(SECRET_GLOBS, parts[-1]) and not _matches(SECRET_GLOB_EXCEPTIONS, parts[-1]):
+        return True
+    if is_short_for(parts[-1], SECRET_GLOBS):
+        return True
+    if parts[:2] == ("/", "proc") and parts[-1] in _PROCESS_FILES:
+        return True
+    if parts[:3] == ("/", "run", "secrets") or parts[:4] == ("/", "var", "run", "secrets"):
+        return True
+    if holds(_ANYWHERE, parts, starts=range(len(parts))):
+        return True
+    depth = len(home.parts) if home is not None and is_below(path, home) else len(parts)
+    return depth < len(parts) and holds(SECRET_HOME_PATHS, parts, starts=(depth,))
+
+
+def _matches(globs: tuple[str, ...], name: str) -> bool:
+    return _expression(globs).match(name) is not None
+
+
+@lru_cache
+def _expression(globs: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, globs)))
+
+
+class AutoExecuted(NamedTuple):
+    """The lists of `auto_executed.toml`, all groups together; `start` are the names and home files with `at_start`."""
+
+    names: tuple[str, ...]
+    reviewed: tuple[str, ...]
+    home: tuple[str, ...]
+    git: tuple[str, ...]
+    in_dot_folders: tuple[str, ...]
+    start: tuple[str, ...]
+
+
+@cache
+def auto_executed() -> AutoExecuted:
+    """The lists, read once."""
+    groups = tomllib.loads(Path(__file__).with_name("auto_executed.toml").read_text("utf-8")).values()
+
+    def joined(kind: str, *, at_start: bool = False) -> tuple[str, ...]:
+        return tuple(name for group in groups if group.get("at_start") or not at_start for name in group.get(kind, ()))
+
+    return AutoExecuted(
+        joined("names"),
+        joined("reviewed"),
+        joined("home"),
+        joined("git"),
+        joined("in_dot_folders"),
+        (*joined("names", at_start=True), *joined("home", at_start=True)),
+    )
+
+
+@cache
+def _single_names() -> tuple[frozenset[str], tuple[str, ...]]:
+    """The names of one part that commands cannot write: whole ones, and the ends of others."""
+    names = [name for name in auto_executed().names if "/" not in name]
+    return frozenset(name for name in names if "*" not in name), tuple(name[1:] for name in names if "*" in name)
+
+
+def is_read_only_name(name: str) -> bool:
+    """True for the name of a file or folder that sandboxed commands can neither write nor create."""
+    whole, ends = _single_names()
+    return name in whole or name.endswith(ends)
+
+
+def is_protected(path: PurePath) -> bool:
+    """True if programs would run or obey what is written to `path`, which is relative to the workspace."""
+    parts = folded_parts(path)
+    return _is_kept(parts) or _is_reviewed(parts)
+
+
+def is_reviewed(path: PurePath) -> bool:
+    """True if `path`, relative to the workspace, is protected, but commands write it as they write build files."""
+    parts = folded_parts(path)
+    return _is_reviewed(parts) and not _is_kept(parts)
+
+
+def _is_kept(parts: tuple[str, ...]) -> bool:
+    table = auto_executed()
+    if _holds(table.names, parts) or holds(table.home, parts, starts=range(len(parts))):
+        return True
+    # A bare repository may have any name; by convention it ends in `.git`.
+    return any(folder.endswith(".git") and name in table.git for folder, name in itertools.pairwise(parts))
+
+
+def _is_reviewed(parts: tuple[str, ...]) -> bool:
+    table = auto_executed()
+    if _holds(table.reviewed, parts):
+        return True
+    names = frozenset(table.in_dot_folders)
+    return any(folder.startswith(".") and name in names for folder, name in itertools.pairwise(parts))
+
+
+def _holds(names: tuple[str, ...], parts: tuple[str, ...]) -> bool:
+    ends = _ends(names)
+    return holds(names, parts, starts=range(len(parts))) or any(
+        part.endswith(ends) or is_short_for(part, names) for part in parts
+    )
+
+
+@cache
+def _ends(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(fold_name(name[1:]) for name in names if name.startswith("*"))
+
 
 PathKind = Literal["plain", "outside", "secret", "protected", "linked", "odd"]
 

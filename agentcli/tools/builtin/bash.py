@@ -12,8 +12,7 @@ from pathlib import Path, PurePath
 from msgspec.structs import replace
 
 from agentcli.errors import ToolError
-from agentcli.safety.paths.protected import is_read_only_name
-from agentcli.safety.paths.secret import is_secret
+from agentcli.safety.paths.judge import is_read_only_name, is_secret
 from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle

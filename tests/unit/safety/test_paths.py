@@ -8,10 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.safety.paths import protected
-from agentcli.safety.paths.judge import PathKind, is_special, judge_path
-from agentcli.safety.paths.protected import auto_executed, is_protected, is_reviewed
-from agentcli.safety.paths.secret import SECRET_HOME_PATHS, is_secret
+from agentcli.safety.paths import judge
+from agentcli.safety.paths.judge import (
+    SECRET_HOME_PATHS,
+    PathKind,
+    auto_executed,
+    is_protected,
+    is_reviewed,
+    is_secret,
+    is_special,
+    judge_path,
+)
 from tests.rows import each_row
 
 SHARED = Path(__file__).parents[3].parent / "shared/data/paths.jsonl"
@@ -153,7 +160,7 @@ def test_what_a_project_reviews_asks_and_is_left_to_commands(path: str) -> None:
 
 def test_each_group_of_auto_executed_files_says_where_that_is_documented() -> None:
     kinds = {"names", "reviewed", "home", "git", "in_dot_folders"}
-    groups = tomllib.loads(Path(protected.__file__).with_name("auto_executed.toml").read_text("utf-8"))
+    groups = tomllib.loads(Path(judge.__file__).with_name("auto_executed.toml").read_text("utf-8"))
     for name, group in groups.items():
         assert group.keys() - {"at_start"} <= kinds | {"source"}, name
         assert group.keys() & kinds, name

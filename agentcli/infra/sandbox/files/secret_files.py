@@ -13,8 +13,7 @@ from fnmatch import translate
 from itertools import repeat
 from pathlib import Path
 
-from agentcli.safety.paths.folding import fold_name
-from agentcli.safety.paths.secret import SECRET_GLOB_EXCEPTIONS, SECRET_GLOBS, SECRET_HOME_PATHS
+from agentcli.safety.paths.judge import SECRET_GLOB_EXCEPTIONS, SECRET_GLOBS, SECRET_HOME_PATHS, fold_name
 
 _NEVER_SECRET = tuple(glob[1:].encode() for glob in SECRET_GLOB_EXCEPTIONS if glob.count("*") == 1 and glob[0] == "*")
 _EXTENSIONS = frozenset(glob.rpartition(".")[2].encode() for glob in SECRET_GLOBS if glob.startswith("*"))
@@ -34,7 +33,7 @@ class SecretFiles:
     """Finds the files that `is_secret` is true of, among bytes of paths relative to `base`.
 
     `is_secret` is asked only where the name of the file or of a folder of it is not plainly harmless: it has to be
-    the judgement of `safety.paths.secret.is_secret`.
+    the judgement of `safety.paths.judge.is_secret`.
     """
 
     def __init__(self, base: Path, is_secret: Callable[[Path], bool]) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from agentcli.infra.sandbox.git.config import Setting, path_in, read_configuration, text_of
 from agentcli.infra.sandbox.git.folders import looks_like_the_inside
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
-from agentcli.safety.paths.protected import auto_executed
+from agentcli.safety.paths.judge import auto_executed
 
 # Settings that `git init`, `clone` and `remote add` write, and a name and address: none starts a program.
 _HARMLESS = {

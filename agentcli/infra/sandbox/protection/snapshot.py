@@ -38,7 +38,7 @@ from agentcli.infra.sandbox.protection.held_folders import (
     state_in,
     unlock,
 )
-from agentcli.safety.paths.protected import is_read_only_name
+from agentcli.safety.paths.judge import is_read_only_name
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import Reverts
 

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.safety.paths.protected import is_protected
-from agentcli.safety.paths.secret import is_secret
+from agentcli.safety.paths.judge import is_protected, is_secret
 
 # Private-use characters, which no command as written contains, stand in words for text that only the shell knows, for
 # the home and for the folder the shell is in.
