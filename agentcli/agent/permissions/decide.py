@@ -7,7 +7,6 @@ Read(.env), is a yes beforehand.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
@@ -20,7 +19,7 @@ from agentcli.agent.permissions.matches import Matches, covers_path, find_matche
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rule, Rules, escaped, parse_rules
 from agentcli.errors import UsageError
-from agentcli.safety.commands.records import CommandAnalysis, Segment
+from agentcli.safety.commands.records import CommandAnalysis
 from agentcli.safety.commands.rules import rules_by_segment
 from agentcli.tools.tool import kind_argument
 
@@ -191,7 +190,6 @@ def _decide_foreign(name: str, server: str, mode: Mode, found: Matches) -> Verdi
 
 
 _MOST_SHOWN = 3
-_WILD = re.compile(r"[*?\[{]")
 
 
 def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
@@ -201,8 +199,7 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
         return verdict
     found = workspace.sandbox.exposed_secrets("read-only" if verdict.only_reads else None)
     exposed = [path for path in found if path not in workspace.exposed and not _is_meant(path, facts, rules)]
-    command = facts.command
-    if not exposed or (verdict.only_reads and command is not None and not _may_read(command, exposed)):
+    if not exposed or (verdict.only_reads and facts.command is not None and not _may_show(facts.command, exposed)):
         return verdict
     shown = [workspace.shown(path) for path in exposed]
     more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
@@ -218,33 +215,15 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     )
 
 
+def _may_show(command: CommandAnalysis, secrets: Sequence[Path]) -> bool:
+    from agentcli.safety.commands.reads import may_show  # imported for the first command
+
+    return any(may_show(segment, secrets) for segment in command.segments)
+
+
 def _is_meant(path: Path, facts: CallFacts, rules: Rules) -> bool:
     secret, ground = facts.paths.find_real(str(path), "read"), facts.paths.ground
     return any(rule.names("file_read") and rule.pattern and covers_path(rule, secret, ground) for rule in rules.allow)
-
-
-def _may_read(analysis: CommandAnalysis, secrets: Sequence[Path]) -> bool:
-    return any(_segment_may_read(segment, secrets) for segment in analysis.segments)
-
-
-def _segment_may_read(segment: Segment, secrets: Sequence[Path]) -> bool:
-    """False for a command that shows no contents, and for one whose every path is known and holds none of them."""
-    from agentcli.safety.commands import reads  # imported for the first command
-
-    words = segment.words
-    if words and reads.shows_names_only(words):
-        return False
-    if not segment.effects.reads:
-        return not (words and reads.filters_input(words))
-    if words and not reads.names_what_it_reads(words):
-        return True
-    places = [_above_globs(path) for path in segment.effects.reads]
-    return any(secret.is_relative_to(place) for secret in secrets for place in places)
-
-
-def _above_globs(path: str) -> Path:
-    found = _WILD.search(path)
-    return Path(path[: found.start()].rpartition("/")[0] or "/") if found else Path(path)
 
 
 def suggested_rules(facts: CallFacts, mode: Mode, rules: Rules) -> tuple[str, ...]:

@@ -28,9 +28,7 @@ def grave_reason(
     for fields in seen:
         if reason := beyond_workspace(fields):
             return reason
-    if any(host != UNKNOWN for host in effects.hosts):
-        return why
-    if _GRAVE.search(why):
+    if any(host != UNKNOWN for host in effects.hosts) or _GRAVE.search(why):
         return why
     paths = [Field(path) for path in (*effects.reads, *effects.writes, *effects.deletes) if path != UNKNOWN]
     return check.outside_problem([*_named_paths(seen, values), *paths])
@@ -124,19 +122,19 @@ def opened_files(seen: Sequence[Sequence[Field]], state: State) -> tuple[str, ..
     home = PurePath(state.home) if state.home is not None else None
     found: list[str] = []
     for fields in seen:
-        may_write = not names_its_paths(name_of(fields)) and not _reads_with_git(fields)
+        words = _git_words(fields)
+        may_write = not names_its_paths(name_of(fields)) and not {*words[:1]} & {*names("git", "reads_files")}
         for path in (path for part in _parts_of(fields) for path in state.paths(part) or state.likely_paths(part)):
             if is_secret(PurePath(path), home) or (may_write and is_protected(PurePath(path))):
                 found.append(normal(path))
-        if _sets_program_of_git(fields):
+        if _sets_program_of_git(words):
             found += map(normal, state.paths(Field(".git/config")))
     return tuple(dict.fromkeys(found))
 
 
 def _parts_of(fields: Sequence[Field]) -> Iterator[Field]:
-    is_script = (
-        name_of(fields) in names("programs", "run_scripts") and len(fields) > 1 and not fields[1].text.startswith("-")
-    )
+    runs_script = name_of(fields) in names("programs", "run_scripts")
+    is_script = runs_script and len(fields) > 1 and not fields[1].text.startswith("-")
     for before, field in itertools.pairwise(fields[1:] if is_script else fields):
         if _EXCLUDES.match(field.text) or _LEAVES_OUT.fullmatch(before.text):
             continue
@@ -144,18 +142,12 @@ def _parts_of(fields: Sequence[Field]) -> Iterator[Field]:
         yield from (Field(text, field.is_glob, field.may_vanish) for text in texts)
 
 
-def _reads_with_git(fields: Sequence[Field]) -> bool:
-    words = _git_words(fields)
-    return bool(words) and words[0] in names("git", "reads_files")
-
-
-def _sets_program_of_git(fields: Sequence[Field]) -> bool:
-    words = _git_words(fields)
+def _sets_program_of_git(words: list[str]) -> bool:
     telling = [*words[1:2], *(word for word in words if word.startswith("-"))]
     if words[:1] != ["config"] or any(_READS_SETTINGS.fullmatch(word) for word in telling):
         return False
-    names = [at for at, word in enumerate(words) if _SETTING.fullmatch(word)][:1]
-    return any(len(words) > at + 1 and not _PLAIN_SETTING.fullmatch(words[at]) for at in names)
+    at = next((at for at, word in enumerate(words) if _SETTING.fullmatch(word)), len(words))
+    return len(words) > at + 1 and not _PLAIN_SETTING.fullmatch(words[at])
 
 
 def _git_words(fields: Sequence[Field]) -> list[str]:

@@ -24,6 +24,7 @@ from agentcli.safety.commands.arguments import (
 from agentcli.safety.commands.find import find_problem
 from agentcli.safety.commands.paths import WILD, ReadCheck
 from agentcli.safety.commands.reader.syntax import HOLE, Field
+from agentcli.safety.commands.records import Segment
 
 
 def git_problem(fields: Sequence[Field], check: ReadCheck) -> str:
@@ -140,29 +141,29 @@ _GIT_SHOWS_MORE = re.compile(
 )
 
 
-def shows_names_only(words: Sequence[str]) -> bool:
-    """True for commands that show only names of files, facts about them, or commits."""
-    return words[0] in names("shows", "names_only") or (words[0] == "git" and _git_shows_names_only(words[1:]))
+def may_show(segment: Segment, secrets: Sequence[Path]) -> bool:
+    """False for a command that shows no contents, and for one whose every path is known and holds none of the secrets.
 
-
-def names_what_it_reads(words: Sequence[str]) -> bool:
-    """False if the operands are not all paths, or not all that is read: git's may be revisions and patterns."""
-    if words[0] != "git":
-        return True
-    called = [field.text for field in read_call([Field(word) for word in words[1:]]).words]
+    What shows no contents shows names of files, facts about them, or commits.
+    """
+    words = segment.words or ("",)
+    is_git = words[0] == "git"
+    called = [field.text for field in read_call([Field(word) for word in words[1:]]).words] if is_git else []
+    if words[0] in names("shows", "names_only") or _git_shows_names_only(called):
+        return False
+    if not segment.effects.reads:  # a filter reads its input alone
+        greps_folders = words[0].endswith("grep") and any(_GREPS_FOLDERS.match(word) for word in words[1:])
+        return words[0] not in names("shows", "its_input") or greps_folders
     paths = called[called.index("--") + 1 :] if "--" in called else []
     is_one_file = called[:1] in (["blame"], ["annotate"])
-    return is_one_file or (bool(paths) and not any(path.startswith(":") for path in paths))
+    if is_git and not is_one_file and (not paths or any(path.startswith(":") for path in paths)):
+        return True  # its operands may be revisions and patterns
+    found = ((path, re.search(r"[*?\[{]", path)) for path in segment.effects.reads)
+    places = [Path(path[: glob.start()].rpartition("/")[0] or "/") if glob else Path(path) for path, glob in found]
+    return any(secret.is_relative_to(place) for secret in secrets for place in places)
 
 
-def filters_input(words: Sequence[str]) -> bool:
-    """True for a program that reads only its standard input unless it is given a path."""
-    greps_folders = words[0].endswith("grep") and any(_GREPS_FOLDERS.match(word) for word in words[1:])
-    return words[0] in names("shows", "its_input") and not greps_folders
-
-
-def _git_shows_names_only(words: Sequence[str]) -> bool:
-    called = [field.text for field in read_call([Field(word) for word in words]).words]
+def _git_shows_names_only(called: Sequence[str]) -> bool:
     match called:
         case ["status", *rest]:
             return not any(re.match(r"-[^-]*v|--v", word) for word in rest)

@@ -20,15 +20,14 @@ _BEFORE = frozenset("sudo doas exec nohup command env time setsid busybox".split
 _SHELL = r"(?<![.\w-])(ba|z|k|da|a|c|tc)?sh\b(?![.\w-])|cmd\.exe|\bpowershell\b"
 
 
-def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool, connects: bool) -> set[str]:
-    """The parts of a reverse shell that a command contributes. `connects`: it redirects to another machine."""
+def traits_of(fields: Sequence[Field], *, reads_script: bool, evaluates: bool) -> set[str]:
+    """The parts of a reverse shell that a command contributes; a redirection to another machine `connects`."""
     name = name_of(fields)
     found = {
         "shell": reads_script,
         "runs what it reads": evaluates or (bool(fields) and not name),
         "client": name in _CLIENTS,
         "fifo": name in ("mkfifo", "mknod"),
-        "connects": connects,
     }
     return {trait for trait, is_there in found.items() if is_there}
 

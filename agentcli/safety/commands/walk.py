@@ -178,12 +178,8 @@ class Walk:
 
     def add_worse(self, text: str, state: State) -> None:
         """Walk through the same text in another state, and add the commands that are to be asked about there."""
-        other = self._looked_into(text, state, is_shown=False)
-        self.segments += [
-            replace(each, verdict="ask")
-            for each in other.segments
-            if each.verdict in ("ask", "block") and each not in self.segments
-        ]
+        worse = [each for each in self._looked_into(text, state, is_shown=False).segments if each not in self.segments]
+        self.segments += [replace(each, verdict="ask") for each in worse if each.verdict in ("ask", "block")]
 
     def _text(self, text: str, state: State, around: Around) -> State:
         reading = read_commands(text)
@@ -260,7 +256,7 @@ class Walk:
         fields = [state.resolved(word) for word in node.words]
         values = [(name, state.resolved(value)) for name, value in node.assignments]
         set_problem = variable_problem(f"{name}={value.text}" for name, value in values)
-        self._traits |= traits_of((), reads_script=False, evaluates=False, connects=done.connects)
+        self._traits |= {"connects"} if done.connects else set()
         if fields:
             only_set = "" if done.problem else set_problem
             done = replace(done, problem=done.problem or set_problem)
@@ -279,7 +275,7 @@ class Walk:
         given = HOLE if self._is_input_open else input_of(node.redirects, around.given, state)
         self._is_input_open = self._is_input_open or (name_of(call.layers[0]) == "exec" and given != around.given)
         evaluates = call.name == "eval" and bool(call.problem)
-        self._traits |= traits_of(call.fields, reads_script=call.reads_script, evaluates=evaluates, connects=False)
+        self._traits |= traits_of(call.fields, reads_script=call.reads_script, evaluates=evaluates)
         self._script_files |= {file.text.rpartition("/")[2] for file in call.script_files}
         self._script_files |= {call.name} if "/" in call.fields[0].text else set()
         if call.unjudged:
