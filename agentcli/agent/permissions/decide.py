@@ -31,7 +31,7 @@ class Verdict(Struct, frozen=True):
 
     With `try` it runs on a stand-in of the workspace, and what it changed is decided about afterwards.
     `judged` is where its paths led: the call is about those, wherever they lead once it runs. The sandbox holds
-    a command that `only_reads` to that. `exposes` as in exposure.py.
+    a command that `only_reads` to that. `exposes` are the secret files that a yes lets commands read.
     """
 
     decision: Literal["allow", "try", "ask", "deny"]

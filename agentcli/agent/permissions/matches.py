@@ -66,19 +66,15 @@ def find_matches(facts: CallFacts, rules: Rules) -> Matches:
         allow = next((rule for rule in mine if all(covers_path(rule, path, ground) for path in facts.files)), None)
         return Matches(deny, _first(rules.ask, tool.name, is_refused), (allow,) if allow else ())
     speaks = _speaks_of_other(facts)
-    allow = _first(rules.allow, tool.name, speaks if tool.effect == "web" else _never)
+    allow = _first(rules.allow, tool.name, speaks) if tool.effect == "web" else _first(rules.allow, tool.name)
     # Patterns in rules that ask mean all calls of a tool whose calls no pattern can tell apart.
     asks = speaks if tool.effect == "web" or kind_argument(tool) else lambda pattern: True
     return Matches(_first(rules.deny, tool.name, speaks), _first(rules.ask, tool.name, asks), (allow,) if allow else ())
 
 
-def _first(of: Iterable[Rule], tool: str, speaks: Callable[[str], bool]) -> Rule | None:
+def _first(of: Iterable[Rule], tool: str, speaks: Callable[[str], bool] = lambda pattern: False) -> Rule | None:
     """The first rule that speaks of a call of a tool: of every call, or of this one by its pattern."""
     return next((rule for rule in of if rule.names(tool) and (not rule.pattern or speaks(rule.pattern))), None)
-
-
-def _never(pattern: str) -> bool:
-    return False
 
 
 def _speaks_of_other(facts: CallFacts) -> Callable[[str], bool]:
@@ -87,10 +83,7 @@ def _speaks_of_other(facts: CallFacts) -> Callable[[str], bool]:
         return lambda pattern: any(matches_host(pattern, host) for host in facts.hosts)
     if (kind := kind_argument(facts.tool)) and facts.tool.effect in ("agent", "none"):
         return lambda pattern: fnmatchcase(getattr(facts.arguments, kind, ""), pattern)
-    return _never
-
-
-# Paths
+    return lambda pattern: False
 
 
 def covers_path(rule: Rule, path: PathFacts, ground: PathGround) -> bool:
@@ -122,9 +115,6 @@ def rule_about_edits(paths: Sequence[Path], rules: Sequence[Rule], workspace: Wo
     changed = [PathFacts(str(path), path, path, "write", "plain") for path in paths]
     about = (rule for rule in rules if rule.pattern and rule.tool in EDITORS)
     return next((rule for rule in about if any(speaks_of(rule.pattern, path, ground) for path in changed)), None)
-
-
-# Commands
 
 
 def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:

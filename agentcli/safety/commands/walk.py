@@ -41,6 +41,7 @@ from agentcli.safety.commands.refused import (
 
 MOST_SEGMENTS = 50  # nobody reads more than this before approving
 LONGEST = 1_000_000  # characters
+_ONLY_READS = "it only reads inside the workspace"
 
 
 def analyse(command: str, *, places: Places) -> CommandAnalysis:
@@ -92,7 +93,7 @@ def _conclusion(walk: Walk, hidden: str, problem: str, text: str) -> CommandAnal
     """The worst of the segments; of two that are alike the first gives the reason."""
     effects = Effects()
     worst: Verdict = "allow"
-    reason = "it only reads inside the workspace"
+    reason = _ONLY_READS
     for segment in walk.segments:
         effects = effects | segment.effects
         if _RANKS[segment.verdict] > _RANKS[worst]:
@@ -265,7 +266,8 @@ class Walk:
         if problem:
             deny = (" ".join(node.text.split()), *around.deny)
             set_to = [value for _, value in values]
-            self._note(node.text, None, problem, done.effects, state, worst=done.catastrophe, deny=deny, values=set_to)
+            segment = Segment(node.text, None, "allow", problem, done.effects, deny_forms=deny)
+            self._note(segment, state, worst=done.catastrophe, values=set_to)
         return state, state
 
     def _call(
@@ -312,10 +314,8 @@ class Walk:
         if inner:
             effects = effects | Effects(reads=named_secrets(seen, values, state), names=opened_files(seen, state))
         grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")
-        self._note(
-            node.text, words, inner or problem, effects, state, worst=worst, allow=allow, deny=deny, seen=seen,
-            values=values, grave=grave,
-        )  # fmt: skip
+        segment = Segment(node.text, words, "allow", inner or problem, effects, allow, deny)
+        self._note(segment, state, worst=worst, seen=seen, values=values, grave=grave)
         return states_after(call, state)
 
     def _given_script(self, node: Command, call: Call, state: State, around: Around) -> Ends:
@@ -328,27 +328,24 @@ class Walk:
         count = len(self.segments)
         after = self._text(call.script.script, state, around)
         if around.problem or count == len(self.segments):
-            why = around.problem
-            self._note(
-                node.text, None, why, Effects(), state, allow=around.allow, deny=around.deny, seen=call.layers[:-1]
-            )
+            segment = Segment(node.text, None, "allow", around.problem, Effects(), around.allow, around.deny)
+            self._note(segment, state, seen=call.layers[:-1])
         return (after, after) if call.script.is_same_shell else (state, state)
 
     # Notes
 
     def _note(
-        self, text: str, words: tuple[str, ...] | None, why: str, effects: Effects, state: State, *, worst: str = "",
-        allow: tuple[str, ...] = (), deny: tuple[str, ...] = (), seen: list[tuple[Field, ...]] | None = None,
+        self, segment: Segment, state: State, *, worst: str = "", seen: Sequence[tuple[Field, ...]] = (),
         values: Sequence[Field] = (), grave: str = "",
     ) -> None:  # fmt: skip
-        """Add a segment. `why` says why it may do more than read, `worst` why it must never run."""
-        verdict: Verdict = "allow"
+        """Add a segment. Its `reason` says why it may do more than read, `worst` why it must never run."""
         if worst:
-            verdict, why, allow = "block", worst, ()
-        elif why:
-            grave = grave or grave_reason(seen or [], values, effects, ReadCheck(self.places, state), why)
-            verdict, why = ("ask", grave) if grave else ("try", why)
-        segment = Segment(text, words, verdict, why or "it only reads inside the workspace", effects, allow, deny)
+            segment = replace(segment, verdict="block", reason=worst, allow_forms=())
+        elif why := segment.reason:
+            grave = grave or grave_reason(seen, values, segment.effects, ReadCheck(self.places, state), why)
+            segment = replace(segment, verdict="ask" if grave else "try", reason=grave or why)
+        else:
+            segment = replace(segment, reason=_ONLY_READS)
         if segment not in self.segments[-_RECENT:]:
             self.segments.append(segment)
 
