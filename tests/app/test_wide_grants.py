@@ -99,3 +99,17 @@ def test_it_is_explained_which_part_no_rule_opens_and_why(project: Place) -> Non
     assert (explained["verdict"], explained["rule"]) == ("ask", why)
     allowed = ("allow", "the rule bash allows it")
     assert [(part["verdict"], part["reason"]) for part in explained["segments"]] == [allowed, ("ask", why), allowed]
+
+
+def test_a_rule_that_names_a_file_lets_edits_write_it(project: Place) -> None:
+    outside = project.folder.parent / "elsewhere.txt"
+    names = [".env", str(outside), str(outside.with_name("other.txt"))]
+    calls = [call("file_write", path=name, content="new") for name in names if name != ".env"]
+    calls.insert(0, call("file_edit", path=".env", old_string="API_KEY", new_string="API_TOKEN"))
+    script = project.script({"tool_calls": calls}, {"text": "."})
+    rules = ("--allow", "Edit(.env)", "--allow", f"Write(/{outside})")
+    ran = project.run("-p", "go", "-m", script, "--output-format", "json", *rules)
+    denied = [denial["tool_input"]["path"] for denial in json.loads(ran.out)["permission_denials"]]
+    assert denied == names[2:]
+    assert (outside.read_text(), outside.with_name("other.txt").exists()) == ("new", False)
+    assert (project.folder / ".env").read_text() == f"API_TOKEN={KEY}\n"

@@ -14,6 +14,8 @@ from agentcli.agent.permissions.facts import judge
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.permissions.rules import Rule, Rules, parse_rule, parse_rules
 from agentcli.errors import ToolError, UsageError
+from agentcli.infra.sandbox.local import LocalSandbox
+from agentcli.tools.sandbox import Access
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from agentcli.tools.web.web import Web
 from tests.rows import each_row
@@ -639,3 +641,33 @@ def test_what_the_list_blocks_is_refused_in_every_mode(bench: Bench) -> None:
     blocked = [row["input"] for row in labelled_commands() if row["expected"] == "block" and not row.get("lenient")]
     for mode in MODES:
         assert [text for text in blocked if command(bench, text, mode, allow=("bash",)) != "deny"] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "paths"),
+    [
+        (("bash", {"command": "cp a b"}), {"a": 1, "b": 1}),
+        (("bash", {"command": "cat a | head"}), {"a": 1}),
+        (("file_edit", {"path": "a", "old_string": "x", "new_string": "y"}), {"a": 1}),
+    ],
+)
+def test_each_path_of_a_call_is_resolved_once(
+    bench: Bench, call: tuple[str, dict[str, Any]], paths: dict[str, int]
+) -> None:
+    resolved: list[str] = []
+
+    class Counting(LocalSandbox):
+        def real_path(self, path: Path) -> Path:
+            resolved.append(path.name)
+            return super().real_path(path)
+
+        def validate_path(self, path: Path, access: Access) -> Path:
+            resolved.append(path.name)
+            return super().validate_path(path, access)
+
+    bench.workspace.sandbox = Counting([bench.ws], environment={}, job_folder=bench.folder / "jobs")
+    deny = ("Edit(x/**)", "Edit(y/**)", "Read(z/**)")
+    for mode in ("default", "auto"):
+        resolved.clear()
+        verdict(bench, *call, mode, allow=("bash(cp *)", "Edit(src/**)"), deny=deny)
+        assert {name: resolved.count(name) for name in paths} == paths
