@@ -18,8 +18,7 @@ from agentcli.llm.messages import Message, ToolUse, Usage
 from agentcli.llm.provider import Done as ReplyDone
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.providers.scripted import ScriptedProvider
-from agentcli.llm.reply_limits import ReplyLimits
-from agentcli.llm.retry import RetryPolicy
+from agentcli.llm.retry import ReplyLimits, RetryPolicy
 from agentcli.tools.tool import RetryRule, Tool, ToolContext
 from agentcli.tools.tool import ToolOutput as Output
 from tests.unit.agent.stage import Named, Works, answering, call, failing_tool, on_stage, refusing_preview
