@@ -9,9 +9,9 @@ import asyncio
 import http.client
 import json
 import os
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,37 +28,19 @@ pytestmark = [
 
 CONTEXT = 2048
 
+
+def tool(name: str, description: str, required: str, **properties: str) -> dict[str, Any]:
+    schema = {"type": "object", "properties": {key: {"type": kind} for key, kind in properties.items()}}
+    parameters = schema | {"required": [required]}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": parameters}}
+
+
 TOOLS = [
-    {
-        "type": "function",
-        "function": {
-            "name": "file_read",
-            "description": "Read a text file.",
-            "parameters": {
-                "type": "object",
-                "properties": {"path": {"type": "string"}, "limit": {"type": "integer"}},
-                "required": ["path"],
-            },
-        },
-    },
-    {
-        "type": "function",
-        "function": {
-            "name": "bash",
-            "description": "Run a shell command: ls, wc, git, tests, programs.",
-            "parameters": {
-                "type": "object",
-                "properties": {"command": {"type": "string"}},
-                "required": ["command"],
-            },
-        },
-    },
+    tool("file_read", "Read a text file.", "path", path="string", limit="integer"),
+    tool("bash", "Run a shell command: ls, wc, git, tests, programs.", "command", command="string"),
 ]
 
-SYSTEM = {
-    "role": "system",
-    "content": "You are a coding assistant in the user's project folder. Answer shortly.",
-}
+SYSTEM = {"role": "system", "content": "You are a coding assistant in the user's project folder. Answer shortly."}
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +60,8 @@ class Reply(NamedTuple):
 
 def ask(server: LocalServer, messages: list[Any], *, tools: list[Any] | None = None, max_tokens: int = 120) -> Reply:
     """Streams one reply, as an OpenAI-compatible client does."""
-    body: dict[str, Any] = {
-        "messages": messages,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "temperature": 0,
-        "max_tokens": max_tokens,
-    }
-    if tools:
-        body["tools"] = tools
+    body = {"messages": messages, "stream": True, "stream_options": {"include_usage": True}, "temperature": 0}
+    body |= {"max_tokens": max_tokens} | ({"tools": tools} if tools else {})
     connection = connect(server)
     connection.request("POST", "/v1/chat/completions", json.dumps(body), headers(server))
     response = connection.getresponse()
@@ -170,14 +145,8 @@ def test_a_second_request_waits_for_the_first_and_is_answered(server: LocalServe
     def count(who: str, limit: int) -> None:
         replies[who] = ask(server, [{"role": "user", "content": "Count from 1 to 40."}], max_tokens=limit)
 
-    threads = [
-        threading.Thread(target=count, args=("first", 60)),
-        threading.Thread(target=count, args=("second", 10)),
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(count, ("first", "second"), (60, 10)))
     assert replies["first"].text.startswith(replies["second"].text[:10])
 
 
@@ -192,11 +161,8 @@ def test_a_prompt_that_is_too_long_is_an_error_that_says_so(server: LocalServer)
 
 def test_closing_the_connection_stops_the_reply(server: LocalServer) -> None:
     connection = connect(server)
-    body = {
-        "messages": [{"role": "user", "content": "Write a very long story."}],
-        "stream": True,
-        "max_tokens": 1500,
-    }
+    story = [{"role": "user", "content": "Write a very long story."}]
+    body = {"messages": story, "stream": True, "max_tokens": 1500}
     connection.request("POST", "/v1/chat/completions", json.dumps(body), headers(server))
     response = connection.getresponse()
     response.readline()

@@ -252,11 +252,11 @@ async def test_without_the_engine_the_error_says_how_to_get_it(
         await acquire(model_path=model, state_folder=tmp_path, context=CONTEXT)
 
 
-async def test_a_socket_that_cannot_be_made_is_a_clear_error(model: Path, tmp_path: Path) -> None:
+async def test_a_server_that_cannot_be_started_is_a_clear_error(model: Path, tmp_path: Path) -> None:
     async with acquired(model, tmp_path) as server:
         (control,) = tmp_path.rglob("*.sock")
     assert await ends(server)
     control.with_suffix(".log").unlink()
     control.with_suffix(".log").mkdir()
-    with pytest.raises(UserError, match="Could not start the local model server"):
+    with pytest.raises(UserError, match="Could not start the local model server: .*Is a directory"):
         await acquire(model_path=model, state_folder=tmp_path, context=CONTEXT)
