@@ -232,22 +232,21 @@ class _Live:
 
 def new_text(file: BinaryIO, start: int, most_bytes: int, *, is_complete: bool) -> tuple[str, int]:
     """A file's text from `start` on, and where it ends: before a character of which only a part has come."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
     end = os.fstat(file.fileno()).st_size
     file.seek(start)
     if end - start <= most_bytes:
-        text = decoder.decode(file.read(end - start), final=is_complete)
-        return text, end - len(decoder.getstate()[0])
-    head = _whole_characters(file.read(most_bytes // 2))
+        text, size = _whole_text(file.read(end - start), is_complete=is_complete)
+        return text, start + size
+    head, head_size = _whole_text(file.read(most_bytes // 2))
     file.seek(end - most_bytes // 2)
     data = file.read(most_bytes // 2).lstrip(bytes(range(0x80, 0xC0)))
-    tail = decoder.decode(data, final=is_complete)
-    end -= len(decoder.getstate()[0])
-    missing = end - start - len(head) - len(data)
-    return f"{head.decode(errors='replace')}\n[{missing:,} bytes cut]\n{tail}", end
+    tail, size = _whole_text(data, is_complete=is_complete)
+    missing = end - start - head_size - len(data)
+    return f"{head}\n[{missing:,} bytes cut]\n{tail}", end - len(data) + size
 
 
-def _whole_characters(data: bytes) -> bytes:
+def _whole_text(data: bytes, *, is_complete: bool = False) -> tuple[str, int]:
+    """The whole characters of some bytes, and how many of the bytes they take."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    decoder.decode(data)
-    return data[: len(data) - len(decoder.getstate()[0])]
+    text = decoder.decode(data, final=is_complete)
+    return text, len(data) - len(decoder.getstate()[0])

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.processes.keeper_client import SWARMED, Process, readable
@@ -115,9 +115,9 @@ class Run:
         It goes on when `detach` is set, and when it is a server that listens and has nothing more to say.
         """
         exited = asyncio.ensure_future(self.process.wait())
-        others = [] if self._command.terminal else [asyncio.ensure_future(self._watch())]
+        others: list[asyncio.Future[Any]] = [] if self._command.terminal else [asyncio.ensure_future(self._watch())]
         if detach is not None:
-            others.append(asyncio.ensure_future(_set(detach)))
+            others.append(asyncio.ensure_future(detach.wait()))
         try:
             await asyncio.wait([exited, *others], return_when=asyncio.FIRST_COMPLETED)
             if not exited.done():
@@ -279,10 +279,6 @@ class Run:
             await self._pump
         if self._writing is not None:
             await self._writing
-
-
-async def _set(event: asyncio.Event) -> None:
-    await event.wait()
 
 
 def _available(pipe: int) -> bytes | None:
