@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 20.0  # with a program that is to give up a session
 _LARGE = 64 * 1024 * 1024  # bytes; a larger database is copied while the program runs, not at its end
-_COPY_DELAY_S = 60.0  # a program that ends before has not begun a copy for nothing
+_COPY_DELAY_S = 60.0  # a program that ends before has not begun a large copy for nothing
+_LONG_S = 86_400.0
 
 T = TypeVar("T")
 
@@ -186,16 +187,20 @@ class SqliteSessions(TableSessions):
         return places
 
     def _copy_meanwhile(self) -> None:
-        """Copy the database while the program runs, where that goes on for long enough."""
+        """Copy a large database while the program runs, and any other one in a program that runs for days."""
         if database.is_copy_due(self.path) and not (self._copying and self._copying.is_alive()):
-            self._copying = threading.Timer(_COPY_DELAY_S, _make_due_copy, (self.path,))
+            delay_s = _COPY_DELAY_S if self._is_large() else _LONG_S
+            self._copying = threading.Timer(delay_s, _make_due_copy, (self.path,))
             self._copying.daemon = True
             self._copying.start()
+
+    def _is_large(self) -> bool:
+        return self.path.exists() and self.path.stat().st_size > _LARGE
 
     async def close(self) -> None:
         if self._copying is not None:
             self._copying.cancel()
-        if self._writer.has_written and database.is_copy_due(self.path) and self.path.stat().st_size <= _LARGE:
+        if self._writer.has_written and not self._is_large() and database.is_copy_due(self.path):
             await self._writer.drain()
             await asyncio.to_thread(_make_due_copy, self.path)
         await self._writer.close()
