@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow  # each test starts the program
 
 CANARY = "canary-7f3b2c91d8e64a05"
 KIND = {"AGENTCLI_SANDBOX_KIND": "landlock"}
+STREAM = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
 
 
 def skip_without_landlock() -> None:
@@ -137,9 +138,8 @@ def test_what_could_not_be_put_back_is_said_and_tried_again(place: Place) -> Non
     before = git_files(place)
     (place.folder / "0.sh").write_text("echo evil > .git/hooks/pre-commit; touch begun; until test -e go; do :; done")
     calls = [{"tool_calls": [call("bash", command=command)]} for command in ("sh 0.sh", "touch x", "touch y")]
-    flags = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
     with place.start(
-        "-m", place.script(calls[0], {"text": "."}, calls[1], {"text": "."}), *flags, stdin=True
+        "-m", place.script(calls[0], {"text": "."}, calls[1], {"text": "."}), *STREAM, stdin=True
     ) as running:
         running.say("go")
         wait_until((place.folder / "begun").exists, "the command")
@@ -199,36 +199,29 @@ EVIL = (
 )
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("command", EVIL)
-def test_what_a_command_changed_is_put_back_when_agentcli_is_killed(place: Place, command: str) -> None:
+@pytest.mark.parametrize("with_keeper", [False, True])
+def test_what_a_command_changed_is_put_back_after_a_kill(place: Place, command: str, with_keeper: bool) -> None:
+    """By the keeper, or by the next start where that was killed too."""
     (place.folder / "sub").mkdir()
     before = git_files(place)
-    with killed_while(place, command):
+    with killed_while(place, command, with_keeper=with_keeper):
         assert git_files(place) != before
-    wait_until(lambda: git_files(place) == before, "the hooks to be as they were")
-    wait_until(lambda: not (place.folder / ".vscode").exists(), "what programs obey to be gone")
-    told = run_in(place, "true", "true")
-    assert f"{place.folder}/.git" in told[0]
-    assert "changed by a command of a session that was killed" in told[0]
-    assert told[1] == ""
-    assert git_files(place) == before
-    assert not list((place.home / "state/put_aside/unfinished").iterdir())
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("command", EVIL)
-def test_the_next_start_puts_back_when_nothing_outlived_the_command(place: Place, command: str) -> None:
-    (place.folder / "sub").mkdir()
-    before = git_files(place)
-    with killed_while(place, command, with_keeper=True):
-        pass
-    assert git_files(place) != before
-    (row,) = [line for line in place.run("doctor").out.splitlines() if " sandbox " in line]
-    assert "Put back what a command changed whose session was killed:" in row
-    assert f"{place.folder}/.git" in row
+    if with_keeper:
+        (row,) = [line for line in place.run("doctor").out.splitlines() if " sandbox " in line]
+        assert "Put back what a command changed whose session was killed:" in row
+        assert f"{place.folder}/.git" in row
+    else:
+        wait_until(lambda: git_files(place) == before, "the hooks to be as they were")
+        wait_until(lambda: not (place.folder / ".vscode").exists(), "what programs obey to be gone")
+        told = run_in(place, "true", "true")
+        assert f"{place.folder}/.git" in told[0]
+        assert "changed by a command of a session that was killed" in told[0]
+        assert told[1] == ""
     assert git_files(place) == before
     assert "Put back" not in place.run("doctor").out
+    assert not list((place.home / "state/put_aside/unfinished").iterdir())
 
 
 @pytest.mark.parametrize("with_keeper", [False, True])
@@ -258,7 +251,8 @@ def test_a_mode_keeps_nothing_from_being_put_back_when_agentcli_is_killed(
 def test_a_start_at_once_waits_until_it_is_put_back(place: Place) -> None:
     before = git_files(place)
     with killed_while(place, "trap '' TERM; echo evil > .git/hooks/pre-commit"):
-        pass
+        assert "Put back" not in place.run("doctor").out  # that session is at it
+        assert (place.folder / ".git/hooks/pre-commit").exists()
     (told,) = run_in(place, "ls .git/hooks")
     assert "pre-commit\n" not in told
     assert f"{place.folder}/.git/hooks/pre-commit (what stood there is in " in told
@@ -271,8 +265,7 @@ def test_what_the_person_changes_between_commands_stays_when_agentcli_is_killed(
 ) -> None:
     (place.folder / "run.sh").write_text("true")
     script = place.script({"tool_calls": [call("bash", command="sh run.sh")]}, {"text": "."})
-    flags = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
-    with place.start("-m", script, *flags, stdin=True) as running:
+    with place.start("-m", script, *STREAM, stdin=True) as running:
         running.say("go")
         running.wait_for_type("result")
         below = [each.pid for each in processes_below(running.pid)]
@@ -302,12 +295,6 @@ def test_a_job_and_a_command_are_both_put_right_when_agentcli_is_killed(place: P
         assert "Put back" in place.run("doctor").out
     wait_until(lambda: git_files(place) == before, "the hooks to be as they were")
     assert (place.folder / "new/.git/config").exists()
-
-
-def test_what_another_session_is_at_is_left_to_it(place: Place) -> None:
-    with killed_while(place, "echo evil > .git/hooks/pre-commit"):
-        assert "Put back" not in place.run("doctor").out
-        assert (place.folder / ".git/hooks/pre-commit").exists()
 
 
 @pytest.mark.full
@@ -383,8 +370,7 @@ def test_what_the_person_agreed_to_stays_while_a_job_runs(place: Place) -> None:
         {"tool_calls": [call("bash", command="sh -c 'sleep 3'")]},
         {"text": "."},
     ]
-    flags = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
-    with place.start("-m", place.script(*replies), *flags, stdin=True) as running:
+    with place.start("-m", place.script(*replies), *STREAM, stdin=True) as running:
         running.say("go")
         for number in (3, 4, 5):
             asked = running.wait_for(
@@ -429,8 +415,7 @@ def test_a_yes_to_one_file_means_nothing_that_a_job_put_beside_it(place: Place, 
         {"tool_calls": [call("bash", command="touch go; sleep 1")]},
         {"text": "."},
     ]
-    flags = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
-    with place.start("-m", place.script(*replies), *flags, stdin=True) as running:
+    with place.start("-m", place.script(*replies), *STREAM, stdin=True) as running:
         running.say("go")
         asked = running.wait_for(lambda line: line.get("id") == "call_3_1" and "reason" in line)
         running.control("approve", id=asked["id"])
@@ -511,68 +496,13 @@ def test_a_folder_with_more_than_can_be_kept_is_said_once_and_its_settings_come_
     assert f"More is in {claude} than can be put back: what commands change there may stay." in row
 
 
-@pytest.mark.parametrize("url", ["../evil.git", "file:///tmp/evil.git", "ext::sh -c evil"])
-def test_a_remote_that_leads_to_this_machine_is_put_back(place: Place, url: str) -> None:
-    subprocess.run(["git", "-C", str(place.folder), "config", "protocol.ext.allow", "never"], check=True)
-    before = git_files(place)
-    run_in(place, f"git config remote.origin.url '{url}'")
-    assert git_files(place) == before
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    "added",
-    [
-        '[remote "origin.pushurl\\0"]\\n url = x@y:repo',
-        '[remote "new\\0"]\\n url = https://example.org/x.git',
-        '[remote "new"]\\n url = "x@y:; touch ran"',
-        '[remote "new"]\\n url = "https://example.org/$(touch ran)"',
-        '[remote "new"]\\n url = ssh://-oProxyCommand=touch/x',
-        '[remote "new"]\\n url = x@-oProxyCommand=touch:x',
-        '[remote "new"]\\n url = x@y::touch',
-        '[remote "-new"]\\n url = https://example.org/x.git',
-        '[remote "a b"]\\n url = https://example.org/x.git',
-        '[remote "new"]\\n url = https://example.org/x.git\\n fetch = +refs/*:refs/*',
-        '[remote "evil/x"]\\n fetch = +refs/heads/*:refs/remotes/x/*\\n[branch "main"]\\n remote = evil/x',
-        '[branch "$(touch ran)"]\\n remote = .',
-    ],
-)
-def test_what_git_or_a_shell_may_take_for_more_than_a_remote_is_put_back(place: Place, added: str) -> None:
-    before = git_files(place)
-    (told,) = run_in(place, f"printf '{added}\\n' >> .git/config")
-    assert str(place.folder / ".git/config") in told
-    assert git_files(place) == before
-
-
-@pytest.mark.parametrize("url", ["https://u:p@example.org:8443/a/~b/x.git", "git@example.org:a/x.git", "ssh://git@h/x"])
-def test_a_new_remote_and_what_git_push_writes_stay(place: Place, url: str) -> None:
-    add = (
-        f"git remote add new {url} && git config branch.a/b#1.remote new && git config branch.a/b#1.merge refs/heads/x"
-    )
-    told = run_in(place, add, "git remote get-url new")
-    assert told == ["", url]
-
-
-def test_the_address_of_a_remote_that_was_there_is_put_back(place: Place) -> None:
-    subprocess.run(["git", "-C", str(place.folder), "remote", "add", "origin", "https://example.org/x.git"], check=True)
-    before = git_files(place)
-    run_in(place, "git config remote.origin.url https://example.com/evil.git")
-    assert git_files(place) == before
-
-
-def test_what_git_itself_keeps_in_its_settings_stays(place: Place) -> None:
-    url = "https://example.org/x.git"
-    told = run_in(
-        place, f"git remote add origin {url} && git config branch.main.remote origin", "git remote get-url origin"
-    )
-    assert told[0] == ""
-    assert told[1] == url
-
-
 def test_ordinary_work_is_not_put_back(place: Place) -> None:
     commit = "git add a.py && git -c user.name=a -c user.email=a@example.org commit -qm first && git branch -m other"
-    told = run_in(place, commit, "mkdir -p sub && git init -q sub && mv sub moved", "git log --format=%s other")
-    assert told == ["", "", "first"]
+    url = "https://example.org/x.git"
+    remote = f"git remote add origin {url} && git config branch.other.remote origin"
+    moved = "mkdir -p sub && git init -q sub && mv sub moved"
+    told = run_in(place, commit, remote, moved, "git log --format=%s other; git remote get-url origin")
+    assert told == ["", "", "", f"first\n{url}"]
     assert (place.folder / "moved/.git/config").exists()
 
 
@@ -670,8 +600,7 @@ def test_only_a_command_that_may_show_a_file_is_asked_about(
 def test_it_is_asked_once_a_session(place: Place) -> None:
     (place.folder / ".env").write_text(f"NAME={CANARY}\n")
     calls = [{"tool_calls": [call("bash", command=f"python3 -c 'print({n})'")]} for n in range(2)]
-    flags = ("--permission-mode", "auto", "--input-format", "stream-json", "--output-format", "stream-json")
-    with place.start("-m", place.script(*calls, {"text": "."}), *flags, stdin=True) as running:
+    with place.start("-m", place.script(*calls, {"text": "."}), *STREAM, stdin=True) as running:
         running.say("go")
         asked = running.wait_for_type("system", "approval_requested")
         running.control("approve", id=asked["id"])

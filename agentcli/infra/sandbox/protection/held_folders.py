@@ -205,6 +205,8 @@ def make(folder: int, name: str, state: FileState, content: bytes) -> None:
     draft = f".agentcli-{secrets.token_hex(8)}"
     if state.kind == "link":
         os.symlink(real_path(state.content), draft, dir_fd=folder)
+    elif state.kind == "pipe":
+        os.mkfifo(draft, state.mode, dir_fd=folder)
     else:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(draft, flags, 0o600, dir_fd=folder), "wb") as file:

@@ -45,10 +45,12 @@ from agentcli.tools.command import Reverts
 MAX_ENTRIES = 20_000
 MAX_ENTRIES_OF_ONE = 5_000  # of a single place, so that one repository leaves room for the others
 MAX_BYTES = 16_000_000
+MAX_DEPTH = 200  # folders
 
 _UNKNOWN = FileState("file", 0)  # something was there, for whose state there was no room
 _EXECUTABLE = 0o7111
 _NOTHING = (b"", COMMON_FOLDER_IS_HERE, NO_CONFIGURATION)  # what a mount point that is a file holds
+_LARGEST_NOTHING = max(map(len, _NOTHING))
 # Settings and hooks (githooks(5)) come first: programs obey them at once. Then folders of them.
 _FIRST = (
     re.compile(
@@ -69,7 +71,6 @@ class ProtectedSnapshot:
     def __init__(self, aside: Path | str, note: SessionNote | None = None) -> None:
         self._asides: Sequence[str] = (os.path.realpath(aside),)  # then the roots
         self._file = note.path.with_name(PROTECTED) if note is not None else None
-        self._written = ""
         self._held = HeldFolders()
         self._before: dict[str, FileState | None] = {}  # None where nothing may be made
         self._contents = Contents()
@@ -121,7 +122,9 @@ class ProtectedSnapshot:
             way.insert(0, above(way[0]))
         for each in way:
             kind, mode = ("file", 0o644) if each == path else ("folder", 0o755)
-            known, now = self._before.get(each), self._held.state(each, Contents(), 0)
+            known, now = self._before.get(each), None
+            with suppress(OSError):
+                now = self._held.state(each, Contents(), 0)
             if known is not None and known.kind == kind:
                 mode = known.mode
             elif now is not None and now.kind == kind:  # no command makes a new one executable
@@ -166,22 +169,24 @@ class ProtectedSnapshot:
         for path in protection.read_only:
             self._take_place(path, MAX_ENTRIES_OF_ONE)
         for path in missing:
-            if path not in self._before and _is_nothing(self._held.state(path, Contents(), max(map(len, _NOTHING)))):
-                self._before[path] = None
+            with suppress(PermissionError):  # what is kept from us is kept from commands
+                if path not in self._before and _is_nothing(self._held.state(path, Contents(), _LARGEST_NOTHING)):
+                    self._before[path] = None
 
     def _take_place(self, path: str, entries: int) -> int:
         """Take down a place and what is in it, up to so many entries; how many are left."""
         if path in self._before:  # what is there by now a command may have made
             return entries
-        state = self._held.state(path, self._contents, self._room)
         names: Sequence[str] = ()
         try:
+            state = self._held.state(path, self._contents, self._room)
             if state is not None and state.kind == "folder":
                 with self._held.opened(path) as folder:
                     names = names_in(folder)
         except OSError:
             state = _UNKNOWN
-        if state is not None and (min(entries, self._entries) <= 0 or not state.is_kept):
+        is_beyond_limits = min(entries, self._entries) <= 0 or path.count("/") > MAX_DEPTH
+        if state is not None and (is_beyond_limits or not state.is_kept):
             self._left_out.add(above(path))
             self._before[path] = _UNKNOWN
             return entries
@@ -239,7 +244,7 @@ class ProtectedSnapshot:
         # Without the folder around it, or with a link in its place, nothing obeys what is there.
         with suppress(FileNotFoundError, NotADirectoryError), self._held.opened(above(path)) as folder:
             contents = Contents()
-            largest = want.size if want is not None else max(map(len, _NOTHING))
+            largest = want.size if want is not None else _LARGEST_NOTHING
             now = state_in(folder, name, contents, MAX_BYTES if name == "config" else largest)
             if want is not None and now is not None and want.kind == now.kind == "folder":
                 if now.mode != want.mode:
@@ -310,7 +315,7 @@ class ProtectedSnapshot:
         """Nothing is to be reverted while no command runs: what changes now, the person changed."""
         if self._file is not None:
             with suppress(OSError):
-                self._file.rename(_idle(self._file))
+                self._file.unlink()
 
     def _write_to(self, file: Path, report: Reverts) -> None:
         note = {
@@ -321,16 +326,9 @@ class ProtectedSnapshot:
             "contents": {id: content.decode("latin-1") for id, content in self._contents.kept.items()},
             "report": report.put_back,
         }
-        text = json.dumps(note)  # names that are no text are escaped, where msgspec refuses them
-        if text != self._written:
-            with _idle(file).open("w") as new:
-                new.write(text)
-                new.flush()
-                os.fdatasync(new.fileno())
-            self._written = text
-        elif file.exists():
-            return
-        _idle(file).rename(file)
+        new = file.with_suffix(".new")
+        new.write_text(json.dumps(note))  # names that are no text are escaped, where msgspec refuses them
+        new.rename(file)
 
     def revert_by(self, file: Path) -> Reverts:
         """Revert by the note of a killed session, in which stays what is to be tried again, and the report."""
@@ -353,10 +351,6 @@ class ProtectedSnapshot:
 
 def _rank(name: str) -> tuple[int, str]:
     return next((number for number, first in enumerate(_FIRST) if first.fullmatch(name)), len(_FIRST)), name
-
-
-def _idle(file: Path) -> Path:
-    return file.with_suffix(".idle")
 
 
 def _is_nothing(state: FileState | None) -> bool:
