@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from agentcli.conversation.file_changes import FileState, real_path
 from agentcli.infra.changes.objects import Objects
-from agentcli.infra.changes.state import state_at
+from agentcli.infra.changes.state import names_in, state_at
+from agentcli.infra.changes.writing import move_into_place, write_all, write_atomically
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
 from agentcli.infra.sandbox.scan import Scan
 
@@ -48,9 +49,8 @@ class Held(NamedTuple):
     around: Place
     mode: int
 
-    def by_path(self, rest: str = ".") -> str:
-        """A path that leads to it, or on from it, wherever it is."""
-        return f"/proc/self/fd/{self.descriptor}/{rest}"
+    def by_path(self, rest: str = "") -> str:
+        return by_descriptor(self.descriptor, rest)
 
     @property
     def name(self) -> str:
@@ -97,7 +97,7 @@ class HeldFolders(dict[str, Held]):
                 if path := lost.get(folder.stamp[0], ""):
                     self._hold_if_same(path, before[path], found)
                     names = {name_of(each) for each in known if above(each) == path}
-                    if path in self and not names.intersection(names_in(self[path].descriptor)):
+                    if path in self and not names.intersection(names_in(self[path].by_path())):
                         self.drop(path)  # its number went to another folder
 
     def _hold_if_same(self, path: str, before: Held, found: str) -> None:
@@ -155,22 +155,19 @@ def path_of(descriptor: int, name: str = "") -> str:
     return f"{folder}/{name}" if name else folder
 
 
+def by_descriptor(folder: int, name: str = "") -> str:
+    """A path that leads to an open folder, or to something in it, wherever it is."""
+    return f"/proc/self/fd/{folder}/{name}"
+
+
 def blob_id(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 def state_in(folder: int, name: str, objects: Objects, largest: int) -> FileState | None:
     """The state of a name in an open folder; None where nothing is."""
-    path = f"/proc/self/fd/{folder}/{name}"
+    path = by_descriptor(folder, name)
     return None if is_mount_point_of_ours(path) else state_at(path, objects, largest=largest)
-
-
-def names_in(folder: int) -> list[str]:
-    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        return os.listdir(descriptor)  # noqa: PTH208  # a path could lead elsewhere
-    finally:
-        os.close(descriptor)
 
 
 def unlock(folder: int, name: str) -> bool:
@@ -193,7 +190,7 @@ def change_mode(folder: int, name: str, mode: int) -> None:
 
 
 def _chmod(descriptor: int, mode: int) -> None:
-    os.chmod(f"/proc/self/fd/{descriptor}", mode)  # noqa: PTH101  # fchmod takes no O_PATH
+    os.chmod(by_descriptor(descriptor).rstrip("/"), mode)  # noqa: PTH101  # fchmod takes no O_PATH
 
 
 def make(folder: int, name: str, state: FileState, content: bytes) -> None:
@@ -201,19 +198,16 @@ def make(folder: int, name: str, state: FileState, content: bytes) -> None:
     if state.kind == "folder":
         os.mkdir(name, dir_fd=folder)
         change_mode(folder, name, state.mode)
-        return
-    draft = f".agentcli-{secrets.token_hex(8)}"
-    if state.kind == "link":
-        os.symlink(real_path(state.content), draft, dir_fd=folder)
-    elif state.kind == "pipe":
-        os.mkfifo(draft, state.mode, dir_fd=folder)
+    elif state.kind == "file":
+        write_atomically(folder, name, partial(_fill, content, state.mode))
     else:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(draft, flags, 0o600, dir_fd=folder), "wb") as file:
-            file.write(content)
-            os.fchmod(file.fileno(), state.mode)
-    try:
-        os.replace(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError:
-        os.unlink(draft, dir_fd=folder)
-        raise
+        with move_into_place(folder, name) as temporary:
+            if state.kind == "link":
+                os.symlink(real_path(state.content), temporary, dir_fd=folder)
+            else:
+                os.mkfifo(temporary, state.mode, dir_fd=folder)
+
+
+def _fill(content: bytes, mode: int, descriptor: int) -> None:
+    write_all(descriptor, content)
+    os.fchmod(descriptor, mode)

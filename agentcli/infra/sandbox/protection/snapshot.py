@@ -19,6 +19,7 @@ from pathlib import Path
 from msgspec.structs import astuple
 
 from agentcli.conversation.file_changes import FileState
+from agentcli.infra.changes.state import names_in
 from agentcli.infra.sandbox.git.folders import NO_CONFIGURATION
 from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE, PROTECTED, SessionNote
 from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside
@@ -29,17 +30,17 @@ from agentcli.infra.sandbox.protection.held_folders import (
     HeldFolders,
     above,
     blob_id,
+    by_descriptor,
     change_mode,
     make,
     name_of,
-    names_in,
     path_of,
     place_of,
     state_in,
     unlock,
 )
 from agentcli.safety.paths.judge import is_read_only_name
-from agentcli.settings.files import make_private_folder
+from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.command import Reverts
 
 MAX_ENTRIES = 20_000
@@ -182,7 +183,7 @@ class ProtectedSnapshot:
             state = self._held.state(path, self._contents, self._room)
             if state is not None and state.kind == "folder":
                 with self._held.opened(path) as folder:
-                    names = names_in(folder)
+                    names = names_in(by_descriptor(folder))
         except OSError:
             state = _UNKNOWN
         is_beyond_limits = min(entries, self._entries) <= 0 or path.count("/") > MAX_DEPTH
@@ -251,7 +252,7 @@ class ProtectedSnapshot:
                     change_mode(folder, name, want.mode)
                     _add(report, path_of(folder, name))
                 with self._held.opened(path) as inside:
-                    for extra in names_in(inside):
+                    for extra in names_in(by_descriptor(inside)):
                         below = f"{path}/{extra}"
                         if below not in self._before and not any(is_inside(each, below) for each in granted):
                             self._move_aside(inside, extra, report)
@@ -326,9 +327,8 @@ class ProtectedSnapshot:
             "contents": {id: content.decode("latin-1") for id, content in self._contents.kept.items()},
             "report": report.put_back,
         }
-        new = file.with_suffix(".new")
-        new.write_text(json.dumps(note))  # names that are no text are escaped, where msgspec refuses them
-        new.rename(file)
+        text = json.dumps(note)  # names that are no text are escaped, where msgspec refuses them
+        replace_file(file, text.encode(), syncs=False)
 
     def revert_by(self, file: Path) -> Reverts:
         """Revert by the note of a killed session, in which stays what is to be tried again, and the report."""
