@@ -48,9 +48,9 @@ class BlamedLine(Struct, frozen=True):
 async def blame(
     name: str, find: Callable[[str], Path], store: SessionStore, read: Callable[[str], bytes]
 ) -> list[BlamedLine]:
-    """The lines of a file, or of `PATH:LINE` that one. `find` gives a path, links followed, `read` what a blob holds.
+    """Return the lines of a file, or the one of `PATH:LINE`, with their authors.
 
-    Raises `UserError`.
+    `find` gives the real path of a name, `read` the content with an id. Raises `UserError`.
     """
     path, colon, number = name.rpartition(":")
     if not colon or not number.isdecimal() or find(name).exists():  # a file may have such a name
@@ -96,7 +96,7 @@ async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Auth
 
 
 def format_author(author: Author, when: str) -> str:
-    """Who wrote a line, and how to go there."""
+    """Describe the author of a line, and how to open that session."""
     return (
         f"{author.did}\n  in turn {author.turn} of session {author.session_id}, {when}\n"
         f"  by {author.model}, asked: {author.prompt}\n  agentcli --resume {author.session_id} goes there"

@@ -30,8 +30,9 @@ _MAX_PROMPT_CHARS = 50
 class TurnChanges(Struct, frozen=True):
     """Changes that are taken back together: those of turn `number`, from 1 on, which answered `prompt`.
 
-    `calls` has what calls changed and was not taken back, by the ids of its entries, oldest first. With `is_open` that
-    of all later turns is among it. It `is_untried` where somebody has yet to try to take some of it back.
+    `calls` has the changes of each call by the id of their entry, oldest first, without those that were taken back.
+    With `is_open` those of all later turns are among them. They are `is_untried` while nobody has tried to take back
+    some of them.
     """
 
     number: int
@@ -92,9 +93,9 @@ class History:
                     pass
 
     def find(self, direction: Direction) -> TurnChanges | None:
-        """What is to be taken back, or done again, next.
+        """Return the changes to take back, or to do again, next.
 
-        That is what the newest turn changed; turns that met conflicts wait until nothing else is left.
+        Those are the newest turn's; turns that met conflicts wait until nothing else is left.
         """
         if direction == "redo":
             return self._to_redo()
@@ -105,12 +106,12 @@ class History:
         return next((turn for turn in found if turn.is_untried), found[0] if found else None)
 
     def since(self, entry_id: str) -> TurnChanges | None:
-        """All changes that were recorded after an entry, together; None where there are none."""
+        """Return the changes that were recorded after an entry, together; None where there are none."""
         start = self._positions.get(entry_id, len(self._positions))
         return self._left_of([id for id in self.calls if self._positions[id] > start], is_open=True)
 
     def _to_redo(self) -> TurnChanges | None:
-        """What was taken back last."""
+        """Return the changes that were taken back last."""
         for id, restored in reversed(self._restored.items()):
             is_redo = any(one in self._restored for one in restored.takes_back)
             if is_redo or id in self._undone or not restored.changes:
@@ -121,7 +122,7 @@ class History:
         return None
 
     def _left_of(self, ids: Sequence[str], *, is_open: bool = False) -> TurnChanges | None:
-        """What of changes was not taken back; None where nothing is left."""
+        """Return the part of changes that was not taken back; None where nothing is left."""
         calls, is_untried = [], False
         for id in ids:
             changed = self.calls[id].changed
@@ -209,7 +210,7 @@ async def undo(
 
 
 async def _carry_out(plan: _Plan, host: UndoHost) -> Sequence[RestoredFile]:
-    """Take the changes back; gives what became of each file. The log has what was done, and the model is told.
+    """Take the changes back, and record that in the log, for the model too; return the outcome of each file.
 
     What meets a conflict can still be taken back later. Raises `UserError`, and `ToolError` where nothing was done.
     """
@@ -234,7 +235,7 @@ _SIGNS = {"restored": "↩", "removed": "-", "merged": "⇄", "conflict": "!", "
 
 
 def _format_plan(plan: _Plan, shown: Callable[[Path], str]) -> str:
-    """A line for what would become of each file; what is not covered comes first."""
+    """List the outcome for each file, after what is not covered."""
     calls = [call for _, call in plan.turn.calls]
     left_out = [*dict.fromkeys(name for call in calls for name in call.left_out)]
     lines = [f"Not covered, and stays as it is: {shown_name(name, shown)}" for name in left_out[:_MAX_LEFT_OUT]]
@@ -246,7 +247,7 @@ def _format_plan(plan: _Plan, shown: Callable[[Path], str]) -> str:
 
 
 def _format_outcome(plan: _Plan, files: Sequence[RestoredFile], host: UndoHost, *, is_listed: bool) -> str:
-    """Report what became of each file, and how to go back from there; of those that are listed what came otherwise."""
+    """Report the outcome of each file, or after a list only what differs from it, and how to go back."""
     how, name = "done again" if plan.direction == "redo" else "taken back", plan.turn.name
     nothing = f"Nothing of {name[:1].lower()}{name[1:]}"
     if plan.obstacle:
@@ -268,7 +269,7 @@ def _format_outcome(plan: _Plan, files: Sequence[RestoredFile], host: UndoHost, 
 
 
 def _rows(files: Sequence[RestoredFile], shown: Callable[[Path], str]) -> list[str]:
-    """A line for each file, conflicts first; of many the first."""
+    """Format a line for each file, conflicts first; of many files only the first."""
     width = max((len(file.how) for file in files), default=0)
     rows = []
     for file in sorted(files, key=lambda file: file.how != "conflict")[:_MAX_LISTED]:

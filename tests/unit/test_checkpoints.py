@@ -162,7 +162,7 @@ def test_large_and_excluded_files_and_large_folders_are_left_out(watched: Watche
     watched.write("large", b"x" * 2_000)
     watched.write("data/a.csv")
     watched.write("a")
-    watched.index = watched.new_index(Limits(largest=1_000, excluded=("*.csv",)))
+    watched.index = watched.new_index(Limits(max_file_bytes=1_000, excluded=("*.csv",)))
     found = watched.found()
     assert found["large"][1] is not None
     assert not found["large"][1].is_kept
@@ -170,7 +170,7 @@ def test_large_and_excluded_files_and_large_folders_are_left_out(watched: Watche
     assert watched.index.left_out["data/a.csv"].startswith("excluded")
     assert "large" in watched.index.left_out
     with pytest.raises(TooManyFiles, match="more than 2 files"):
-        watched.new_index(Limits(most_files=2)).refresh()
+        watched.new_index(Limits(max_files=2)).refresh()
 
 
 def test_a_damaged_content_is_told_as_such(watched: Watched) -> None:
@@ -216,9 +216,9 @@ def test_a_folder_that_is_too_large_as_a_whole_is_not_read_at_all(watched: Watch
     for number in range(3):
         watched.write(f"f{number}", os.urandom(400))
     with pytest.raises(TooManyFiles, match="more than 1e-06 GB"):
-        watched.new_index(Limits(most_bytes=1_000)).refresh()
+        watched.new_index(Limits(max_bytes=1_000)).refresh()
     assert not (watched.base / "checkpoints/objects").exists()
-    index = watched.new_index(Limits(most_bytes=2_000))
+    index = watched.new_index(Limits(max_bytes=2_000))
     index.refresh()
     watched.write("more", os.urandom(2_100))
     with pytest.raises(TooManyFiles):

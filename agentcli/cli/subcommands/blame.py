@@ -15,7 +15,7 @@ from agentcli.conversation.titles import shortened
 from agentcli.infra.changes.objects import Objects
 from agentcli.settings.paths import current_folder
 
-_LONGEST_PROMPT = 30
+_MAX_PROMPT_CHARS = 30
 _NOBODY = dict.fromkeys(("session_id", "entry_id", "call_id", "tool", "model", "prompt", "at"))
 
 app = make_app("Show which call of which session wrote each line of a file.", needs_command=False)
@@ -45,6 +45,6 @@ def _format_line(line: BlamedLine, *, width: int) -> str:
     who = ""
     if (author := line.author) is not None:
         when = time.strftime("%Y-%m-%d %H:%M", time.localtime(author.at))
-        prompt = shortened(author.prompt, _LONGEST_PROMPT)
+        prompt = shortened(author.prompt, _MAX_PROMPT_CHARS)
         who = f"{author.session_id[:13]} {when} {author.tool:<10} {prompt}"
-    return f"{who:<{13 + 1 + 16 + 1 + 10 + 1 + _LONGEST_PROMPT}}  {line.line:>{width}}  {line.text}"
+    return f"{who:<{13 + 1 + 16 + 1 + 10 + 1 + _MAX_PROMPT_CHARS}}  {line.line:>{width}}  {line.text}"

@@ -43,8 +43,8 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
         if not (only_list or yes) and (json or not sys.stdin.isatty()):
             raise UsageError(f"Nobody can be asked here: agentcli {direction} --yes does it, --list shows the files.")
         config, given = configuration(), "list" if only_list else "yes" if yes else ""
-        if told := finish_interrupted(config.paths.state / "tries"):
-            warn(told)
+        if notice := finish_interrupted(config.paths.state / "tries"):
+            warn(notice)
         work = partial(_run, config, direction, session, given)
         id, result = asyncio.run(with_store(work, config.paths.sessions))
         if json:

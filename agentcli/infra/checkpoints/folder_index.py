@@ -1,7 +1,7 @@
 """Finds what changed in a folder since it was last looked at; the contents of each state are kept.
 
 A file that the system says is untouched is not read again: its inode and the time of its last change, which nobody can
-set, are as they were. What git would ignore is covered up to a limit, and so are large files; both are told.
+set, are as they were. What git would ignore is covered up to a limit, and so are large files; `left_out` has the rest.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class _Known(NamedTuple):
 
 
 class _State(msgspec.Struct, kw_only=True):
-    """What is known of a folder: entries by folder and name, and what is left out, by path, with the reason.
+    """The knowledge of a folder: entries by folder and name, and what is left out, by path, with the reason.
 
     `skipped` are inodes of what was not looked at, which may be moved; `looked_ns` is when the last look began, by the
     clock of file systems. Where names are no text all are stored as `stored_path` writes them.
@@ -167,7 +167,7 @@ class _Walk:
         self._kept = 0
 
     def _count_kept(self, status: os.stat_result) -> None:
-        if stat.S_ISREG(status.st_mode) and status.st_size <= self._limits.largest:
+        if stat.S_ISREG(status.st_mode) and status.st_size <= self._limits.max_file_bytes:
             self._kept += status.st_size
             self._limits.check(self._root, size=self._kept)
 
@@ -241,7 +241,7 @@ class _Walk:
             self._left_out[path] = why
             self.skipped.add(status.st_ino)
             return
-        if kind == "file" and status.st_size > self._limits.largest:
+        if kind == "file" and status.st_size > self._limits.max_file_bytes:
             self._left_out[path] = f"{status.st_size / 1e6:,.0f} MB"
         else:
             self._left_out.pop(path, None)
@@ -260,13 +260,13 @@ class _Walk:
             self._differ(path, before.state if before is not None else None, state)
 
     def _state(self, path: str, status: os.stat_result, *, is_new: bool) -> FileState | None:
-        if (tracked := self._tracked.get(path)) is not None and status.st_size <= self._limits.largest:
+        if (tracked := self._tracked.get(path)) is not None and status.st_size <= self._limits.max_file_bytes:
             inode = status.st_ino & MAX_INDEX_INODE
             if tracked[1:] == (status.st_ctime_ns, status.st_mtime_ns, inode, status.st_size):
                 return FileState("file", stat.S_IMODE(status.st_mode), tracked.id, status.st_size)
         if is_new:
             self._count_kept(status)
-        return state_of(f"{self._root}/{path}", status, self._index.objects, largest=self._limits.largest)
+        return state_of(f"{self._root}/{path}", status, self._index.objects, largest=self._limits.max_file_bytes)
 
     def _was_there(self, folder: str, path: str, status: os.stat_result) -> bool:
         """True for what was there before, only not looked at, and for what such a thing was moved to.
@@ -279,7 +279,7 @@ class _Walk:
 
     @cached_property
     def _inodes(self) -> set[int]:
-        """Those of everything that was known at the last look: what has them now was moved, and is known."""
+        """The inodes of everything that was known at the last look: what has them now was moved, and is known."""
         return {known.inode for inside in self._entries.values() for known in inside.values()} | self._gone_inodes
 
     def _gone(self, folder: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""How much of a workspace snapshots cover, and the listing of what git would not ignore in it."""
+"""Limits how much of a workspace snapshots cover, and lists what git would not ignore in it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _PART = 1 << 20  # bytes that are read at a time
 
 
 class Limits(msgspec.Struct, frozen=True):
-    """What checkpoints cover: files of `largest` bytes and fewer, `most_files` and `most_bytes` in all.
+    """The bounds of checkpoints: at most `max_file_bytes` of a file, `max_files` and `max_bytes` in all.
 
     Of what git ignores no more than `ignored_files` and `ignored_bytes` together. `excluded` are globs of names, or of
     paths relative to the folder; `own` are folders of agentcli itself. Fewer than `min_borrowed` files are all copied.
     """
 
-    largest: int = 50_000_000
-    most_files: int = 200_000
-    most_bytes: int = 5_000_000_000
+    max_file_bytes: int = 50_000_000
+    max_files: int = 200_000
+    max_bytes: int = 5_000_000_000
     ignored_files: int = 5_000
     ignored_bytes: int = 50_000_000
     excluded: tuple[str, ...] = ()
@@ -32,10 +32,10 @@ class Limits(msgspec.Struct, frozen=True):
 
     def check(self, root: str, *, files: int = 0, size: int = 0) -> None:
         """Raise `TooManyFiles` for more than is covered."""
-        if files > self.most_files:
-            raise TooManyFiles(f"{root} holds more than {self.most_files:,} files (checkpoints.most_files)")
-        if size > self.most_bytes:
-            raise TooManyFiles(f"{root} holds more than {self.most_bytes / 1e9:g} GB (checkpoints.most_gb)")
+        if files > self.max_files:
+            raise TooManyFiles(f"{root} holds more than {self.max_files:,} files (checkpoints.most_files)")
+        if size > self.max_bytes:
+            raise TooManyFiles(f"{root} holds more than {self.max_bytes / 1e9:g} GB (checkpoints.most_gb)")
 
 
 class TooManyFiles(Exception):  # it says what is so

@@ -143,7 +143,7 @@ class Recorder:
             raise
 
     def _restoration(self, changes: Sequence[FileChange]) -> PlannedRestoration:
-        largest = self._limits.largest
+        largest = self._limits.max_file_bytes
         return plan_restoration(changes, self.objects, scratch=self._scratch, largest=largest, finish=self._in_thread)
 
     def _begin(self, call_id: str, paths: Sequence[Path] | None) -> Mark:
@@ -290,7 +290,7 @@ class Recorder:
             self._notes.rmdir()
 
     def _state(self, path: str) -> FileState | None:
-        return state_at(path, self.objects, largest=self._limits.largest)
+        return state_at(path, self.objects, largest=self._limits.max_file_bytes)
 
 
 def _number(note: Path) -> tuple[int, ...]:
