@@ -63,12 +63,16 @@ _POINTS = {"prompt": "", "label": "a label: to just there", "branch": "abandoned
 
 
 async def _rewind(host: CommandHost, argument: str) -> Outcome:
-    """Numbers count from the newest prompt, which is what one most often wants back."""
-    there = points(host.session.state.conversation)
+    """Go back to a point: in the conversation, in the files, or in both. Numbers count from the newest prompt.
+
+    Files come first: a list of them is shown and agreed to, unless the command names the point.
+    """
+    session, report = host.session, []
+    there = points(session.state.conversation)
     if not there:
         return "There is no prompt to go back to."
     words = argument.split()
-    part = words.pop() if words and words[-1] in _PARTS else ""
+    part = words.pop() if words and words[-1] in _PARTS else "conversation"
     if which := " ".join(words):
         point = _named_point(which, there)
     else:
@@ -77,10 +81,21 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
         if chosen is None:
             return listed(options[:MOST_LISTED], f"Go back to one: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
         point = there[chosen]
-    changes = History(host.session.state.conversation.entries).since(point.entry_id) if point.kind != "branch" else None
+    changes = History(session.state.conversation.entries).since(point.entry_id) if point.kind != "branch" else None
     if not which and changes is not None:
-        part = await _chosen_part(host, changes)
-    return await _go_back(host, point, part or "conversation", changes, is_asked=bool(which))
+        part = await _choose_part(host, changes)
+    if part != "conversation" and changes is not None:
+        result = await undo_in(session, "undo", "yes" if which else "", host.confirm, changes)
+        if not result.is_wanted:
+            return result.text
+        report.append(result.text)
+    elif part != "conversation":
+        report.append("No file changes since then.")
+    if part != "files":
+        host.put_into_input(session.rewind(point.entry_id))
+        report.insert(0, f"Back {'before' if point.kind == 'prompt' else 'at'}: {label(point.text)}")
+        report.append(f"{'' if part == 'both' else 'Files are as they are now. '}What it cost stays counted.")
+    return "\n".join(report)
 
 
 def _named_point(which: str, there: Sequence[Point]) -> Point:
@@ -104,33 +119,13 @@ async def _label(host: CommandHost, name: str) -> Outcome:
     return f"This point is called {name}: /rewind {name} goes back to it."
 
 
-async def _chosen_part(host: CommandHost, changes: TurnChanges) -> str:
+async def _choose_part(host: CommandHost, changes: TurnChanges) -> str:
     count = len({change.path for change in changes.changes})
     files = f"{count} file{'s' if count > 1 else ''} changed since"
     details = ("files stay as they are", f"{files}; what was said stays", files)
     options = [(part.capitalize(), detail) for part, detail in zip(_PARTS, details, strict=True)]
     chosen = await host.choose("Take back", options)
     return _PARTS[chosen or 0]
-
-
-async def _go_back(
-    host: CommandHost, point: Point, part: str, changes: TurnChanges | None, *, is_asked: bool
-) -> Outcome:
-    """Take back the conversation, the files, or both. Files come first: a list of them is shown and agreed to."""
-    session, said = host.session, []
-    if part != "conversation":
-        if changes is None:
-            said.append("No file was changed since by what can be taken back.")
-        else:
-            result = await undo_in(session, "undo", "yes" if is_asked else "", host.confirm, changes)
-            if not result.is_wanted:
-                return result.text
-            said.append(result.text)
-    if part != "files":
-        host.put_into_input(session.rewind(point.entry_id))
-        said.insert(0, f"Back {'before' if point.kind == 'prompt' else 'at'}: {label(point.text)}")
-        said.append(f"{'' if part == 'both' else 'Files are as they are now. '}What it cost stays counted.")
-    return "\n".join(said)
 
 
 UNDO_COMMANDS = (
