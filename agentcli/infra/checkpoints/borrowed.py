@@ -1,8 +1,8 @@
 """Contents of tracked files that a snapshot borrows from the repository instead of storing a copy of each.
 
-Git knows the blob of each file that is as in its index, by the file's times, size and inode. Its packs get a second
-name (a hard link) in a git folder of ours, and what has none is packed there: they outlive `git gc` and `rm -r .git`.
-Git runs there with our configuration, so that of a repository cannot make it run a program.
+Git knows the blob of each file that is as in its index, by the file's times, size and inode. Its objects get a second
+name (a hard link) in a git folder of ours, or are packed there: they outlive `git gc` and `rm -r .git`. Git reads them
+with our configuration, so that of a repository cannot make it run a program.
 """
 
 from __future__ import annotations
@@ -55,15 +55,15 @@ class BorrowedObjects:
         self._ours = self._persons | ours
 
     def borrow(self) -> dict[str, TrackedFile]:
-        """The files below the root whose contents need not be stored, by their relative paths."""
+        """Return the files below the root whose contents need not be copied, by their relative paths."""
         try:
             return self._borrow() if self._git else {}
-        except (OSError, ValueError, SubprocessError):
+        except (OSError, ValueError, SubprocessError):  # then all of them are copied
             return {}
 
     def _borrow(self) -> dict[str, TrackedFile]:
-        told = self._run(self._persons, "rev-parse", "--path-format=absolute", *_PATHS)  # runs no program
-        top, index, objects, attributes = os.fsdecode(told).splitlines()
+        answer = self._run(self._persons, "rev-parse", "--path-format=absolute", *_PATHS)  # runs no program
+        top, index, objects, attributes = os.fsdecode(answer).splitlines()
         named = self._run(self._persons, "config", "--type=path", "--default=", "--get", "core.attributesFile")
         settings = ("-c", f"core.attributesFile={os.fsdecode(named).removesuffix(chr(10))}") if named.strip() else ()
         compared_ns = os.stat(index).st_mtime_ns - TICK_NS  # noqa: PTH116
@@ -71,7 +71,8 @@ class BorrowedObjects:
         theirs = self._ours | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": objects}
         reading = theirs | {"GIT_WORK_TREE": top, "GIT_INDEX_FILE": index}
         listed = self._run(reading, *settings, "ls-files", "-s", "-v", "--debug", "-z", "--", _UNCONVERTED)
-        found = dict(_unchanged(os.fsdecode(listed), compared_ns))
+        if not (found := dict(_unchanged(os.fsdecode(listed), compared_ns))):
+            return {}
         ids = {file.id for file in found.values()}
         packs = [f"pack/{file.name}" for file in Path(objects, "pack").iterdir() if file.suffix in (".pack", ".idx")]
         self._link(objects, sorted(packs, reverse=True))  # an index comes after its pack
@@ -116,9 +117,9 @@ class BorrowedObjects:
                     os.link(f"{objects}/{name}", f"{self._folder}/objects/{name}", follow_symlinks=False)
 
     def _sizes(self, ids: Iterable[str], environment: Mapping[str, str]) -> dict[str, int]:
-        """The sizes of those contents that are there."""
-        told = self._run(environment, "cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer", lines=ids)
-        words = (line.split() for line in told.decode().splitlines())
+        """Return the sizes of those contents that are there."""
+        answer = self._run(environment, "cat-file", "--batch-check=%(objectname) %(objectsize)", "--buffer", lines=ids)
+        words = (line.split() for line in answer.decode().splitlines())
         return {id: int(size) for id, size in words if size.isdigit()}
 
     def _run(self, environment: Mapping[str, str], *arguments: str, lines: Iterable[str] = ()) -> bytes:
@@ -129,7 +130,7 @@ class BorrowedObjects:
 
 
 def _unchanged(listed: str, compared_ns: int) -> Iterator[tuple[str, TrackedFile]]:
-    """The files that were not touched since git compared them. A file's name may look like another entry."""
+    """Yield the files that were not touched since git compared them. A file's name may look like another entry."""
     position = 0
     while entry := _ENTRY.match(listed, position):
         position = entry.end()

@@ -11,8 +11,6 @@ import msgspec
 
 from agentcli.tools.ripgrep import find_rg
 
-_PART = 1 << 20  # bytes that are read at a time
-
 
 class Limits(msgspec.Struct, frozen=True):
     """The bounds of checkpoints: at most `max_file_bytes` of a file, `max_files` and `max_bytes` in all.
@@ -43,7 +41,7 @@ class TooManyFiles(Exception):  # it says what is so
 
 
 def listed_paths(root: str, limits: Limits) -> frozenset[str]:
-    """The files that git would not ignore, and the folders around them, by .gitignore and git's own settings.
+    """Return the files that git would not ignore, by .gitignore and its settings, and the folders around them.
 
     Raises `TooManyFiles`, and `OSError` where ripgrep cannot be run.
     """
@@ -52,7 +50,7 @@ def listed_paths(root: str, limits: Limits) -> frozenset[str]:
     with Popen([find_rg(), *options, "--glob=!.git"], cwd=root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as running:
         assert running.stdout is not None
         try:
-            while part := running.stdout.read(_PART):
+            while part := running.stdout.read(1 << 20):
                 parts.append(part)
                 count += part.count(b"\0")
                 limits.check(root, files=count)
