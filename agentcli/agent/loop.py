@@ -8,6 +8,7 @@ from functools import partial
 
 from msgspec.structs import replace
 
+from agentcli.agent import steps
 from agentcli.agent.accounting.budgets import OverBudget
 from agentcli.agent.calls.batches import run_calls
 from agentcli.agent.calls.report import INTERRUPTED
@@ -16,19 +17,6 @@ from agentcli.agent.hooks import fire
 from agentcli.agent.ops import Approve
 from agentcli.agent.plans import settle_plan
 from agentcli.agent.requests.request import describe_error, request_reply
-from agentcli.agent.steps import (
-    ask_for_schema,
-    check_answer,
-    continue_reply,
-    has_distant_reset,
-    is_complete,
-    nudge,
-    require_answer,
-    run_prompt_hooks,
-    run_stop_hooks,
-    wait_for_reset,
-    wait_until,
-)
 from agentcli.agent.turn_log import (
     Turn,
     add,
@@ -80,7 +68,7 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
 async def _answered(turn: Turn) -> Done | TurnFailed:
     try:
         try:
-            await run_prompt_hooks(turn)
+            await steps.run_prompt_hooks(turn)
             await join_servers(turn)
             if turn.runtime.answer_schema is not None:
                 turn.state.notes.append(reminder(turn.runtime.answer_schema.request))
@@ -92,7 +80,7 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
     except (ProviderError, UserError) as error:
         return await _failure(turn, error)
     done = _done(turn, reason)
-    return replace(done, claims=await check_answer(done.text, turn)) if reason == "end_turn" else done
+    return replace(done, claims=await steps.check_answer(done.text, turn)) if reason == "end_turn" else done
 
 
 async def join_servers(turn: Turn) -> None:
@@ -109,14 +97,14 @@ async def _rounds(turn: Turn) -> DoneReason:
         if turn.calls.is_stopped:
             return "declined"
     if turn.resets_at:
-        await wait_until(turn, turn.resets_at)
+        await steps.wait_until(turn, turn.resets_at)
     while turn.round < turn.most_rounds or await goes_on(turn):
         turn.round += 1
         turn.emit(TurnStarted(turn.round))
         try:
             reply = await request_reply(turn)
         except ProviderError as error:
-            if await wait_for_reset(turn, error):
+            if await steps.wait_for_reset(turn, error):
                 turn.round -= 1
             elif not goes_on_after(turn, error):
                 raise
@@ -143,16 +131,16 @@ async def _rounds(turn: Turn) -> DoneReason:
             await note_instructions(turn, calls)
             if turn.calls.is_stopped or not await may_repeat(turn):
                 return "declined"
-            is_over = is_complete(turn, reply, results)
+            is_over = steps.is_complete(turn, reply, results)
         steered = add_steering(turn)
         reported = await add_reports(turn, waits=not calls and not steered)
         if steered or reported:
             begin_answer(turn)
-        has_more = (calls and not is_over) or steered or reported or continue_reply(turn, reply)
-        has_more = has_more or await settle_plan(turn) or ask_for_schema(turn) or nudge(turn)
+        has_more = (calls and not is_over) or steered or reported or steps.continue_reply(turn, reply)
+        has_more = has_more or await settle_plan(turn) or steps.ask_for_schema(turn) or steps.nudge(turn)
         if not has_more:
-            require_answer(turn, reply)
-        if not has_more and not await run_stop_hooks(turn):
+            steps.require_answer(turn, reply)
+        if not has_more and not await steps.run_stop_hooks(turn):
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
         if not has_more:
             begin_answer(turn)
@@ -327,7 +315,7 @@ def _overload(turn: Turn, error: Exception) -> str:
 def _next_steps(turn: Turn, error: Exception) -> list[str]:
     """Say what to do about a failure that passes."""
     said = []
-    if has_distant_reset(error) and not turn.runtime.limits.waits_for_reset:
+    if steps.has_distant_reset(error) and not turn.runtime.limits.waits_for_reset:
         said.append("With limits.wait_for_reset = true it waits, and goes on by itself.")
     if not turn.runtime.limits.asks:
         return [*said, "Try again later, or choose another model with -m."]

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 
 import msgspec
 
+from agentcli.agent import ops
 from agentcli.agent.activity_log import log_activity
 from agentcli.agent.calls.client import merged
 from agentcli.agent.calls.model import TurnCalls
@@ -17,24 +18,6 @@ from agentcli.agent.event_queue import Subscribers
 from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TurnFailed
 from agentcli.agent.hooks import end_session, fire
 from agentcli.agent.loop import run_turn
-from agentcli.agent.ops import (
-    Approve,
-    Background,
-    ClientResult,
-    CommandRan,
-    GoOn,
-    Interrupt,
-    Op,
-    Prompt,
-    RunCommand,
-    RunQueued,
-    SetAttended,
-    SetEffort,
-    SetMode,
-    SetModel,
-    Steer,
-    TakeBack,
-)
 from agentcli.agent.permissions.approvals import NOBODY_LEFT, check_named_rule
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.questions import Questions, decided_now, stopped
@@ -105,9 +88,9 @@ class Session:
         """The questions that wait for an `Approve`, by id."""
         return self._questions.requests
 
-    def submit(self, op: Op) -> None:
+    def submit(self, op: ops.Op) -> None:
         """Ask for something, from any thread; what comes of it arrives as events."""
-        if isinstance(op, Prompt | Steer):
+        if isinstance(op, ops.Prompt | ops.Steer):
             op = msgspec.structs.replace(op, content=without_surrogates(op.content))
         try:
             here = asyncio.get_running_loop()
@@ -118,74 +101,74 @@ class Session:
         else:
             self._loop.call_soon_threadsafe(self._take, op)
 
-    def _take(self, op: Op) -> None:
+    def _take(self, op: ops.Op) -> None:
         state, queue = self.state, self.state.conversation.queue
-        if isinstance(op, Prompt | Steer) and (web := self.runtime.calls.workspace.web) is not None:
+        if isinstance(op, ops.Prompt | ops.Steer) and (web := self.runtime.calls.workspace.web) is not None:
             web.note_typed("\n".join(block.text for block in typed_blocks(op.content) if isinstance(block, Text)))
-        if isinstance(op, Prompt) and op.tools:
+        if isinstance(op, ops.Prompt) and op.tools:
             try:
                 self.offer_tools(op.tools)
             except UserError as error:
                 self.publish(Notice(str(error)) if self.is_busy else TurnFailed(str(error), False))
                 return
         match op:
-            case Prompt() | Steer():
+            case ops.Prompt() | ops.Steer():
                 self._take_message(op)
-            case TakeBack(position):
+            case ops.TakeBack(position):
                 if queue.take_back(position):
                     self._queue_changed()
-            case RunQueued():
+            case ops.RunQueued():
                 if queue.follow_ups and not self.is_busy:
                     self._begin([queue.follow_ups.popleft()], from_queue=True)
-            case GoOn(is_killed):
+            case ops.GoOn(is_killed):
                 if self.is_busy:
                     self.runtime.calls.stop_waiting()
                 elif (turn := cut_turn(state, self.runtime, self.publish, is_killed)) is not None:
                     self._start(turn)
-            case Interrupt(reason):
+            case ops.Interrupt(reason):
                 if state.awaits_reset:  # else the next start would go on with what the person has given up
                     self.append(ResetAwaited(0.0))
                 for task in filter(None, (self._turn, *self._commands)):
                     self._loop.call_soon(task.cancel, reason or None)  # once it has begun, or its end is not reported
-            case Approve(id):
+            case ops.Approve(id):
                 asked = self._questions.requests.get(id)
                 if self._questions.answer(op):
                     self._apply_answer(op, asked)
-            case SetModel(name):
+            case ops.SetModel(name):
                 state.model, self._model_afterwards = name, ""
-            case SetMode(mode):
+            case ops.SetMode(mode):
                 self._set_mode(mode)
-            case SetEffort(effort):
+            case ops.SetEffort(effort):
                 state.effort = effort
-            case SetAttended(is_attended):
+            case ops.SetAttended(is_attended):
                 self._set_attended(is_attended)
-            case Background():
+            case ops.Background():
                 self.runtime.calls.to_background()
-            case RunCommand():
+            case ops.RunCommand():
                 task = asyncio.create_task(self._run_own(op))
                 self._commands.add(task)
                 task.add_done_callback(self._commands.discard)
-            case CommandRan():
+            case ops.CommandRan():
                 self._storing.add(asyncio.create_task(self._keep_own(op)))
-            case ClientResult(id, content, is_error, structured):
+            case ops.ClientResult(id, content, is_error, structured):
                 if not self.runtime.calls.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
                     self.publish(Notice(f"No call {id!r} waits for a result of the client."))
 
-    def _take_message(self, op: Prompt | Steer) -> None:
+    def _take_message(self, op: ops.Prompt | ops.Steer) -> None:
         """Begin a turn with a message, or let it wait in the queue while one runs."""
         queue = self.state.conversation.queue
         match op:
-            case Prompt(content, model) if self.is_busy:
+            case ops.Prompt(content, model) if self.is_busy:
                 queue.follow_ups.append(content)
                 self._queue_changed()
                 if model:
                     self.publish(Notice(f"The message waits; {model} is for messages that are answered at once."))
-            case Steer(content) if self.is_busy:
+            case ops.Steer(content) if self.is_busy:
                 queue.steering.append(content)
                 self._queue_changed()
-            case Prompt(content, model):
+            case ops.Prompt(content, model):
                 self._begin([content], model=model)
-            case Steer(content):
+            case ops.Steer(content):
                 self._begin([content])
 
     def _set_attended(self, is_attended: bool) -> None:
@@ -193,7 +176,7 @@ class Session:
         self.runtime.calls.client.set_attended(is_attended)
         if not is_attended:
             for id in self._questions.requests:
-                self._questions.answer(Approve(id, False, comment=NOBODY_LEFT))
+                self._questions.answer(ops.Approve(id, False, comment=NOBODY_LEFT))
 
     def offer_tools(self, tools: Sequence[ToolSpec]) -> None:
         """Have the client's tools from the next turn on. Raises `UserError` for a name that another tool has.
@@ -213,7 +196,7 @@ class Session:
         state.notes.extend(mode_notes(before, mode))
         self.publish(ModeChanged(state.mode))
         if self.runtime.calls.agents is not None:
-            self.runtime.calls.agents.submit(SetMode(mode))
+            self.runtime.calls.agents.submit(ops.SetMode(mode))
         self._loop.call_later(SETTLE_S, self._questions.settle, decided_now)
 
     def _queue_changed(self) -> None:
@@ -229,11 +212,11 @@ class Session:
         self._storing.add(stored)
         return stored
 
-    async def _run_own(self, op: RunCommand) -> None:
+    async def _run_own(self, op: ops.RunCommand) -> None:
         result = await run_own_command(self.runtime.calls, op.command, self.publish)
         self._note_own(own_command_entry(op.command, result.result.content, to_model=op.to_model))
 
-    async def _keep_own(self, op: CommandRan) -> None:
+    async def _keep_own(self, op: ops.CommandRan) -> None:
         output = await told_output(self.runtime.calls, op.output)
         self._note_own(own_command_entry(op.command, output, to_model=op.to_model))
 
@@ -355,7 +338,7 @@ class Session:
             self._begin([(Text(report),) for report in reports])
         return bool(reports)
 
-    def _apply_answer(self, answer: Approve, asked: ApprovalRequested | None) -> None:
+    def _apply_answer(self, answer: ops.Approve, asked: ApprovalRequested | None) -> None:
         """Do what an answer asks for beside its own call."""
         if answer.stops and (not answer.allowed or answer.hunks == ()):
             if self._turn_calls is not None:
@@ -368,7 +351,7 @@ class Session:
     async def answer(self, content: Sequence[Block]) -> Done | TurnFailed:
         """Submit a prompt and wait for the end of its turn."""
         events = self.subscribe()
-        self.submit(Prompt(tuple(content)))
+        self.submit(ops.Prompt(tuple(content)))
         async for event in events:
             if isinstance(event, Done | TurnFailed):
                 return event

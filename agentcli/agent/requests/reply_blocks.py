@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from agentcli.agent.events import (
-    BlockEnded,
-    BlockKind,
-    BlockStarted,
-    Emit,
-    InputDelta,
-    ReplyStarted,
-    TextDelta,
-    ThinkingDelta,
-)
+from agentcli.agent import events
 from agentcli.llm import provider as llm
 from agentcli.llm.provider import Provider
 
@@ -22,11 +13,11 @@ class ReplyBlocks:
     Neighbouring deltas of one kind are one block, so two text blocks behind each other are published as one.
     """
 
-    def __init__(self, provider: Provider, emit: Emit) -> None:
+    def __init__(self, provider: Provider, emit: events.Emit) -> None:
         self._emit = emit
-        self._source = ReplyStarted(provider.model, provider.name)
+        self._source = events.ReplyStarted(provider.model, provider.name)
         self._count = 0
-        self._open: BlockKind | None = None  # text or thinking; calls may be open beside one another
+        self._open: events.BlockKind | None = None  # text or thinking; calls may be open beside one another
         self._calls: dict[str, int] = {}
 
     def feed(self, event: llm.StreamEvent) -> None:
@@ -34,39 +25,39 @@ class ReplyBlocks:
         if isinstance(event, llm.TextDelta):  # most of all events
             if self._open != "text":
                 self._start("text")
-            self._emit(TextDelta(event.text))
+            self._emit(events.TextDelta(event.text))
             return
         match event:
             case llm.ThinkingDelta(text):
                 if self._open != "thinking":
                     self._start("thinking")
-                self._emit(ThinkingDelta(text))
+                self._emit(events.ThinkingDelta(text))
             case llm.ToolCallStarted(id, name):
                 self._calls[id] = self._start("tool_use", id, name)
             case llm.ToolCallDelta(id, partial_json):
-                self._emit(InputDelta(id, partial_json, self._calls.get(id, self._count - 1)))
+                self._emit(events.InputDelta(id, partial_json, self._calls.get(id, self._count - 1)))
             case llm.ToolCallEnded(id) if id in self._calls:
-                self._emit(BlockEnded(self._calls.pop(id)))
+                self._emit(events.BlockEnded(self._calls.pop(id)))
             case _:
                 pass
 
-    def _start(self, kind: BlockKind, id: str = "", name: str = "") -> int:
+    def _start(self, kind: events.BlockKind, id: str = "", name: str = "") -> int:
         if self._count == 0:
             self._emit(self._source)
         self._end_text()
         index, self._count = self._count, self._count + 1
         self._open = kind
-        self._emit(BlockStarted(index, kind, id, name))
+        self._emit(events.BlockStarted(index, kind, id, name))
         return index
 
     def _end_text(self) -> None:
         if self._open in ("text", "thinking"):
-            self._emit(BlockEnded(self._count - 1))
+            self._emit(events.BlockEnded(self._count - 1))
         self._open = None
 
     def end(self) -> None:
         """Publish the ends of the blocks that are open, also where the stream broke off."""
         self._end_text()
         for index in self._calls.values():
-            self._emit(BlockEnded(index))
+            self._emit(events.BlockEnded(index))
         self._calls.clear()

@@ -26,15 +26,8 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from agentcli.errors import ToolError
+from agentcli.extensions.mcp import messages
 from agentcli.extensions.mcp.client import Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec
-from agentcli.extensions.mcp.messages import (
-    MessageReader,
-    elicited,
-    fault_of,
-    parts_of,
-    repair_result,
-    resource_part,
-)
 from agentcli.extensions.mcp.server import NeedsLogin, ServerEvents
 from agentcli.extensions.mcp.stdio import ServerProgram, stdio_transport
 from agentcli.llm.messages import Text
@@ -118,7 +111,8 @@ class ServerConnection:
             self._events.report(f"The MCP server {self.name}: {problem}.")
 
         async def send_and_repair(method: str, *given: Any, **options: Any) -> dict[str, Any]:
-            return repair_result(method, client.protocol_version, await send(method, *given, **options), report)
+            result = await send(method, *given, **options)
+            return messages.repair_result(method, client.protocol_version, result, report)
 
         dispatcher.send_raw_request = send_and_repair  # type: ignore[method-assign]
 
@@ -145,7 +139,7 @@ class ServerConnection:
 
     async def _elicit(self, context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
         """Servers of the older era do not say which call their question belongs to: it is put by the newest one."""
-        return await elicited(params, next((ask for ask in reversed(self._asking) if ask is not None), None))
+        return await messages.elicited(params, next((ask for ask in reversed(self._asking) if ask is not None), None))
 
     # What it offers
 
@@ -166,12 +160,12 @@ class ServerConnection:
 
     async def get_prompt(self, name: str, arguments: dict[str, str]) -> str:
         result = await self._guarded(self._open_client().get_prompt(name, arguments))
-        parts = parts_of(message.content for message in result.messages)
+        parts = messages.parts_of(message.content for message in result.messages)
         return "\n\n".join(part.text if isinstance(part, Text) else "[an image or a document]" for part in parts)
 
     async def read_resource(self, uri: str) -> Parts:
         result = await self._guarded(self._open_client().read_resource(uri))
-        return tuple(map(resource_part, result.contents))
+        return tuple(map(messages.resource_part, result.contents))
 
     # Calls
 
@@ -189,7 +183,7 @@ class ServerConnection:
             result = await self._guarded(client.call_tool(name, input, progress_callback=report), ask=ask)
         finally:
             self._asking.remove(ask)
-        return RemoteResult(parts_of(result.content), result.structured_content, result.is_error)
+        return RemoteResult(messages.parts_of(result.content), result.structured_content, result.is_error)
 
     async def close(self) -> None:
         self._leave.set()
@@ -214,7 +208,7 @@ class ServerConnection:
             if isinstance(error, MCPError) and error.code == types.URL_ELICITATION_REQUIRED and ask is not None:
                 data = types.ElicitationRequiredErrorData.model_validate(error.data)
                 for wanted in data.elicitations:
-                    await elicited(wanted, ask)
+                    await messages.elicited(wanted, ask)
                 raise ToolError("The person was asked to open an address first: make the call again.") from error
             raise self._own_error(error) from error
 
@@ -235,7 +229,7 @@ class ServerConnection:
             case MCPError():
                 return ToolError(f"{where} says: {error}", code=str(error.code))
             case ValidationError():
-                return ToolError(f"{where} sent what is no answer: {fault_of(error)}.")
+                return ToolError(f"{where} sent what is no answer: {messages.fault_of(error)}.")
             case httpx2.HTTPStatusError() if error.response.status_code in (401, 403):
                 return NeedsLogin(
                     f"{where} refuses access (HTTP {error.response.status_code}): check its headers, or "
@@ -313,7 +307,7 @@ async def _http_transport(
 
 
 # Its transports for HTTP take no reader of ours.
-streamable_http.jsonrpc_message_adapter = MessageReader()  # type: ignore[attr-defined, assignment]
-types.jsonrpc_message_adapter = MessageReader()  # type: ignore[assignment]
+streamable_http.jsonrpc_message_adapter = messages.MessageReader()  # type: ignore[attr-defined, assignment]
+types.jsonrpc_message_adapter = messages.MessageReader()  # type: ignore[assignment]
 warnings.filterwarnings("ignore", category=MCPDeprecationWarning)
 logging.getLogger("mcp").addHandler(logging.NullHandler())  # its tracebacks are for a log, not for a terminal

@@ -9,19 +9,9 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
+from agentcli.agent import events
 from agentcli.agent.accounting.budgets import in_words
 from agentcli.agent.calls.model import Ask, Call, Decide, SessionCalls
-from agentcli.agent.events import (
-    ApprovalRequested,
-    ApprovalSettled,
-    Done,
-    SubagentEnd,
-    SubagentEnded,
-    SubagentStarted,
-    ToolStarted,
-    TurnFailed,
-    UsageReported,
-)
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
 from agentcli.agent.permissions.approvals import NOBODY_LEFT
@@ -48,7 +38,7 @@ class AgentRun:
     call: Call = field(repr=False)
     session: Session | None = field(default=None, repr=False)
     session_id: str = ""
-    end: SubagentEnd | None = None
+    end: events.SubagentEnd | None = None
     doing: str = ""
     turns: int = 0
     usage: Usage = Usage()
@@ -112,7 +102,7 @@ class Subagents:
                 run.session_id = child.id
                 child.runtime.calls.ask = self._asks(run) if turn.session.ask is not None else None
                 about = (run.definition.name, run.given.task, child.id, child.state.model)
-                turn.emit(SubagentStarted(run.id, run.call.use.id, *about, agent_id=run.id))
+                turn.emit(events.SubagentStarted(run.id, run.call.use.id, *about, agent_id=run.id))
                 try:
                     end = await self._heard(run, child)
                 finally:
@@ -135,19 +125,19 @@ class Subagents:
                 raise
             raise ToolError(str(error), kind="validation_error") from error
 
-    async def _heard(self, run: AgentRun, child: Session) -> Done | TurnFailed:
+    async def _heard(self, run: AgentRun, child: Session) -> events.Done | events.TurnFailed:
         """Ask the subagent and pass its events on until its turn ends."""
-        async with aclosing(child.subscribe()) as events:
+        async with aclosing(child.subscribe()) as heard:
             child.submit(Prompt((Text(run.given.task),)))
-            async for event in events:
+            async for event in heard:
                 match event:
-                    case Done() | TurnFailed():
+                    case events.Done() | events.TurnFailed():
                         run.turns = event.turns
-                        run.end = "failed" if isinstance(event, TurnFailed) else _ENDS.get(event.reason, "done")
+                        run.end = "failed" if isinstance(event, events.TurnFailed) else _ENDS.get(event.reason, "done")
                         return event
-                    case ToolStarted(title=title):
+                    case events.ToolStarted(title=title):
                         run.doing = title
-                    case UsageReported():
+                    case events.UsageReported():
                         run.usage, run.cost_usd = child.state.meter.total.usage, child.state.meter.total.whole_usd
                         run.turns += 1
                     case _:
@@ -158,14 +148,14 @@ class Subagents:
     def _asks(self, run: AgentRun) -> Ask:
         """Let the parent's person answer a question of the subagent, under an id of its own."""
 
-        async def ask(request: ApprovalRequested, decide: Decide | None) -> Approve | Verdict:
+        async def ask(request: events.ApprovalRequested, decide: Decide | None) -> Approve | Verdict:
             if (outer := run.call.turn.session.ask) is None:
                 return Approve(request.id, False, comment=NOBODY_LEFT)
             asked = replace(request, id=f"{run.id}/{request.id}", title=f"{run.id}: {request.title}", agent_id=run.id)
             try:
                 answer = await outer(asked, decide)
             except asyncio.CancelledError:  # it is stopped while it waits
-                run.call.turn.emit(ApprovalSettled(asked.id, agent_id=run.id))
+                run.call.turn.emit(events.ApprovalSettled(asked.id, agent_id=run.id))
                 raise
             if isinstance(answer, Approve) and answer.stops and not answer.allowed and run.session is not None:
                 run.session.submit(Interrupt())  # the person stops all of it
@@ -236,12 +226,12 @@ async def _closed(child: Session) -> None:
         raise asyncio.CancelledError
 
 
-def _ended(run: AgentRun, child: Session) -> SubagentEnded:
+def _ended(run: AgentRun, child: Session) -> events.SubagentEnded:
     """Note how a subagent ended, and the event that tells it."""
     total = child.state.meter.total
     run.session, run.end, run.usage, run.cost_usd = None, run.end or "stopped", total.usage, total.whole_usd
     spent = (run.turns, run.usage, run.cost_usd)
-    return SubagentEnded(run.id, run.call.use.id, run.end, *spent, _answer_texts(child), agent_id=run.id)
+    return events.SubagentEnded(run.id, run.call.use.id, run.end, *spent, _answer_texts(child), agent_id=run.id)
 
 
 def _answer_texts(child: Session) -> str:
@@ -255,7 +245,7 @@ def _answer_texts(child: Session) -> str:
     return "\n\n".join(filter(None, parts))
 
 
-_ENDS: dict[str, SubagentEnd] = {
+_ENDS: dict[str, events.SubagentEnd] = {
     "max_turns": "limit", "max_budget": "limit", "interrupted": "stopped", "declined": "stopped", "stopped": "stopped",
 }  # fmt: skip
 _WHY = {
@@ -265,9 +255,9 @@ _WHY = {
 }
 
 
-def _output(run: AgentRun, end: Done | TurnFailed, said: str) -> ToolOutput:
+def _output(run: AgentRun, end: events.Done | events.TurnFailed, said: str) -> ToolOutput:
     """The answer, or what there is of one (`said`), and what it took."""
-    said = end.text if isinstance(end, Done) and run.end == "done" else said
+    said = end.text if isinstance(end, events.Done) and run.end == "done" else said
     error, reason = getattr(end, "error", ""), getattr(end, "reason", "")
     why = _WHY.get(run.end or "", "").format(error=error, reason=reason)
     told = f"{run.id}: {run.spent} · session {run.session_id}"
