@@ -9,6 +9,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from agentcli.agent import steps
+from agentcli.agent import turn_log as log
 from agentcli.agent.accounting.budgets import OverBudget
 from agentcli.agent.calls.batches import run_calls
 from agentcli.agent.calls.report import INTERRUPTED
@@ -17,20 +18,7 @@ from agentcli.agent.hooks import fire
 from agentcli.agent.ops import Approve
 from agentcli.agent.plans import settle_plan
 from agentcli.agent.requests.request import describe_error, request_reply
-from agentcli.agent.turn_log import (
-    Turn,
-    add,
-    answer_open_calls,
-    begin_answer,
-    hook_allows,
-    queue_changed,
-    refuse_calls,
-    run_error_hook,
-    settled,
-    settled_in_any_case,
-    take_back_prompt,
-    take_back_refused,
-)
+from agentcli.agent.turn_log import Turn
 from agentcli.agent.turn_start import GO_ON, add_messages, is_unanswered
 from agentcli.conversation.entries import Result, User, reminder
 from agentcli.errors import LoopError, StorageError, UserError
@@ -56,8 +44,8 @@ async def run_turn(turn: Turn) -> Done | TurnFailed:
     try:
         end = await _answered(turn)
     except asyncio.CancelledError as cancelled:
-        answer_open_calls(turn, INTERRUPTED)
-        await settled_in_any_case(turn)
+        log.answer_open_calls(turn, INTERRUPTED)
+        await log.settled_in_any_case(turn)
         why = str(cancelled.args[0]) if any(cancelled.args) else ""  # a reason of the program's own
         turn.emit(_failed(turn, why, True, "GivenUp") if why else _done(turn, "interrupted"))
         raise
@@ -75,8 +63,8 @@ async def _answered(turn: Turn) -> Done | TurnFailed:
             reason = await _rounds(turn)
         finally:
             if (skills := turn.runtime.calls.skills) is not None:
-                skills.end_turn(partial(add, turn))
-        await settled(turn)
+                skills.end_turn(partial(log.add, turn))
+        await log.settled(turn)
     except (ProviderError, UserError) as error:
         return await _failure(turn, error)
     done = _done(turn, reason)
@@ -115,16 +103,16 @@ async def _rounds(turn: Turn) -> DoneReason:
                 continue
             turn.emit(Notice(str(over)))
             if turn.round == 0 and turn.prompt_ids:
-                take_back_prompt(turn)
+                log.take_back_prompt(turn)
                 turn.emit(Notice("The message was taken back."))
             return "max_budget"
         calls, is_over = reply.message.tool_uses, False
         if (refusal := await _refusal(turn, reply)) is not None:
             reason, why = refusal
-            refuse_calls(turn, calls, why)
+            log.refuse_calls(turn, calls, why)
             return reason
         if calls:
-            begin_answer(turn)
+            log.begin_answer(turn)
             results = await run_calls_of(turn, calls)
             own = (one.duration_ms for one in results if one.name != "create_subagent")  # which charges its own
             turn.budgets.charge({"seconds": sum(own) / 1000})
@@ -135,7 +123,7 @@ async def _rounds(turn: Turn) -> DoneReason:
         steered = add_steering(turn)
         reported = await add_reports(turn, waits=not calls and not steered)
         if steered or reported:
-            begin_answer(turn)
+            log.begin_answer(turn)
         has_more = (calls and not is_over) or steered or reported or steps.continue_reply(turn, reply)
         has_more = has_more or await settle_plan(turn) or steps.ask_for_schema(turn) or steps.nudge(turn)
         if not has_more:
@@ -143,7 +131,7 @@ async def _rounds(turn: Turn) -> DoneReason:
         if not has_more and not await steps.run_stop_hooks(turn):
             return "max_tokens" if reply.stop_reason == "max_tokens" else "end_turn"
         if not has_more:
-            begin_answer(turn)
+            log.begin_answer(turn)
     return "max_turns"
 
 
@@ -151,9 +139,9 @@ async def _refusal(turn: Turn, reply: llm.Done) -> tuple[DoneReason, str] | None
     """Return why a turn ends though the reply has calls, and what those calls are answered; None if it goes on."""
     stopped = "Not run: the turn was stopped."
     try:
-        is_allowed = await hook_allows(turn, reply.usage)
+        is_allowed = await log.hook_allows(turn, reply.usage)
     except UserError:
-        refuse_calls(turn, reply.message.tool_uses, stopped)
+        log.refuse_calls(turn, reply.message.tool_uses, stopped)
         raise
     if not is_allowed:
         return "stopped", stopped
@@ -219,8 +207,8 @@ async def _asked(turn: Turn, id: str, title: str, reason: str) -> bool:
         return False
     if not answer.allowed and answer.comment:
         queue.steering.append((Text(answer.comment),))
-        add(turn, queue.entry())
-        turn.emit(queue_changed(turn.state))
+        log.add(turn, queue.entry())
+        turn.emit(log.queue_changed(turn.state))
     return answer.allowed
 
 
@@ -230,7 +218,7 @@ def goes_on_after(turn: Turn, error: ProviderError) -> bool:
         return False
     turn.breaks += 1
     turn.emit(Notice(f"The answer broke off ({describe_error(error).rstrip('.')}): going on where it stopped."))
-    add(turn, reminder(GO_ON))
+    log.add(turn, reminder(GO_ON))
     return True
 
 
@@ -269,7 +257,7 @@ async def add_reports(turn: Turn, *, waits: bool) -> bool:
     if waits and not turn.runtime.limits.asks:
         await agents.finished_one()
     reports = agents.take_reports()
-    add(turn, *(User((Text(report),), is_reminder=True) for report in reports)) if reports else ()
+    log.add(turn, *(User((Text(report),), is_reminder=True) for report in reports)) if reports else ()
     return bool(reports)
 
 
@@ -278,17 +266,17 @@ async def _failure(turn: Turn, error: ProviderError | UserError) -> TurnFailed:
     broke_off = can_go_on(turn, error)
     taken_back = ""
     if turn.is_refused and type(error) is BadRequest:
-        taken_back = take_back_refused(turn)
+        taken_back = log.take_back_refused(turn)
     elif isinstance(error, AuthError | ContextOverflow) and turn.round == 1 and turn.prompt_ids:
-        take_back_prompt(turn)
+        log.take_back_prompt(turn)
         taken_back = "The message was taken back."
     if turn.is_refused_by_hook:
-        take_back_prompt(turn)
+        log.take_back_prompt(turn)
     is_retryable = isinstance(error, ProviderError) and error.is_retryable
     await fire(turn.runtime.calls, "StopFailure", error=str(error))
-    await run_error_hook(turn.runtime, str(error), is_retryable=is_retryable)
+    await log.run_error_hook(turn.runtime, str(error), is_retryable=is_retryable)
     try:
-        await settled(turn)
+        await log.settled(turn)
     except StorageError as unstored:
         error = unstored
     said = [_overload(turn, error) or describe_error(error), _ADVICE.get(type(error), ""), taken_back]
