@@ -18,7 +18,7 @@ class StreamEvent(Struct, frozen=True):
 
 
 class StreamState(Struct, frozen=True):
-    """How far a stream has come. `last_id` is 0 while it has no event; `note` is its writer's."""
+    """The position of a stream. `last_id` is 0 while it has no event; `note` is its writer's."""
 
     status: StreamStatus
     last_id: int

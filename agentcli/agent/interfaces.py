@@ -1,4 +1,4 @@
-"""What the agent needs from the machine; `infra` implements it."""
+"""Defines what the agent needs from the machine; `infra` implements it."""
 
 from __future__ import annotations
 
@@ -250,30 +250,30 @@ class Checkpoints(Protocol):
         ...
 
     async def end(self, mark: Any) -> FilesChanged | None:
-        """What the call has changed; None if nothing."""
+        """Return what the call has changed; None if nothing."""
         ...
 
     async def forget(self, mark: Any | None) -> None:
-        """What the call has changed is in the log, or with None what `interrupted` gave: no start need look for it."""
+        """Forget a call whose changes are in the log, or with None what `interrupted` gave: no start looks for it."""
         ...
 
     async def under_way(self) -> Sequence[FilesChanged]:
-        """What calls that go on, such as background jobs, have changed so far; told once."""
+        """Return what calls that go on, such as background jobs, have changed so far; each change only once."""
         ...
 
     async def interrupted(self, told: Mapping[str, float]) -> Sequence[FilesChanged]:
-        """What calls of this session had done when an earlier process was killed, until it is forgotten.
+        """Return what calls of this session had done when an earlier process was killed, until it is forgotten.
 
         `told` says when what calls did was stored last, by their ids: in seconds since 1970.
         """
         ...
 
     def content(self, id: str) -> bytes:
-        """What a file held, by the id in its `FileState`. Blocks. Raises `OSError` where it is not kept."""
+        """Return what a file held, by the id in its `FileState`. Blocks. Raises `OSError` where it is not kept."""
         ...
 
     async def restoration(self, changes: Sequence[FileChange]) -> Restoration:
-        """How to take back changes, which are in the order they were made."""
+        """Return the way to take back changes, which are in the order they were made."""
         ...
 
     async def aclose(self) -> None: ...
@@ -283,7 +283,7 @@ class GrantStore(Protocol):
     """Permission rules a person wants for good in this project. Each method raises `StorageError`."""
 
     def list(self) -> Sequence[str]:
-        """What was granted, in that order."""
+        """Return the grants, in the order in which they were given."""
         ...
 
     def restrictions(self) -> Sequence[Restriction]:

@@ -91,12 +91,12 @@ class Mask:
             secret = max(text[one.start : one.end].split('"'), key=len)
             with contextlib.suppress(msgspec.DecodeError):  # cut within an escape
                 named[msgspec.json.decode(f'"{secret}"')] = f"[masked: {one.rule}]"
-        masked = {old: _struck(old, named) for old in _texts_in(value)} if named else {}
+        masked = {old: _replace_each(old, named) for old in _texts_in(value)} if named else {}
         changed = {old: new for old, new in masked.items() if new != old}
         return (_replaced(value, changed) if changed else value), count + len(changed)
 
 
-def _struck(text: str, named: Mapping[str, str]) -> str:
+def _replace_each(text: str, named: Mapping[str, str]) -> str:
     for secret, mask in named.items():
         text = text.replace(secret, mask)
     return text
@@ -133,7 +133,7 @@ def _columns(rows: Sequence[Any]) -> Iterator[Any]:
 
 
 def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
-    """What those of the texts are masked in which something was found; between each two of them is a line end."""
+    """Mask the texts in which something was found; between each two of them is a line end."""
     masked: dict[str, str] = {}
     begin, waiting = 0, deque(found)
     for text in texts:
