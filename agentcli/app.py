@@ -45,9 +45,9 @@ from agentcli.settings.paths import project_root
 from agentcli.setup.opening import Opening, untold
 from agentcli.setup.options import (
     NEW,
-    ClientFiles,
     Extras,
     SessionChoice,
+    SessionFiles,
     ToolChoice,
     configured_rules,
     has_key,
@@ -262,7 +262,7 @@ class Builder:
         )
         return children.subagents()
 
-    def _checkpoints(self, session_id: str, workspace: Workspace, files: ClientFiles | None) -> Checkpoints | None:
+    def _checkpoints(self, session_id: str, workspace: Workspace, files: SessionFiles | None) -> Checkpoints | None:
         roots = partial(getattr, workspace.sandbox, "roots")
         made = make_checkpoints(self.config, session_id, roots, is_lasting=self.store.is_lasting)
         return files.checkpoints(made) if files and made else made

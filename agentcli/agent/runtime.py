@@ -32,7 +32,7 @@ ModelFinder = Callable[[str], ModelInfo]
 ContextTransform = Callable[[tuple[Message, ...]], Awaitable[tuple[Message, ...]]]
 
 
-class Limits(msgspec.Struct, frozen=True):
+class TurnLimits(msgspec.Struct, frozen=True):
     """`max_turns` requests for one prompt; `max_tokens` for one reply (None: the model's own limit, up to 32,000).
 
     With `asks` the person is asked at this limit, and where a budget is used up, whether the turn goes on.
@@ -113,7 +113,7 @@ class Runtime:
     calls: SessionCalls
     log: SessionLog
     prefix_for: Callable[[ModelInfo, ToolRegistry], Prefix]
-    limits: Limits = Limits()
+    limits: TurnLimits = TurnLimits()
     fallback_model: str = ""
     warn_at: float = 0.8
     most_breaks: int = 0

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from agentcli.errors import UsageError, did_you_mean
-from agentcli.settings.load import Layer, check_layer
+from agentcli.settings.load import SettingsLayer, check_layer
 
 BUNDLED = Path(__file__).with_name("tasks")
 Difficulty = Literal["easy", "medium", "hard", "special"]
@@ -100,7 +100,7 @@ def read_task(file: Path) -> Task:
     except (OSError, ValueError) as error:
         raise UsageError(f"{file}: {error}") from error
     task = msgspec.structs.replace(task, folder=folder, name=folder.name)
-    check_layer(Layer(str(file), task.settings, names={}))
+    check_layer(SettingsLayer(str(file), task.settings, names={}))
     if not task.prompts or not all(prompt.strip() for prompt in task.prompts):
         raise UsageError(f"{file}: the prompt is empty.")
     if task.repository is None and not (folder / "start").is_dir():

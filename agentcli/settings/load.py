@@ -28,7 +28,7 @@ from agentcli.settings.trust import command_places, is_trusted, project_files
 NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evidence".split(), "tokens.encoders")
 
 
-class Layer(Struct, frozen=True):
+class SettingsLayer(Struct, frozen=True):
     """One source of settings: a file with its `text`, the environment, or a caller.
 
     `names` are what single keys are called there: a variable, a flag.
@@ -76,7 +76,7 @@ class Config(Struct, frozen=True):
     files: tuple[Path, ...] = ()
     notices: tuple[str, ...] = ()
     command_folders: tuple[Path, ...] = ()
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[SettingsLayer, ...] = ()
     kept_keys: KeptKeys = msgspec.field(default_factory=KeptKeys)
     uses_project: bool = False
     trusts_project_now: bool = False
@@ -106,7 +106,7 @@ class Config(Struct, frozen=True):
         layer = self.layer_of(key, item or None)
         return layer.error(message, key, item=item) if layer else ConfigError(message, key=key)
 
-    def layer_of(self, key: str, item: Any = None) -> Layer | None:
+    def layer_of(self, key: str, item: Any = None) -> SettingsLayer | None:
         """Return the source whose value of a setting counts, or None for the default."""
         return next((layer for layer in reversed(self.layers) if layer.holds(key, item)), None)
 
@@ -137,7 +137,7 @@ def load_config(
     if extra_file is not None:
         layers.append(read_layer(extra_file))
     files = tuple(Path(layer.source) for layer in layers)
-    given = Layer(caller, dict(flags or {}), names=flag_names)
+    given = SettingsLayer(caller, dict(flags or {}), names=flag_names)
     check_layer(given)
     layers += [environment_layer(environment), given]
     of_others = home_of(environment) / ".claude/commands"
@@ -176,7 +176,7 @@ def _trusted_files(paths: Paths, cwd: Path, notices: list[str], *, trust: bool) 
     return []
 
 
-def _project_layer(file: Path, paths: Paths, notices: list[str]) -> Layer:
+def _project_layer(file: Path, paths: Paths, notices: list[str]) -> SettingsLayer:
     """A project's settings, without those that only a person may set. Raises `ConfigError`."""
     layer = read_layer(file)
     for name in personal_keys(layer.values):
@@ -208,7 +208,7 @@ def _may_exist(file: Path) -> bool:
         return True
 
 
-def read_layer(file: Path) -> Layer:
+def read_layer(file: Path) -> SettingsLayer:
     """Read and check one TOML (or, by its name, JSON) file. Raises `ConfigError` that names the file and the key.
 
     For TOML it names the line, too.
@@ -230,7 +230,7 @@ def read_layer(file: Path) -> Layer:
         is_cut = "end of document" in str(error)
         line = int(found[1]) if found else text.count("\n") + 1 if is_cut else 0
         raise ConfigError(f"{error}.", file=str(file), line=line) from error
-    layer = Layer(str(file), values, "" if is_json else text)
+    layer = SettingsLayer(str(file), values, "" if is_json else text)
     check_layer(layer)
     return layer
 
@@ -269,7 +269,7 @@ def _dotted(written: str) -> str:
     return ".".join(part.strip().strip("\"'") for part in written.split("."))
 
 
-def check_layer(layer: Layer) -> None:
+def check_layer(layer: SettingsLayer) -> None:
     """Raises `ConfigError` with the key (`section.key`) of the first wrong value, its line, and what is allowed."""
     if found := find_error(layer.values, Settings):
         key, message = found
@@ -307,7 +307,7 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
             yield f"AGENTCLI_{name} is no setting{hint}: it is not used. docs/settings.md lists them."
 
 
-def environment_layer(environment: Mapping[str, str]) -> Layer:
+def environment_layer(environment: Mapping[str, str]) -> SettingsLayer:
     """`AGENTCLI_<SECTION>_<KEY>` for every setting; lists, and pairs `a=b`, are separated by commas. Empty is unset.
 
     Raises `ConfigError`.
@@ -320,7 +320,7 @@ def environment_layer(environment: Mapping[str, str]) -> Layer:
             group, _, field = key.partition(".")
             values.setdefault(group, {})[field] = _from_text(environment[name], kind, name)
             names[key] = name
-    return Layer("environment", values, names=names)
+    return SettingsLayer("environment", values, names=names)
 
 
 def _from_text(text: str, kind: Any, name: str) -> Any:

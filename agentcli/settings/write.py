@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.settings.check import find_error, setting_type
 from agentcli.settings.files import replace_file
-from agentcli.settings.load import Config, Layer, check_layer
+from agentcli.settings.load import Config, SettingsLayer, check_layer
 from agentcli.settings.structs import Settings
 
 MASKED = "[masked]"
@@ -89,7 +89,7 @@ def merge_settings(file: Path, values: dict[str, Any]) -> MergedFile:
         stays: list[str] = []
         added = _add(document, values, "", stays)
         text = tomlkit.dumps(document)
-        check_layer(Layer(str(file), written := tomllib.loads(text), text))
+        check_layer(SettingsLayer(str(file), written := tomllib.loads(text), text))
     except (OSError, UnicodeDecodeError, TOMLKitError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{file} could not be read: {error}") from error
     if lost := _add(written, values, "", []):  # parts of a table with others between them

@@ -15,7 +15,7 @@ from agentcli.agent.accounting.budgets import Account, Amounts, Budgets, Kind
 from agentcli.agent.hooks import CallHooks, TurnHooks
 from agentcli.agent.interfaces import Checkpoints, Locks, SessionLog, SessionStore
 from agentcli.agent.permissions.rules import Rule, Rules, Verb, check_rule, parse_rule
-from agentcli.agent.runtime import ContextPolicy, ContextTransform, Limits, Resolve, unchanged
+from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, TurnLimits, unchanged
 from agentcli.conversation.entries import Entry
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
 from agentcli.infra.data_files import DataFolder
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from agentcli.tools.web.searching import SearchProvider
 
 
-class ClientFiles(Protocol):
+class SessionFiles(Protocol):
     """Wraps the sandbox and the checkpoints of one session, so that unsaved changes count."""
 
     def sandbox(self, made: Sandbox) -> Sandbox: ...
@@ -73,7 +73,7 @@ class Extras(Struct, frozen=True):
     mcp_servers: Mapping[str, Any] = {}
     is_strict_mcp: bool = False
     mcp_clients: tuple[MCPClient, ...] = ()
-    client_files: Callable[[str], ClientFiles] | None = None
+    client_files: Callable[[str], SessionFiles] | None = None
 
 
 class SessionChoice(Struct, frozen=True):
@@ -120,9 +120,9 @@ async def open_log(
 ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
 
 
-def turn_limits(settings: Settings, *, asks: bool) -> Limits:
+def turn_limits(settings: Settings, *, asks: bool) -> TurnLimits:
     """Return the limits of one prompt; with `asks` there is a person who may allow more."""
-    return Limits(
+    return TurnLimits(
         settings.limits.max_turns or (INTERACTIVE_ROUNDS if asks else ROUNDS),
         settings.tokens.max_output,
         asks=asks,

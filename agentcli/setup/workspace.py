@@ -22,7 +22,7 @@ from agentcli.settings.files import make_private_folder
 from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home, home_of, project_root
 from agentcli.settings.structs import SandboxSettings
-from agentcli.setup.options import ClientFiles, Extras, check_hosts
+from agentcli.setup.options import Extras, SessionFiles, check_hosts
 from agentcli.setup.telemetry import secret_headers
 from agentcli.tools.command import Profile
 from agentcli.tools.sandbox import Sandbox
@@ -45,7 +45,7 @@ class WorkspaceFactory:
         self.has_memory = config.settings.memory.enabled and not extras.bare
 
     def make(
-        self, session_id: str, rules: Rules, *, profile: Profile | None = None, files: ClientFiles | None = None
+        self, session_id: str, rules: Rules, *, profile: Profile | None = None, files: SessionFiles | None = None
     ) -> Workspace:
         """Make the workspace of a session; its sandbox is opened when it is first used. Raises `ConfigError`."""
         config, sandbox = self._config, self._config.settings.sandbox

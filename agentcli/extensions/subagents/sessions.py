@@ -15,7 +15,7 @@ from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import SessionLog
 from agentcli.agent.permissions.modes import mode_notes
 from agentcli.agent.permissions.rules import ALIASES, Rule
-from agentcli.agent.runtime import Limits, Prefix, Runtime
+from agentcli.agent.runtime import Prefix, Runtime, TurnLimits
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.conversation.entries import Entry, User
@@ -114,7 +114,7 @@ class ChildSessions:
             calls=calls,
             log=log,
             prefix_for=self.prefix_for(run.definition.prompt),
-            limits=Limits(min(run.given.max_turns or max_turns, max_turns), parent.limits.max_tokens),
+            limits=TurnLimits(min(run.given.max_turns or max_turns, max_turns), parent.limits.max_tokens),
             most_breaks=1,
             context_policy=watch,
             compactor=watch,

@@ -24,7 +24,7 @@ from agentcli.agent.interfaces import NEWEST, Appended, GrantStore, SessionLog
 from agentcli.agent.ops import Approve, Op, Prompt
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules, parse_rule
-from agentcli.agent.runtime import Limits, Prefix, Runtime
+from agentcli.agent.runtime import Prefix, Runtime, TurnLimits
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.conversation.entries import Assistant, Body, Entry, Paid, Result, Retracted, Rewound, User
@@ -235,7 +235,7 @@ async def on_stage(
     tools: Iterable[Tool] = (),
     mode: Mode = "default",
     can_ask: bool = False,
-    limits: Limits = Limits(),
+    limits: TurnLimits = TurnLimits(),
     budgets: Budgets | None = None,
     hooks: TurnHooks | None = None,
     max_parallel: int = 8,

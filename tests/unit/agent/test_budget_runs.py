@@ -14,7 +14,7 @@ import pytest
 from agentcli.agent.accounting.budgets import Account, Amounts, Budgets
 from agentcli.agent.events import Done
 from agentcli.agent.ops import Interrupt
-from agentcli.agent.runtime import Limits
+from agentcli.agent.runtime import TurnLimits
 from agentcli.agent.side_question import answer_side_question
 from agentcli.errors import UserError
 from agentcli.infra.day_account import DayAccount
@@ -109,7 +109,7 @@ async def run(seed: int, folder: Path) -> bool:
     stops = 0
     async with on_stage(
         folder, provider=providers[0], others=models, budgets=budgets, fallback_model="other/other",
-        limits=Limits(max_turns=8, budgets=turn), retry=RetryPolicy(2, 0.0001), most_breaks=2,
+        limits=TurnLimits(max_turns=8, budgets=turn), retry=RetryPolicy(2, 0.0001), most_breaks=2,
     ) as stage:  # fmt: skip
         for number in range(4):
             before, _ = billed()

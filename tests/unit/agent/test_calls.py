@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from agentcli.agent.events import ApprovalRequested, Done, OutputDelta, ToolFinished, ToolStarted
 from agentcli.agent.ops import Approve, SetMode
-from agentcli.agent.runtime import Limits
+from agentcli.agent.runtime import TurnLimits
 from agentcli.errors import ToolError
 from agentcli.llm.messages import Message, ToolUse, Usage
 from agentcli.llm.provider import Done as ReplyDone
@@ -381,7 +381,9 @@ async def test_an_answer_to_no_question_is_passed_over(tmp_path: Folder) -> None
 
 @pytest.mark.parametrize(("max_turns", "asked"), [(1, 0), (2, 1)])
 async def test_nobody_is_asked_for_calls_past_the_limit_of_rounds(tmp_path: Folder, max_turns: int, asked: int) -> None:
-    async with on_stage(tmp_path, asking_for("touch made"), can_ask=True, limits=Limits(max_turns=max_turns)) as stage:
+    async with on_stage(
+        tmp_path, asking_for("touch made"), can_ask=True, limits=TurnLimits(max_turns=max_turns)
+    ) as stage:
         answering(stage, allowed=True)
         await stage.ask("Go")
     assert stage.count(ApprovalRequested) == asked

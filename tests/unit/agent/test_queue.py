@@ -8,7 +8,7 @@ from pathlib import Path
 from agentcli.agent.events import Done, EntryStored, QueueChanged, Steered, TextDelta, TurnEnded, TurnFailed
 from agentcli.agent.interfaces import NEWEST, Appended, Stored
 from agentcli.agent.ops import Interrupt, Prompt, RunQueued, Steer, TakeBack
-from agentcli.agent.runtime import Limits
+from agentcli.agent.runtime import TurnLimits
 from agentcli.conversation.entries import Body, Entry, Queued, User
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -189,7 +189,7 @@ class SlowLog(LogAround):
 async def test_steering_that_came_as_the_turn_ended_has_a_turn_of_its_own(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("think", thought="a")]}, {"text": "Yes."}]
     log = SlowLog(await MemorySessions().create(cwd=tmp_path))
-    async with on_stage(tmp_path, replies, log=log, limits=Limits(max_turns=1)) as stage:
+    async with on_stage(tmp_path, replies, log=log, limits=TurnLimits(max_turns=1)) as stage:
         stage.say("first")
         await stage.heard(TurnEnded)  # from here on the turn only waits for its results to be stored
         stage.submit(Steer(text("One more")))

@@ -28,7 +28,7 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.hooks import NoHooks
 from agentcli.agent.ops import GoOn, RunQueued, SetMode, SetModel
-from agentcli.agent.runtime import Limits
+from agentcli.agent.runtime import TurnLimits
 from agentcli.agent.steps import MAX_CONTINUATIONS
 from agentcli.conversation import entries as logged
 from agentcli.conversation.entries import Assistant, CallsStarted, Entry, Result, User
@@ -136,7 +136,7 @@ async def test_every_request_begins_with_the_bytes_of_the_one_before(tmp_path: F
     with anthropic_server(script) as server:
         provider = AnthropicProvider(info, base_url=server.url, api_key="key")
         others = {"scripted/script": provider}
-        async with on_stage(tmp_path, others=others, limits=Limits(max_turns=rounds + 1)) as stage:
+        async with on_stage(tmp_path, others=others, limits=TurnLimits(max_turns=rounds + 1)) as stage:
             done = await stage.ask("Go")
             stage.submit(SetMode("plan"))
             await stage.ask("And now?")
@@ -221,7 +221,7 @@ async def test_a_call_that_was_cut_is_asked_for_again_with_more_room(tmp_path: F
         return msgspec.structs.replace(done, lost_tool_call=number == 1)
 
     replies = [{"text": "Writing.", "stop_reason": "max_tokens"}, {"text": "Written."}]
-    limits = Limits(max_tokens=1_000)
+    limits = TurnLimits(max_tokens=1_000)
     async with on_stage(tmp_path, provider=Changed(replies, lose), limits=limits) as stage:
         await stage.ask("Write")
     first, second = stage.provider.requests
@@ -231,7 +231,10 @@ async def test_a_call_that_was_cut_is_asked_for_again_with_more_room(tmp_path: F
 
 async def test_a_reply_is_never_asked_to_be_longer_than_the_model_can(tmp_path: Folder) -> None:
     async with on_stage(
-        tmp_path, [{"text": "x"}], info=ModelInfo("script", "scripted", max_output=500), limits=Limits(max_tokens=9_000)
+        tmp_path,
+        [{"text": "x"}],
+        info=ModelInfo("script", "scripted", max_output=500),
+        limits=TurnLimits(max_tokens=9_000),
     ) as stage:
         await stage.ask("Write")
     assert stage.provider.requests[0].max_tokens == 500
@@ -249,7 +252,7 @@ async def test_a_paused_reply_is_sent_back_as_it_is(tmp_path: Folder) -> None:
 
 async def test_a_model_that_pauses_for_ever_is_stopped_by_the_limit_of_rounds(tmp_path: Folder) -> None:
     replies = [{"text": f"{n}", "stop_reason": "pause_turn"} for n in range(9)]
-    async with on_stage(tmp_path, replies, limits=Limits(max_turns=4)) as stage:
+    async with on_stage(tmp_path, replies, limits=TurnLimits(max_turns=4)) as stage:
         done = await stage.ask("Search")
     assert isinstance(done, Done)
     assert (done.reason, done.turns, done.text) == ("max_turns", 4, "0123")
@@ -323,7 +326,7 @@ async def test_a_nearly_full_window_is_told(tmp_path: Folder) -> None:
 async def test_the_limit_of_rounds_answers_every_call_and_keeps_the_text_so_far(tmp_path: Folder) -> None:
     calls = [call("think", thought="a", id="a"), call("bash", command="touch x", id="b")]
     replies = [{"text": "First.", "tool_calls": [call("think", thought="0")]}, {"text": "Then.", "tool_calls": calls}]
-    async with on_stage(tmp_path, replies, limits=Limits(max_turns=2), mode="bypassPermissions") as stage:
+    async with on_stage(tmp_path, replies, limits=TurnLimits(max_turns=2), mode="bypassPermissions") as stage:
         done = await stage.ask("Go")
         assert isinstance(done, Done)
         assert (done.reason, done.text, done.turns) == ("max_turns", "Then.", 2)
@@ -336,7 +339,7 @@ async def test_the_limit_of_rounds_answers_every_call_and_keeps_the_text_so_far(
 
 async def test_the_limit_without_a_last_word_gives_what_was_said_on_the_way(tmp_path: Folder) -> None:
     replies = [{"text": "Looking.", "tool_calls": [call("think", thought="0")]}, {"tool_calls": [call("think")]}]
-    async with on_stage(tmp_path, replies, limits=Limits(max_turns=2)) as stage:
+    async with on_stage(tmp_path, replies, limits=TurnLimits(max_turns=2)) as stage:
         done = await stage.ask("Go")
     assert isinstance(done, Done)
     assert done.text == "Looking."
@@ -344,7 +347,7 @@ async def test_the_limit_without_a_last_word_gives_what_was_said_on_the_way(tmp_
 
 async def test_the_next_prompt_has_its_own_rounds(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("think", thought="0")]}, {"text": "fine"}]
-    async with on_stage(tmp_path, replies, limits=Limits(max_turns=1)) as stage:
+    async with on_stage(tmp_path, replies, limits=TurnLimits(max_turns=1)) as stage:
         assert (await stage.ask("one")).reason == "max_turns"  # type: ignore[union-attr]
         assert (await stage.ask("two")).reason == "end_turn"  # type: ignore[union-attr]
 
@@ -625,7 +628,7 @@ async def test_the_context_transform_decides_what_is_sent_and_the_log_keeps_all(
 
 
 async def test_temperature_effort_and_length_reach_the_request(tmp_path: Folder) -> None:
-    limits = Limits(max_tokens=77)
+    limits = TurnLimits(max_tokens=77)
     async with on_stage(tmp_path, [{"text": "a"}], limits=limits, temperature=0.5, effort="high") as stage:
         await stage.ask("one")
     (request,) = stage.provider.requests
