@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from agentcli.agent.interfaces import Checkpoints
-from agentcli.agent.permissions.rules import PathGround, Rules, kept_from_reading
+from agentcli.agent.permissions.rules import Rules, kept_from_reading
 from agentcli.errors import ToolError
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.lazy_sandbox import Lazy, LazySandbox
 from agentcli.infra.memory_files import MemoryFiles, MemoryLimits, memory_folder
+from agentcli.safety.paths.judge import PathGround
 from agentcli.settings.files import make_private_folder
 from agentcli.settings.load import Config
 from agentcli.settings.paths import from_home, home_of, project_root

@@ -30,9 +30,8 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
 from agentcli.agent.permissions.effects import call_effects
 from agentcli.agent.permissions.facts import CallFacts, judge
-from agentcli.agent.permissions.matches import rule_about_edits, speaks_of_edits
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.permissions.rules import Rule, rule_about_edits, speaks_of_edits
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried
 from agentcli.errors import ToolError
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRun

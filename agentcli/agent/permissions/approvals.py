@@ -15,11 +15,12 @@ from agentcli.agent.calls.trying import Try, may_be_tried
 from agentcli.agent.events import ApprovalRequested, Notice
 from agentcli.agent.hooks import fire, fire_about
 from agentcli.agent.ops import Approve
+from agentcli.agent.permissions.checks import check_rule
 from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
 from agentcli.agent.permissions.effects import call_effects
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import Rules, check_rule, parse_rules
+from agentcli.agent.permissions.rules import Rules, parse_rules
 from agentcli.agent.state import AgentState
 from agentcli.errors import Declined, StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolUse

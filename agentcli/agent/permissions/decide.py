@@ -15,9 +15,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcli.agent.permissions.facts import CallFacts, Need
-from agentcli.agent.permissions.matches import Matches, covers_path, find_matches, speaks_of_edits
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import Rule, Rules, escaped, parse_rules
+from agentcli.agent.permissions.rules import (
+    Matches,
+    Rule,
+    Rules,
+    covers_path,
+    escaped,
+    find_matches,
+    parse_rules,
+    speaks_of_edits,
+)
 from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis
 from agentcli.safety.commands.rules import rules_by_segment

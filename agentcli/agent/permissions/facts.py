@@ -14,14 +14,21 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.agent.permissions.rules import PathGround
 from agentcli.errors import ToolError
 from agentcli.safety.addresses.judge import UrlVerdict
 from agentcli.safety.addresses.urls import BadUrl, parse_url
 from agentcli.safety.commands import analyse
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, Effects, Places
 from agentcli.safety.commands.records import Verdict as CommandVerdict
-from agentcli.safety.paths.judge import PathFacts, PathKind, is_protected, is_reviewed, is_secret, judge_path
+from agentcli.safety.paths.judge import (
+    PathFacts,
+    PathGround,
+    PathKind,
+    is_protected,
+    is_reviewed,
+    is_secret,
+    judge_path,
+)
 from agentcli.tools.path_names import parse_name
 from agentcli.tools.sandbox import Access
 from agentcli.tools.tool import Tool, Workspace

@@ -13,9 +13,8 @@ import typer
 from agentcli.agent.permissions.decide import Verdict, decide
 from agentcli.agent.permissions.effects import command_effects
 from agentcli.agent.permissions.facts import CallFacts, judge
-from agentcli.agent.permissions.matches import find_matches
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
-from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.permissions.rules import Rules, find_matches
 from agentcli.app import Builder
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json

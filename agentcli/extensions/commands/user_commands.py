@@ -14,9 +14,10 @@ from pathlib import Path
 
 from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
+from agentcli.agent.permissions.checks import check_rule
 from agentcli.agent.permissions.decide import decide_with_exposure
 from agentcli.agent.permissions.facts import judge
-from agentcli.agent.permissions.rules import Rule, Rules, check_rule, parse_rule
+from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
 from agentcli.agent.state import AgentState
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules

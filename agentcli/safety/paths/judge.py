@@ -270,6 +270,14 @@ class PathFacts(Struct, frozen=True):
         return f"{self.given} {WHY[self.kind]}" if self.kind != "plain" else ""
 
 
+class PathGround(Struct, frozen=True):
+    """The meaning of the beginnings of path globs: `./` and none the working directory, `/` the project, `~/` home."""
+
+    cwd: Path
+    root: Path
+    home: Path
+
+
 def judge_path(
     path: str, *, access: Literal["read", "write"], cwd: Path, roots: Sequence[Path], home: Path | None
 ) -> PathKind:

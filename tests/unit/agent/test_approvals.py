@@ -11,9 +11,10 @@ import pytest
 
 from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Done, Notice, ToolFinished
 from agentcli.agent.ops import Approve, SetMode
+from agentcli.agent.permissions.checks import check_rule
 from agentcli.agent.permissions.decide import decide, suggested_rules
 from agentcli.agent.permissions.facts import judge
-from agentcli.agent.permissions.rules import Rules, check_rule, parse_rule, parse_rules
+from agentcli.agent.permissions.rules import Rules, parse_rule, parse_rules
 from agentcli.conversation.entries import Result
 from agentcli.errors import StorageError
 from agentcli.infra.grants import FileGrants

@@ -1,0 +1,92 @@
+"""Checks permission rules: one that can never hold, by its tool or by its brackets, is an error."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from agentcli.agent.permissions.rules import ALIASES, Rule, host_meant, is_path_glob
+from agentcli.errors import UsageError, did_you_mean
+from agentcli.tools.tool import Tool, kind_argument
+
+# Tools of other agents that nothing here stands for: a list of rules that names them is no mistake.
+ELSEWHERE = frozenset(
+    "NotebookEdit NotebookRead EnterPlanMode ExitPlanMode EnterWorktree ExitWorktree SlashCommand ToolSearch LSP "
+    "Monitor ListMcpResourcesTool ReadMcpResourceTool".split()
+)
+
+# What the brackets of a rule hold, by the kind of tool; "" is for tools whose every call is meant.
+Form = Literal["command", "path", "host", "kind", ""]
+
+_EXAMPLES: dict[Form, str] = {
+    "command": "a command, such as {name}(git log *)",
+    "path": "a path without .., quotes and variables, such as {name}(src/**), {name}(~/x) or {name}(//from/the/root)",
+    "host": "a host, such as {name}(domain:example.org)",
+    "kind": "a name, such as {name}(explore)",
+    "": "nothing in brackets: write {name}",
+}
+
+
+def check_rule(
+    rule: Rule,
+    tools: Iterable[Tool],
+    *,
+    written: str = "",
+    more_may_come: bool = False,
+    under_any_name: bool = False,
+) -> str:
+    """A warning about a rule whose tool is not there yet, or nothing. Raises `UsageError` for one that never holds.
+
+    `written` is the text it was read from, for the message. `more_may_come`: a caller may bring further tools, so that
+    an unknown name may yet mean one, unless it is nearly that of a tool; `under_any_name`: also then.
+    """
+    known, shown, name = list(tools), written.strip() or str(rule), rule.tool
+    if rule.pattern and name.startswith("mcp__"):
+        raise UsageError(f"{shown}: {name} takes {_EXAMPLES[''].format(name=name)}.")
+    mine = [tool for tool in known if rule.names(tool.name)]
+    wrong = [tool.name for tool in mine if rule.pattern and not _may_match(rule.pattern, tool)]
+    if mine and len(wrong) < len(mine):
+        return ""
+    if mine:
+        raise UsageError(f"{shown}: {wrong[0]} takes {_EXAMPLES[_form_of(mine[0])].format(name=wrong[0])}.")
+    if re.fullmatch(r"mcp__[^_*].*[^_]|mcp__[^_]", name):
+        return f"{shown}: no server offers such a tool yet."
+    start = name.partition("*")[0]
+    if "*" in name and (start.startswith("mcp__") or "mcp__".startswith(start)):
+        return f"{shown}: no tool has such a name yet."
+    if name in ELSEWHERE:
+        return f"{shown}: no tool here does what {name} does elsewhere."
+    names = [tool.name for tool in known]
+    hint = did_you_mean(name, [*names, *ALIASES])
+    if under_any_name or (more_may_come and not hint):
+        return f"{shown}: there is no tool {name} yet{hint}."
+    raise UsageError(f"{shown}: there is no tool {name!r}{hint}; there is {', '.join(names)}, and mcp__SERVER__TOOL.")
+
+
+def _form_of(tool: Tool) -> Form:
+    """Return the form of the brackets of a rule about this tool."""
+    schema = tool.schema
+    fields = {field.name for field in msgspec.structs.fields(tool.arguments)} if schema is None else set()
+    fields |= set((schema or {}).get("properties", ()))
+    if tool.effect == "command" and "command" in fields:
+        return "command"
+    if tool.effect in ("read", "edit") and fields.intersection(tool.file_arguments or ("path",)):
+        return "path"
+    if kind_argument(tool):
+        return "kind"
+    return "host" if tool.effect == "web" and "url" in fields else ""
+
+
+def _may_match(pattern: str, tool: Tool) -> bool:
+    """False for a pattern that can match no call of a tool, so that a rule with it would protect nothing."""
+    match _form_of(tool):
+        case "host":
+            return host_meant(pattern) is not None
+        case "path":
+            is_regular = not re.match(r"domain:|[\"'$]|~[^/]|[A-Za-z]:\\|file:", pattern) and is_path_glob(pattern)
+            return is_regular and ".." not in pattern.split("/") and "\0" not in pattern and not pattern.endswith(" *")
+        case form:
+            return bool(form) and not pattern.startswith("domain:")
