@@ -137,8 +137,8 @@ def _decide_command(facts: CallFacts, command: CommandAnalysis, mode: Mode, foun
         return Verdict(cannot_ask, f"a part of it would be refused: {command.hidden_catastrophe}", needs, hosts)
     if command.unjudged:
         return Verdict(cannot_ask, command.unjudged, needs, hosts)
-    if command.unreadable and (denying := next((rule for rule in rules.deny if rule.names(facts.tool.name)), None)):
-        why = f"{command.unreadable}, so it cannot be read against deny rules such as {denying}"
+    if command.unreadable and found.denies_some is not None:
+        why = f"{command.unreadable}, so it cannot be read against deny rules such as {found.denies_some}"
         return Verdict(cannot_ask, why, needs, hosts)
     if found.ask is not None:
         return _asked_by(found.ask, mode, needs, hosts)

@@ -215,13 +215,14 @@ EDITORS = frozenset(("file_edit", "file_write"))
 class Matches(Struct, frozen=True):
     """The rules that speak of a call: the first that denies it, the first that asks about it, and those that allow it.
 
-    `why_not` says why grants that speak of a command do not hold.
+    `why_not` says why grants that speak of a command do not hold; `denies_some` is a rule that denies some commands.
     """
 
     deny: Rule | None = None
     ask: Rule | None = None
     allow: tuple[Rule, ...] = ()
     why_not: str = ""
+    denies_some: Rule | None = None
 
 
 def find_matches(facts: CallFacts, rules: Rules) -> Matches:
@@ -229,7 +230,8 @@ def find_matches(facts: CallFacts, rules: Rules) -> Matches:
     tool, command, deny = facts.tool, facts.command, None
     if command is not None:
         deny, ask = (_restricting(facts, command, some) for some in (rules.deny, rules.ask))
-        return Matches(deny, ask, *_grants_of_command(facts, command, rules.allow))
+        denies_some = _first(rules.deny, tool.name, lambda pattern: True)
+        return Matches(deny, ask, *_grants_of_command(facts, command, rules.allow), denies_some)
     if tool.effect in ("read", "edit"):
         kin, ground = EDITORS if tool.effect == "edit" else READERS, facts.paths.ground
 

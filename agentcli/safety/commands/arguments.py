@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
-from msgspec import field as struct_field
 
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
@@ -79,7 +78,7 @@ class Arguments(Struct):
     files: list[Field]
     given: list[str]
     problem: str = ""
-    filters: list[Field] = struct_field(default_factory=list)
+    filters: list[Field] = []
 
 
 def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:

@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Iterable, Sequence
 
 from msgspec import Struct
-from msgspec import field as struct_field
 
 from agentcli.safety.commands.arguments import names
 from agentcli.safety.commands.reader.syntax import HERE, HOME, Field, State, name_of
@@ -85,13 +84,13 @@ class Call(Struct):
     layers: list[tuple[Field, ...]]
     problem: str = ""
     catastrophe: str = ""
-    forms: list[str] = struct_field(default_factory=list)
+    forms: list[str] = []
     script: Layer | None = None
-    candidates: list[tuple[Field, ...]] = struct_field(default_factory=list)
-    doubtful_scripts: list[str] = struct_field(default_factory=list)
-    sets: list[Field] = struct_field(default_factory=list)
+    candidates: list[tuple[Field, ...]] = []
+    doubtful_scripts: list[str] = []
+    sets: list[Field] = []
     reads_script: bool = False
-    script_files: list[Field] = struct_field(default_factory=list)
+    script_files: list[Field] = []
     hides_program: bool = False
     unjudged: str = ""
 

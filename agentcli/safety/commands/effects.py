@@ -221,7 +221,7 @@ _TABLE: dict[str, Program] = {
 
 _TABLES = read_table("beyond")
 _ALWAYS = frozenset(name for names in _TABLES["always"].values() for name in names.split())
-_SUBCOMMANDS = {name: words.split() for name, words in _TABLES["subcommands"].items()}
+_SUBCOMMANDS = {name: words.split() for key, words in _TABLES["subcommands"].items() for name in key.split()}
 
 _REGISTRIES = {name: tuple(hosts.split()) for names, hosts in _TABLES["registries"].items() for name in names.split()}
 _RUNNERS = frozenset("npx bunx pnpx uvx pipx".split())  # fetch what they are to run
@@ -258,9 +258,9 @@ def beyond_workspace(fields: Sequence[Field]) -> str:
 
 def _runs_project_tool(words: Sequence[str]) -> bool:
     """True for the arguments of npx where it runs a tool of the project, or may fetch nothing."""
-    tool = next((word for word in words if word not in names("npx", "options")), "")
+    tool = next((word for word in words if word not in names("programs", "npx_options")), "")
     options = words[: words.index(tool)] if tool else []
-    return tool in names("npx", "project_tools") or ("--no-install" in options and not tool.startswith("-"))
+    return tool in names("programs", "npx_tools") or ("--no-install" in options and not tool.startswith("-"))
 
 
 def registries_of(fields: Sequence[Field]) -> tuple[str, ...]:
