@@ -236,9 +236,9 @@ def make_checkpoints(
         from agentcli.infra.checkpoints.listing import Limits
 
         limits = Limits(
-            largest=int(settings.largest_mb * 1e6),
-            most_files=settings.most_files,
-            most_bytes=int(settings.most_gb * 1e9),
+            max_file_bytes=int(settings.largest_mb * 1e6),
+            max_files=settings.most_files,
+            max_bytes=int(settings.most_gb * 1e9),
             ignored_files=settings.ignored_files,
             ignored_bytes=int(settings.ignored_mb * 1e6),
             excluded=settings.exclude,
