@@ -258,5 +258,5 @@ async def test_a_server_that_cannot_be_started_is_a_clear_error(model: Path, tmp
     assert await ends(server)
     control.with_suffix(".log").unlink()
     control.with_suffix(".log").mkdir()
-    with pytest.raises(UserError, match="Could not start the local model server: .*Is a directory"):
+    with pytest.raises(UserError, match=r"Could not start the local model server: .*Is a directory"):
         await acquire(model_path=model, state_folder=tmp_path, context=CONTEXT)
