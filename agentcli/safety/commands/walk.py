@@ -128,6 +128,7 @@ def _is_shown(char: str) -> bool:
 
 
 _DEEPEST = 8  # scripts inside scripts
+_RECENT = 50  # segments among which the same one stands only once
 _MOST_COMMANDS = 20_000  # in all scripts; takes two seconds
 _UNREADABLE = "what a shell or a program runs cannot be told"
 
@@ -200,7 +201,10 @@ class Walk:
         after = self._script(reading.script, state, around)
         if reading.refusal:  # bash runs nothing of it
             self.hidden_catastrophe = self.hidden_catastrophe or self._worst(first)
-            self.segments[first:] = [_unless_run(segment, reading.refusal) for segment in self.segments[first:]]
+            self.segments[first:] = [
+                replace(each, verdict="ask", reason=reading.refusal) if each.verdict == "block" else each
+                for each in self.segments[first:]
+            ]
             self.catastrophe = before
         return after
 
@@ -310,7 +314,8 @@ class Walk:
         if not allow and only_set and not around.problem:
             allow = with_assignments(node.assignments, call.layers[0])
         seen = [*call.layers, *call.candidates]
-        values = [*(state.resolved(value) for _, value in node.assignments), *map(_value_of, call.sets)]
+        set_here = (state.resolved(value) for _, value in node.assignments)
+        values = [*set_here, *(Field(each.text.partition("=")[2]) for each in call.sets)]
         if inner:
             effects = effects | Effects(reads=named_secrets(seen, values, state), names=opened_files(seen, state))
         grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")
@@ -369,14 +374,3 @@ class Walk:
             worst = ""
         self.hidden_catastrophe = self.hidden_catastrophe or part.hidden_catastrophe or worst
         return part
-
-
-def _value_of(assignment: Field) -> Field:
-    return Field(assignment.text.partition("=")[2])
-
-
-def _unless_run(segment: Segment, refusal: str) -> Segment:
-    return replace(segment, verdict="ask", reason=refusal) if segment.verdict == "block" else segment
-
-
-_RECENT = 50  # segments among which the same one stands only once
