@@ -156,7 +156,8 @@ async def permit(call: Call, parsed: Parsed) -> Permitted:
     question = Question(call.use, facts, parsed.context, verdict, decided)
     if verdict.decision == "try":
         trial = Try(facts, is_wished=False, grant=partial(grant, call, question))
-        return Permitted(facts, arguments, verdict, trial=trial)
+        writing = msgspec.structs.replace(verdict, only_reads=False)  # what it writes is on the stand-in alone
+        return Permitted(facts, arguments, writing, trial=trial)
     if verdict.decision == "allow":
         return Permitted(facts, arguments, verdict)
     try:
@@ -201,25 +202,24 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> ToolOutpu
         async with recorded(call, _changed_paths(permitted)):
             return await tool.output(permitted.arguments, context)
 
-    changed = _named_files(permitted.facts)
-    with session.detachable() as sign:
-        context = replace(
-            parsed.context,
-            detach=sign,
-            judged=verdict.judged,
-            only_reads=verdict.only_reads,
-            ask=asking(session, call) if tool.server and session.ask is not None else None,
-        )
-        async with _opened(session.workspace, verdict), hold(changed):
-            if tool.is_idempotent and (before := session.history.replays.get(call.replay_key)) is not None:
-                return before
-            report.is_running = True
+    async with _opened(session.workspace, verdict), hold(_named_files(permitted.facts)):
+        if tool.is_idempotent and (before := session.history.replays.get(call.replay_key)) is not None:
+            return before
+        report.is_running = True
+        with session.detachable() as sign:
+            context = replace(
+                parsed.context,
+                detach=sign,
+                judged=verdict.judged,
+                only_reads=verdict.only_reads,
+                ask=asking(session, call) if tool.server and session.ask is not None else None,
+            )
             attempts = await run_with_retries(tool, run)
-            report.retry_count, report.last_error = attempts.retry_count, attempts.last_error
-            output = _with_remark(attempts.output, permitted.remark)
-            if tool.is_idempotent and not output.is_error:
-                session.history.replays[call.replay_key] = output
-            return output
+        report.retry_count, report.last_error = attempts.retry_count, attempts.last_error
+        output = _with_remark(attempts.output, permitted.remark)
+        if tool.is_idempotent and not output.is_error:
+            session.history.replays[call.replay_key] = output
+        return output
 
 
 @asynccontextmanager
