@@ -263,7 +263,7 @@ def test_accept_edits_asks_before_uncommitted_work_goes(
 
 
 def test_plan_mode_lets_a_command_see_what_it_writes_and_keeps_nothing(place: Place) -> None:
-    command = "python3 -c 'open(\"made\", \"w\").write(\"so\")' && cat made"
+    command = 'python3 -c \'open("made", "w").write("so")\' && cat made'
     script = place.script({"tool_calls": [call("bash", command=command)]}, {"text": "It said {{last_result}}."})
     ran = place.run("-p", "go", "-m", script, "--permission-mode", "plan")
     assert "It said so" in ran.out
