@@ -129,9 +129,9 @@ class Run:
                 task.cancel()
 
     async def _watch(self) -> None:
-        """Find out why it is silent, and say so while it is waited for; ends when it listens then."""
+        """Find out why it is silent, and say so while it is waited for; ends when it listens then, or with a job."""
         detector = StallDetector(self.process.supervisor)
-        while not self.process.is_over():
+        while self._file is None or not self.process.is_over():
             quiet_s, last_words = self._last_heard()
             pause_s = MIN_QUIET_S - _LOOK_EVERY_S - quiet_s
             found = None
@@ -145,7 +145,7 @@ class Run:
                 self._stall = found  # a server that answers somebody is one all the same
             if listens and self._file is None:
                 return
-            await asyncio.sleep(pause_s + 0.01)
+            await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)
 
     def _last_heard(self) -> tuple[float, str]:
         """How many seconds ago it said something, and its last words."""
