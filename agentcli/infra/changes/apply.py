@@ -65,11 +65,11 @@ class LiveFiles:
 def apply_groups(
     groups: Sequence[ChangeGroup], token: str, *, is_resumed: bool = False, live: LiveFiles | None = None
 ) -> ApplyOutcome:
-    """Apply changes. A group that meets something else than the command did is left out as a whole, and told.
+    """Apply changes. A group that meets something else than the command did is a conflict, and left out as a whole.
 
     Owners are kept where we are root. `token` is part of the names of files that are not yet in their places; with
-    `is_resumed` an earlier process had begun with the same. `live` knows which files are in use. Raises nothing for
-    what the disk refuses: that is told.
+    `is_resumed` an earlier process had begun with the same. `live` knows which files are in use. Raises nothing: what
+    the disk refuses is a conflict, too.
     """
     names: list[str] = []
     conflicts: list[Conflict] = []
@@ -78,9 +78,8 @@ def apply_groups(
     emptied: set[str] = set()
     # What goes away comes last, so that a file that was moved is never missing in both places.
     for group in sorted(groups, key=lambda one: (one.changes.root, one.summary.kind == "deleted", one.paths[0])):
-        one = _Application(group, live, token, modes, emptied)
         try:
-            one.run(is_resumed=is_resumed)
+            _Application(group, live, token, modes, emptied).run(is_resumed=is_resumed)
             names.append(group.summary.name)
         except OSError as error:
             conflicts.append(Conflict(group.summary.name, error.strerror or str(error)))
@@ -279,7 +278,7 @@ class _Application:
 def _opened(path: str, *, is_root: bool = False) -> Iterator[tuple[int, str]]:
     """The folder that a path is in, no link on the way, and its name there. Raises `OSError`."""
     around, _, name = path.rpartition("/")
-    with opened_folder(Path(path if is_root else around)) as folder:
+    with opened_folder(Path(path if is_root else around or "/")) as folder:
         yield folder, "." if is_root else name
 
 

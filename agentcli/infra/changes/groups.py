@@ -46,16 +46,14 @@ def group_changes(changes: ChangeSet, *, name_of: Callable[[str], str], budget: 
     `OSError`.
     """
     paths = [path for path in sorted({*changes.before, *changes.after}) if _differs(*changes.of(path))]
-    wholes = _Wholes(changes, paths)
+    counts = Counter(parent for path in paths for parent in parents_of(path))
+    large = {path for path in paths if path and counts[path] > MUCH and _is_folder_that_came_or_went(path, changes)}
     inside: dict[str, list[str]] = {}
     groups: list[ChangeGroup] = []
-    full = {parent for path in paths for parent in parents_of(path)}
     for path in paths:
-        whole = wholes.around(path)
-        before, after = changes.of(path)
-        if whole is not None:
+        if (whole := _whole_around(path, changes, large)) is not None:
             inside.setdefault(whole, []).append(path)
-        elif not (path in full and _is_folder(before or after) and (before is None or after is None)):
+        elif not (path in counts and _is_folder_that_came_or_went(path, changes)):
             groups.append(ChangeGroup(_summary(path, changes, name_of(changes.at(path)), budget), changes, (path,)))
     for path, those in inside.items():
         everything = {one for one in (*changes.before, *changes.after) if one == path or one.startswith(f"{path}/")}
@@ -91,30 +89,23 @@ def by_weight(group: ChangeGroup) -> tuple[bool, bool, bool, str]:
     return (not summary.is_obeyed, not summary.loses, not summary.notes, summary.name)
 
 
-class _Wholes:
-    """Finds the group that a path is only a part of."""
+def _whole_around(path: str, changes: ChangeSet, large: Collection[str]) -> str | None:
+    """The outermost path of the group that a path is only a part of; what is obeyed is no part of a large folder."""
+    large_one = None
+    for around in (*parents_of(path), path):
+        before, after = changes.of(around)
+        if _is_git(around, changes) and (around != path or _is_folder(before or after) or around == ""):
+            return around
+        if before is not None and after is not None and _is_folder(before) != _is_folder(after):
+            return around
+        if large_one is None and around in large:
+            large_one = around
+    return None if large_one is None or is_protected(PurePath(path)) else large_one
 
-    def __init__(self, changes: ChangeSet, paths: Sequence[str]) -> None:
-        self._changes = changes
-        counts = Counter(parent for path in paths for parent in parents_of(path))
-        self._large = {path for path in paths if counts[path] > MUCH and self._came_or_went(path)}
 
-    def around(self, path: str) -> str | None:
-        """The path of the outermost of them; what is obeyed is no part of a large folder."""
-        large = None
-        for around in (*parents_of(path), path):
-            before, after = self._changes.of(around)
-            if _is_git(around, self._changes) and (around != path or _is_folder(before or after) or around == ""):
-                return around
-            if before is not None and after is not None and _is_folder(before) != _is_folder(after):
-                return around
-            if large is None and around in self._large:
-                large = around
-        return None if large is None or is_protected(PurePath(path)) else large
-
-    def _came_or_went(self, path: str) -> bool:
-        before, after = self._changes.of(path)
-        return (before is None or after is None) and _is_folder(before or after) and path != ""
+def _is_folder_that_came_or_went(path: str, changes: ChangeSet) -> bool:
+    before, after = changes.of(path)
+    return (before is None or after is None) and _is_folder(before or after)
 
 
 def _is_git(path: str, changes: ChangeSet) -> bool:

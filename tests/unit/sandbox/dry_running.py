@@ -1,6 +1,6 @@
-"""What the tests of try-run share, and a program that tries one command as whoever starts it.
+"""Shared by the tests of dry runs, and a program that makes one as whoever starts it.
 
-Started as `python -m tests.unit.sandbox.trying CASE`, where CASE is what `Case` holds, as JSON; prints an `Outcome`.
+Started as `python -m tests.unit.sandbox.dry_running CASE`, where CASE is a `Case` as JSON; prints an `Outcome`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Outcome(Struct):
     kept: ApplyOutcome
 
 
-def try_runs(base: Path, who: str, **more: object) -> DryRuns:
+def dry_runs(base: Path, who: str, **more: object) -> DryRuns:
     """For the workspace `base`/ws, in whose `.env` a secret is."""
     program = next(program for program in PROGRAMS if program.is_file())
     confinement = Bubblewrap(program, NAMESPACES[who], hidden=base / "hidden")
@@ -79,7 +79,7 @@ def tree_of(folder: Path) -> dict[str, tuple[str, int, bytes | str]]:
 
 async def run_case(case: Case) -> Outcome:
     base = Path(case.base)
-    runs = try_runs(base, case.who)
+    runs = dry_runs(base, case.who)
     async with await runs.run(Command(case.command, base / "ws", timeout_s=30)) as tried:
         if case.between:
             subprocess.run(["bash", "-c", case.between], cwd=base / "ws", check=True)

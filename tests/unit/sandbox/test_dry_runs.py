@@ -42,7 +42,7 @@ from tests.conformance.confining import (
     python_of,
 )
 from tests.conformance.test_confinement import KNOWN, MEANT
-from tests.unit.sandbox.trying import NAMESPACES, Case, Outcome, run_case, tree_of, try_runs
+from tests.unit.sandbox.dry_running import NAMESPACES, Case, Outcome, dry_runs, run_case, tree_of
 
 pytestmark = pytest.mark.slow  # each sets up a stand-in of a workspace, in every way there is
 
@@ -85,7 +85,7 @@ def tried(base: Path, command: str, *, who: str = US, **more: object) -> Outcome
     if version.stdout.strip() != str(sys.version_info[:2]):
         pytest.skip("the Python of this user is another version")
     done = subprocess.run(
-        [python, "-B", "-m", "tests.unit.sandbox.trying", msgspec.json.encode(case).decode()],
+        [python, "-B", "-m", "tests.unit.sandbox.dry_running", msgspec.json.encode(case).decode()],
         env={**clean_environment(base), "PYTHONPATH": os.pathsep.join([str(Path.cwd()), *filter(None, sys.path)])},
         user=NOBODY,
         group=NOBODY,
@@ -312,7 +312,7 @@ def test_caches_stay_out_of_the_workspace_and_are_there_for_the_next_try(base: P
     tag = "Signature: 8a477f597d28d172789f06886806bc55"
 
     async def scenario() -> None:
-        runs = try_runs(base, US, cache=base / "cache")
+        runs = dry_runs(base, US, cache=base / "cache")
         make = f"""
             mkdir lib/__pycache__ out; echo 1 >lib/__pycache__/one.pyc; echo "{tag}" >out/CACHEDIR.TAG; echo o >out/o
             echo 1 >.coverage; echo 1 >{base}/cache/x
@@ -378,7 +378,7 @@ def test_what_somebody_else_changed_is_a_conflict_and_stays(base: Path, command:
 
 def test_a_change_from_outside_while_the_command_runs_is_a_conflict(base: Path) -> None:
     async def scenario() -> None:
-        runs = try_runs(base, US)
+        runs = dry_runs(base, US)
         script = "echo ours >>a.txt; rm b.txt; echo ready; sleep 0.5"
         heard: list[str] = []
 
@@ -549,7 +549,7 @@ def test_granted_folders_are_held_back_and_granted_files_cannot_be_written(base:
     file.write_text("notes")
 
     async def scenario() -> None:
-        runs = try_runs(base, US, writable=(granted, file), cache=base / "cache")
+        runs = dry_runs(base, US, writable=(granted, file), cache=base / "cache")
         script = f"echo x >{granted}/x; echo x >>{file}; echo x >{base}/cache/x"
         async with await runs.run(Command(script, base / "ws", timeout_s=20)) as tried:
             assert [change.name for change in tried.changes] == [f"{granted}/x"], tried.result
@@ -594,7 +594,7 @@ def test_a_try_that_nobody_allowed_reads_the_workspace_and_the_system_alone(base
 
     async def scenario() -> None:
         path = f"{home}/bin:/usr/bin:/bin"
-        runs = try_runs(base, US, home=home, search_path=path, masked=(home / ".cargo/credentials",))
+        runs = dry_runs(base, US, home=home, search_path=path, masked=(home / ".cargo/credentials",))
         script = f"cat {home}/notes/diary {home}/.cargo/* {home}/.cargo/bin/* {home}/bin/* {other}/.env; cat a.txt"
         command = Command(script, base / "ws", timeout_s=20, nobody_allowed=True)
         async with await runs.run(command) as tried:
@@ -612,7 +612,7 @@ def test_what_a_try_leaves_running_is_ended(base: Path) -> None:
     mark = f"{time.time():.6f}"[5:]
 
     async def scenario() -> None:
-        runs = try_runs(base, US)
+        runs = dry_runs(base, US)
         slow = await runs.run(Command(f"echo x >x; setsid -f sleep 6{mark}; sleep 60", base / "ws", timeout_s=0.5))
         assert slow.result.timed_out
         assert [change.name for change in slow.changes] == ["x"]
@@ -643,7 +643,7 @@ def command_lines() -> list[bytes]:
 def test_the_next_start_removes_what_a_killed_process_left(base: Path) -> None:
     before = tree_of(base / "ws")
     case = Case(str(base), US, "echo x >>a.txt; sleep 60", drops=True)
-    arguments = [sys.executable, "-m", "tests.unit.sandbox.trying", msgspec.json.encode(case).decode()]
+    arguments = [sys.executable, "-m", "tests.unit.sandbox.dry_running", msgspec.json.encode(case).decode()]
     environment = {**os.environ, "PYTHONPATH": str(Path.cwd())}
     with subprocess.Popen(arguments, env=environment, stdout=subprocess.DEVNULL) as process:
         tries = base / "state/tries"
@@ -668,7 +668,7 @@ def test_a_server_is_ended_when_it_waits(base: Path) -> None:
     serve = "import socket; s = socket.create_server(('127.0.0.1', 0)); print('up', flush=True); s.accept()"
 
     async def scenario() -> None:
-        runs = try_runs(base, US)
+        runs = dry_runs(base, US)
         script = f'echo x >x; {python_of(os.getuid())} -c "{serve}"'
         async with await runs.run(Command(script, base / "ws", timeout_s=30)) as tried:
             assert (tried.result.output, tried.result.exit_code, tried.result.job) == ("up\n", None, None)
@@ -682,12 +682,12 @@ def test_a_server_is_ended_when_it_waits(base: Path) -> None:
 
 def test_what_changes_or_takes_too_much_is_ended_and_dropped(base: Path) -> None:
     async def scenario() -> None:
-        runs = try_runs(base, US, limits=DryRunLimits(max_entries=20))
+        runs = dry_runs(base, US, limits=DryRunLimits(max_entries=20))
         many = Command("for i in {1..30}; do echo $i >$i; done; echo said; exit 3", base / "ws", timeout_s=20)
         async with await runs.run(many) as tried:
             assert (tried.result.output, tried.result.exit_code, tried.changes) == ("said\n", 3, ())
             assert "more than 20 files" in tried.too_much
-        small = try_runs(base, US, limits=DryRunLimits(max_bytes=1_000_000))
+        small = dry_runs(base, US, limits=DryRunLimits(max_bytes=1_000_000))
         much = Command("head -c 1100000 /dev/zero >zero", base / "ws", timeout_s=20)
         async with await small.run(much) as tried:
             assert "1 MB" in tried.too_much
@@ -710,7 +710,7 @@ def test_folders_nested_deeply_are_dropped_like_others(base: Path) -> None:
 
 def test_a_try_ends_once(base: Path) -> None:
     async def scenario() -> None:
-        runs = try_runs(base, US)
+        runs = dry_runs(base, US)
         tried = await runs.run(Command("echo x >x", base / "ws", timeout_s=20))
         with pytest.raises(ToolError, match="no change 'y'; there is x"):
             await tried.apply(["y"])
@@ -765,7 +765,7 @@ def test_a_keep_that_is_killed_is_finished_by_the_next_session(base: Path, after
     wanted = tree_of(base / "twin")
     case = msgspec.json.encode(Case(str(base), US, make)).decode()
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.unit.sandbox.trying", case],
+        [sys.executable, "-m", "tests.unit.sandbox.dry_running", case],
         env={**os.environ, "PYTHONPATH": str(Path.cwd())},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
