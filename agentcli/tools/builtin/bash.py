@@ -26,25 +26,23 @@ _USUAL_TIMEOUT_MS = Bash("").timeout_ms  # a job that is given this has no limit
 
 
 async def attempt(given: Bash, context: ToolContext, nobody_allowed: bool, opens_hosts: bool) -> Attempt:
-    """Run it on a stand-in of the workspace."""
+    """Make a dry run of it."""
     start, lost = _start_of(given, context)
-    command = Command(
-        given.command,
-        start,
-        timeout_s=_limit_s(given),
-        most_bytes=_MOST_BYTES[given.output_level or context.level],
-        nobody_allowed=nobody_allowed,
-        opens_hosts=opens_hosts,
-    )
-    workspace = context.workspace
-    trial = await workspace.sandbox.try_command(command, on_output=context.emit)
+    command = replace(_command(given, start, context), nobody_allowed=nobody_allowed, opens_hosts=opens_hosts)
+    sandbox = context.workspace.sandbox
+    trial = await sandbox.try_command(command, on_output=context.emit)
     result = trial.result
     return Attempt(
         trial,
         lambda: _output(result, given, start, context, notes=[lost]),
         _needed_host(result.output),
-        _unread(result.output, result.cwd or start, workspace.sandbox) if result.exit_code else (),
+        _unread(result.output, result.cwd or start, sandbox) if result.exit_code else (),
     )
+
+
+def _command(given: Bash, start: Path, context: ToolContext) -> Command:
+    most_bytes = _MOST_BYTES[given.output_level or context.level]
+    return Command(given.command, start, timeout_s=_limit_s(given), most_bytes=most_bytes)
 
 
 def _start_of(given: Bash, context: ToolContext) -> tuple[Path, str]:
@@ -73,19 +71,12 @@ async def run(given: Bash, context: ToolContext, *, is_own: bool = False, termin
     start, lost = _start_of(given, context)
     if given.background:
         return await _start_job(given, start, context)
-    result = await workspace.sandbox.exec(
-        Command(
-            given.command,
-            start,
-            timeout_s=None if terminal else _limit_s(given),
-            most_bytes=_MOST_BYTES[given.output_level or context.level],
-            profile=_profile(given, context),
-            is_own=is_own,
-            terminal=terminal,
-        ),
-        on_output=context.emit,
-        detach=context.detach,
+    command = replace(
+        _command(given, start, context), profile=_profile(given, context), is_own=is_own, terminal=terminal
     )
+    if terminal:
+        command = replace(command, timeout_s=None)
+    result = await workspace.sandbox.exec(command, on_output=context.emit, detach=context.detach)
     if result.job is not None and result.exit_code is None:
         return _went_on(result.job, result, context)
     return await asyncio.to_thread(_output, result, given, start, context, notes=[lost])
@@ -115,7 +106,7 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         code = result.exit_code
         why = f"; {result.stall}" if result.stall else ""
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
-    workspace = context.workspace
+    workspace, reverts = context.workspace, result.reverts
     if workspace.sandbox.confines and not given.unconfined:
         notes += _of_the_sandbox(result.output, workspace.sandbox, start)
     cwd = start if given.cwd else _follow(result, start, context, notes)
@@ -123,13 +114,16 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         names = ", ".join(workspace.shown(path) for path in result.made)
         obeyed = "which other programs obey by themselves"
         notes.append(f"[it made or changed {names}, {obeyed}: the user should look at it first]")
-    if result.reverts.put_back:
-        notes.append(_put_back_note(result.reverts.put_back))
-    if result.reverts.left_changed:
-        changed = _named(result.reverts.left_changed)
+    if reverts.put_back:
+        notes.append(
+            f"[the sandbox reverted changes to files that other programs run or obey: {_named(reverts.put_back)}. "
+            "To change them, use file_edit or unconfined, which ask the user]"
+        )
+    if reverts.left_changed:
+        changed = _named(reverts.left_changed)
         notes.append(f"[files that other programs run or obey are changed and could not be put back: {changed}]")
-    if result.reverts.unguarded:
-        notes.append(f"[more is in {_named(result.reverts.unguarded)} than this sandbox can put back: tell the user]")
+    if reverts.unguarded:
+        notes.append(f"[more is in {_named(reverts.unguarded)} than this sandbox can put back: tell the user]")
     if result.ended:
         names = ", ".join(f"{name} ({count})" if count > 1 else name for name, count in Counter(result.ended).items())
         notes.append(
@@ -153,20 +147,9 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
     }
     failed = result.timed_out or bool(result.exit_code)
     summary = "timed out" if result.timed_out else (f"exit {result.exit_code}" if result.exit_code else _size(result))
-    summary += f"; {len(result.reverts.put_back)} protected files put back" if result.reverts.put_back else ""
-    summary += (
-        f"; {len(result.reverts.left_changed)} protected files could not be put back"
-        if result.reverts.left_changed
-        else ""
-    )
+    for paths, what in ((reverts.put_back, "put back"), (reverts.left_changed, "could not be put back")):
+        summary += f"; {len(paths)} protected files {what}" if paths else ""
     return ToolOutput(text, structured, summary, is_error=failed, error_kind="timeout" if result.timed_out else None)
-
-
-def _put_back_note(put_back: Sequence[str]) -> str:
-    return (
-        f"[the sandbox reverted changes to files that other programs run or obey: {_named(put_back)}. "
-        "To change them, use file_edit or unconfined, which ask the user]"
-    )
 
 
 def _named(paths: Sequence[str]) -> str:
