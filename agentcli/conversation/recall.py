@@ -7,11 +7,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import log
 
-import msgspec
-
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Entry, Pinned, Result, User
-from agentcli.llm.messages import Block, Document, Image, Text, Thinking, ToolResult, ToolUse
+from agentcli.llm.messages import Block, Document, Image, Text, Thinking, ToolResult, ToolUse, block_text
 
 _EXCERPT = 160  # characters to each side of what was found
 _SHORT = 3  # letters of a word that would be found in many others
@@ -121,14 +119,6 @@ def _media(body: Body) -> tuple[Image | Document, ...]:
 
 
 def _of_block(block: Block) -> str:
-    match block:
-        case Text(text):
-            return text
-        case Thinking(thinking):
-            return thinking
-        case ToolUse(_, "recall"):
-            return ""
-        case ToolUse(_, name, input):
-            return f"{name} {msgspec.json.encode(input).decode()}"
-        case _:
-            return f"[{type(block).__name__.lower()}]"
+    if isinstance(block, ToolUse) and block.name == "recall":
+        return ""
+    return block_text(block) if isinstance(block, Text | Thinking | ToolUse) else f"[{type(block).__name__.lower()}]"

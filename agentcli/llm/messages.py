@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -102,6 +103,17 @@ class Opaque(Struct, frozen=True, tag="opaque"):
 
 
 Block = Text | Thinking | RedactedThinking | ToolUse | Image | Document | ToolResult | Opaque
+
+
+def block_text(block: Block) -> str:
+    """Return the words of a block, thinking and calls included; empty for media and for what one provider reads."""
+    match block:
+        case Text(text) | Thinking(text):
+            return text
+        case ToolUse(_, name, input):
+            return f"{name} {msgspec.json.encode(input).decode()}"
+        case _:
+            return ""
 
 
 class Message(Struct, frozen=True):

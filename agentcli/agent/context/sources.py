@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from agentcli.conversation.entries import Assistant, Body, Compaction, Result, User
-from agentcli.llm.messages import Block, Message, Text, Thinking, ToolResult, ToolUse
+from agentcli.llm.messages import Block, Message, Text, ToolResult, block_text
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request
 from agentcli.llm.tokens.estimates import estimate, estimate_text
@@ -82,7 +82,7 @@ def _parts(body: Body) -> Iterator[tuple[str, str | Block]]:
                 else:
                     yield "messages", block.text
         case Assistant(content):
-            yield from (("messages", _text(block)) for block in content)
+            yield from (("messages", block_text(block)) for block in content)
         case Result(ToolResult(_, str(content))):
             yield "results", content
         case Result(ToolResult(_, tuple(content))):
@@ -98,15 +98,3 @@ def _of_note(text: str, rest: str) -> Iterator[tuple[str, str]]:
         yield from ((source, found) for found in pattern.findall(text))
         text = pattern.sub("", text)
     yield rest, text
-
-
-def _text(block: Block) -> str:
-    match block:
-        case Text(text):
-            return text
-        case Thinking(thinking):
-            return thinking
-        case ToolUse(_, name, input):
-            return f"{name} {msgspec.json.encode(input).decode()}"
-        case _:
-            return ""
