@@ -171,10 +171,16 @@ def _regex(glob: str) -> re.Pattern[str]:
 
 
 def kept_from_reading(rules: Rules, ground: PathGround) -> Callable[[Path], bool] | None:
-    """Which files the refusals of now keep from every tool that reads, commands and searches included; None: none."""
-    patterns = [rule.pattern for rule in rules.deny if rule.tool == "file_read" and rule.pattern]
-    if not patterns:
-        return None
+    """Test which files the refusals of now keep from every tool that reads, commands and searches included; None: none.
+
+    It is the same test as long as the rules keep the same files.
+    """
+    patterns = tuple(rule.pattern for rule in rules.deny if rule.tool == "file_read" and rule.pattern)
+    return _matching(patterns, ground) if patterns else None
+
+
+@lru_cache(maxsize=16)
+def _matching(patterns: tuple[str, ...], ground: PathGround) -> Callable[[Path], bool]:
     return lambda path: any(matches_path(pattern, path, ground) for pattern in patterns)
 
 

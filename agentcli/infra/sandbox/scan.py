@@ -138,7 +138,8 @@ class PresentPaths:
 class Scan:
     """Remembers what is in the roots, for all commands of a session.
 
-    `is_secret` is what `SecretFiles` asks; `denied` gives a test for further files, as of then.
+    `is_secret` is what `SecretFiles` asks; `denied` gives a test for further files, as of then, which is equal to the
+    one before as long as the rules are.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class Scan:
         self._denied = denied
         self._extent = extent
         self.plans: dict[object, Any] = {}  # of repositories, kept by who makes them
+        self._judged_by: Callable[[Path], bool] | None = None
         self._trees: dict[str, _Tree] = {}
         self._lock = threading.Lock()
 
@@ -193,6 +195,9 @@ class Scan:
             return dict(self._looked_at(root).folders)
 
     def _looked_at(self, root: str) -> _Tree:
+        if (denied := self._denied()) != self._judged_by:  # the rules changed: every name is judged anew
+            self._judged_by = denied
+            self._trees.clear()
         tree = self._trees.setdefault(root, _Tree(self._extent))
         changes = tree.watch.take() if tree.folders else None
         if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
@@ -287,7 +292,7 @@ class Scan:
 
     def _secrets(self, entries: Sequence[os.DirEntry[str]]) -> list[Path]:
         names = [os.fsencode(entry.path)[1:] for entry in entries if not entry.is_dir(follow_symlinks=False)]
-        secret, is_denied = self._secret_files.among(names), self._denied()
+        secret, is_denied = self._secret_files.among(names), self._judged_by
         if is_denied is not None:
             secret |= {name for name in names if is_denied(_path(name))}
         return sorted(map(_path, secret))

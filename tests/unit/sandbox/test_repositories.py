@@ -165,3 +165,18 @@ def test_a_plan_is_made_anew_when_a_configuration_changed_whatever_time_it_is_gi
         file.write("[core]\n\thooksPath = theirs\n")
     os.utime(config, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert str(tmp_path / "theirs") in planned()
+
+
+def test_a_rule_that_is_added_later_counts_at_once(tmp_path: Path) -> None:
+    (tmp_path / "plans.txt").touch()
+    rules: list[str] = []
+
+    def is_denied(path: Path) -> bool:
+        return path.name in rules
+
+    scan = Scan(denied=lambda: is_denied if rules else None)
+    assert scan.protected([tmp_path])[0] == []
+    rules.append("plans.txt")
+    assert scan.protected([tmp_path])[0] == [tmp_path / "plans.txt"]
+    rules.clear()
+    assert scan.protected([tmp_path])[0] == []

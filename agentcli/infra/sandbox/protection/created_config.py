@@ -54,18 +54,21 @@ def _by_first_part(names: tuple[str, ...]) -> tuple[dict[str, list[str]], tuple[
     """The names by the first of their parts; and the ends that globs stand for."""
     by_first: dict[str, list[str]] = {}
     for name in names:
-        by_first.setdefault(name.partition("/")[0], []).append(name)
+        by_first.setdefault(name.partition("/")[0].lower(), []).append(name)
     return by_first, tuple(name[1:] for name in names if name[0] == "*")
 
 
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
-    """Those of some names, relative to a folder, that may be there; `*.x` stands for all that end so."""
+    """Those of some names, relative to a folder, that may be there; `*.x` stands for all that end so.
+
+    A disk may take letters of the other case for the same.
+    """
     try:
         there = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
     except OSError:
         return []
     by_first, ends = _by_first_part(names)
-    found = [name for each in there for name in by_first.get(each, ())]
+    found = [name for each in there for name in by_first.get(each.lower(), ())]
     return [*found, *(each for each in there if each.endswith(ends))]
 
 
