@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     # fmt: off
     from agentcli.agent.events import (  # isort: skip
-        ApprovalRequested, ApprovalSettled, ClientToolRequested, Compaction, Done, EntryStored, Event, HookRan,
-        ModeChanged, Notice, OutputDelta, ProviderSwitched, QueueChanged, Retry, Steered, SubagentEnded,
-        SubagentStarted, TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEnded, TurnFailed,
-        TurnStarted, UsageReported,
+        ApprovalSettled, CallApproval, ChangesApproval, ClientToolRequested, CommandApproval, Compaction, Done,
+        EditApproval, EntryStored, Event, HookRan, LimitQuestion, ModeChanged, Notice, OutputDelta, PlanApproval,
+        ProviderSwitched, Question, QuestionEvent, QueueChanged, Retry, Steered, SubagentEnded, SubagentStarted,
+        TextDelta, ThinkingDelta, ToolFinished, ToolStarted, TurnEnded, TurnFailed, TurnStarted, UsageReported,
     )
     # fmt: on
     from agentcli.agent.hooks import CallHooks, HookAnswer, NoHooks, TurnHooks
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from agentcli.tools.own_tools import tool
     from agentcli.tools.sandbox import Sandbox
     from agentcli.tools.tool import Tool, ToolContext, ToolOutput
+
+    ApprovalRequested = QuestionEvent  # deprecated
 
 # The module of each name.
 _HOMES = {
@@ -72,8 +74,9 @@ _HOMES = {
         "agentcli.errors": "AgentcliError ConfigError StorageError ToolError UsageError UserError",
         "agentcli.agent.hooks": "CallHooks HookAnswer NoHooks TurnHooks",
         "agentcli.agent.events": (
-            "ApprovalRequested ApprovalSettled ClientToolRequested Compaction Done EntryStored Event HookRan "
-            "ModeChanged Notice OutputDelta ProviderSwitched QueueChanged Retry Steered SubagentEnded SubagentStarted "
+            "ApprovalSettled CallApproval ChangesApproval ClientToolRequested CommandApproval Compaction Done "
+            "EditApproval EntryStored Event HookRan LimitQuestion ModeChanged Notice OutputDelta PlanApproval "
+            "ProviderSwitched Question QuestionEvent QueueChanged Retry Steered SubagentEnded SubagentStarted "
             "TextDelta ThinkingDelta ToolFinished ToolStarted TurnEnded TurnFailed TurnStarted UsageReported"
         ),
         "agentcli.agent.accounting.usage": "UsageCollector",
@@ -83,19 +86,20 @@ _HOMES = {
 }
 
 __all__ = [
-    "Activation", "Agent", "AgentFailed", "AgentcliError", "ApprovalRequested", "ApprovalSettled", "Approve",
-    "CacheControl", "CallHooks", "ClientResult", "ClientToolRequested", "Compaction", "ConfigError",
-    "ConversationStore", "Document", "Done", "EntryStored", "Event", "EventStore", "HookAnswer", "HookRan", "Image",
-    "Interrupt", "Locks", "MCPClient", "MemoryEvents", "MemorySessions", "Message", "ModeChanged", "NoHooks",
-    "Notice", "OutputDelta", "PostgresSessions", "Prompt", "Provider", "ProviderSwitched", "QueueChanged",
+    "Activation", "Agent", "AgentFailed", "AgentcliError", "ApprovalSettled", "Approve", "CacheControl",
+    "CallApproval", "CallHooks", "ChangesApproval", "ClientResult", "ClientToolRequested", "CommandApproval",
+    "Compaction", "ConfigError", "ConversationStore", "Document", "Done", "EditApproval", "EntryStored", "Event",
+    "EventStore", "HookAnswer", "HookRan", "Image", "Interrupt", "LimitQuestion", "Locks", "MCPClient",
+    "MemoryEvents", "MemorySessions", "Message", "ModeChanged", "NoHooks", "Notice", "OutputDelta", "PlanApproval",
+    "PostgresSessions", "Prompt", "Provider", "ProviderSwitched", "Question", "QuestionEvent", "QueueChanged",
     "RedisEvents", "RemoteResult", "RemoteTool", "Retry", "Sandbox", "SessionLog", "SessionStore", "SetEffort",
     "SetMode", "SetModel", "Settings", "Skill", "SkillRegistry", "SqliteEvents", "SqliteSessions", "Steer", "Steered",
     "StorageError", "StreamEvent", "StreamState", "SubagentEnded", "SubagentStarted", "Text", "TextDelta",
     "ThinkingDelta", "TokenEncoder", "Tool", "ToolContext", "ToolError", "ToolFinished", "ToolOutput", "ToolSpec",
     "ToolStarted", "TurnEnded", "TurnFailed", "TurnHooks", "TurnStarted", "UsageCollector", "UsageError",
-    "UsageReported", "UserError", "__version__", "count_conversation_tokens", "count_message_tokens",
-    "count_tokens", "create_context_transform", "encoders", "events", "get_model_info", "ops", "read_skill",
-    "readable_from", "to_anthropic_message", "to_chat_completion", "tool",
+    "UsageReported", "UserError", "__version__", "count_conversation_tokens", "count_message_tokens", "count_tokens",
+    "create_context_transform", "encoders", "events", "get_model_info", "ops", "read_skill", "readable_from",
+    "to_anthropic_message", "to_chat_completion", "tool",
 ]  # fmt: skip
 
 if not TYPE_CHECKING:  # a type checker is to know the names above, and no others
@@ -108,6 +112,11 @@ if not TYPE_CHECKING:  # a type checker is to know the names above, and no other
             from agentcli.agent import events, ops
 
             return events if name == "events" else ops
+        if name == "ApprovalRequested":
+            from warnings import warn
+
+            warn("ApprovalRequested is QuestionEvent now; the next release drops the old name.", DeprecationWarning, 2)
+            name = "QuestionEvent"
         if name in _HOMES:
             return getattr(import_module(_HOMES[name]), name)
         raise AttributeError(f"module 'agentcli' has no attribute {name!r}")

@@ -45,9 +45,13 @@ GROUPS = {
     ),
     "Seams": ("Provider", "Sandbox", "MCPClient", "RemoteTool", "RemoteResult", "Locks", "TurnHooks", "CallHooks"),
     "Events": (
-        "TextDelta", "ThinkingDelta", "ToolStarted", "OutputDelta", "ToolFinished", "ApprovalRequested", "ClientToolRequested",
+        "TextDelta", "ThinkingDelta", "ToolStarted", "OutputDelta", "ToolFinished", "ClientToolRequested",
         "UsageReported", "Compaction", "ProviderSwitched", "Retry", "Notice", "SubagentStarted", "SubagentEnded", "HookRan",
         "EntryStored", "Done", "TurnFailed",
+    ),
+    "Questions, which are events": (
+        "QuestionEvent", "CommandApproval", "EditApproval", "CallApproval", "ChangesApproval", "Question", "PlanApproval",
+        "LimitQuestion",
     ),
     "Operations, for `(await agent.session()).submit`": (
         "Prompt", "Steer", "Interrupt", "Approve", "ClientResult", "SetModel", "SetMode", "SetEffort",

@@ -5,7 +5,7 @@ import tempfile
 
 from scripted import scripted
 
-from agentcli import Agent, ApprovalRequested
+from agentcli import Agent, QuestionEvent
 
 MODEL = scripted(
     {"tool_calls": [{"name": "file_write", "input": {"path": "notes.txt", "content": "buy milk\n"}}]},
@@ -14,7 +14,7 @@ MODEL = scripted(
 )
 
 
-async def decide(asked: ApprovalRequested) -> bool:
+async def decide(asked: QuestionEvent) -> bool:
     print(f"{asked.title}: {asked.reason}")
     return "notes.txt" in asked.title
 

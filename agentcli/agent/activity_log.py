@@ -33,7 +33,7 @@ def _description(event: events.Event) -> str:
         case events.ToolFinished():
             ended = f"failed ({event.error_kind or 'error'})" if event.result.is_error else "done"
             return f"call {event.id}, {event.name}: {ended} in {event.duration_ms:.0f} ms"
-        case events.ApprovalRequested():
+        case events.QuestionEvent():
             return f"call {event.call.id}, {event.call.name or event.kind}: waits for an answer"
         case events.ModeChanged(mode):
             return f"permission mode {mode}"

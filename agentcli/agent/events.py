@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+from warnings import warn
 
 from msgspec import Struct
 
@@ -161,38 +162,103 @@ class Retry(AgentEvent, frozen=True, tag="retry"):
     error: str
 
 
-class ApprovalRequested(AgentEvent, frozen=True, tag="approval_requested"):
-    """A call waits for `Approve` with this id. `preview` is the exact command, or the diff it would make.
+class QuestionEvent(AgentEvent, frozen=True):
+    """A question that waits for an `Approve` with its `id`. `title` says in one line what it is about.
 
-    `rules` are grants that would let this call through, narrowest first; `mode` is a permission mode that would, too.
-    `hunks` are the parts of the diff that can be made one by one, each as unified diff text; empty where the call is
-    made as a whole. `effects` say what the call would do, `grave` those of them that delete, reach the network from a
-    command, or leave the sandbox. With `can_try` the answer may be to try it first.
-
-    A request of the kind `keep` asks what stays of the `changes` that a command made on a stand-in of the workspace;
-    its `hunks` are these changes with their diffs, one by one, each with as many of them as its `hunks` say.
-
-    One of the kind `ask` is a question of the model's: its `title`, with `options` to choose from. The answer is the
-    comment of a yes. One of the kind `plan` is about the plan in `preview`: a yes may name the `mode` to go on in, and
-    its comment is the plan as the person changed it.
-
-    At the limit of rounds the call has no name: the question is whether the turn goes on.
+    Fields that only other kinds of question have read as empty.
     """
 
     id: str
-    call: ToolUse
     title: str
+    kind: ClassVar[Literal["run", "keep", "ask", "plan"]] = "run"
+
+    @property
+    def call(self) -> ToolUse:
+        """The call it is about; one without a name where it is about the turn."""
+        return ToolUse(self.id, "", {})
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _EMPTY:
+            return _EMPTY[name]
+        raise AttributeError(f"{type(self).__name__} has no field {name!r}.")
+
+
+_EMPTY: dict[str, Any] = {
+    **dict.fromkeys(("reason", "preview", "mode"), ""),
+    **dict.fromkeys(("rules", "hunks", "effects", "grave", "changes", "options"), ()),
+    "can_try": False,
+}
+
+
+class CallApproval(QuestionEvent, frozen=True, kw_only=True, tag="call_approval"):
+    """May this call run? `preview` is all of it; `effects` say what it would do.
+
+    `rules` are grants that would let it through, narrowest first. `grave` are those of the effects that delete, reach
+    the network from a command, or leave the sandbox.
+    """
+
+    call: ToolUse
+    reason: str
+    preview: str
+    rules: tuple[str, ...] = ()
+    effects: tuple[str, ...] = ()
+    grave: tuple[str, ...] = ()
+
+
+class CommandApproval(CallApproval, frozen=True, kw_only=True, tag="command_approval"):
+    """May this command run? `preview` is the exact command. With `can_try` the answer may be to try it first."""
+
+    can_try: bool = False
+
+
+class EditApproval(CallApproval, frozen=True, kw_only=True, tag="edit_approval"):
+    """May this edit be made? `preview` is the diff, `mode` a permission mode that would let it through, or empty.
+
+    `hunks` are the parts of the diff that can be made one by one, each as unified diff text.
+    """
+
+    hunks: tuple[str, ...] = ()
+    mode: str = ""
+
+
+class ChangesApproval(QuestionEvent, frozen=True, kw_only=True, tag="changes_approval"):
+    """Are the `changes` of a dry run applied to the workspace? `hunks` are their diffs, of each as many as it says."""
+
+    kind = "keep"
+    call: ToolUse
     reason: str
     preview: str
     rules: tuple[str, ...] = ()
     hunks: tuple[str, ...] = ()
-    effects: tuple[str, ...] = ()
-    can_try: bool = False
-    grave: tuple[str, ...] = ()
-    mode: str = ""
-    kind: Literal["run", "keep", "ask", "plan"] = "run"
     changes: tuple[ChangeSummary, ...] = ()
+
+
+class Question(QuestionEvent, frozen=True, kw_only=True, tag="question"):
+    """A question of the model's, in `title`, with `options` to choose from; the answer is the comment of a yes."""
+
+    kind = "ask"
+    call: ToolUse
     options: tuple[str, ...] = ()
+
+
+class PlanApproval(QuestionEvent, frozen=True, kw_only=True, tag="plan_approval"):
+    """Is the plan in `preview` carried out? A yes may name the `mode` to go on in, which else is `next_mode`.
+
+    The comment of a yes is the plan as the person changed it.
+    """
+
+    kind = "plan"
+    preview: str
+    next_mode: Mode
+
+
+class LimitQuestion(QuestionEvent, frozen=True, kw_only=True, tag="limit_question"):
+    """Does the turn go on beyond a limit, or in a loop?"""
+
+    reason: str
+
+
+AnyQuestion = CallApproval | CommandApproval | EditApproval | ChangesApproval | Question | PlanApproval | LimitQuestion
 
 
 class ApprovalSettled(AgentEvent, frozen=True, tag="approval_settled"):
@@ -312,35 +378,17 @@ class TurnFailed(AgentEvent, frozen=True, tag="turn_failed"):
 
 
 Event = (
-    TurnStarted
-    | TurnEnded
-    | ReplyStarted
-    | BlockStarted
-    | TextDelta
-    | ThinkingDelta
-    | InputDelta
-    | BlockEnded
-    | ToolStarted
-    | OutputDelta
-    | ToolFinished
-    | ClientToolRequested
-    | Steered
-    | QueueChanged
-    | ModeChanged
-    | ProviderSwitched
-    | Retry
-    | ApprovalRequested
-    | ApprovalSettled
-    | Compaction
-    | UsageReported
-    | EntryStored
-    | Notice
-    | TakenOver
-    | SubagentStarted
-    | SubagentEnded
-    | HookRan
-    | Done
-    | TurnFailed
-)
+    TurnStarted | TurnEnded | ReplyStarted | BlockStarted | TextDelta | ThinkingDelta | InputDelta | BlockEnded
+    | ToolStarted | OutputDelta | ToolFinished | ClientToolRequested | Steered | QueueChanged | ModeChanged
+    | ProviderSwitched | Retry | AnyQuestion | ApprovalSettled | Compaction | UsageReported | EntryStored | Notice
+    | TakenOver | SubagentStarted | SubagentEnded | HookRan | Done | TurnFailed
+)  # fmt: skip
 
 Emit = Callable[[Event], None]  # synchronous and never waits
+
+
+def __getattr__(name: str) -> Any:
+    if name == "ApprovalRequested":
+        warn("ApprovalRequested is QuestionEvent now; the next release drops the old name.", DeprecationWarning, 2)
+        return QuestionEvent
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ from agentcli.agent import turn_log as log
 from agentcli.agent.accounting.budgets import OverBudget
 from agentcli.agent.calls.batches import run_calls
 from agentcli.agent.calls.report import INTERRUPTED
-from agentcli.agent.events import ApprovalRequested, Done, DoneReason, Notice, TurnFailed, TurnStarted
+from agentcli.agent.events import Done, DoneReason, LimitQuestion, Notice, TurnFailed, TurnStarted
 from agentcli.agent.hooks import fire
 from agentcli.agent.ops import Approve
 from agentcli.agent.plans import settle_plan
@@ -202,7 +202,7 @@ async def _asked(turn: Turn, id: str, title: str, reason: str) -> bool:
     ask, queue = turn.runtime.calls.ask, turn.state.conversation.queue
     if not turn.runtime.limits.asks or ask is None:
         return False
-    answer = await ask(ApprovalRequested(id, ToolUse(id, "", {}), title, reason, ""), None)
+    answer = await ask(LimitQuestion(id, title, reason=reason), None)
     if not isinstance(answer, Approve):
         return False
     if not answer.allowed and answer.comment:

@@ -61,7 +61,7 @@ class Interrupt(Struct, frozen=True, tag="interrupt"):
 
 
 class Approve(Struct, frozen=True, tag="approve"):
-    """Answer an `ApprovalRequested`; a comment goes to the model.
+    """Answer a `QuestionEvent`; a comment goes to the model.
 
     `scope` "session" also allows what `rule` covers (empty: the narrowest one offered), "always" in later sessions of
     the project too; "try" runs it on a stand-in of the workspace first. With `mode` a yes for the session switches to

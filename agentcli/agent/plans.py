@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import PlanApproval
 from agentcli.agent.ops import Approve
 from agentcli.agent.turn_log import Turn, add, begin_answer
 from agentcli.conversation.entries import PlanAccepted, User, reminder
-from agentcli.llm.messages import Text, ToolUse
+from agentcli.llm.messages import Text
 
 _HEADING = re.compile(r"^#{1,4}[ \t].*\bplan\b", re.IGNORECASE | re.MULTILINE)
 _ACCEPTED = "The user has accepted your plan: carry it out now. Keep a list of its steps with todo."
@@ -21,8 +21,8 @@ async def settle_plan(turn: Turn) -> bool:
     plan = "".join(turn.answer).strip()
     if state.mode != "plan" or ask is None or turn.runtime.calls.made_by is not None or not _HEADING.search(plan):
         return False
-    id = f"plan_{turn.round}"
-    answer = await ask(ApprovalRequested(id, ToolUse(id, "", {}), "Carry out this plan?", "", plan, kind="plan"), None)
+    title, mode = "Carry out this plan?", state.mode_before_plan
+    answer = await ask(PlanApproval(f"plan_{turn.round}", title, preview=plan, next_mode=mode), None)
     if not isinstance(answer, Approve):
         return False
     if answer.allowed:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentcli.agent.calls.model import Decide
-from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Emit
+from agentcli.agent.events import AnyQuestion, ApprovalSettled, Emit
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict
 
@@ -18,7 +18,7 @@ STOPPED = Verdict("deny", "Not run: the user declined another call")
 class Open:
     """A question that waits for its answer."""
 
-    request: ApprovalRequested
+    request: AnyQuestion
     decide: Decide | None
     answer: asyncio.Future[Approve | Verdict]
 
@@ -35,11 +35,11 @@ class Questions:
         self._open: dict[str, Open] = {}
 
     @property
-    def requests(self) -> dict[str, ApprovalRequested]:
+    def requests(self) -> dict[str, AnyQuestion]:
         """The open questions by id."""
         return {id: question.request for id, question in self._open.items()}
 
-    async def ask(self, request: ApprovalRequested, decide: Decide | None) -> Approve | Verdict:
+    async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
         """Implements `Ask`: the person's answer, or the verdict that settled the question before."""
         question = self._open[request.id] = Open(request, decide, asyncio.get_running_loop().create_future())
         self._publish(request)

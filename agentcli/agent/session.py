@@ -15,7 +15,7 @@ from agentcli.agent.calls.model import TurnCalls
 from agentcli.agent.calls.own_command import own_command_entry, run_own_command, told_output
 from agentcli.agent.calls.recording import end_recording
 from agentcli.agent.event_queue import Subscribers
-from agentcli.agent.events import ApprovalRequested, Done, Event, ModeChanged, Notice, TurnFailed
+from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TurnFailed
 from agentcli.agent.hooks import end_session, fire
 from agentcli.agent.loop import run_turn
 from agentcli.agent.permissions.approvals import NOBODY_LEFT, check_named_rule
@@ -43,7 +43,7 @@ class Session:
     """One conversation, driven by any number of front ends; at most one turn runs at a time.
 
     Messages that wait are in the conversation's queue; `turns_begun` counts turns, each of which ends in `Done`
-    or `TurnFailed`. `can_ask` says that somebody answers `ApprovalRequested`; otherwise what would ask is denied.
+    or `TurnFailed`. `can_ask` says that somebody answers questions; otherwise what would ask is denied.
     """
 
     def __init__(self, state: AgentState, runtime: Runtime, *, can_ask: bool = False) -> None:
@@ -84,7 +84,7 @@ class Session:
         check_named_rule(text, self.runtime.calls.tools)
 
     @property
-    def asked(self) -> dict[str, ApprovalRequested]:
+    def asked(self) -> dict[str, AnyQuestion]:
         """The questions that wait for an `Approve`, by id."""
         return self._questions.requests
 
@@ -338,7 +338,7 @@ class Session:
             self._begin([(Text(report),) for report in reports])
         return bool(reports)
 
-    def _apply_answer(self, answer: ops.Approve, asked: ApprovalRequested | None) -> None:
+    def _apply_answer(self, answer: ops.Approve, asked: AnyQuestion | None) -> None:
         """Do what an answer asks for beside its own call."""
         if answer.stops and (not answer.allowed or answer.hunks == ()):
             if self._turn_calls is not None:

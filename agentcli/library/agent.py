@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from agentcli.agent.calls.once import DirectCall, KeyedCalls, call_directly
-from agentcli.agent.events import ApprovalRequested, Done, Event, ToolFinished, TurnFailed
+from agentcli.agent.events import Done, Event, QuestionEvent, ToolFinished, TurnFailed
 from agentcli.agent.hooks import CallHooks, TurnHooks
 from agentcli.agent.interfaces import ConversationStore, Locks, SessionStore
 from agentcli.agent.ops import Approve, Interrupt, Prompt
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from agentcli.extensions.mcp.client import MCPClient
     from agentcli.tools.web.searching import SearchProvider
 
-Decide = Callable[[ApprovalRequested], Awaitable[bool | str]]
+Decide = Callable[[QuestionEvent], Awaitable[bool | str]]
 
 log = logging.getLogger("agentcli")
 log.addHandler(logging.NullHandler())  # what a program does not want to hear of does not land on its stderr
@@ -272,7 +272,7 @@ class Agent:
                     if isinstance(event, Done | TurnFailed):
                         last = event
                         break
-                    if isinstance(event, ApprovalRequested) and self._approve is not None:
+                    if isinstance(event, QuestionEvent) and self._approve is not None:
                         session.submit(await self._decision(event))
                     with self._turns.unread():
                         yield event
@@ -309,7 +309,7 @@ class Agent:
 
         return (await (self._keyed.once(idempotency_key, use, make) if idempotency_key else make())).finished()
 
-    async def _decision(self, request: ApprovalRequested, decide: object = None) -> Approve:
+    async def _decision(self, request: QuestionEvent, decide: object = None) -> Approve:
         """Put a question to the caller."""
         assert self._approve is not None, "else nobody is asked"
         answer = await self._approve(request)

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 import agentcli
 from agentcli import Agent, AgentFailed, Settings, tool
-from agentcli.agent.events import ApprovalRequested, ClientToolRequested, Done, EntryStored, TextDelta, ToolFinished
+from agentcli.agent.events import ClientToolRequested, Done, EntryStored, QuestionEvent, TextDelta, ToolFinished
 from agentcli.agent.events import Compaction as Compacted
 from agentcli.agent.hooks import CallRecord, HookAnswer, NoHooks
 from agentcli.agent.ops import ClientResult
@@ -134,9 +134,9 @@ async def test_without_anybody_to_ask_a_call_is_denied(model: MakeModel, work: P
 
 @pytest.mark.parametrize("allowed", [True, False])
 async def test_a_callback_decides_what_may_run(model: MakeModel, work: Path, allowed: bool) -> None:
-    asked: list[ApprovalRequested] = []
+    asked: list[QuestionEvent] = []
 
-    async def approve(request: ApprovalRequested) -> bool:
+    async def approve(request: QuestionEvent) -> bool:
         asked.append(request)
         return allowed
 
@@ -152,9 +152,9 @@ async def test_a_callback_decides_what_may_run(model: MakeModel, work: Path, all
 async def test_a_callback_decides_what_stays_of_what_a_command_made(
     model: MakeModel, work: Path, allowed: bool
 ) -> None:
-    asked: list[ApprovalRequested] = []
+    asked: list[QuestionEvent] = []
 
-    async def approve(request: ApprovalRequested) -> bool:
+    async def approve(request: QuestionEvent) -> bool:
         asked.append(request)
         return allowed
 
@@ -166,7 +166,7 @@ async def test_a_callback_decides_what_stays_of_what_a_command_made(
 
 
 async def test_a_callback_that_fails_ends_the_prompt_and_lets_nothing_run(model: MakeModel, work: Path) -> None:
-    async def approve(request: ApprovalRequested) -> bool:
+    async def approve(request: QuestionEvent) -> bool:
         raise RuntimeError("no window to ask in")
 
     async with Agent(model(ASKS, {"text": "Back."}), cwd=work, approve=approve) as agent:
@@ -482,7 +482,7 @@ async def test_what_fails_beside_a_tool_s_run_is_a_result_too(model: MakeModel, 
     def broken(*given: Any) -> Any:
         raise KeyError("hm")
 
-    async def yes(request: ApprovalRequested) -> bool:
+    async def yes(request: QuestionEvent) -> bool:
         return True
 
     tools = [
@@ -594,6 +594,14 @@ def test_every_name_comes_from_the_package_and_importing_it_is_cheap() -> None:
     for name in agentcli.__all__:
         assert getattr(agentcli, name) is not None
     assert set(agentcli.__all__) <= set(dir(agentcli))
+
+
+def test_the_old_name_of_questions_still_works() -> None:
+    with pytest.warns(DeprecationWarning, match="QuestionEvent"):
+        old = agentcli.ApprovalRequested
+    asked = agentcli.LimitQuestion("limit_1", "More?", reason="The limit.")
+    assert isinstance(asked, old)
+    assert (asked.kind, asked.call.name, asked.rules, asked.preview) == ("run", "", (), "")
     with pytest.raises(AttributeError, match="Agnet"):
         agentcli.Agnet  # noqa: B018
     program = "import agentcli, sys; print(sorted(name for name in sys.modules if name.startswith('agentcli')))"
@@ -603,7 +611,7 @@ def test_every_name_comes_from_the_package_and_importing_it_is_cheap() -> None:
 
 SNIPPET = """
 import asyncio
-from agentcli import Agent, AgentFailed, ApprovalRequested, Done, TextDelta, Tool, ToolContext, ToolOutput, events, tool
+from agentcli import Agent, AgentFailed, QuestionEvent, Done, TextDelta, Tool, ToolContext, ToolOutput, events, tool
 from msgspec import Struct
 
 @tool
@@ -627,7 +635,7 @@ own: list[Tool] = [add, later, Tool("weather", "Tells.", City, weather, "read")]
 def plain(text: str) -> str:
     return text
 
-async def yes(request: ApprovalRequested) -> bool:
+async def yes(request: QuestionEvent) -> bool:
     return bool(request.title)
 
 async def main() -> str:

@@ -24,7 +24,7 @@ from agentcli import (
     Text,
     readable_from,
 )
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import QuestionEvent
 from agentcli.conversation.schema import SCHEMA_VERSION
 from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError
 from agentcli.library.reply_forms import to_anthropic_message, to_chat_completion
@@ -154,7 +154,7 @@ async def test_a_session_of_a_store_goes_on_and_is_its_user_s(
 async def test_a_call_without_a_model_is_judged_and_made_once(work: Path) -> None:
     asked: list[str] = []
 
-    async def decide(question: ApprovalRequested) -> bool:
+    async def decide(question: QuestionEvent) -> bool:
         asked.append(question.title)
         return "yes.txt" in question.title
 
@@ -335,7 +335,7 @@ def test_run_sync_reaches_a_server_as_often_as_it_likes(work: Path) -> None:
 async def test_calls_at_once_are_asked_about_once_each_and_a_failed_answer_is_raised(work: Path) -> None:
     asked: list[str] = []
 
-    async def decide(question: ApprovalRequested) -> bool:
+    async def decide(question: QuestionEvent) -> bool:
         asked.append(question.title)
         await asyncio.sleep(0.01)
         if "bad" in question.title:

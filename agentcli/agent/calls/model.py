@@ -16,7 +16,7 @@ from cachetools import TTLCache
 from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.client import ClientCalls
 from agentcli.agent.calls.report import Report
-from agentcli.agent.events import ApprovalRequested, ClientToolRequested, Denial, Emit
+from agentcli.agent.events import AnyQuestion, ClientToolRequested, Denial, Emit
 from agentcli.agent.hooks import CallHooks, EventHooks
 from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks
 from agentcli.agent.masking import Mask
@@ -34,7 +34,7 @@ from agentcli.tools.tool import ToolOutput, Workspace
 
 Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a call
 # Gives the person's answer, or the verdict that settled the question before they gave one.
-Ask = Callable[[ApprovalRequested, Decide | None], Awaitable[Approve | Verdict]]
+Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | Verdict]]
 
 REPLAYED_S, MAX_REPLAYS = 3_600, 10_000  # results of idempotent calls
 SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
@@ -302,7 +302,7 @@ class Call:
         key = msgspec.json.encode((self.reply_id, use.id, use.name, use.input), order="deterministic")
         return hashlib.sha256(key).digest()
 
-    async def ask(self, request: ApprovalRequested, decide: Decide | None) -> Approve | Verdict:
+    async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
         """Ask the person about this call; question and answer are entries. Their time is not the call's own."""
         assert self.turn.session.ask is not None, "whoever asks has looked whether anybody can answer"
         self.turn.store(CallAsked(request.id, request.title, request.reason, request.rules))

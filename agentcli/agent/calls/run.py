@@ -16,11 +16,12 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from agentcli.agent import events
 from agentcli.agent.calls.model import SAME_CALL_LIMIT, Call, CallServices, SessionCalls, SkillsInUse, SubagentRuns
 from agentcli.agent.calls.observe import asked_level, observed
 from agentcli.agent.calls.recording import recorded
 from agentcli.agent.calls.trying import Try, may_be_tried, try_first
-from agentcli.agent.events import ApprovalRequested, Denial
+from agentcli.agent.events import Denial
 from agentcli.agent.hooks import CallRecord, HookAnswer, fire_about
 from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve
@@ -310,7 +311,7 @@ def asking(calls: SessionCalls, call: Call | None = None) -> Ask:
             return None
         id = f"{call.use.id if call else 'question'}-{next(numbers)}"
         use = call.use if call else ToolUse(id, "ask_user", {"question": question, "options": list(options)})
-        request = ApprovalRequested(id, use, question, "", "", kind="ask", options=tuple(options))
+        request = events.Question(id, question, call=use, options=tuple(options))
         since = time.perf_counter()
         try:
             answer = await calls.ask(request, None)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import ChangesApproval
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary
 from agentcli.tools.text.diff import diff_hunks
@@ -41,7 +41,7 @@ class Review:
             self.why = verdict.reason
             self.is_denied |= verdict.reason != PLAN
 
-    def take(self, request: ApprovalRequested, hunks: Sequence[int] | None, comment: str) -> None:
+    def take(self, request: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
         """Take the changes of which the person took a hunk, by number, or all."""
         self.is_answered = True
         self.comment = "; ".join(filter(None, (self.comment, comment)))

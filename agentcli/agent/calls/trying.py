@@ -25,7 +25,7 @@ from agentcli.agent.calls.try_texts import (
     shown_change,
     summary_of,
 )
-from agentcli.agent.events import ApprovalRequested, Denial, Notice
+from agentcli.agent.events import ChangesApproval, CommandApproval, Denial, Notice
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
 from agentcli.agent.permissions.effects import call_effects
@@ -185,10 +185,17 @@ async def _may_go_on(call: Call, wanted: Try, stop: Stop) -> bool:
         return False
     reason = f"tried on a stand-in of the workspace, {stop.why}; a yes {stop.then}"
     rules = () if stop.host or stop.path or stop.is_server else suggested_rules(wanted.judged, state.mode, state.rules)
-    preview = str(use.input.get("command", ""))
-    title = call_title(use.name, use.input)
-    request = ApprovalRequested(use.id, use, title, reason, preview, rules, effects=stop.effects, grave=stop.grave)
-    answer = await call.ask(request, None)
+    question = CommandApproval(
+        use.id,
+        call_title(use.name, use.input),
+        call=use,
+        reason=reason,
+        preview=str(use.input.get("command", "")),
+        rules=rules,
+        effects=stop.effects,
+        grave=stop.grave,
+    )
+    answer = await call.ask(question, None)
     if not isinstance(answer, Approve) or not answer.allowed:
         return False
     if answer.scope in ("session", "always") and rules:
@@ -276,7 +283,7 @@ async def _ask(
 
 def _request(
     call: Call, wanted: Try, attempt: Attempt, changes: Sequence[ChangeSummary], asking: Rule | None
-) -> ApprovalRequested:
+) -> ChangesApproval:
     """The changes as hunks, one or more of each: all are kept, some, or none."""
     texts = [shown_change(change) for change in changes]
     if (mask := call.report.mask) is not None:
@@ -297,7 +304,10 @@ def _request(
         reason = f"{asking.told} wants you to be asked; {reason}"
     title = f"{short_command(str(use.input.get('command', use.name)))} made {counted(changes)}"
     every = tuple(hunk for own in hunks for hunk in own)
-    return ApprovalRequested(use.id, use, title, reason, "\n".join(texts), rules, every, kind="keep", changes=bare)
+    preview = "\n".join(texts)
+    return ChangesApproval(
+        use.id, title, call=use, reason=reason, preview=preview, rules=rules, hunks=every, changes=bare
+    )
 
 
 def may_be_tried(tool: Tool, arguments: Any, context: ToolContext) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from agentcli.agent.calls.model import Call
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import Question
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import NOBODY_LEFT
 from agentcli.errors import ToolError
@@ -19,10 +19,8 @@ async def run(call: Call, given: AskUser) -> ToolOutput:
         raise ToolError("The question is empty.", kind="invalid_parameters")
     if call.turn.session.ask is None:
         return ToolOutput(_NOBODY, summary="nobody can be asked")
-    request = ApprovalRequested(
-        call.use.id, call.use, given.question.strip(), "", "", kind="ask", options=given.options or ()
-    )
-    answer = await call.ask(request, None)
+    question = Question(call.use.id, given.question.strip(), call=call.use, options=given.options or ())
+    answer = await call.ask(question, None)
     if not isinstance(answer, Approve) or answer.comment == NOBODY_LEFT:
         return ToolOutput(_NOBODY, summary="nobody could be asked")
     if not answer.allowed or not answer.comment.strip():

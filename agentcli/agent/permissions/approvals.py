@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from agentcli.agent.calls.model import Call, Decide
 from agentcli.agent.calls.trying import Try, may_be_tried
-from agentcli.agent.events import ApprovalRequested, Notice
+from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, CommandApproval, EditApproval, Notice
 from agentcli.agent.hooks import fire, fire_about
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.checks import check_rule
@@ -69,7 +69,7 @@ async def ask_person(asker: Call, question: Question) -> Permitted:
     if asker.turn.session.ask is None:
         raise ToolError(f"{question.verdict.reason}, and nobody can be asked.", kind="permission_denied")
     request = await _request(question, preview, state)
-    hunks, verdict = request.hunks, question.verdict
+    hunks, verdict = hunks_of(request), question.verdict
     answer = await _ask_hooks(asker, request) or await asker.ask(request, question.decide)
     if isinstance(answer, Verdict):
         return _settled(answer, question, state.mode)
@@ -97,7 +97,7 @@ async def ask_person(asker: Call, question: Question) -> Permitted:
     return Permitted(question.judged, narrowed, verdict, remark, answer=_answer_told(answer, some))
 
 
-async def _ask_hooks(call: Call, request: ApprovalRequested) -> Verdict | None:
+async def _ask_hooks(call: Call, request: AnyQuestion) -> Verdict | None:
     """Return what hooks decide in the person's place; None where the person is to be asked."""
     answer = await fire_about(call, "PermissionRequest")
     if answer.decision in ("allow", "deny"):
@@ -106,33 +106,30 @@ async def _ask_hooks(call: Call, request: ApprovalRequested) -> Verdict | None:
     return None
 
 
-async def _request(question: Question, preview: str, state: AgentState) -> ApprovalRequested:
-    """The question as a front end shows it."""
+async def _request(question: Question, preview: str, state: AgentState) -> CallApproval:
+    """Return the question as a front end shows it."""
     call, judged, verdict = question.call, question.judged, question.verdict
-    can_try = await asyncio.to_thread(may_be_tried, question.tool, judged.arguments, question.context)
     reason = f"{verdict.reason}; a yes counts for the rest of the session" if verdict.exposes else verdict.reason
     effects = await asyncio.to_thread(call_effects, judged, msgspec.structs.replace(verdict, reason=reason))
-    return ApprovalRequested(
+    approval = CallApproval(
         call.id,
-        call,
         call_title(call.name, call.input),
-        reason,
-        preview,
-        suggested_rules(judged, state.mode, state.rules),
-        diff_hunks(preview) if question.tool.narrow is not None else (),
-        effects.lines,
-        can_try,
-        effects.grave,
-        _mode_for_all_like_it(state, question),
+        call=call,
+        reason=reason,
+        preview=preview,
+        rules=suggested_rules(judged, state.mode, state.rules),
+        effects=effects.lines,
+        grave=effects.grave,
     )
-
-
-def _mode_for_all_like_it(state: AgentState, question: Question) -> Mode | Literal[""]:
-    """The mode that lets this edit and its like through; empty for any other call."""
-    if question.tool.effect != "edit":
-        return ""
-    verdict = decide(question.judged, "acceptEdits", state.rules)
-    return "acceptEdits" if verdict.decision == "allow" else ""
+    fields = msgspec.structs.asdict(approval)
+    if question.tool.effect == "command" or question.tool.attempt is not None:
+        can_try = await asyncio.to_thread(may_be_tried, question.tool, judged.arguments, question.context)
+        return CommandApproval(**fields, can_try=can_try)
+    if question.tool.effect == "edit" or question.tool.narrow is not None:
+        accepts = decide(judged, "acceptEdits", state.rules).decision == "allow"
+        hunks = diff_hunks(preview) if question.tool.narrow is not None else ()
+        return EditApproval(**fields, hunks=hunks, mode="acceptEdits" if accepts else "")
+    return approval
 
 
 def _settled(verdict: Verdict, question: Question, mode: Mode) -> Permitted:
@@ -152,15 +149,21 @@ def _answer_told(answer: Approve, some: str = "") -> str:
     return " · ".join(part for part in (some, scope, f"“{answer.comment}”" if answer.comment else "") if part)
 
 
-def check_offered(request: ApprovalRequested, answer: Approve) -> None:
+def hunks_of(question: AnyQuestion) -> tuple[str, ...]:
+    """Return the parts of a change that can be chosen one by one."""
+    return question.hunks if isinstance(question, EditApproval | ChangesApproval) else ()
+
+
+def check_offered(request: AnyQuestion, answer: Approve) -> None:
     """Raises `UsageError` for a yes to what was not offered: a try, or parts that the change does not have."""
     if not answer.allowed:
         return
-    if answer.scope == "try" and not request.can_try:
+    if answer.scope == "try" and not (isinstance(request, CommandApproval) and request.can_try):
         raise UsageError('This call cannot be tried: its question says "can_try": false.')
-    unknown = [number for number in answer.hunks or () if not 0 <= number < len(request.hunks)]
+    hunks = hunks_of(request)
+    unknown = [number for number in answer.hunks or () if not 0 <= number < len(hunks)]
     if unknown:
-        there_is = f"numbers from 0 to {len(request.hunks) - 1}" if request.hunks else "no hunk; leave hunks out"
+        there_is = f"numbers from 0 to {len(hunks) - 1}" if hunks else "no hunk; leave hunks out"
         raise UsageError(f"There is no hunk {unknown[0]}: this question has {there_is}.")
 
 

@@ -148,7 +148,7 @@ class Subagents:
     def _asks(self, run: AgentRun) -> Ask:
         """Let the parent's person answer a question of the subagent, under an id of its own."""
 
-        async def ask(request: events.ApprovalRequested, decide: Decide | None) -> Approve | Verdict:
+        async def ask(request: events.AnyQuestion, decide: Decide | None) -> Approve | Verdict:
             if (outer := run.call.turn.session.ask) is None:
                 return Approve(request.id, False, comment=NOBODY_LEFT)
             asked = replace(request, id=f"{run.id}/{request.id}", title=f"{run.id}: {request.title}", agent_id=run.id)

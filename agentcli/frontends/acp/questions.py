@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcli.agent.commands.command import Commands
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve, Interrupt
 from agentcli.agent.permissions.approvals import NOBODY_LEFT
 from agentcli.agent.session import Session
@@ -56,7 +56,7 @@ class Questions:
         self._cwd: Path = session.snapshot().workspace.cwd
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def ask(self, request: ApprovalRequested) -> None:
+    def ask(self, request: AnyQuestion) -> None:
         task = self._tasks[request.id] = asyncio.create_task(self._ask(request))
         task.add_done_callback(lambda _: self._tasks.pop(request.id, None))
 
@@ -71,7 +71,7 @@ class Questions:
         if self._tasks:
             await asyncio.wait(self._tasks.values())
 
-    async def _ask(self, request: ApprovalRequested) -> None:
+    async def _ask(self, request: AnyQuestion) -> None:
         nobody = Approve(request.id, False, comment=NOBODY_LEFT)
         try:
             match request.kind:
@@ -91,7 +91,7 @@ class Questions:
 
     # What a call may do
 
-    async def _about_call(self, request: ApprovalRequested) -> Approve | None:
+    async def _about_call(self, request: AnyQuestion) -> Approve | None:
         """None where the turn was cancelled."""
         call, answers = self._call(request), _answers(request)
         answer = await self._chosen(call, answers)
@@ -103,7 +103,7 @@ class Questions:
         chosen = await self._client.choose(self._session.id, call, [option for option, _ in answers])
         return next((answer for option, answer in answers if option.id == chosen), None)
 
-    def _call(self, request: ApprovalRequested) -> dict[str, Any]:
+    def _call(self, request: AnyQuestion) -> dict[str, Any]:
         """The call with all that it would do; nothing in it is invisible."""
         use = request.call
         why = " · ".join(exposed(text) for text in (*request.effects, request.reason) if text)
@@ -128,7 +128,7 @@ class Questions:
 
     # The model's own questions
 
-    async def _in_words(self, request: ApprovalRequested) -> Approve | None:
+    async def _in_words(self, request: AnyQuestion) -> Approve | None:
         id, session_id, options = request.id, self._session.id, request.options
         if self._client.can.has_forms:
             fields, required = _form(options, "Answer")
@@ -143,7 +143,7 @@ class Questions:
         leave = _answer(request, "leave", "None of these", "reject_once")
         return await self._chosen(self._call(request), [*answers, leave])
 
-    async def _about_plan(self, request: ApprovalRequested) -> Approve | None:
+    async def _about_plan(self, request: AnyQuestion) -> Approve | None:
         id = request.id
         rows = enumerate(_WAYS)
         ways = [_answer(request, f"way:{n}", label, kind, mode=mode) for n, (label, kind, mode) in rows]
@@ -173,11 +173,11 @@ def _said(filled: dict[str, Any] | None) -> str:
     return next((text.strip() for text in given if isinstance(text, str) and text.strip()), "")
 
 
-def _answer(request: ApprovalRequested, id: str, name: str, kind: str, **how: Any) -> tuple[Option, Approve]:
+def _answer(request: AnyQuestion, id: str, name: str, kind: str, **how: Any) -> tuple[Option, Approve]:
     return Option(id, name, kind), Approve(request.id, kind != "reject_once", **how)
 
 
-def _answers(request: ApprovalRequested) -> Answers:
+def _answers(request: AnyQuestion) -> Answers:
     """The options of a question about a call, and the answer that each stands for."""
     answer, is_tried = partial(_answer, request), request.kind == "keep"
     answers = [answer("once", "Keep the changes" if is_tried else "Allow", "allow_once")]

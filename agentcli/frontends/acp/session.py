@@ -212,7 +212,7 @@ class ClientSession:
         match event:
             case events.OutputDelta(id, text):
                 self._live.heard(call_id(event.agent_id, id), text)
-            case events.ApprovalRequested():
+            case events.QuestionEvent():
                 self._questions.ask(event)
             case events.ApprovalSettled() | events.ToolFinished() | events.Done() | events.TurnFailed():
                 self._questions.forget_settled()

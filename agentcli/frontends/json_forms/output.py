@@ -48,7 +48,10 @@ class JsonOutput:
                     self.write(made)
             case events.Notice(text):
                 self._system("notice", text=text, **agent)
-            case events.ApprovalRequested():
+            case events.Question(id, title):
+                said: dict[str, Any] = {"question": title, "options": event.options}
+                self._system("question", id=id, **said, **_exposed(said), **agent)
+            case events.QuestionEvent():
                 self._approval(event, **agent)
             case events.ApprovalSettled(id):
                 self._system("approval_settled", id=id, **agent)
@@ -87,11 +90,8 @@ class JsonOutput:
             case _:
                 pass
 
-    def _approval(self, asked: events.ApprovalRequested, **more: Any) -> None:
-        if asked.kind == "ask":
-            said: dict[str, Any] = {"question": asked.title, "options": asked.options}
-            self._system("question", id=asked.id, **said, **_exposed(said), **more)
-            return
+    def _approval(self, asked: events.QuestionEvent, **more: Any) -> None:
+        """Write one object for all kinds of approvals: fields that a kind does not have are empty."""
         fields = ("id", "title", "reason", "preview", "rules", "hunks", "effects", "can_try", "kind", "changes")
         call, told = asked.call, {name: getattr(asked, name) for name in fields}
         texts = {name: told[name] for name in ("title", "reason", "preview", "rules", "hunks", "effects")}

@@ -9,7 +9,7 @@ from typing import Any
 
 from agentcli.agent.calls.own_command import run_in_terminal
 from agentcli.agent.commands.command import Commands, Picked
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import CommandRan
 from agentcli.agent.state import SessionSnapshot
 from agentcli.errors import ToolError
@@ -231,7 +231,7 @@ class TerminalApp:
     async def ask_words(self, question: str) -> str | None:
         return await self._asking.ask_typed(question, "words")
 
-    def ask_approval(self, request: ApprovalRequested) -> None:
+    def ask_approval(self, request: AnyQuestion) -> None:
         self._asking.ask_approval(request)
 
     def forget_approval(self, call_id: str) -> None:

@@ -141,11 +141,11 @@ class TerminalController(OpenerHost):
             self._terminal.changed()
 
     def _note(self, event: events.Event) -> None:
-        of_any_agent = events.ApprovalRequested | events.ApprovalSettled | events.UsageReported
+        of_any_agent = events.QuestionEvent | events.ApprovalSettled | events.UsageReported
         if event.agent_id != "main" and not isinstance(event, of_any_agent):
             return
         match event:
-            case events.ApprovalRequested():
+            case events.QuestionEvent():
                 self.view.live.ask(event.id)
                 if event.kind in ("ask", "plan"):
                     self._questions.ask(event)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from agentcli.agent.commands.command import Commands, Picked
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve, Interrupt, RunCommand
 from agentcli.frontends.printable import printable
 from agentcli.frontends.run_end import ignore_hangups
@@ -74,7 +74,7 @@ class PlainTerminal:
         self._banner = banner
         self._view = TurnView(self._output, is_live=False, unfold_key="", shows_claims=shows_claims)
         self._controller = TerminalController(opener, self, commands, self._view)
-        self._approvals: deque[ApprovalRequested] = deque()
+        self._approvals: deque[AnyQuestion] = deque()
         self._rest: list[Fragment] = []  # what the first of them is about, as far as it was not shown yet
         self._choosing: asyncio.Future[str] | None = None
         self._leaving = asyncio.Event()
@@ -142,7 +142,7 @@ class PlainTerminal:
             if not self._controller.is_busy:
                 self._ask_for_more()
 
-    def _answer(self, request: ApprovalRequested, line: str) -> None:
+    def _answer(self, request: AnyQuestion, line: str) -> None:
         panel, word = ApprovalPanel(request), line.lower()
         choice = _ANSWERS.get(word)
         shows_all = word in ("v", "view")
@@ -263,7 +263,7 @@ class PlainTerminal:
     def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
         pass  # it stands where it was typed
 
-    def ask_approval(self, request: ApprovalRequested) -> None:
+    def ask_approval(self, request: AnyQuestion) -> None:
         self._approvals.append(request)
         if len(self._approvals) == 1:
             self._show_approval()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from agentcli.agent.commands.command import Picked
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import AnyQuestion
 from agentcli.agent.session import Session
 from agentcli.errors import UserError
 from agentcli.frontends.session_opener import SessionOpener
@@ -77,7 +77,7 @@ class TerminalActions(Protocol):
     def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
         """Return prompts that the model never got; for a command, the line that was typed."""
 
-    def ask_approval(self, request: ApprovalRequested) -> None:
+    def ask_approval(self, request: AnyQuestion) -> None:
         """Ask the person; the answer is submitted to the session when it comes."""
 
     def forget_approval(self, call_id: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve
 from agentcli.errors import UserError
 from agentcli.frontends.printable import exposed
@@ -43,10 +43,10 @@ class WordQuestions:
         self._terminal = terminal
         self._view = view
         self._answer = answer
-        self._waiting: deque[ApprovalRequested] = deque()
+        self._waiting: deque[AnyQuestion] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    def ask(self, request: ApprovalRequested) -> None:
+    def ask(self, request: AnyQuestion) -> None:
         self._waiting.append(request)
         if self._task is None:
             self._begin()
@@ -75,10 +75,10 @@ class WordQuestions:
         if self._waiting:
             self._begin()
 
-    async def _ask(self, request: ApprovalRequested) -> None:
+    async def _ask(self, request: AnyQuestion) -> None:
         self._answer(await (self._about_plan(request) if request.kind == "plan" else self._in_words(request)))
 
-    async def _in_words(self, request: ApprovalRequested) -> Approve:
+    async def _in_words(self, request: AnyQuestion) -> Approve:
         self._view.line(f"? {request.title}", "accent")
         words: str | None = None
         if request.options:
@@ -93,7 +93,7 @@ class WordQuestions:
         self._view.line(f"  {words}")
         return Approve(request.id, True, comment=words)
 
-    async def _about_plan(self, request: ApprovalRequested) -> Approve:
+    async def _about_plan(self, request: AnyQuestion) -> Approve:
         plan = request.preview.replace("\r\n", "\n")
         if (escaped := exposed(plan)) != plan:  # the answer above left these characters out
             self._view.line("The plan has characters that cannot be seen, here as escapes:", "warning")

@@ -126,7 +126,7 @@ class SessionSpans:
                 self._record_compaction(agent, at, event)
             case events.ToolStarted(id, name, arguments) if not id.startswith(OWN_CALL):
                 self._begin_call(agent, at, id, name, arguments=self._content(as_json(arguments)))
-            case events.ApprovalRequested(call=use, kind=kind) if use.id in agent.calls:
+            case events.QuestionEvent(call=use, kind=kind) if use.id in agent.calls:
                 agent.asked.add(use.id)
                 agent.calls[use.id][0].add_event("agentcli.approval_requested", {"kind": kind}, at)
             case events.ToolFinished(id) if not id.startswith(OWN_CALL):

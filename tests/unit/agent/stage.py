@@ -215,12 +215,12 @@ def text_of(content: Iterable[Block]) -> str:
 
 def answering(stage: Stage, **how: Any) -> asyncio.Task[None]:
     """Answer every approval question with these fields of `Approve`."""
-    from agentcli.agent.events import ApprovalRequested
+    from agentcli.agent.events import QuestionEvent
 
     async def answer() -> None:
         answered = 0
         while True:
-            request = await stage.heard(ApprovalRequested, answered + 1)
+            request = await stage.heard(QuestionEvent, answered + 1)
             answered += 1
             stage.submit(Approve(request.id, **how))
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agentcli.agent.events import ApprovalRequested, ApprovalSettled, Done, Notice, ToolFinished
+from agentcli.agent.events import ApprovalSettled, Done, Notice, QuestionEvent, ToolFinished
 from agentcli.agent.ops import Approve, SetMode
 from agentcli.agent.permissions.checks import check_rule
 from agentcli.agent.permissions.decide import decide, suggested_rules
@@ -145,7 +145,7 @@ async def test_the_question_names_the_rules(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, pushes("git push origin main"), can_ask=True) as stage:
         answering(stage, allowed=False)
         await stage.ask("Go")
-        (request,) = stage.of(ApprovalRequested)
+        (request,) = stage.of(QuestionEvent)
     assert request.rules == ("bash(git push origin main)", "bash(git push origin *)", "bash(git push *)")
     assert request.hunks == ()
 
@@ -154,14 +154,14 @@ async def test_a_rule_for_the_session_holds_for_what_it_covers(tmp_path: Folder)
     replies = pushes("git push a b", "git push c", "git pull a b")
     async with on_stage(tmp_path, replies, can_ask=True) as stage:
         await run_twice(stage, scope="session", rule="bash(git push *)")
-    assert [request.id for request in stage.of(ApprovalRequested)] == ["c0", "c2"]
+    assert [request.id for request in stage.of(QuestionEvent)] == ["c0", "c2"]
 
 
 async def test_without_a_rule_the_narrowest_is_granted(tmp_path: Folder) -> None:
     calls = [call("file_write", path=path, content=str(n), id=f"c{n}") for n, path in enumerate(("a", "a", "b"))]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
         await run_twice(stage, scope="session")
-    assert [request.id for request in stage.of(ApprovalRequested)] == ["c0", "c2"]
+    assert [request.id for request in stage.of(QuestionEvent)] == ["c0", "c2"]
     assert [str(rule) for rule in stage.session.state.rules.allow] == ["file_write(./a)", "file_write(./b)"]
     assert {rule.source for rule in stage.session.state.rules.allow} == {"session"}
 
@@ -185,7 +185,7 @@ async def test_a_rule_that_makes_no_sense_is_told_and_the_call_allowed_once(
 async def test_a_rule_that_covers_something_else_is_granted_and_that_is_told(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, pushes("touch a", "touch b"), can_ask=True) as stage:
         await run_twice(stage, scope="session", rule="bash(touch b)")
-    assert stage.count(ApprovalRequested) == 1
+    assert stage.count(QuestionEvent) == 1
     assert "does not cover this call" in stage.of(Notice)[0].text
 
 
@@ -194,7 +194,7 @@ async def test_always_is_kept_for_the_project(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, pushes("touch a", "touch a"), can_ask=True, grants=grants) as stage:
         await run_twice(stage, scope="always")
         (rule,) = stage.session.state.rules.allow
-    assert stage.count(ApprovalRequested) == 1
+    assert stage.count(QuestionEvent) == 1
     assert (str(rule), rule.source) == ("bash(touch a)", "granted")
     assert grants.list() == ["bash(touch a)"]
 
@@ -207,7 +207,7 @@ async def test_a_grant_that_cannot_be_kept_holds_for_the_session(tmp_path: Folde
     grants = Broken(tmp_path / "grants.json", tmp_path)
     async with on_stage(tmp_path, pushes("touch a", "touch a"), can_ask=True, grants=grants) as stage:
         await run_twice(stage, scope="always")
-    assert stage.count(ApprovalRequested) == 1
+    assert stage.count(QuestionEvent) == 1
     assert stage.of(Notice)[0].text == "The disk is full. bash(touch a) is allowed for this session."
 
 
@@ -234,7 +234,7 @@ async def answered(folder: Folder, replies: list[dict[str, Any]], **how: Any) ->
     (folder / "work" / "a").write_text(FAR)
     async with on_stage(folder, replies, can_ask=True) as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         stage.submit(Approve(request.id, **how))
         done = await stage.ended()
         assert isinstance(done, Done)
@@ -243,7 +243,7 @@ async def answered(folder: Folder, replies: list[dict[str, Any]], **how: Any) ->
 
 async def test_an_edit_is_asked_hunk_by_hunk(tmp_path: Folder) -> None:
     stage = await answered(tmp_path, two_edits(), allowed=False)
-    (request,) = stage.of(ApprovalRequested)
+    (request,) = stage.of(QuestionEvent)
     assert len(request.hunks) == 3
     assert request.preview == "--- a/a\n+++ b/a\n" + "".join(request.hunks)
 
@@ -336,7 +336,7 @@ async def test_a_no_that_stops_ends_the_turn_and_leaves_a_valid_conversation(tmp
         assert done.reason == "declined"
         assert stage.results["c0"].content == "permission_denied: The user declined this call."
         assert stage.results["c1"].content == "Not run: the user declined another call."
-        assert stage.count(ApprovalRequested) == 1
+        assert stage.count(QuestionEvent) == 1
         assert stage.is_valid
         again = await stage.ask("And now?")
     assert isinstance(again, Done)
@@ -346,7 +346,7 @@ async def test_a_no_that_stops_ends_the_turn_and_leaves_a_valid_conversation(tmp
 async def test_what_waits_for_the_end_of_a_turn_waits_on_after_a_no_that_stops(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, pushes("touch a"), can_ask=True) as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         stage.say("Later")
         stage.submit(Approve(request.id, False, stops=True))
         await stage.ended()
@@ -366,7 +366,7 @@ async def test_a_mode_settles_the_question_that_it_would_not_ask(
     edit = call("file_edit", path="a.txt", old_string="old", new_string="new", id="c")
     async with on_stage(tmp_path, [{"tool_calls": [edit]}, END], can_ask=True) as stage:
         stage.say("Go")
-        await stage.heard(ApprovalRequested)
+        await stage.heard(QuestionEvent)
         stage.submit(SetMode(mode))
         await stage.ended()
         assert (stage.workspace / "a.txt").read_text() == content
@@ -399,7 +399,7 @@ async def test_the_answer_is_kept_with_the_result(tmp_path: Folder, how: dict[st
 async def test_the_time_that_the_person_took_is_not_the_call_s(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, pushes("touch a"), can_ask=True) as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         await asyncio.sleep(1.5)
         stage.submit(Approve(request.id, True))
         await stage.ended()
@@ -414,7 +414,7 @@ async def test_an_edit_can_be_allowed_by_a_switch_of_the_mode(tmp_path: Folder) 
     async with on_stage(tmp_path, [{"tool_calls": [edit]}, END], can_ask=True) as stage:
         answering(stage, allowed=True, scope="session", mode="acceptEdits")
         await stage.ask("Go")
-        (request,) = stage.of(ApprovalRequested)
+        (request,) = stage.of(QuestionEvent)
         assert request.mode == "acceptEdits"
         assert stage.session.state.mode == "acceptEdits"
         assert not stage.session.state.rules.allow

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path as Folder
 from typing import Any
 
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import QuestionEvent
 from agentcli.agent.hooks import CallRecord, HookAnswer
 from agentcli.agent.ops import Approve, SetAttended
 from agentcli.conversation.entries import CallAllowed, CallAsked, CallDenied, Result
@@ -85,9 +85,9 @@ async def test_a_question_and_its_answer_are_entries_and_so_is_a_refusal(tmp_pat
     replies = [{"tool_calls": calls}, END]
     async with on_stage(tmp_path, replies, can_ask=True, deny=["bash(touch refused)"]) as stage:
         stage.say("Go")
-        await stage.heard(ApprovalRequested)
+        await stage.heard(QuestionEvent)
         stage.submit(Approve("yes", True))
-        await stage.heard(ApprovalRequested, 2)
+        await stage.heard(QuestionEvent, 2)
         stage.submit(Approve("no", False, comment="not that"))
         await stage.ended()
     kinds = (CallAsked, CallAllowed, CallDenied)
@@ -103,9 +103,9 @@ async def test_a_call_whose_question_nobody_answered_did_not_run_and_the_model_i
     calls = [call("bash", command=f"touch {name}", id=name) for name in ("a", "b")]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
         stage.say("Go")
-        await stage.heard(ApprovalRequested)
+        await stage.heard(QuestionEvent)
         stage.submit(Approve("a", True))
-        await stage.heard(ApprovalRequested, 2)
+        await stage.heard(QuestionEvent, 2)
         stored = [entry for entry in stage.entries if not isinstance(entry.body, Result)]  # the program dies here
     async with on_stage(tmp_path, [END], entries=stored) as stage:
         await stage.ask("And now?")
@@ -117,10 +117,10 @@ async def test_when_nobody_attends_any_more_questions_are_refused(tmp_path: Fold
     calls = [call("bash", command=f"touch {name}", id=name) for name in ("a", "b")]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END, {"tool_calls": calls}, END], can_ask=True) as stage:
         stage.say("Go")
-        await stage.heard(ApprovalRequested)
+        await stage.heard(QuestionEvent)
         stage.submit(SetAttended(False))
         await stage.ended()
         assert all("nobody can be asked" in str(result.content) for result in stage.results.values())
         stage.submit(SetAttended(True))
         stage.say("Again")
-        await stage.heard(ApprovalRequested, 2)
+        await stage.heard(QuestionEvent, 2)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
-from agentcli.agent.events import ApprovalRequested, Done, OutputDelta, ToolFinished, ToolStarted
+from agentcli.agent.events import Done, OutputDelta, QuestionEvent, ToolFinished, ToolStarted
 from agentcli.agent.ops import Approve, SetMode
 from agentcli.agent.runtime import TurnLimits
 from agentcli.errors import ToolError
@@ -250,7 +250,7 @@ def asking_for(command: str) -> list[dict[str, Any]]:
 async def test_what_may_run_is_asked_with_the_exact_command(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, asking_for("touch made"), can_ask=True) as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         assert (request.id, request.title, request.preview) == ("c", "Run touch made", "touch made")
         assert "not known to only read" in request.reason
         assert not (stage.workspace / "made").exists()
@@ -266,7 +266,7 @@ async def test_an_edit_is_asked_with_the_diff_it_would_make(tmp_path: Folder) ->
     edit = call("file_edit", path="a.txt", old_string="old", new_string="new", id="c")
     async with on_stage(tmp_path, [{"tool_calls": [edit]}, END], can_ask=True) as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         assert "-old\n+new\n" in request.preview
         assert (stage.workspace / "a.txt").read_text() == "old\n"
         stage.submit(Approve("c", True))
@@ -298,7 +298,7 @@ async def test_a_yes_is_for_one_call_only(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, replies, can_ask=True) as stage:
         answering(stage, allowed=True)
         await stage.ask("Go")
-    assert stage.count(ApprovalRequested) == 2
+    assert stage.count(QuestionEvent) == 2
 
 
 async def test_a_yes_for_the_session_is_for_this_very_command(tmp_path: Folder) -> None:
@@ -307,7 +307,7 @@ async def test_a_yes_for_the_session_is_for_this_very_command(tmp_path: Folder) 
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
         answering(stage, allowed=True, scope="session")
         await stage.ask("Go")
-    assert [request.id for request in stage.of(ApprovalRequested)] == ["c0", "c2"]
+    assert [request.id for request in stage.of(QuestionEvent)] == ["c0", "c2"]
 
 
 async def test_a_yes_for_the_session_holds_for_a_command_with_wildcards_as_it_is_written(tmp_path: Folder) -> None:
@@ -316,7 +316,7 @@ async def test_a_yes_for_the_session_holds_for_a_command_with_wildcards_as_it_is
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
         answering(stage, allowed=True, scope="session")
         await stage.ask("Go")
-    assert "c2" in [request.id for request in stage.of(ApprovalRequested)]
+    assert "c2" in [request.id for request in stage.of(QuestionEvent)]
 
 
 async def test_with_nobody_to_ask_a_call_is_denied_and_that_is_recorded(tmp_path: Folder) -> None:
@@ -332,7 +332,7 @@ async def test_with_nobody_to_ask_a_call_is_denied_and_that_is_recorded(tmp_path
 async def test_a_command_that_provably_only_reads_is_not_asked(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, asking_for("ls"), can_ask=True) as stage:
         await stage.ask("Go")
-    assert stage.count(ApprovalRequested) == 0
+    assert stage.count(QuestionEvent) == 0
     assert not stage.results["c"].is_error
 
 
@@ -348,7 +348,7 @@ async def test_an_edit_that_cannot_apply_fails_before_anybody_is_asked(tmp_path:
         tmp_path, [{"tool_calls": [call("edit", id="c")]}, END], tools=[refusing_preview("edit")], can_ask=True
     ) as stage:
         await stage.ask("Go")
-    assert stage.count(ApprovalRequested) == 0
+    assert stage.count(QuestionEvent) == 0
     assert stage.results["c"].content == "not_found: It cannot apply."
 
 
@@ -356,11 +356,11 @@ async def test_a_mode_that_changes_during_a_turn_counts_from_the_next_call_on(tm
     calls = [call("bash", command="touch a", id="a"), call("bash", command="touch b", id="b")]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
         stage.say("Go")
-        await stage.heard(ApprovalRequested)
+        await stage.heard(QuestionEvent)
         stage.submit(SetMode("bypassPermissions"))
         stage.submit(Approve("a", True))
         await stage.ended()
-        assert stage.count(ApprovalRequested) == 1
+        assert stage.count(QuestionEvent) == 1
         assert (stage.workspace / "b").exists()
 
 
@@ -369,7 +369,7 @@ async def test_an_answer_to_no_question_is_passed_over(tmp_path: Folder) -> None
         stage.submit(Approve("c", True))
         stage.submit(Approve("other", True))
         stage.say("Go")
-        await stage.heard(ApprovalRequested)
+        await stage.heard(QuestionEvent)
         stage.submit(Approve("other", True))
         await asyncio.sleep(0.01)
         assert not (stage.workspace / "made").exists()
@@ -386,4 +386,4 @@ async def test_nobody_is_asked_for_calls_past_the_limit_of_rounds(tmp_path: Fold
     ) as stage:
         answering(stage, allowed=True)
         await stage.ask("Go")
-    assert stage.count(ApprovalRequested) == asked
+    assert stage.count(QuestionEvent) == asked

@@ -13,7 +13,7 @@ import pytest
 from agentcli.agent.commands.command import SCREEN_COMMANDS, AsPrompt, Command, CommandHost
 from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.commands.sessions import age
-from agentcli.agent.events import ApprovalRequested, EntryStored, ModeChanged, ToolFinished
+from agentcli.agent.events import EntryStored, ModeChanged, QuestionEvent, ToolFinished
 from agentcli.agent.ops import RunCommand, Steer
 from agentcli.errors import NoSession, UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
@@ -441,11 +441,11 @@ async def test_a_grant_for_the_session_is_taken_back(tmp_path: Folder, verb: str
         answers = answering(host.stage, allowed=True, scope="session")
         await host.stage.ask("Go")
         await host.stage.ask("Again")
-        assert host.stage.count(ApprovalRequested) == 1
+        assert host.stage.count(QuestionEvent) == 1
         assert "  allowed  bash(touch a)  (session)" in await host.says("/permissions list")
         assert await host.says(f"/permissions {verb} Bash(touch a)") == "bash(touch a) asks again."
         await host.stage.ask("And again")
-        assert host.stage.count(ApprovalRequested) == 2
+        assert host.stage.count(QuestionEvent) == 2
         answers.cancel()
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from agentcli.agent.events import (
-    ApprovalRequested,
     Done,
     EntryStored,
     Event,
+    QuestionEvent,
     Steered,
     TextDelta,
     ThinkingDelta,
@@ -214,7 +214,7 @@ async def test_an_open_question_is_closed_by_an_interrupt_and_the_call_was_not_r
     replies = [{"tool_calls": [call("bash", command="touch made", id="c")]}, END]
     async with on_stage(tmp_path, replies, can_ask=True) as stage:
         stage.say("Go")
-        await stage.heard(ApprovalRequested)
+        await stage.heard(QuestionEvent)
         await interrupted(stage)
         assert stage.results["c"].is_error
         assert stage.results["c"].content == "Not run: interrupted by the user."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.agent.events import ApprovalRequested, Done, OutputDelta, TextDelta, ToolFinished, ToolStarted
+from agentcli.agent.events import Done, OutputDelta, QuestionEvent, TextDelta, ToolFinished, ToolStarted
 from agentcli.agent.ops import Approve, Background, Interrupt, RunCommand
 from agentcli.conversation.entries import ContextNote
 from agentcli.errors import ToolError
@@ -35,7 +35,7 @@ async def test_a_command_runs_at_once_unasked_and_is_told_with_the_next_prompt(t
         finished = await stage.heard(ToolFinished)
         await stage.session.idle()
         assert (stage.workspace / "made").exists()
-        assert stage.count(ApprovalRequested) == 0
+        assert stage.count(QuestionEvent) == 0
         (started,) = stage.of(ToolStarted)
         assert (started.name, started.input["command"]) == ("bash", "touch made; echo done")
         assert started.id == finished.id == stage.of(OutputDelta)[0].id
@@ -167,7 +167,7 @@ async def test_a_call_that_begins_later_stays_in_the_foreground(tmp_path: Folder
     calls = [call("bash", command="echo x > x", id="a")]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
         stage.say("Go")
-        await stage.heard(ApprovalRequested)
+        await stage.heard(QuestionEvent)
         stage.submit(Background())
         stage.submit(Approve("a", True))
         await stage.ended()

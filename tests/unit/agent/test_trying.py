@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from agentcli.agent.events import (
-    ApprovalRequested,
     ApprovalSettled,
     Done,
     Notice,
     OutputDelta,
+    QuestionEvent,
     ToolFinished,
     ToolStarted,
 )
@@ -97,14 +97,14 @@ async def test_what_the_person_keeps_is_all_that_stays(
 ) -> None:
     async with trying(tmp_path) as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         assert files(stage) == BEFORE
         assert (request.kind, [change.name for change in request.changes]) == ("keep", ["x.txt", "y.txt", "z.txt"])
         assert request.reason == "nothing is in the workspace yet"
         stage.submit(Approve("c", **answer))
         await stage.ended()
         assert files(stage) == left
-        assert stage.count(ApprovalRequested) == 1
+        assert stage.count(QuestionEvent) == 1
     finished = stage.of(ToolFinished)[0]
     assert finished.structured["kept"] == sorted(
         name for name in {*AFTER, "z.txt"} if BEFORE.get(name) != left.get(name)
@@ -124,7 +124,7 @@ async def test_parts_of_a_file_can_be_kept_and_the_model_is_told_which_are_not(t
         lines = [str(number) for number in range(60)]
         (stage.workspace / "long.txt").write_text("\n".join(lines))
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         assert [(change.name, change.hunks) for change in request.changes] == [("long.txt", 3), ("x.txt", 1)]
         assert len(request.hunks) == 4
         assert all(hunk.startswith("--- a/long.txt\n+++ b/long.txt\n@@ ") for hunk in request.hunks[:3])
@@ -146,7 +146,7 @@ async def test_parts_of_a_file_can_be_kept_and_the_model_is_told_which_are_not(t
 async def test_a_comment_on_dropped_changes_reaches_the_model_and_the_turn_goes_on(tmp_path: Folder) -> None:
     async with trying(tmp_path) as stage:
         stage.say("Go")
-        await stage.heard(ApprovalRequested)
+        await stage.heard(QuestionEvent)
         stage.submit(Approve("c", False, comment="not y.txt"))
         assert isinstance(await stage.ended(), Done)
     assert "the user dropped its changes" in str(stage.results["c"].content)
@@ -185,12 +185,12 @@ async def test_most_of_the_tree_goes_in_no_mode_unasked(
         git(stage.workspace, "commit", "-qm", "first")
         stage.say("Go")
         if is_asked:
-            request = await stage.heard(ApprovalRequested)
+            request = await stage.heard(QuestionEvent)
             assert "18 of the 21 files" in "".join(request.hunks)
             assert {change.loses for change in request.changes} == {"tree"}
             stage.submit(Approve("c", False))
         await stage.ended()
-        assert stage.count(ApprovalRequested) == is_asked
+        assert stage.count(QuestionEvent) == is_asked
         assert not is_asked or (stage.workspace / "src/7").read_text() == "7\n"
 
 
@@ -200,7 +200,7 @@ async def test_a_file_of_tmp_that_a_command_makes_for_itself_needs_no_question(t
     async with trying(tmp_path, mode=mode, command=f"echo made >{name}; cat {name}") as stage:
         stage.say("Go")
         await stage.ended()
-        assert stage.count(ApprovalRequested) == 0
+        assert stage.count(QuestionEvent) == 0
     assert stage.results["c"].content == "made"
     assert not Path(name).exists()
 
@@ -208,7 +208,7 @@ async def test_a_file_of_tmp_that_a_command_makes_for_itself_needs_no_question(t
 async def test_for_this_session_is_a_rule_for_such_commands_which_then_run_directly(tmp_path: Folder) -> None:
     async with trying(tmp_path) as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         stage.submit(Approve("c", True, "session", rule=request.rules[0]))
         await stage.ended()
         assert files(stage) == AFTER
@@ -218,7 +218,7 @@ async def test_for_this_session_is_a_rule_for_such_commands_which_then_run_direc
 async def test_an_interrupt_while_it_asks_what_to_keep_drops_everything(tmp_path: Folder) -> None:
     async with trying(tmp_path) as stage:
         stage.say("Go")
-        await stage.heard(ApprovalRequested)
+        await stage.heard(QuestionEvent)
         stage.submit(Interrupt())
         await stage.ended()
         assert files(stage) == BEFORE
@@ -239,7 +239,7 @@ async def test_nobody_is_asked_about_a_command_that_changes_nothing(tmp_path: Fo
     async with trying(tmp_path, command="make -v; mkdir __pycache__; exit 3") as stage:
         stage.say("Go")
         await stage.ended()
-        assert stage.count(ApprovalRequested) == 0
+        assert stage.count(QuestionEvent) == 0
         assert files(stage) == BEFORE
     content = str(stage.results["c"].content)
     assert content.startswith("GNU Make")
@@ -288,7 +288,7 @@ python3 -c 'import subprocess; subprocess.run("git init -q --bare store; echo x 
 async def test_a_new_bare_repository_of_any_name_has_a_question_of_its_own(tmp_path: Folder) -> None:
     async with trying(tmp_path, mode="acceptEdits", command=BARE) as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         assert [(change.name, change.is_obeyed) for change in request.changes] == [("store", True)]
         stage.submit(Approve("c", False))
         await stage.ended()
@@ -299,7 +299,7 @@ async def test_a_new_bare_repository_of_any_name_has_a_question_of_its_own(tmp_p
 async def test_what_programs_obey_has_a_question_of_its_own_in_every_mode(tmp_path: Folder) -> None:
     async with trying(tmp_path, mode="acceptEdits", command=OBEYED) as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         assert [change.name for change in request.changes] == ["sub/.vscode/tasks.json"]
         assert request.rules == ()
         stage.submit(Approve("c", True))
@@ -312,7 +312,7 @@ async def test_what_programs_obey_has_a_question_of_its_own_in_every_mode(tmp_pa
 async def test_a_mode_that_decides_settles_the_question(tmp_path: Folder, mode: Mode, left: dict[str, str]) -> None:
     async with trying(tmp_path) as stage:
         stage.say("Go")
-        await stage.heard(ApprovalRequested)
+        await stage.heard(QuestionEvent)
         stage.submit(SetMode(mode))
         await stage.ended()
         assert stage.count(ApprovalSettled) == 1
@@ -323,7 +323,7 @@ async def test_what_a_try_cannot_hold_may_run_directly(tmp_path: Folder) -> None
     many = "for i in {1..30}; do echo $i >$i; done; echo done"
     async with trying(tmp_path, command=many, tried=DryRunLimits(max_entries=20)) as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         assert (request.kind, len(files(stage))) == ("run", 2)
         assert "more than 20 files" in request.reason
         stage.submit(Approve("c", True))
@@ -336,7 +336,7 @@ async def test_what_a_try_cannot_hold_may_run_directly(tmp_path: Folder) -> None
 async def test_what_cannot_be_tried_asks_before_it_runs(tmp_path: Folder, how: dict[str, Any]) -> None:
     async with trying(tmp_path, **how) as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         assert (request.can_try, request.kind) == (False, "run")
         stage.submit(Approve("c", False))
         await stage.ended()
@@ -347,10 +347,10 @@ async def test_without_tries_a_command_asks_before_it_runs(tmp_path: Folder) -> 
     async with trying(tmp_path) as stage:
         stage.session.runtime.calls.services.tries = False
         stage.say("Go")
-        first = await stage.heard(ApprovalRequested)
+        first = await stage.heard(QuestionEvent)
         assert (first.kind, first.can_try, files(stage)) == ("run", True, BEFORE)
         stage.submit(Approve("c", True, "try"))
-        second = await stage.heard(ApprovalRequested, 2)
+        second = await stage.heard(QuestionEvent, 2)
         assert (second.kind, files(stage)) == ("keep", BEFORE)
         stage.submit(Approve("c", True))
         await stage.ended()
@@ -390,10 +390,10 @@ async def test_a_host_that_a_try_could_not_reach_is_asked_about(tmp_path: Folder
     (tmp_path / "work/ask.py").write_text(script)
     async with trying(tmp_path, command="python3 ask.py; echo x >>x.txt") as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         assert (request.kind, request.effects) == ("run", ("reaches api.example.org",))
         stage.submit(Approve("c", allowed))
-        keep = await stage.heard(ApprovalRequested, 2)
+        keep = await stage.heard(QuestionEvent, 2)
         assert (keep.kind, keep.changes[0].name) == ("keep", "x.txt")
         assert "api.example.org" not in " ".join(stage.session.runtime.calls.workspace.sandbox.told())
         stage.submit(Approve("c", False, comment="no"))
@@ -408,7 +408,7 @@ async def test_an_interrupt_lets_what_is_being_kept_be_kept(tmp_path: Folder) ->
         for number in range(300):
             (stage.workspace / f"f{number}").write_text("old\n")
         stage.say("Go")
-        await stage.heard(ApprovalRequested)
+        await stage.heard(QuestionEvent)
         stage.submit(Approve("c", True))
         while not list((tmp_path / "tries").glob("*/plan")):
             await asyncio.sleep(0)
@@ -463,12 +463,12 @@ async def test_a_path_that_was_hidden_from_a_try_is_asked_about(tmp_path: Folder
         sandbox = stage.session.runtime.calls.workspace.sandbox
         sandbox.grant_host("api.example.org")
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         assert (request.kind, request.rules, len(request.effects)) == ("run", (), 1)
         assert told in request.effects[0]
         assert bool(request.grave) == ("secrets" in told)
         stage.submit(Approve("c", allowed))
-        keep = await stage.heard(ApprovalRequested, 2)
+        keep = await stage.heard(QuestionEvent, 2)
         assert (keep.kind, keep.changes[0].name) == ("keep", "x.txt")
         assert sandbox.knows(sandbox.real_path(tmp_path / "home" / real), "read") is False
         stage.submit(Approve("c", True))
@@ -486,7 +486,7 @@ async def test_modes_that_do_not_ask_open_no_hidden_path(tmp_path: Folder, mode:
     async with trying(tmp_path, mode=mode, command=f"for n in 1; do {reads(tmp_path, 'other/.env')}; done") as stage:
         stage.say("Go")
         await stage.ended()
-        assert stage.count(ApprovalRequested) == 0
+        assert stage.count(QuestionEvent) == 0
     assert "in home" not in str(stage.results["c"].content)
 
 
@@ -502,14 +502,14 @@ async def test_what_no_yes_opens_is_not_offered(tmp_path: Folder) -> None:
         (tmp_path / "work/read.py").write_text(script.replace(str(tmp_path / "home/other/data.csv"), str(path)))
         async with trying(tmp_path, command=command.replace("; exit $code", change or "; exit $code")) as stage:
             stage.say("Go")
-            assert (await stage.heard(ApprovalRequested)).kind == "keep"
+            assert (await stage.heard(QuestionEvent)).kind == "keep"
             stage.submit(Approve("c", False, comment="no"))
             await stage.ended()
     (tmp_path / "work/read.py").write_text(script)
     async with trying(tmp_path, command=command) as stage:
         stage.session.state.rules.deny += parse_rules(f"Read(/{tmp_path}/home/other/**)")
         stage.say("Go")
-        assert (await stage.heard(ApprovalRequested)).kind == "keep"
+        assert (await stage.heard(QuestionEvent)).kind == "keep"
         stage.submit(Approve("c", False, comment="no"))
         await stage.ended()
 
@@ -536,7 +536,7 @@ async def test_a_server_that_was_tried_may_become_a_job(tmp_path: Folder) -> Non
     (tmp_path / "work/serve.py").write_text(serve)
     async with trying(tmp_path, command="python3 serve.py") as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         assert "listens on" in request.reason
         assert "job" in request.reason
         stage.submit(Approve("c", True))
@@ -550,7 +550,7 @@ async def test_the_model_is_told_of_a_folder_that_is_a_cache_only_by_its_own_wor
     async with trying(tmp_path, command=f"mkdir out __pycache__; echo '{tag}' >out/CACHEDIR.TAG") as stage:
         stage.say("Go")
         await stage.ended()
-        assert stage.count(ApprovalRequested) == 0
+        assert stage.count(QuestionEvent) == 0
         assert not (stage.workspace / "out").exists()
     assert stage.results["c"].content == (
         "[out is a cache, so not in the workspace itself: only commands that are tried see it]"
@@ -567,11 +567,11 @@ async def test_accept_edits_keeps_new_commits_and_asks_where_commits_would_be_lo
     async with trying(tmp_path, mode="acceptEdits", command=commit) as stage:
         stage.say("Go")
         await stage.ended()
-        assert stage.count(ApprovalRequested) == 0
+        assert stage.count(QuestionEvent) == 0
     assert git(work, "log", "--format=%s").split() == ["third", "second", "first"]
     async with trying(tmp_path, mode="acceptEdits", command="git reset -q --hard HEAD~2") as stage:
         stage.say("Go")
-        request = await stage.heard(ApprovalRequested)
+        request = await stage.heard(QuestionEvent)
         assert "loses commit" in request.hunks[0]
         stage.submit(Approve("c", False, comment="keep them"))
         await stage.ended()

@@ -9,7 +9,7 @@ from typing import Literal
 
 from prompt_toolkit.buffer import Buffer
 
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import parse_rule
 from agentcli.errors import UsageError
@@ -135,7 +135,7 @@ class Asking:
         is_free = self.approval is None and self.purpose == "prompt" and not self._area.buffer.text
         return self._answered if is_free else None
 
-    def ask_approval(self, request: ApprovalRequested) -> None:
+    def ask_approval(self, request: AnyQuestion) -> None:
         self._approvals.append(ApprovalPanel(request))
         self._show_approval()
         self._notify(f"Waits for your yes: {request.title}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import Rule, escaped
 from agentcli.frontends.printable import exposed
@@ -36,7 +36,7 @@ KEYS: dict[str, Choice] = {"y": "once", "s": "session", "a": "always", "t": "try
 class ApprovalPanel:
     """One request and the answer in the making. The safe answer is the one that Enter gives at first."""
 
-    def __init__(self, request: ApprovalRequested) -> None:
+    def __init__(self, request: AnyQuestion) -> None:
         self.request = request
         self.rules = list(request.rules)
         self._rule = 0

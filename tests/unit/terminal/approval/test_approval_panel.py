@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from agentcli.agent.events import ApprovalRequested
+from agentcli.agent.events import QuestionEvent
 from agentcli.agent.ops import Approve
 from agentcli.frontends.terminal.approval.panel import ApprovalPanel
 from agentcli.frontends.terminal.text.fragments import first_rows, plain, row_width, rows_of
@@ -21,7 +21,7 @@ HUNK = "@@ -1 +1 @@\n-old\n+new\n"
 def panel(
     preview: str = "make", rules: tuple[str, ...] = (), hunks: tuple[str, ...] = (), name: str = "bash"
 ) -> ApprovalPanel:
-    asked = ApprovalRequested("1", ToolUse("1", name, {}), "Edit a.py", "why", preview, rules, hunks)
+    asked = QuestionEvent("1", ToolUse("1", name, {}), "Edit a.py", "why", preview, rules, hunks)
     if name == "bash" and hunks:
         changes = tuple(ChangeSummary(f"{number}.py", "changed", "file") for number in range(len(hunks)))
         asked = replace(asked, kind="keep", changes=changes)
@@ -82,7 +82,7 @@ def test_a_yes_for_longer_says_what_it_covers() -> None:
     assert rows(asked)[-1] == "  s, a bash(git push a b) · ←/→ narrower or wider · e edits"
     asked.widen(1)
     assert "bash(git push *)" in rows(asked)[-1]
-    edit = ApprovalRequested("1", ToolUse("1", "file_edit", {}), "", "", "", ("file_edit(a)",), mode="acceptEdits")
+    edit = QuestionEvent("1", ToolUse("1", "file_edit", {}), "", "", "", ("file_edit(a)",), mode="acceptEdits")
     assert rows(ApprovalPanel(edit))[-1] == "  s all edits this session · a file_edit(a) · e edits"
     assert ApprovalPanel(edit).answer("session") == Approve("1", True, "session", mode="acceptEdits")
     assert "".join(rows(panel(rules=("bash(" + "x" * 70 + ")",)), 40)).count("x") == 70
@@ -102,9 +102,9 @@ def test_nothing_is_left_out_however_long_it_is() -> None:
     assert preview(panel("\n".join(f"echo {n}" for n in range(500)))).count("echo") == 500
     assert preview(panel("x" * 5_000)).count("x") == 5_000
     title = "https://example.com/" + "x" * 400
-    asked = ApprovalRequested("1", ToolUse("1", "web_fetch", {"url": title}), "", "why", f'{{\n  "url": "{title}"\n}}')
+    asked = QuestionEvent("1", ToolUse("1", "web_fetch", {"url": title}), "", "why", f'{{\n  "url": "{title}"\n}}')
     assert title in preview(ApprovalPanel(asked))
-    listing = ApprovalRequested("1", ToolUse("1", "file_list", {"pattern": "*.key"}), "", "why", '{"pattern": "*.key"}')
+    listing = QuestionEvent("1", ToolUse("1", "file_list", {"pattern": "*.key"}), "", "why", '{"pattern": "*.key"}')
     assert "*.key" in preview(ApprovalPanel(listing)), "which the title does not name"
     wide = panel(rules=("bash(" + "y" * 900 + " *)",))
     assert preview(wide).count("y") == 900, "the reach of a yes for longer, where the panel has no room for it"
@@ -171,7 +171,7 @@ def test_the_changes_of_a_tried_command_are_shown_file_by_file() -> None:
 
 
 def test_trying_first_is_a_choice_where_it_is_offered() -> None:
-    request = ApprovalRequested("1", ToolUse("1", "bash", {}), "Run", "why", "make", can_try=True)
+    request = QuestionEvent("1", ToolUse("1", "bash", {}), "Run", "why", "make", can_try=True)
     assert ApprovalPanel(request).answer("try") == Approve("1", True, "try")
     assert "t try first" in " ".join(rows(ApprovalPanel(request)))
     assert "try" not in " ".join(rows(panel()))
