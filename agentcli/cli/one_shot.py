@@ -54,10 +54,7 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
         knows_commands = options.output_format == "stream-json" or typed.lstrip().startswith("/")
         opener, commands = ConfiguredOpener(config, builder), Commands(())
         if knows_commands:
-            from agentcli.agent.commands.session import conversation_commands  # seldom needed here
-
-            commands = conversation_commands()
-            opener.add_own_commands(commands, warn)
+            commands = opener.commands(warn)
         host = ScreenlessHost(opener, session, commands, stays_open=takes_stream)
         leaving = asyncio.Event()
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from msgspec import Struct
 
 from agentcli.cli.output import warn
-from agentcli.cli.session_opener import ClientSessions
+from agentcli.cli.session_opener import open_for_client
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.run_end import interrupt_on_signals
 from agentcli.frontends.session_opener import UsageStore
@@ -169,10 +169,9 @@ async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None 
     with ExitStack() as open_files:
         inner, address = open_files.enter_context(_inner_socket(paths.state / "serve", serving.advertise))
         store = _store(worker.config, address)
-        sessions = ClientSessions(worker.options, store, is_server=True, on_notice=log.warning)
-        hosting = Hosting(
-            sessions, _events(worker.config), account_of=partial(_account, worker), idle_s=serving.idle_minutes * 60
-        )
+        open_session = partial(open_for_client, worker.options, store, is_server=True, on_notice=log.warning)
+        events, idle_s = _events(worker.config), serving.idle_minutes * 60
+        hosting = Hosting(open_session, store, events, account_of=partial(_account, worker), idle_s=idle_s)
         routes = Routes(hosting, cwd=worker.config.cwd)
         hosts, is_socket = (*serving.hosts, worker.options.host), bool(worker.options.socket)
         app = Guard(routes.application(on_ready=on_ready), tokens=worker.tokens, hosts=hosts, is_socket=is_socket)

@@ -10,13 +10,11 @@ from pathlib import Path
 
 import msgspec
 
-from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.session import Session
 from agentcli.app import Builder
 from agentcli.cli.output import banner
 from agentcli.cli.session_opener import ConfiguredOpener, extras_from, make_store, session_choice
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.system_prompt import git_branch
 from agentcli.errors import NoKey, NoModel, UsageError
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.app import TerminalApp
@@ -36,11 +34,11 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
     """Put a session on the console."""
     project = folder_text(project_root(config.cwd))
     keeps = not options.no_session
-    opener = ConfiguredTerminalOpener(config, options)
+    opener, early = ConfiguredTerminalOpener(config, options), list[str]()
     app = TerminalApp(
         console,
         opener,
-        conversation_commands(),
+        opener.commands(early.append),
         settings=config.settings.terminal,
         typing=Typing(
             folder=config.cwd,
@@ -49,22 +47,19 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
             history=ProjectHistory(config.paths.state / "history" if keeps else None, project),
             drafts=drafts_of(config.paths.state / "drafts", config.cwd) if keeps else None,
         ),
-        shows_claims=opener.shows_claims,
     )
     opener.tell = app.tell
+    for notice in early:
+        app.tell(notice)
     app.on_close = opener.aclose
-    opener.add_own_commands(app.controller.commands, opener.tell)
     app.start(prompt)
     return app
 
 
 async def open_plain(config: Config, options: argparse.Namespace, prompt: str | None, banner: Sequence[str]) -> int:
     opener = ConfiguredTerminalOpener(config, options)
-    commands = conversation_commands()
-    opener.add_own_commands(commands, opener.tell)
-    terminal = PlainTerminal(
-        opener, commands, stdin=sys.stdin.fileno(), out=sys.stdout, banner=banner, shows_claims=opener.shows_claims
-    )
+    commands = opener.commands(opener.tell)
+    terminal = PlainTerminal(opener, commands, stdin=sys.stdin.fileno(), out=sys.stdout, banner=banner)
     try:
         return await terminal.run(prompt)
     finally:
@@ -96,14 +91,13 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         )
         super().__init__(config, builder)
         self._warming: asyncio.Task[None] | None = None
-        self._root = project_root(config.cwd)
+        self.root = project_root(config.cwd)
 
     def _notice(self, text: str) -> None:
         self.tell(text)
 
     async def first(self, terminal: TerminalActions) -> Session:
-        choice = session_choice(self._options)
-        models = self._builder.models
+        choice, models = session_choice(self._options), self.models
         model = await self._model_of(choice)
         while not model:
             try:
@@ -123,7 +117,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     async def _model_of(self, choice: SessionChoice) -> str:
         """The model of the session that goes on; empty for a new one."""
-        store, id = self._builder.store, choice.id
+        store, id = self.stored_sessions, choice.id
         if choice.how == "newest" and (newest := await store.list(cwd=self._config.cwd, limit=1)):
             id = newest[0].id
         if choice.how == "new" or not id:
@@ -137,13 +131,13 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         Raises `missing` when the person would rather leave.
         """
         chosen = await terminal.choose(
-            "No model is set up. What shall answer?",
+            "No model is set up. How do you want to connect a model?",
             [
-                ("A key of mine", "from Anthropic, OpenAI, OpenRouter or another"),
+                ("Enter an API key", "from Anthropic, OpenAI, OpenRouter or another"),
                 ("The built-in model", "downloads about 1.2 GB once, then runs on this machine"),
                 ("Ollama or LM Studio", "start it with a model, then choose this to look again"),
                 ("The tour", "a scripted model at work on a sample, nothing of yours is touched"),
-                ("Leave", ""),
+                ("Quit", ""),
             ],
         )
         match chosen:
@@ -165,9 +159,9 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         if login is None:
             return ""
         self.tell(login.said)
-        if (usual := self._builder.models.usual_model(login.provider)) or not login.models:
+        if (usual := self.models.usual_model(login.provider)) or not login.models:
             return usual
-        chosen = await terminal.choose("Which model shall answer?", [(name, "") for name in login.models])
+        chosen = await terminal.choose("Which model do you want to use?", [(name, "") for name in login.models])
         if chosen is None:
             return ""
         model = f"{login.provider}/{login.models[chosen]}"
@@ -180,8 +174,8 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return login.said if login else ""
 
     async def _log_in(self, terminal: TerminalActions, provider: str) -> Login | None:
-        """Ask for a key until one works or is to be used all the same. None when the person leaves."""
-        models = self._builder.models
+        """Ask for a key until one works or is to be used anyway. None when the person leaves."""
+        models = self.models
         takers = models.keys.takers()
         if not provider:
             places = [f"{models.keys.variables(name)[0]} {models.keys.place(name)}".strip() for name in takers]
@@ -197,7 +191,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
             if not health.ok:
                 self.tell(f"The key was tried: {health.detail}")
                 why = f"{provider} may be out of reach just now"
-                ways = [("Another key", "type it again"), ("This one all the same", why)]
+                ways = [("Another key", "type it again"), ("Save it anyway", why)]
                 if await terminal.choose("The key does not work", ways) != 1:
                     continue
             return await self._use_key(terminal, provider, key, health)
@@ -205,39 +199,27 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
 
     async def _use_key(self, terminal: TerminalActions, provider: str, key: str, health: Health) -> Login:
         """Use a key from now on; the person says for how long."""
-        variable = self._builder.models.keys.variables(provider)[0]
-        ways = [("Keep it", "in the keyring, else in a file only you can read"), ("For this session", "")]
+        variable = self.models.keys.variables(provider)[0]
+        ways = [("Save it", "in the keyring, else in a file only you can read"), ("Use it in this session only", "")]
         is_kept = await terminal.choose(f"{health.detail}." if health.ok else f"The key for {provider}", ways) == 0
         self._config.kept_keys.typed[variable] = key
-        self._builder.models.forget(provider)
+        self.models.forget(provider)
         said = f"{health.detail}.\n" if health.ok else ""
         if is_kept:
-            said += await asyncio.to_thread(self._builder.models.keys.store, provider, variable, key)
+            said += await asyncio.to_thread(self.models.keys.store, provider, variable, key)
         else:
             said += f"The key for {provider} is used in this session."
         return Login(provider, said, health.models, is_kept)
 
     def forget_key(self, provider: str) -> str:
-        models = self._builder.models
-        said = models.keys.remove(provider, models.keys.variables(provider))
-        models.forget(provider)
+        said = self.models.keys.remove(provider, self.models.keys.variables(provider))
+        self.models.forget(provider)
         return said
-
-    def cold_read_usd(self, model: str, tokens: int) -> float | None:
-        prices = self._builder.models.info(model).prices
-        return None if prices is None or prices.cache_read is None else tokens * prices.dearest(tokens)[0]
-
-    @property
-    def project(self) -> str:
-        return self._root.name or "/"
 
     def introduction(self) -> tuple[str, Sequence[str]]:
         """The program and its folder in one line, and the instruction files it has read there."""
         files = (str(file) for file, _ in self._builder.opening.instructions().files)
-        return " · ".join(banner(self._config)), [file.removeprefix(f"{self._root}/") for file in files]
-
-    def branch(self) -> str:
-        return git_branch(self._root) or ""
+        return " · ".join(banner(self._config)), [file.removeprefix(f"{self.root}/") for file in files]
 
     async def aclose(self) -> None:
         if self._warming is not None:

@@ -15,6 +15,7 @@ from agentcli.agent.ops import SetEffort, SetMode
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError
 from agentcli.llm.messages import Block
+from agentcli.llm.models import ModelInfo
 
 if TYPE_CHECKING:
     from agentcli.agent.accounting.usage import UsageCollector
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
 class SessionOpener(Protocol):
     """Opens sessions and knows the settings."""
 
-    @property
-    def stored_sessions(self) -> SessionStore: ...
+    stored_sessions: SessionStore
+    shows_claims: bool
 
     async def open(
         self, session_id: str | None, *, model: str, fork: bool = False, take_over: bool = False
@@ -32,19 +33,14 @@ class SessionOpener(Protocol):
 
     async def list(self) -> Sequence[SessionInfo]: ...
 
-    async def usable_models(self) -> Sequence[tuple[str, str]]:
-        """List the models on this machine and those whose provider has a key, each with a few words."""
-
-    def window(self, model: str) -> int:
-        """The context window of `provider/model`, in tokens."""
+    async def list_models(self, *, with_key: bool = False) -> Sequence[tuple[str, str]]:
+        """List the models on this machine and those of the table, each with what is known of it."""
 
     @property
-    def shows_claims(self) -> bool: ...
+    def model_info(self) -> Callable[[str], ModelInfo]: ...
 
     def check_model(self, name: str) -> str:
         """A sentence on `provider/model`. Raises `NoKey`, and other `UserError`s."""
-
-    async def models(self) -> Sequence[tuple[str, str]]: ...
 
     def store_setting(self, key: str, value: Any) -> str: ...
 
@@ -90,14 +86,7 @@ class OpenSession(Struct, frozen=True):
     aclose: Callable[[], Awaitable[None]]
 
 
-class Sessions(Protocol):
-    """The sessions of an editor's or a server's clients, each with the settings of its folder."""
-
-    @property
-    def store(self) -> UsageStore: ...
-
-    async def open(self, request: OpenRequest) -> OpenSession:
-        """Raises `UserError`."""
+OpenForClient = Callable[[OpenRequest], Awaitable[OpenSession]]  # with its folder's settings; raises `UserError`
 
 
 class OpenerHost:
@@ -118,7 +107,7 @@ class OpenerHost:
         return await self._opener.list()
 
     async def models(self) -> Sequence[tuple[str, str]]:
-        return await self._opener.models()
+        return await self._opener.list_models()
 
     async def store_setting(self, key: str, value: Any) -> str:
         return await asyncio.to_thread(self._opener.store_setting, key, value)

@@ -306,7 +306,7 @@ def test_without_forms_a_question_has_its_options_or_nobody_to_ask(open_editor: 
     editor = open_editor(options, ECHO, {"tool_calls": [call("ask_user", question="Why?")]}, ECHO)
     prompt = editor.begin_prompt("go")
     asked = editor.asked("session/request_permission")
-    assert [option["name"] for option in asked["params"]["options"]] == ["red", "blue", "None of these"]
+    assert [option["name"] for option in asked["params"]["options"]] == ["red", "blue", "Skip this question"]
     editor.choose(asked, "answer:1")
     editor.end(prompt)
     assert editor.text() == "So: blue"

@@ -81,7 +81,7 @@ def test_a_sentence_is_an_answer_in_words(open_terminal: Open, tmp_path: Path, c
 
 def test_a_sentence_typed_the_moment_a_question_comes_up_is_one_too(open_terminal: Open) -> None:
     terminal = open_terminal([edit(), TOLD], "go")
-    terminal.see("Allow it")
+    terminal.see("Make this edit")
     at_human_speed(terminal, "yes, but quietly")
     terminal.see("no, because: yes, but quietly")
 
@@ -106,7 +106,7 @@ def test_esc_leads_back_from_the_words_to_the_choices(open_terminal: Open) -> No
     terminal.type("\t")
     terminal.see("no, because:\n")
     terminal.type("nonsense\x1b")
-    assert "nonsense" not in terminal.see("Allow it")
+    assert "nonsense" not in terminal.see("Make this edit")
     terminal.type("y")
     terminal.see("\nedited")
 
@@ -190,7 +190,7 @@ def test_a_command_says_first_what_it_does(open_terminal: Open, columns: int) ->
         assert asked.count("cannot be told") <= 1
         assert is_red(terminal, says.split()[0]) == is_grave
         terminal.type("n")
-        terminal.see(r"(?s)\A(?!.*Allow it).*› Ask")
+        terminal.see(r"(?s)\A(?!.*Run this command).*› Ask")
 
 
 def test_a_command_outside_the_sandbox_is_told_in_red(open_terminal: Open) -> None:
@@ -201,7 +201,7 @@ def test_a_command_outside_the_sandbox_is_told_in_red(open_terminal: Open) -> No
 
 @pytest.mark.sampled(1)
 @WIDTHS
-def test_no_choice_is_parted_and_what_a_longer_yes_covers_stands_below(open_terminal: Open, columns: int) -> None:
+def test_each_choice_has_its_row_and_what_a_longer_yes_covers_is_below(open_terminal: Open, columns: int) -> None:
     two = [{"old_string": "one", "new_string": "1"}, {"old_string": "three", "new_string": "3"}]
     first = calls(("file_write", {"path": "b.py", "content": "one\ntwo\nthree\n"}))
     then = calls(("file_edit", {"path": "b.py", "edits": two}))
@@ -209,12 +209,11 @@ def test_no_choice_is_parted_and_what_a_longer_yes_covers_stands_below(open_term
     terminal.asked()
     terminal.type("y")
     terminal.see("2 hunks")
-    below = question(terminal).partition("Allow it?")[2]
-    rows = [row for row in below.split("\n") if "n no" in row or "y once" in row]
-    assert len(rows) <= 2
-    labels = ("y once", "s session", "a always", "n no", "Tab no, because…", "h 2 hunks")
-    assert all(any(label in row for row in rows) for label in labels)
-    assert "s all edits this session · a file_edit(./b.py)" in words(below)
+    below = question(terminal).partition("Make this edit?")[2]
+    rows = [row.strip().split()[0] for row in below.split("\n") if row[2:3].strip() or row.startswith("❯")]
+    assert [row for row in rows if len(row) == 1 or row == "Tab"] == ["y", "s", "a", "❯", "Tab", "h"]
+    assert "Yes, and don't ask about edits again this session" in words(below)
+    assert "Rule for a: file_edit(./b.py) (e to edit" in words(below)
     assert not is_red(terminal, "Edit b.py")
 
 
@@ -223,7 +222,7 @@ def test_no_choice_is_parted_and_what_a_longer_yes_covers_stands_below(open_term
 def test_a_read_shows_its_path_once(open_terminal: Open, tmp_path: Path, columns: int) -> None:
     (tmp_path / "far.txt").write_text("x\n")
     terminal = open_terminal([calls(("file_read", {"path": "../far.txt"}))], "go", columns=columns)
-    asked = question(terminal).partition("Allow it?")[0]
+    asked = question(terminal).partition("Allow this call?")[0]
     assert words(asked) == "Read ../far.txt · outside the project"
 
 
@@ -253,10 +252,10 @@ def test_separate_edits_close_to_each_other_are_hunks_of_their_own(
     terminal = open_terminal([both, {"text": "made"}], "go", columns=columns)
     terminal.asked()
     terminal.type("h")
-    terminal.see("Hunk 1 of 2")
+    terminal.see("Apply hunk 1 of 2")
     terminal.settle(0.4)
     terminal.type("n")
-    terminal.see("Hunk 2 of 2:")
+    terminal.see("Apply hunk 2 of 2")
     terminal.settle(0.4)
     terminal.type("y")
     assert "1 of 2 hunks" in words(terminal.see("\nmade"))
@@ -270,10 +269,10 @@ def test_a_hunk_can_be_left_with_a_reason(open_terminal: Open, tmp_path: Path) -
     terminal = open_terminal([calls(("file_edit", {"path": "b.py", "edits": two})), TOLD], "go")
     terminal.asked()
     terminal.type("h")
-    terminal.see("Hunk 1 of 2:")
+    terminal.see("Apply hunk 1 of 2")
     at_human_speed(terminal, "not this one")
     terminal.type("\r")
-    terminal.see("Hunk 2 of 2:")
+    terminal.see("Apply hunk 2 of 2")
     terminal.settle(0.4)
     terminal.type("y")
     assert "1 of 2 hunks · “not this one”" in terminal.see("They say: not this one")
@@ -315,7 +314,7 @@ def test_a_no_ends_the_turn_and_waits_for_the_person(open_terminal: Open, tmp_pa
     terminal.type(answer)
     terminal.see("✗ Run touch one · declined")
     assert "what now" not in terminal.settle(1.0)
-    assert "Allow it" not in terminal.text()
+    assert "Run this command" not in terminal.text()
     terminal.type("do something else\r")
     terminal.see("what now: Not run: the user declined another call.")
     assert not list((tmp_path / "project").glob("t*"))
@@ -329,7 +328,7 @@ def test_a_no_to_one_of_several_open_questions_closes_them_all(open_terminal: Op
     assert "+2 more" in terminal.asked()
     terminal.type("n")
     terminal.see("say what to do instead")
-    assert "Allow it" not in terminal.settle(0.6)
+    assert "Allow this call" not in terminal.settle(0.6)
     terminal.type("again\r")
     terminal.see("\ngo on")
 
@@ -359,7 +358,7 @@ def test_a_question_that_the_new_mode_asks_too_stays(open_terminal: Open) -> Non
     terminal.asked()
     terminal.type("\x1b[Z")
     terminal.see("accept edits")
-    assert "Allow it" in terminal.settle(1.0)
+    assert "Run this command" in terminal.settle(1.0)
     terminal.type("y")
     terminal.see("\ntouched")
 
@@ -374,7 +373,7 @@ LOOK = calls(("file_read", {"path": "a.py"}))
 @WIDTHS
 def test_at_the_limit_of_rounds_it_asks_whether_to_go_on(open_terminal: Open, columns: int) -> None:
     terminal = open_terminal([LOOK] * 4 + [{"text": "there"}], "--max-turns", "2", "go", columns=columns)
-    terminal.see("Go on")
+    terminal.see("Continue")
     asked = words(terminal.settle(0.5))
     assert "2 rounds are done: 2 more?" in asked
     assert "limits.max_turns = 2" in asked
@@ -388,7 +387,7 @@ def test_at_the_limit_of_rounds_it_asks_whether_to_go_on(open_terminal: Open, co
 
 def test_a_no_at_the_limit_ends_the_turn(open_terminal: Open) -> None:
     terminal = open_terminal([LOOK, LOOK, {"text": "another turn"}], "--max-turns", "2", "go")
-    terminal.see("Go on")
+    terminal.see("Continue")
     terminal.settle(0.5)
     terminal.type("n")
     assert "another turn" not in terminal.see("Stopped at the limit")
@@ -398,7 +397,7 @@ def test_a_no_at_the_limit_ends_the_turn(open_terminal: Open) -> None:
 
 def test_words_at_the_limit_are_the_next_prompt(open_terminal: Open) -> None:
     terminal = open_terminal([LOOK, LOOK, {"text": "a summary"}], "--max-turns", "2", "go")
-    terminal.see("Go on")
+    terminal.see("Continue")
     terminal.settle(0.5)
     at_human_speed(terminal, "sum it up")
     terminal.type("\r")
@@ -407,7 +406,7 @@ def test_words_at_the_limit_are_the_next_prompt(open_terminal: Open) -> None:
 
 def test_line_by_line_the_limit_asks_too(open_terminal: Open) -> None:
     terminal = open_terminal([LOOK, LOOK, {"text": "there"}], "--plain", "--max-turns", "2", "go")
-    terminal.see(r"2 rounds are done(.|\n)*Go on\?")
+    terminal.see(r"2 rounds are done(.|\n)*Continue\?")
     terminal.type("y\n")
     terminal.see("there")
 
@@ -437,7 +436,7 @@ def test_a_key_pressed_twice_answers_once(open_terminal: Open, tmp_path: Path) -
     terminal.settle(0.35)
     terminal.type("y")
     terminal.see(r"\$ touch two")
-    assert "Allow it" in terminal.settle(1.0)
+    assert "Run this command" in terminal.settle(1.0)
     assert not (tmp_path / "project" / "two").exists()
     terminal.type("y")
     terminal.see("\nall")
@@ -475,8 +474,8 @@ def test_a_question_below_an_open_list_is_said_and_waits_for_it(open_terminal: O
     terminal = open_terminal([late, {"text": "done"}], "go")
     terminal.see("Wait")
     terminal.type("/effort\r")
-    terminal.see("Enter takes")
-    terminal.see("It waits for a yes: leave the list")
+    terminal.see("Enter to select")
+    terminal.see("Waiting for your approval. Close the list")
     terminal.type("\x1b")
     terminal.asked()
     terminal.type("y")

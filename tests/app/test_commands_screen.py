@@ -35,7 +35,7 @@ def ready(terminal: Terminal) -> Terminal:
 def picker(terminal: Terminal) -> list[str]:
     """The rows between the picker's title and its last line."""
     rows = terminal.text().splitlines()
-    end = next(number for number, row in enumerate(rows) if " · Enter takes" in row)
+    end = next(number for number, row in enumerate(rows) if " · Enter to select" in row)
     start = max(number for number in range(end) if not rows[number].startswith(("❯", "  ")))
     return rows[start + 1 : end]
 
@@ -193,13 +193,13 @@ def test_a_model_without_a_key_asks_for_it_and_tries_it(open_terminal: Open, hom
 def test_a_key_is_kept_in_a_file_and_used_the_next_time(open_terminal: Open, home: Path) -> None:
     with anthropic_server() as server:
         first = open_terminal(None, ANTHROPIC_BASE_URL=server.url)
-        first.see("What shall answer")
+        first.see("How do you want to connect a model")
         first.type(ENTER)
         first.see("❯ anthropic")
         first.type(ENTER)
         first.see("Paste the key for anthropic")
         first.type("sk-ant-mine\r")
-        first.see("❯ Keep it")
+        first.see("❯ Save it")
         assert server.others[0].headers["x-api-key"] == "sk-ant-mine"
         first.type(ENTER)
         first.see("is kept in")
@@ -220,15 +220,15 @@ def test_a_provider_whose_models_no_table_has_offers_those_it_lists(open_termina
         (home / "config.toml").write_text(f'[providers.openrouter]\nbase_url = "{server.url}"\n', "utf-8")
         server._routes["GET /v1/key"] = json_reply({"data": {}})
         terminal = open_terminal(None)
-        terminal.see("What shall answer")
+        terminal.see("How do you want to connect a model")
         terminal.type(ENTER)
         terminal.see("❯ anthropic")
         terminal.type("openr" + ENTER)
         terminal.see("Paste the key for openrouter")
         terminal.type("sk-right\r")
-        terminal.see("❯ Keep it")
+        terminal.see("❯ Save it")
         terminal.type(ENTER)
-        terminal.see("Which model shall answer")
+        terminal.see("Which model do you want to use")
         terminal.type("large" + ENTER)
         terminal.see("openrouter/large: Kept in")
         terminal.type("hello\r")
@@ -242,7 +242,7 @@ def test_a_model_named_on_the_command_line_asks_for_its_key_too(open_terminal: O
         terminal = open_terminal(None, "-m", "openai/small", OPENAI_BASE_URL=server.url)
         terminal.see("Paste the key for openai")
         terminal.type("sk-right\r")
-        terminal.see("❯ Keep it")
+        terminal.see("❯ Save it")
         terminal.type(DOWN + ENTER)
         terminal.see("used in this session")
         terminal.type("hello\r")

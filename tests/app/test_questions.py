@@ -62,13 +62,33 @@ def test_a_person_picks_an_answer_or_writes_one(open_terminal: Open) -> None:
     terminal.see("Ask, or describe")
     terminal.type("go\r")
     terminal.see(r"\? Which one\?")
-    terminal.see("blue")
-    terminal.type("green\r")  # none of them: the list stays
-    terminal.see("nothing fits")
-    terminal.type("\x7f" * 5 + "\x1b[B\r")
-    terminal.see("answer:")
+    terminal.see("❯ 1   red")
+    terminal.settle(0.3)
+    terminal.type("\x1b[B\r")
+    terminal.see(r"Ask Which one\? · blue(.|\n)*\? And why\?")
+    terminal.settle(0.3)
     terminal.type("because\r")
     terminal.see("So be it: because")
+
+
+def test_a_question_is_answered_by_number_in_words_or_line_by_line(open_terminal: Open) -> None:
+    both = [ask(options=["red", "blue"]), ask(options=["red", "blue"]), {"text": "It is {{last_result}}."}]
+    terminal = open_terminal(both, "go")
+    terminal.see("❯ 1   red")
+    terminal.settle(0.3)
+    terminal.type("2")
+    terminal.see(r"Ask Which one\? · blue(.|\n)*❯ 1   red")
+    terminal.settle(0.3)
+    terminal.type("green")
+    terminal.see("answer: green")
+    terminal.type("\r")
+    terminal.see("It is green.")
+    lines = open_terminal(both, "--plain", "go")
+    lines.see(r"1  red(.|\n)*own words:")
+    lines.type("2\n")
+    lines.see(r"· blue(.|\n)*own words:")
+    lines.type("green\n")
+    lines.see("It is green.")
 
 
 def test_a_question_that_is_left_is_closed_and_the_turn_goes_on(open_terminal: Open) -> None:
@@ -76,13 +96,14 @@ def test_a_question_that_is_left_is_closed_and_the_turn_goes_on(open_terminal: O
     terminal.see("Ask, or describe")
     terminal.type("go\r")
     terminal.see(r"\? Which one\?")
+    terminal.settle(0.3)
     terminal.type("\x1b")
     terminal.see("Then not.")
     terminal.see("Ask, or describe")
     terminal.type("more\r")
     terminal.see(r"(?s)Then not.*Something else")
     terminal.type("\x03")
-    terminal.see(r"(?s)done.*Ask, or describe")
+    terminal.see(r"(?s)Interrupted.*Ask, or describe")
 
 
 def test_a_plan_that_is_accepted_is_carried_out(place: Place) -> None:
@@ -129,7 +150,8 @@ def test_a_person_accepts_a_plan_in_the_terminal(open_terminal: Open) -> None:
     terminal = open_terminal([PLAN, WRITE, DONE], "--permission-mode", "plan")
     terminal.see("Ask, or describe")
     terminal.type("go\r")
-    terminal.see("Carry out this plan?")
+    terminal.see("Yes, and accept edits")
+    terminal.settle(0.3)
     terminal.type("\x1b[B\r")
     terminal.see("done")
 
@@ -174,7 +196,7 @@ def test_a_person_is_asked_about_a_loop(open_terminal: Open, *, goes_on: bool) -
     terminal = open_terminal([*same(5), {"text": "At last."}])
     terminal.see("Ask, or describe")
     terminal.type("go\r")
-    terminal.see("Go on?")
+    terminal.see("Continue?")
     time.sleep(0.3)  # nobody answers faster
     terminal.type("y" if goes_on else "n")
     terminal.see("At last." if goes_on else "Stopped")

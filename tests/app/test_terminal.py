@@ -112,7 +112,7 @@ def test_a_yes_counts_once_all_that_will_run_was_on_the_screen(
         terminal.see("Read to the end first")
         terminal.settle(0.4)
     seen = terminal.text()
-    while "y once" not in terminal.text():
+    while "y   Yes" not in terminal.text():
         assert not (tmp_path / "project" / "start").exists()
         shown = terminal.text()
         terminal.type("\x1b[6~")
@@ -130,7 +130,7 @@ def test_a_yes_counts_once_all_that_will_run_was_on_the_screen(
 
 def test_a_diff_is_shown_to_its_end_row_by_row_or_in_the_pager(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([writing(40), {"text": "done"}], "go", rows=30)
-    terminal.see(r"Read to the end to answer \(\d+ more rows\): ↓ next row · PageDown next page · v open in pager")
+    terminal.see(r"Read to the end to answer \(\d+ more rows\): ↓ row · PageDown page · v pager")
     terminal.settle(0.3)
     terminal.type("v")
     terminal.settle(1.0)
@@ -139,7 +139,7 @@ def test_a_diff_is_shown_to_its_end_row_by_row_or_in_the_pager(open_terminal: Op
     terminal.type("q")
     terminal.see("Read to the end")
     terminal.type("\x1b[B" * 40)
-    terminal.see(r"line 39\n(.|\n)*y once")
+    terminal.see(r"line 39\n(.|\n)*y   Yes")
     terminal.settle(0.5)
     terminal.type("n")
     terminal.see("declined")
@@ -182,15 +182,15 @@ def test_always_holds_in_the_next_session(open_terminal: Open, tmp_path: Path) -
     script = [running("git init one"), {"text": "done"}]
     first = open_terminal(script, "go", AGENTCLI_PERMISSIONS_TRY="false")
     first.asked()
-    first.see("s, a this very command")
+    first.see("Rule for s/a: exactly this command")
     first.type("\x1b[C")
-    first.see("s, a bash\\(git init \\*\\)")
+    first.see("Rule for s/a: bash\\(git init \\*\\)")
     first.type("a")
     first.see("\ndone")
     first.leave()
     assert first.exit_code() == 0
     second = open_terminal([running("git init two"), {"text": "done"}], "go")
-    assert "Allow" not in second.see("\ndone")
+    assert "Run this command" not in second.see("\ndone")
     assert (tmp_path / "project" / "two").is_dir()
 
 
@@ -200,7 +200,7 @@ def test_a_letter_of_a_sentence_is_no_answer(open_terminal: Open, tmp_path: Path
     for letter in "definitely ":
         terminal.type(letter)
         terminal.settle(0.1)
-    terminal.see("send or stash .* what you write")
+    terminal.see("Send or stash .* your draft")
     terminal.settle(1.5)  # a pause to think is no end of the sentence
     terminal.type("yes")
     terminal.see("› definitely yes")
@@ -216,7 +216,7 @@ def test_what_is_typed_as_a_question_comes_up_is_no_answer(open_terminal: Open, 
     terminal = open_terminal([EDIT, {"text": "heard you"}])
     terminal.see("script.jsonl")
     terminal.type("go\ryes do it like this")
-    terminal.see("send or stash .* what you write")
+    terminal.see("Send or stash .* your draft")
     terminal.type("\r")
     terminal.see("next: yes do it like this")
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
@@ -317,7 +317,7 @@ def test_shift_tab_changes_the_mode_without_stopping_anything(open_terminal: Ope
     terminal.see("Run sleep 1")
     terminal.type("\x1b[Z")
     terminal.see("accept edits")
-    assert "Allow it" not in terminal.see("\ndone")
+    assert "Make this edit" not in terminal.see("\ndone")
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hello")\n'
 
 
@@ -668,7 +668,7 @@ def test_colours_can_be_turned_off(open_terminal: Open, flag: str, env: dict[str
 @pytest.mark.parametrize(("flag", "env"), [("--plain", {}), ("--verbose", {"TERM": "dumb"})])
 def test_plain_is_a_line_after_another(open_terminal: Open, flag: str, env: dict[str, str]) -> None:
     terminal = open_terminal([EDIT, {"text": "all **done**"}, {"text": "more"}], flag, "go", **env)
-    terminal.see("Allow it\\? y once")
+    terminal.see("Make this edit\\?\n  y  Yes")
     terminal.type("y\n")
     terminal.see("all \\*\\*done\\*\\*")
     terminal.type("and?\n")
@@ -699,10 +699,10 @@ def test_line_by_line_only_what_can_be_answered_is_offered(open_terminal: Open, 
     terminal = open_terminal(
         [EDIT, running("touch a b"), {"text": "done"}], "--plain", "go", AGENTCLI_PERMISSIONS_TRY="false"
     )
-    assert "try first" not in terminal.see(r"Allow it\? .* instead:")
+    assert "Dry run" not in terminal.see(r"Make this edit\?(.|\n)* instead:")
     terminal.type("t\n")  # which is no answer, but what to do instead
     screen = terminal.see(r"Writes a, b(.|\n)*instead:")
-    assert "t try first" in screen
+    assert "t  Dry run first" in screen
     terminal.type("n\n")
     assert "done" not in terminal.see("Stopped: say")
     assert (tmp_path / "project" / "a.py").read_text() == 'print("hi")\n'
@@ -711,9 +711,9 @@ def test_line_by_line_only_what_can_be_answered_is_offered(open_terminal: Open, 
 def test_line_by_line_a_yes_counts_once_all_of_the_request_was_shown(open_terminal: Open, tmp_path: Path) -> None:
     terminal = open_terminal([writing(100), {"text": "so be it"}], "--plain", "go", rows=30)
     for last in (24, 50, 76):
-        terminal.see(rf"line {last}\nEnter shows more")
+        terminal.see(rf"line {last}\nEnter for more")
         terminal.type("y\n")
-    terminal.see(r"line 99\n(.|\n)*Allow it\?")
+    terminal.see(r"line 99\n(.|\n)*Make this edit\?")
     assert not (tmp_path / "project" / "new.txt").exists()
     terminal.type("y\n")
     terminal.see("so be it")
@@ -722,10 +722,10 @@ def test_line_by_line_a_yes_counts_once_all_of_the_request_was_shown(open_termin
 
 def test_line_by_line_v_shows_the_rest_of_a_request(open_terminal: Open) -> None:
     terminal = open_terminal([writing(300), {"text": "so be it"}], "--plain", "go")
-    terminal.see("Enter shows more")
+    terminal.see("Enter for more")
     assert "line 299" not in terminal.transcript()
     terminal.type("v\n")
-    terminal.see(r"line 299(.|\n)*Allow it\?")
+    terminal.see(r"line 299(.|\n)*Make this edit\?")
     assert "line 150" in terminal.transcript()
     terminal.type("a smaller one\n")
     terminal.see("so be it")
@@ -775,7 +775,7 @@ def test_a_window_resized_in_mid_stream_keeps_every_word(open_terminal: Open) ->
 
 def test_without_a_model_there_is_a_choice_and_no_stack_trace(open_terminal: Open) -> None:
     terminal = open_terminal(None)
-    assert "The built-in model" in terminal.see("No model is set up. What shall answer")
+    assert "The built-in model" in terminal.see("No model is set up. How do you want to connect a model")
     terminal.type("\x1b")
     assert terminal.exit_code() == 2
     assert "agentcli local install" in terminal.text()

@@ -39,7 +39,7 @@ def test_the_terminal_asks_about_changes_and_keeps_them(open_terminal: Open, tmp
     folder = tmp_path / "project"
     assert "changed nothing" in " ".join(screen.split())
     assert not (folder / "made").exists()
-    for said in ("created folder made", "1 executable: 1", "a.py", "y keep", "n drop"):
+    for said in ("created folder made", "1 executable: 1", "a.py", "Apply these changes?", "No, discard"):
         assert said in screen
     terminal.type("y")
     terminal.see("the end")

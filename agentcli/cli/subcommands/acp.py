@@ -6,11 +6,12 @@ import argparse
 import asyncio
 import os
 import sys
+from functools import partial
 
 from agentcli.cli.log_file import set_up_logging
 from agentcli.cli.options import SERVER_FLAGS, server_parser, unshared_stdin
 from agentcli.cli.output import echo, warn
-from agentcli.cli.session_opener import ClientSessions, load_for
+from agentcli.cli.session_opener import load_for, open_for_client
 from agentcli.errors import UsageError
 from agentcli.frontends.acp.agent import Agent
 from agentcli.frontends.run_end import interrupt_on_signals
@@ -47,7 +48,7 @@ def _own_stdout() -> int:
 
 async def _serve(options: argparse.Namespace, config: Config, out: int) -> int:
     store = SqliteSessions(config.paths.sessions, on_notice=warn)  # stderr, which editors keep as a log
-    agent = Agent(ClientSessions(options, store, is_server=False, on_notice=warn), out=out)
+    agent = Agent(partial(open_for_client, options, store, is_server=False, on_notice=warn), store, out=out)
     with interrupt_on_signals(agent.leave) as received:
         await agent.run(unshared_stdin())
     return 128 + received["signal"] if received else 0

@@ -16,7 +16,14 @@ from agentcli.errors import NoKey, NoModel, NoSession, SessionInUse, UsageError,
 from agentcli.frontends.acp import messages, rpc
 from agentcli.frontends.acp.client import Client, ClientFiles
 from agentcli.frontends.acp.session import ClientSession
-from agentcli.frontends.session_opener import Editor, OpenRequest, Sessions, absolute_path, working_folder
+from agentcli.frontends.session_opener import (
+    Editor,
+    OpenForClient,
+    OpenRequest,
+    UsageStore,
+    absolute_path,
+    working_folder,
+)
 from agentcli.version import __version__
 
 log = logging.getLogger(__name__)
@@ -44,8 +51,8 @@ Method = tuple[type[messages.Message], Callable[[Any], Awaitable[dict[str, Any]]
 class Agent:
     """One connection with all its sessions. `out` is the descriptor that the client reads from."""
 
-    def __init__(self, sessions: Sessions, *, out: int) -> None:
-        self._sessions, self._store = sessions, sessions.store
+    def __init__(self, open_session: OpenForClient, store: UsageStore, *, out: int) -> None:
+        self._open_session, self._store = open_session, store
         self._connection = rpc.Connection(out, handle=self._handle, heed=self._heed)
         self._client = Client(self._connection)
         self._open: dict[str, ClientSession] = {}
@@ -150,10 +157,10 @@ class Agent:
         try:
             if (before := self._open.pop(id, None)) is not None:
                 await before.close()
-            opened = await self._sessions.open(request)
+            opened = await self._open_session(request)
             key = opened.session.id
             try:
-                models = await opened.opener.usable_models()
+                models = await opened.opener.list_models(with_key=True)
             except BaseException:
                 await opened.session.close()
                 await opened.aclose()

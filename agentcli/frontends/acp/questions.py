@@ -6,12 +6,11 @@ import asyncio
 import logging
 import uuid
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from agentcli.agent.commands.command import Commands
-from agentcli.agent.events import AnyQuestion
+from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, LimitQuestion, PlanApproval, Question
 from agentcli.agent.ops import Approve, Interrupt
 from agentcli.agent.permissions.approvals import NOBODY_LEFT
 from agentcli.agent.session import Session
@@ -29,20 +28,13 @@ from agentcli.frontends.acp.updates import (
     told_changes,
     updated,
 )
+from agentcli.frontends.choices import Choice, choices_for
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.screenless import ScreenlessHost
 from agentcli.frontends.session_opener import SessionOpener
 
 log = logging.getLogger(__name__)
 
-Answers = list[tuple[Option, Approve]]
-
-_WAYS = (  # to go on with a plan
-    ("Carry it out", "allow_once", ""),
-    ("Carry it out, accepting edits", "allow_always", "acceptEdits"),
-    ("Carry it out by itself, asking only beyond the project", "allow_always", "auto"),
-)
-_NOT_YET = "Not yet: keep planning"
 _YES_OR_NO = (Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once"))
 _OWN_WORDS = "Or in your own words"
 
@@ -74,10 +66,10 @@ class Questions:
     async def _ask(self, request: AnyQuestion) -> None:
         nobody = Approve(request.id, False, comment=NOBODY_LEFT)
         try:
-            match request.kind:
-                case "plan":
+            match request:
+                case PlanApproval():
                     answer = await self._about_plan(request)
-                case "ask":
+                case Question():
                     answer = await self._in_words(request)
                 case _:
                     answer = await self._about_call(request)
@@ -91,72 +83,77 @@ class Questions:
 
     # What a call may do
 
-    async def _about_call(self, request: AnyQuestion) -> Approve | None:
+    async def _about_call(self, question: CallApproval | ChangesApproval | LimitQuestion) -> Approve | None:
         """None where the turn was cancelled."""
-        call, answers = self._call(request), _answers(request)
-        answer = await self._chosen(call, answers)
-        if answer is not None and answer.allowed and request.call.name:
+        call = self._call(question)
+        answer = await self._chosen(call, question)
+        if answer is not None and answer.allowed and question.call.name:
             self._client.update(self._session.id, updated(call["toolCallId"], status="in_progress"))
         return answer
 
-    async def _chosen(self, call: dict[str, Any], answers: Answers) -> Approve | None:
-        chosen = await self._client.choose(self._session.id, call, [option for option, _ in answers])
-        return next((answer for option, answer in answers if option.id == chosen), None)
+    async def _chosen(self, call: dict[str, Any], question: AnyQuestion) -> Approve | None:
+        rules = question.rules if isinstance(question, CallApproval | ChangesApproval) else ()
+        choices = choices_for(question, rules)
+        chosen = await self._client.choose(self._session.id, call, [_option(choice) for choice in choices])
+        return next((choice.answer for choice in choices if choice.id == chosen), None)
 
-    def _call(self, request: AnyQuestion) -> dict[str, Any]:
+    def _call(self, question: AnyQuestion) -> dict[str, Any]:
         """The call with all that it would do; nothing in it is invisible."""
-        use = request.call
-        why = " · ".join(exposed(text) for text in (*request.effects, request.reason) if text)
+        use, notes, content = question.call, list[str](), list[dict[str, Any]]()
         call: dict[str, Any] = {
-            "toolCallId": call_id(request.agent_id, use.id),
-            "title": exposed(request.title),
+            "toolCallId": call_id(question.agent_id, use.id),
+            "title": exposed(question.title),
             "kind": kind_of(use.name),
             "status": "pending",
         }
-        content = [text_content(why)] if why else []
-        if request.kind == "keep":
-            for text in request.hunks:
-                content += told_changes(text, self._cwd)
-        elif changes := file_diff(request.preview, self._cwd):
-            content += [*changes["content"], *hidden_characters(request.preview)]
-            call["locations"] = changes["locations"]
-        elif request.preview:
-            content.append(text_content(fenced(exposed(request.preview), "sh" if use.name == "bash" else "")))
+        match question:
+            case ChangesApproval(reason=reason, hunks=hunks):
+                notes = [reason]
+                for text in hunks:
+                    content += told_changes(text, self._cwd)
+            case CallApproval(reason=reason, preview=preview, effects=effects):
+                notes = [*effects, reason]
+                if changes := file_diff(preview, self._cwd):
+                    content += [*changes["content"], *hidden_characters(preview)]
+                    call["locations"] = changes["locations"]
+                elif preview:
+                    content.append(text_content(fenced(exposed(preview), "sh" if use.name == "bash" else "")))
+            case PlanApproval(preview=preview):
+                call["kind"] = "switch_mode"
+                content = [text_content(exposed(preview))]
+            case LimitQuestion(reason=reason):
+                notes = [reason]
+            case Question():
+                pass
+        why = " · ".join(exposed(text) for text in notes if text)
         if use.input:
             call["rawInput"] = use.input
-        return {**call, "content": content}
+        return {**call, "content": [*([text_content(why)] if why else []), *content]}
 
     # The model's own questions
 
-    async def _in_words(self, request: AnyQuestion) -> Approve | None:
-        id, session_id, options = request.id, self._session.id, request.options
+    async def _in_words(self, question: Question) -> Approve | None:
+        id, session_id = question.id, self._session.id
         if self._client.can.has_forms:
-            fields, required = _form(options, "Answer")
-            key = call_id(request.agent_id, request.call.id)
-            said = await self._client.fill_in(session_id, request.title, fields, required=required, call_id=key)
+            fields, required = _form(question.options, "Answer")
+            key = call_id(question.agent_id, question.call.id)
+            said = await self._client.fill_in(session_id, question.title, fields, required=required, call_id=key)
             words = _said(said)
             return Approve(id, bool(words), comment=words)
-        if not options:
+        if not question.options:
             return Approve(id, False, comment=NOBODY_LEFT)
-        rows = enumerate(options)
-        answers = [_answer(request, f"answer:{n}", text, "allow_once", comment=text) for n, text in rows]
-        leave = _answer(request, "leave", "None of these", "reject_once")
-        return await self._chosen(self._call(request), [*answers, leave])
+        return await self._chosen(self._call(question), question)
 
-    async def _about_plan(self, request: AnyQuestion) -> Approve | None:
-        id = request.id
-        rows = enumerate(_WAYS)
-        ways = [_answer(request, f"way:{n}", label, kind, mode=mode) for n, (label, kind, mode) in rows]
-        not_yet = _answer(request, "not-yet", _NOT_YET, "reject_once")
+    async def _about_plan(self, question: PlanApproval) -> Approve | None:
         if not self._client.can.has_forms:
-            call = self._call(request) | {"kind": "switch_mode", "content": [text_content(exposed(request.preview))]}
-            return await self._chosen(call, [*ways, not_yet])
-        fields, _ = _form([*(option.name for option, _ in ways), _NOT_YET], request.title)
+            return await self._chosen(self._call(question), question)
+        answers = {choice.label: choice.answer for choice in choices_for(question)}
+        fields, _ = _form([*answers], question.title)
         fields["words"] |= {"title": "What to change first"}
-        said = await self._client.fill_in(self._session.id, request.title, fields) or {}
+        said = await self._client.fill_in(self._session.id, question.title, fields) or {}
         if isinstance(words := said.get("words"), str) and words.strip():
-            return Approve(id, False, comment=words.strip())
-        return next((answer for option, answer in ways if option.name == said.get("choice")), Approve(id, False))
+            return Approve(question.id, False, comment=words.strip())
+        return answers.get(str(said.get("choice"))) or Approve(question.id, False)
 
 
 def _form(options: Sequence[str], title: str) -> tuple[dict[str, Any], list[str]]:
@@ -173,29 +170,13 @@ def _said(filled: dict[str, Any] | None) -> str:
     return next((text.strip() for text in given if isinstance(text, str) and text.strip()), "")
 
 
-def _answer(request: AnyQuestion, id: str, name: str, kind: str, **how: Any) -> tuple[Option, Approve]:
-    return Option(id, name, kind), Approve(request.id, kind != "reject_once", **how)
-
-
-def _answers(request: AnyQuestion) -> Answers:
-    """The options of a question about a call, and the answer that each stands for."""
-    answer, is_tried = partial(_answer, request), request.kind == "keep"
-    answers = [answer("once", "Keep the changes" if is_tried else "Allow", "allow_once")]
-    if not request.call.name:  # about the turn itself
-        return [*answers, answer("no", "Stop", "reject_once")]
-    if request.can_try:
-        answers.append(answer("try", "Try it on a copy first, then decide", "allow_once", scope="try"))
-    if mode := request.mode:
-        name = "Allow all edits in this session"
-        answers.append(answer(f"mode:{mode}", name, "allow_always", scope="session", mode=mode))
-    verb = "Keep, and run directly:" if is_tried else "Allow"
-    for number, rule in enumerate(request.rules):
-        name = f"{verb} {exposed(rule)} in this session"
-        answers.append(answer(f"session:{number}", name, "allow_always", scope="session", rule=rule))
-    for rule in request.rules[:1]:
-        name = f"{verb} {exposed(rule)} in this project, always"
-        answers.append(answer("always", name, "allow_always", scope="always", rule=rule))
-    return [*answers, answer("no", "Drop the changes" if is_tried else "Reject", "reject_once")]
+def _option(choice: Choice) -> Option:
+    """An answer as clients offer it; what lasts longer than the call names its rule."""
+    answer = choice.answer
+    kind = "allow_once" if choice.is_yes else "reject_once"
+    if answer is not None and (answer.mode or answer.scope in ("session", "always")):
+        kind = "allow_always"
+    return Option(choice.id, f"{choice.label}: {exposed(choice.rule)}" if choice.rule else choice.label, kind)
 
 
 class ClientHost(ScreenlessHost):

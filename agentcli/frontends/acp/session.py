@@ -62,7 +62,7 @@ class ClientSession:
         self._session = session = opened.session
         self._host = ClientHost(opened.opener, session, opened.commands, client)
         self._cwd = session.snapshot().workspace.cwd
-        self._updates = Updates(self._cwd, window=opened.opener.window, shows_claims=opened.opener.shows_claims)
+        self._updates = Updates(self._cwd, window=self._window, shows_claims=opened.opener.shows_claims)
         self._live = LiveOutput(self._tell)
         self._questions = Questions(client, session)
         self._turns_told = session.turns_begun
@@ -77,6 +77,9 @@ class ClientSession:
     def id(self) -> str:
         return self._session.id
 
+    def _window(self, model: str) -> int:
+        return self._opened.opener.model_info(model).window
+
     def state(self) -> dict[str, Any]:
         """Return the modes and config options, in the form of the answer to session/new."""
         shown = self._session.snapshot()
@@ -85,7 +88,7 @@ class ClientSession:
     async def replay(self) -> None:
         """Send the whole conversation."""
         shown = self._session.snapshot()
-        for update in replayed(shown, window=self._opened.opener.window(shown.model)):
+        for update in replayed(shown, window=self._window(shown.model)):
             self._tell(update)
             await self._client.connection.room()
 

@@ -20,7 +20,7 @@ from agentcli.errors import SessionInUse, StorageError, StreamMoved, UserError
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.stream import StreamWriter
 from agentcli.frontends.json_forms.output import system_object
-from agentcli.frontends.session_opener import OpenRequest, Sessions
+from agentcli.frontends.session_opener import OpenForClient, OpenRequest, UsageStore
 
 log = logging.getLogger(__name__)
 
@@ -37,13 +37,14 @@ class Hosting:
 
     def __init__(
         self,
-        sessions: Sessions,
+        open_session: OpenForClient,
+        store: UsageStore,
         events: EventStore,
         *,
         account_of: Callable[[str], Account | None] = lambda user: None,
         idle_s: float = IDLE_S,
     ) -> None:
-        self._sessions, self.store = sessions, sessions.store
+        self._open_session, self.store = open_session, store
         self.events = events
         self._account_of = account_of
         self._idle_s = idle_s
@@ -87,7 +88,7 @@ class Hosting:
         if request.id:
             note = (await StreamWriter.of(self.events, request.id)).note
             request = replace(request, model=note.model, mode=note.mode)
-        opened = await self._sessions.open(request)
+        opened = await self._open_session(request)
         id = opened.session.id
         try:
             if (account := self._account_of(request.user_id)) is not None:

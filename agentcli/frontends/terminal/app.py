@@ -12,6 +12,7 @@ from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import CommandRan
 from agentcli.agent.state import SessionSnapshot
+from agentcli.conversation.system_prompt import git_branch
 from agentcli.errors import ToolError
 from agentcli.frontends.printable import printable, with_tilde
 from agentcli.frontends.terminal.approval.asking import Asking
@@ -48,7 +49,6 @@ class TerminalApp:
         *,
         settings: TerminalSettings,
         typing: Typing,
-        shows_claims: bool = True,
     ) -> None:
         self._console = console
         self._opener = opener
@@ -64,7 +64,7 @@ class TerminalApp:
             unfold_key=labels.first("unfold"),
             wraps=settings.wrap == "words",
             home=console.environment.get("HOME", ""),
-            shows_claims=shows_claims,
+            shows_claims=opener.shows_claims,
         )
         self.controller = controller = TerminalController(opener, self, commands, self._view)
         self._warnings: list[str] = []  # held until the first lines are printed
@@ -141,7 +141,7 @@ class TerminalApp:
         state = "asks" if self._asking.asks else "working" if self.controller.is_busy else "ready"
         if state != self._title_state and self._console.environment.get("TERM") != "linux":
             self._title_state = state
-            self._console.title(f"{printable(self._opener.project)} · {state}")
+            self._console.title(f"{printable(self._opener.root.name or '/')} · {state}")
 
     def reported(self, report: str) -> None:
         if report in ("I", "O"):
@@ -153,7 +153,7 @@ class TerminalApp:
         if self._tick_timer is not None:
             self._tick_timer.cancel()
         self._status_command.cancel()
-        self._asking.forget_approvals()  # and have the draft back that they took the place of
+        self._asking.forget_questions()  # and have the draft back that they took the place of
         if not self._composer.area.buffer.text.strip():
             self._composer.forget_draft()
         self._print_warnings()
@@ -180,12 +180,12 @@ class TerminalApp:
 
     def turn_ended(self, why: str) -> None:
         self._status_command.refresh(self.controller.status)
-        self._asking.forget_approvals()
+        self._asking.forget_questions()
         if why != "interrupted":
             self._notifier.notify("The answer is there." if why == "done" else "The turn failed.")
 
     def session_opened(self) -> None:
-        self._asking.forget_approvals()
+        self._asking.forget_questions()
         self._region.shows_todo = False
         if not self._has_begun:
             self._has_begun = True
@@ -195,7 +195,7 @@ class TerminalApp:
         """The place, the model and the files read, then warnings."""
         program, files = self._opener.introduction()
         name, _, place = program.partition(" · ")
-        parts = [self._opener.branch(), short_model(session.model), mode_label(session.mode)]
+        parts = [git_branch(self._opener.root) or "", short_model(session.model), mode_label(session.mode)]
         head = [("bold", name), ("muted", " · ")] if self._console.head else []
         parts = [part for part in ([place, *parts] if head else parts) if part]
         head.append(("muted", f"{' · '.join(parts)}\n"))
@@ -226,16 +226,13 @@ class TerminalApp:
         return picked
 
     async def ask_secret(self, question: str) -> str | None:
-        return await self._asking.ask_typed(question, "secret")
+        return await self._asking.ask_secret(question)
 
-    async def ask_words(self, question: str) -> str | None:
-        return await self._asking.ask_typed(question, "words")
+    def ask_question(self, question: AnyQuestion) -> None:
+        self._asking.ask_question(question)
 
-    def ask_approval(self, request: AnyQuestion) -> None:
-        self._asking.ask_approval(request)
-
-    def forget_approval(self, call_id: str) -> None:
-        self._asking.forget_approval(call_id)
+    def forget_question(self, id: str) -> None:
+        self._asking.forget_question(id)
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
         async with self._console.hand_over():

@@ -23,7 +23,6 @@ from agentcli.frontends.terminal.output.replay import replay
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.status import SessionStatus, Status
-from agentcli.frontends.terminal.word_questions import WordQuestions
 from agentcli.llm.messages import Block, Text
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,6 @@ class TerminalController(OpenerHost):
         self.commands = commands
         self._runner = CommandRunner(view, terminal.changed)
         self._status = SessionStatus(opener, terminal)
-        self._questions = WordQuestions(terminal, view, self.answer)
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
         self._pump: asyncio.Task[None] | None = None
@@ -147,10 +145,7 @@ class TerminalController(OpenerHost):
         match event:
             case events.QuestionEvent():
                 self.view.live.ask(event.id)
-                if event.kind in ("ask", "plan"):
-                    self._questions.ask(event)
-                else:
-                    self._terminal.ask_approval(event)
+                self._terminal.ask_question(event)
             case events.ApprovalSettled(id):
                 self._settled(id)
             case events.ToolFinished():
@@ -174,7 +169,6 @@ class TerminalController(OpenerHost):
 
     def _turn_ended(self, event: events.Done | events.TurnFailed) -> None:
         self._status.refresh()
-        self._questions.forget_all()
         if isinstance(event, events.TurnFailed):
             self._has_broken_off = event.broke_off or event.is_retryable
             self._terminal.turn_ended("failed")
@@ -182,10 +176,9 @@ class TerminalController(OpenerHost):
             self._has_broken_off = False
             self._terminal.turn_ended("interrupted" if event.reason in ("interrupted", "declined") else "done")
 
-    def _settled(self, call_id: str) -> None:
-        self.view.live.answered(call_id)
-        self._terminal.forget_approval(call_id)
-        self._questions.forget(call_id)
+    def _settled(self, id: str) -> None:
+        self.view.live.answered(id)
+        self._terminal.forget_question(id)
 
     def _give_back(self, ids: Sequence[str]) -> None:
         sent, typed = self._command_prompt

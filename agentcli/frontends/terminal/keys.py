@@ -157,7 +157,7 @@ def _bind_views(table: _Table, when: _When, actions: KeyActions) -> None:
 def _bind_approvals(table: _Table, when: _When, asking: Asking) -> None:
     table.bind("enter", to=asking.enter_at_approval, when=when.asked)
     table.bind("escape", to=asking.escape_at_approval, when=when.asked)
-    table.bind("tab", to=partial(asking.decide, "comment"), when=when.asked)
+    table.bind("tab", to=asking.answer_in_words, when=when.asked)
     table.bind("backspace", to=asking.erase_at_approval, when=when.asked)
     for key, by in (("right", 1), ("left", -1)):
         table.bind(key, to=partial(asking.widen, by), when=when.asked)

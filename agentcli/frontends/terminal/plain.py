@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from agentcli.agent.commands.command import Commands, Picked
-from agentcli.agent.events import AnyQuestion
-from agentcli.agent.ops import Approve, Interrupt, RunCommand
+from agentcli.agent.events import AnyQuestion, Question
+from agentcli.agent.ops import Interrupt, RunCommand
 from agentcli.frontends.printable import printable
 from agentcli.frontends.run_end import ignore_hangups
-from agentcli.frontends.terminal.approval.panel import ApprovalPanel, Choice
+from agentcli.frontends.terminal.approval.panel import QuestionPanel
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs import run_program
@@ -28,10 +28,7 @@ from agentcli.llm.messages import Block
 ROWS_OF_QUESTION = 4  # that stay free below a page of what is asked about
 TWICE_S = 2.0  # within which a second Ctrl-C leaves
 WIDTH = 80  # for tables and diffs, which need one
-_ANSWERS: dict[str, Choice] = {
-    "y": "once", "yes": "once", "s": "session", "session": "session", "a": "always", "always": "always",
-    "t": "try", "try": "try", "": "no", "n": "no", "no": "no",
-}  # fmt: skip
+_WORDS = {"yes": "y", "session": "s", "always": "a", "try": "t", "no": "n"}
 
 
 class LinearOutput:
@@ -67,14 +64,13 @@ class PlainTerminal:
         stdin: int,
         out: TextIO,
         banner: Sequence[str],
-        shows_claims: bool = True,
     ) -> None:
         self._stdin = stdin
         self._output = LinearOutput(out)
         self._banner = banner
-        self._view = TurnView(self._output, is_live=False, unfold_key="", shows_claims=shows_claims)
+        self._view = TurnView(self._output, is_live=False, unfold_key="", shows_claims=opener.shows_claims)
         self._controller = TerminalController(opener, self, commands, self._view)
-        self._approvals: deque[AnyQuestion] = deque()
+        self._panels: deque[QuestionPanel] = deque()
         self._rest: list[Fragment] = []  # what the first of them is about, as far as it was not shown yet
         self._choosing: asyncio.Future[str] | None = None
         self._leaving = asyncio.Event()
@@ -133,8 +129,8 @@ class PlainTerminal:
         self._leaves_until = 0.0
         if self._choosing is not None and not self._choosing.done():
             self._choosing.set_result(line)
-        elif self._approvals:
-            self._answer(self._approvals.popleft(), line)
+        elif self._panels:
+            self._answer(line)
         elif line:
             self._controller.submit(line)
         elif not self._controller.is_busy:
@@ -142,28 +138,27 @@ class PlainTerminal:
             if not self._controller.is_busy:
                 self._ask_for_more()
 
-    def _answer(self, request: AnyQuestion, line: str) -> None:
-        panel, word = ApprovalPanel(request), line.lower()
-        choice = _ANSWERS.get(word)
-        shows_all = word in ("v", "view")
-        if shows_all or (self._rest and (not word or choice not in (None, "no"))):
-            self._approvals.appendleft(request)
+    def _answer(self, line: str) -> None:
+        """Take a line as an answer: a choice by its key or number, else words."""
+        panel, word = self._panels[0], line.lower()
+        choice = panel.choice_for(_WORDS.get(word, word)) if word else panel.no
+        shows_all = choice is not None and choice.id == "view"
+        if shows_all or (self._rest and (not word or (choice is not None and choice.is_yes))):
             self._rest = self._rest or panel.preview(WIDTH)
             self._show_next(panel, is_all=shows_all)
             return
-        if choice is not None and choice in panel.choices:
-            self._controller.answer(panel.answer(choice))
-        else:
-            self._controller.answer(Approve(request.id, False, comment=line))
-        if self._approvals:
-            self._show_approval()
+        self._panels.popleft()
+        can_choose = choice is not None and choice.answer is not None
+        self._controller.answer(panel.answer(choice) if choice and can_choose else panel.answer_in_words(line))
+        if self._panels:
+            self._show_question()
 
-    def _show_approval(self) -> None:
-        panel = ApprovalPanel(self._approvals[0])
+    def _show_question(self) -> None:
+        panel = self._panels[0]
         self._rest = panel.preview(WIDTH)
         self._show_next(panel)
 
-    def _show_next(self, panel: ApprovalPanel, *, is_all: bool = False) -> None:
+    def _show_next(self, panel: QuestionPanel, *, is_all: bool = False) -> None:
         """Show as much of what is asked about as a window has room for, and ask once nothing is left of it."""
         size = os.get_terminal_size(self._stdin) if os.isatty(self._stdin) else os.terminal_size((0, 0))
         shown = self._rest
@@ -174,18 +169,15 @@ class PlainTerminal:
         self._view.block(shown, "question")
         if rest:
             left = f"{rows_of(rest, size.columns):,} more rows"
-            keys = f"Enter shows more ({left}), v all of it; at the end you can say yes. n no"
-            self._output.print([("", f"{keys}, or say what to do instead: ")])
+            self._output.print(
+                [("", f"Enter for more ({left}), v for all of it, n for no, or say what to do instead: ")]
+            )
             return
-        self._view.was_previewed(panel.request.id)
-        if panel.coverage:
-            self._view.line(f"  {panel.coverage}", "muted")
-        self._ask(panel)
-
-    def _ask(self, panel: ApprovalPanel) -> None:
-        """Offer the answers that fit in a line; hunks and comments have keys of a live screen."""
-        offered = (panel.label(choice) for choice in panel.choices if choice not in ("comment", "hunks"))
-        self._output.print([("", f"{panel.verb}? {', '.join(offered)}, or say what to do instead: ")])
+        self._view.was_previewed(panel.question.id)
+        for text in panel.in_lines():
+            self._view.line(text)
+        words = "answer in your own words" if isinstance(panel.question, Question) else "say what to do instead"
+        self._output.print([("", f"Choose, or {words}: ")])
 
     def _interrupted(self) -> None:
         self._output.at_line_start = False  # the terminal has written ^C
@@ -220,9 +212,6 @@ class PlainTerminal:
         answer = await self._ask_line(f"{title}, a number")
         return int(answer) - 1 if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
-    async def ask_words(self, question: str) -> str | None:
-        return await self._ask_line(question or "Answer") or None
-
     async def _ask_line(self, question: str) -> str:
         self._output.print([("", f"{question} (Enter for none): ")])
         self._choosing = asyncio.get_running_loop().create_future()
@@ -255,7 +244,7 @@ class PlainTerminal:
         self._controller.session.submit(RunCommand(command, to_model))
 
     def session_opened(self) -> None:
-        self._approvals.clear()
+        self._panels.clear()
 
     def put_into_input(self, text: str) -> None:
         self._view.line(f"To be sent again, changed or not:\n{text}")
@@ -263,16 +252,16 @@ class PlainTerminal:
     def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
         pass  # it stands where it was typed
 
-    def ask_approval(self, request: AnyQuestion) -> None:
-        self._approvals.append(request)
-        if len(self._approvals) == 1:
-            self._show_approval()
+    def ask_question(self, question: AnyQuestion) -> None:
+        self._panels.append(QuestionPanel(question))
+        if len(self._panels) == 1:
+            self._show_question()
 
-    def forget_approval(self, call_id: str) -> None:
-        asked = self._approvals[0].id if self._approvals else call_id
-        self._approvals = deque(request for request in self._approvals if request.id != call_id)
-        if asked == call_id and self._approvals:
-            self._show_approval()
+    def forget_question(self, id: str) -> None:
+        first = self._panels[0] if self._panels else None
+        self._panels = deque(panel for panel in self._panels if panel.question.id != id)
+        if self._panels and self._panels[0] is not first:
+            self._show_question()
 
     def status_changed(self) -> None:
         pass
@@ -289,7 +278,7 @@ class PlainTerminal:
         self._ask_for_more()
 
     def turn_ended(self, why: str) -> None:
-        self._approvals.clear()
+        self._panels.clear()
         if not self._controller.session.snapshot().conversation.queue.follow_ups:
             self._ask_for_more()
 

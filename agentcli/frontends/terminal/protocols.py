@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Protocol
 
 from agentcli.agent.commands.command import Picked
@@ -18,7 +19,9 @@ class NothingChosen(UserError):
 
 
 class TerminalOpener(SessionOpener, Protocol):
-    """A `SessionOpener` that can also set up a model and keys with the person."""
+    """A `SessionOpener` that can also set up a model and keys with the person; `root` is the project's folder."""
+
+    root: Path
 
     async def first(self, terminal: TerminalActions) -> Session:
         """The session that the command line means; asks which model when none is set up. Raises `UserError`."""
@@ -32,18 +35,8 @@ class TerminalOpener(SessionOpener, Protocol):
     def forget_key(self, provider: str) -> str:
         """Remove a key that was kept or typed; gives a sentence on it. Raises `UserError`."""
 
-    def cold_read_usd(self, model: str, tokens: int) -> float | None:
-        """What a prompt of so many tokens costs where the model's cache does not hold it; None if it has no cache."""
-
-    @property
-    def project(self) -> str:
-        """The name of the project's folder."""
-
     def introduction(self) -> tuple[str, Sequence[str]]:
         """The program and its folder in one line, and the instruction files it has read there."""
-
-    def branch(self) -> str:
-        """The branch checked out where the session runs; empty without one."""
 
 
 class TerminalActions(Protocol):
@@ -60,9 +53,6 @@ class TerminalActions(Protocol):
     async def ask_secret(self, question: str) -> str | None:
         """Take text that is neither shown nor stored; None when nothing was typed."""
 
-    async def ask_words(self, question: str) -> str | None:
-        """Take an answer in the person's words; None when they leave it."""
-
     async def run_outside(self, arguments: Sequence[str]) -> None:
         """Run a program that has the terminal to itself."""
 
@@ -77,10 +67,10 @@ class TerminalActions(Protocol):
     def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
         """Return prompts that the model never got; for a command, the line that was typed."""
 
-    def ask_approval(self, request: AnyQuestion) -> None:
+    def ask_question(self, question: AnyQuestion) -> None:
         """Ask the person; the answer is submitted to the session when it comes."""
 
-    def forget_approval(self, call_id: str) -> None:
+    def forget_question(self, id: str) -> None:
         """Withdraw a question that was settled otherwise."""
 
     def session_opened(self) -> None:

@@ -14,9 +14,11 @@ from msgspec import Struct
 from agentcli.agent.commands.cache import TIME_TO_LIVE_S
 from agentcli.agent.session import Session
 from agentcli.agent.state import SessionSnapshot
+from agentcli.conversation.system_prompt import git_branch
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width
+from agentcli.llm.models import Prices
 from agentcli.settings.short_program import run_short_program
 
 COMMAND_TIMEOUT_S = 2.0
@@ -185,20 +187,21 @@ class SessionStatus:
             self._timer.cancel()
 
     def _read(self, now: SessionSnapshot, *, is_cold: bool) -> Status:
+        info = self._opener.model_info(now.model)
         return Status(
             model=now.model,
             mode=now.mode,
             effort=now.effort or "",
             context_tokens=self._context_tokens,
-            context_window=self._opener.window(now.model),
+            context_window=info.window,
             cost_usd=now.cost_usd,
             budget_usd=now.max_budget_usd,
-            branch=self._opener.branch(),
+            branch=git_branch(self._opener.root) or "",
             jobs=now.running_jobs,
             cwd=os.fsencode(now.workspace.cwd).decode(errors="replace"),
             session_id=now.id,
             is_busy=now.is_busy,
-            cold_usd=self._opener.cold_read_usd(now.model, self._context_tokens) if is_cold else None,
+            cold_usd=_cold_read_usd(info.prices, self._context_tokens) if is_cold else None,
         )
 
     def _cold_in_s(self, now: SessionSnapshot) -> float:
@@ -207,3 +210,8 @@ class SessionStatus:
         if reply is None or self._context_tokens < LONG:
             return math.inf
         return reply.time + TIME_TO_LIVE_S - time.time()
+
+
+def _cold_read_usd(prices: Prices | None, tokens: int) -> float | None:
+    """What a prompt of so many tokens costs where the model's cache does not hold it; None if it has no cache."""
+    return None if prices is None or prices.cache_read is None else tokens * prices.dearest(tokens)[0]

@@ -1,4 +1,4 @@
-"""Asks the person: lists to choose from, approvals, and answers that are typed into the input."""
+"""Asks the person: lists to choose from, questions of the session, and answers that are typed into the input."""
 
 from __future__ import annotations
 
@@ -9,35 +9,33 @@ from typing import Literal
 
 from prompt_toolkit.buffer import Buffer
 
-from agentcli.agent.events import AnyQuestion
+from agentcli.agent.events import AnyQuestion, PlanApproval, Question
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import parse_rule
 from agentcli.errors import UsageError
+from agentcli.frontends.choices import Choice
 from agentcli.frontends.terminal.approval.letters import Letters
-from agentcli.frontends.terminal.approval.panel import KEYS, ApprovalPanel, Choice
+from agentcli.frontends.terminal.approval.panel import QuestionPanel
 from agentcli.frontends.terminal.approval.picker import Picking
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
-from agentcli.frontends.terminal.programs import run_pager
+from agentcli.frontends.terminal.programs import edit_text, run_pager
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
 
 TYPING_PAUSE_S = 0.8  # text typed so shortly before an approval came up belongs to a sentence that goes on
 REACTION_S = 0.12  # nobody answers a question faster than this
 ROWS_BESIDE = 3  # of running work that are shown beside a question
-ROWS_AROUND = 4  # that neither the question nor its answers have: a gap, the status line, what the screen keeps free
+ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
 LINGER_S = 0.6  # an answered panel keeps its place so long while nobody types: the next one mostly comes up there
 
 Purpose = Literal["prompt", "comment", "rule", "secret", "words"]
-_MARKS: dict[Purpose, str] = {
-    "prompt": "› ", "comment": "no, because: ", "rule": "rule: ", "secret": "key: ", "words": "answer: ",
-}  # fmt: skip
-_HINTS: dict[Purpose, str] = {
-    "prompt": "",
-    "comment": "Enter sends it to the model · Esc goes back",
-    "rule": "Enter takes the rule · Esc goes back",
-    "secret": "Enter takes the key · Esc goes back",
-    "words": "Enter sends it to the model · Esc leaves it",
+_MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and what Enter does there
+    "prompt": ("› ", ""),
+    "comment": ("no, because: ", "send to the model"),
+    "rule": ("rule: ", "use this rule"),
+    "secret": ("key: ", "use this key"),
+    "words": ("answer: ", "send to the model"),
 }
 
 
@@ -61,9 +59,9 @@ class Asking:
         self.picking = Picking(console.changed)
         self.purpose: Purpose = "prompt"
         self._typed: asyncio.Future[str | None] | None = None
-        self._approvals: list[ApprovalPanel] = []
-        self._shown_approval: ApprovalPanel | None = None
-        self._answered: ApprovalPanel | None = None  # while it lingers
+        self._approvals: list[QuestionPanel] = []
+        self._shown_approval: QuestionPanel | None = None
+        self._answered: QuestionPanel | None = None  # while it lingers
         self._shown_at = self._answered_at = self._typed_at = 0.0
         self._is_writing = False  # a message, while an approval waits for its end
         self._letters = Letters(self._take_letter)
@@ -73,11 +71,12 @@ class Asking:
 
     @property
     def mark(self) -> str:
-        return _MARKS[self.purpose]
+        return _MARKS[self.purpose][0]
 
     @property
     def hint(self) -> str:
-        return _HINTS[self.purpose]
+        does = _MARKS[self.purpose][1]
+        return f"Enter to {does} · Esc to go back" if does else ""
 
     @property
     def asks(self) -> bool:
@@ -103,22 +102,22 @@ class Asking:
         if (picker := self.picking.picker) is not None:
             if self.approval is None:
                 return picker.rows(columns, most)
-            waits: Row = [("warning", "? It waits for a yes: leave the list (Esc), then answer")]
+            waits: Row = [("warning", "? Waiting for your approval. Close the list (Esc) first.")]
             return [*picker.rows(columns, most - 1), clipped(waits, columns)]
         if self.approval is not None:
             if self.purpose != "prompt":
                 return []
             more = len(self._approvals) - 1
             is_ready = time.monotonic() - self._shown_at >= REACTION_S
-            return self.approval.rows(columns, more, is_writing=self._is_writing, is_ready=is_ready)
+            return self.approval.rows(columns, more, most=most, is_writing=self._is_writing, is_ready=is_ready)
         if self._lingering is not None:
-            return self._lingering.rows(columns, 0, is_ready=False)
+            return self._lingering.rows(columns, most=most, is_ready=False)
         return []
 
     # Approvals
 
     @property
-    def approval(self) -> ApprovalPanel | None:
+    def approval(self) -> QuestionPanel | None:
         return self._approvals[0] if self._approvals else None
 
     @property
@@ -131,14 +130,14 @@ class Asking:
         return self.picking.is_open or self.takes_approval_keys or self._lingering is not None
 
     @property
-    def _lingering(self) -> ApprovalPanel | None:
+    def _lingering(self) -> QuestionPanel | None:
         is_free = self.approval is None and self.purpose == "prompt" and not self._area.buffer.text
         return self._answered if is_free else None
 
-    def ask_approval(self, request: AnyQuestion) -> None:
-        self._approvals.append(ApprovalPanel(request))
+    def ask_question(self, question: AnyQuestion) -> None:
+        self._approvals.append(QuestionPanel(question))
         self._show_approval()
-        self._notify(f"Waits for your yes: {request.title}")
+        self._notify(f"Waiting for your answer: {question.title}")
 
     def _show_approval(self) -> None:
         panel = self.approval
@@ -151,20 +150,23 @@ class Asking:
         asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)  # the choices look as they are
         self._show(panel, panel.preview(self._console.columns))
 
-    def _show(self, panel: ApprovalPanel, fragments: list[Fragment], most_rows: int = 0) -> None:
+    def _show(self, panel: QuestionPanel, fragments: list[Fragment], most_rows: int = 0) -> None:
         """Print what is asked about, as much of it as the window has room for; the person has the rest brought in."""
         columns = self._console.columns
-        is_next, panel.rest = bool(panel.rest), []
-        below = len(panel.rows(columns, len(self._approvals) - 1))
-        page = max(1, self._console.rows - below - ROWS_BESIDE - ROWS_AROUND)
-        shown, rest = first_rows(fragments, columns, most_rows or page)
+        is_next, panel.rest = bool(panel.rest), fragments
+        room = self._console.rows - ROWS_BESIDE - ROWS_AROUND
+        page = room - len(panel.rows(columns))  # where there is more, with fewer choices below it
+        panel.rest = []
+        if rows_of(fragments, columns) <= page:
+            page = room - len(panel.rows(columns))
+        shown, rest = first_rows(fragments, columns, most_rows or max(1, page))
         panel.rest, panel.rows_left = rest, rows_of(rest, columns) if rest else 0
         self._view.block(shown, "question")
         if not rest and is_next:
             self._shown_at = time.monotonic()  # no key pressed again and again to get here is an answer
             asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)
         if not rest and panel.hunk is None:
-            self._view.was_previewed(panel.request.id)
+            self._view.was_previewed(panel.question.id)
 
     def _is_in_mid_sentence(self) -> bool:
         text, now = self._area.buffer.text, time.monotonic()
@@ -200,91 +202,105 @@ class Asking:
                 self._area.buffer.cursor_position = len(self._area.buffer.text)
         self._console.changed()
 
-    def forget_approval(self, call_id: str) -> None:
+    def forget_question(self, call_id: str) -> None:
         """Withdraw a question that was settled otherwise; words being written to it go back into the prompt."""
         panel = self.approval
-        self._approvals = [panel for panel in self._approvals if panel.request.id != call_id]
+        self._approvals = [panel for panel in self._approvals if panel.question.id != call_id]
         if panel is not None and panel is not self.approval:
             self._letters.drop()
-            if self.purpose in ("comment", "rule"):
-                if self.purpose == "comment":
+            if self.purpose in ("comment", "rule", "words"):
+                if self.purpose != "rule":
                     self._draft += self._area.buffer.text
                 self.end_answer()
             self._show_approval()
             self._bring_draft_back()
 
-    def forget_approvals(self) -> None:
+    def forget_questions(self) -> None:
         while self._approvals:
-            self.forget_approval(self._approvals[-1].request.id)
+            self.forget_question(self._approvals[-1].question.id)
         self._bring_draft_back()
 
-    # Keys at an approval
+    # Keys at a question
 
     def type_at_approval(self, text: str) -> None:
         """Take a key that writes: alone it may choose, else it begins an answer in words."""
         panel = self._approvals[0]
         before, were_early = self._letters.drop()
         letters = before + text
-        if text in panel.keys and (not before or (were_early and before == text)):
+        if panel.choice_for(text) is not None and (not before or (were_early and before == text)):
             self._letters.wait(letters, are_early=time.monotonic() - self._shown_at < REACTION_S)
         else:
-            self.start_answer("comment", letters)
+            self.answer_in_words(letters)
+
+    def answer_in_words(self, text: str = "") -> None:
+        self.start_answer("words" if isinstance(self._approvals[0].question, Question) else "comment", text)
 
     def paste_at_approval(self, data: str) -> None:
-        self.start_answer("comment", self._letters.drop()[0])
+        self.answer_in_words(self._letters.drop()[0])
         self._composer.paste(data)
 
     def _take_letter(self, letter: str, is_early: bool) -> None:
         """Take a letter that stood alone, unless it was meant for the question before."""
         self._console.changed()
-        panel = self.approval
-        if panel is None or is_early or letter not in panel.keys or not self.takes_approval_keys:
-            return
-        if panel.hunk is not None:
-            self._decide_hunk(accepted=letter in "ya", with_rest=letter == "a")
-        elif letter.isdecimal():
-            self.decide(panel.choices[int(letter) - 1])
-        elif letter == "e":
-            self.start_answer("rule", panel.rule)
-        elif letter == "v":
-            columns = self._console.columns
-            self.page(plain(panel.preview(columns) if panel.hunk is None else panel.hunk_preview(columns)))
-        else:
-            self.decide(KEYS[letter])
+        choice = self.approval.choice_for(letter) if self.approval is not None else None
+        if choice is not None and not is_early and self.takes_approval_keys:
+            self.decide(choice)
 
     def enter_at_approval(self) -> None:
         """Take the letter that was just typed, else the marked choice, unless the question has only just come up."""
         panel = self._approvals[0]
         if self._letters:
             self._letters.end()
-        elif time.monotonic() - self._shown_at >= REACTION_S and panel.hunk is None:
+        elif time.monotonic() - self._shown_at >= REACTION_S:
             self.decide(panel.selected)
 
     def escape_at_approval(self) -> None:
         """Go back from the hunks, else answer no."""
         panel = self._approvals[0]
-        self._letters.drop()
-        if panel.hunk is None:
-            self.decide("no")
+        if panel.hunk is not None:
+            self._letters.drop()
+            panel.leave_hunks()
         else:
-            panel.hunk, panel.comment, panel.rest = None, "", []  # all of it was shown before
+            self.decide(panel.no)
 
     def erase_at_approval(self) -> None:
         self._letters.drop()
 
     def decide(self, choice: Choice) -> None:
-        """Answer the approval, or open the input or the hunks for the answer."""
-        panel = self._approvals[0]
+        """Answer the question, or open what leads to the answer: the input, the hunks, the editor."""
+        panel, columns = self._approvals[0], self._console.columns
         self._letters.drop()
-        if choice == "comment":
-            self.start_answer("comment")
-        elif panel.rest and choice != "no":
-            self._console.hint.show("Read to the end first: ↓ or PageDown.")
-        elif choice == "hunks":
-            panel.hunk, panel.accepted = 0, []
-            self._show(panel, panel.hunk_preview(self._console.columns))
-        else:
-            self._answer(panel.answer(choice))
+        match choice.id:
+            case "words":
+                self.answer_in_words()
+            case "view":
+                self.page(plain(panel.preview(columns)))
+            case "rule":
+                self.start_answer("rule", panel.rule)
+            case _ if choice not in panel.offered:
+                self._console.hint.show("Read to the end first: ↓ or PageDown.")
+            case "edit":
+                self._controller.spawn(self._edit_plan(panel))
+            case "hunks":
+                panel.start_hunks()
+                self._show(panel, panel.preview(columns))
+            case "back":
+                panel.leave_hunks()
+            case "take" | "take_rest" | "leave":
+                self._decide_hunk(choice.id)
+            case _:
+                if isinstance(panel.question, PlanApproval):
+                    self._view.line(f"  {choice.label}", "muted")
+                self._answer(panel.answer(choice))
+
+    async def _edit_plan(self, panel: QuestionPanel) -> None:
+        """Have the plan edited, and carried out as it then is. Raises `UserError`."""
+        plan = panel.question.preview
+        async with self._console.hand_over():
+            changed = await edit_text(plan, self._console.environment)
+        if changed.strip() and panel is self.approval:
+            self._view.markdown(changed)
+            self._answer(Approve(panel.question.id, True, comment="" if changed == plan else changed))
 
     def move_choice(self, by: int) -> None:
         """Mark another choice; while there is more to show, Down brings in the next row of it."""
@@ -305,16 +321,13 @@ class Asking:
         self._letters.drop()
         self._approvals[0].widen(by)
 
-    def _decide_hunk(self, *, accepted: bool, with_rest: bool = False, comment: str = "") -> None:
+    def _decide_hunk(self, choice: str, comment: str = "") -> None:
         panel = self._approvals[0]
-        if accepted and panel.rest:
-            self._console.hint.show("Read to the end first: ↓ or PageDown.")
-            return
-        answer = panel.take_hunk(accepted=accepted, with_rest=with_rest, comment=comment)
+        answer = panel.decide_hunk(choice, comment)
         if answer is not None:
             self._answer(answer)
         else:
-            self._show(panel, panel.hunk_preview(self._console.columns))
+            self._show(panel, panel.preview(self._console.columns))
 
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._approvals.pop(0)
@@ -325,18 +338,17 @@ class Asking:
         self._show_approval()
         asyncio.get_running_loop().call_later(LINGER_S, self._linger_no_more, answered)
 
-    def _linger_no_more(self, answered: ApprovalPanel) -> None:
+    def _linger_no_more(self, answered: QuestionPanel) -> None:
         if self._answered is answered:
             self._bring_draft_back()
 
     # Answers in the input
 
-    async def ask_typed(self, question: str, purpose: Purpose) -> str | None:
-        """A secret, or words; None when nothing was typed."""
-        if question:
-            self._view.line(question, "accent")
+    async def ask_secret(self, question: str) -> str | None:
+        """Return what was typed, or None where nothing was."""
+        self._view.line(question, "accent")
         self._typed = asyncio.get_running_loop().create_future()
-        self.start_answer(purpose)
+        self.start_answer("secret")
         try:
             return await self._typed
         except asyncio.CancelledError:
@@ -369,26 +381,19 @@ class Asking:
 
     def accept_answer(self) -> None:
         panel, text, purpose = self.approval, self._composer.text.strip(), self.purpose
-        if purpose in ("secret", "words"):
+        if purpose == "secret":
             self._give_typed(text)
         self.end_answer()
-        if panel is None:
+        if panel is None or purpose == "secret":
             return
         if purpose == "rule":
-            if text and is_rule(text):
-                panel.set_rule(text)
-            elif text:
-                self._console.hint.show("That is no rule: write TOOL or TOOL(pattern).")
+            try:
+                if text:
+                    parse_rule(text)
+                    panel.set_rule(text)
+            except UsageError:
+                self._console.hint.show("Not a rule: write TOOL or TOOL(pattern).")
         elif panel.hunk is not None:
-            self._decide_hunk(accepted=False, comment=text)
-        else:
-            panel.comment = text
-            self._answer(panel.answer("no"))
-
-
-def is_rule(text: str) -> bool:
-    try:
-        parse_rule(text)
-    except UsageError:
-        return False
-    return True
+            self._decide_hunk("leave", text)
+        elif text or purpose == "comment":
+            self._answer(panel.answer_in_words(text))

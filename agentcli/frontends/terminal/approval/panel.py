@@ -1,13 +1,14 @@
-"""Lays out the question of one approval: the effects of the call, the whole of it, the reach of a yes."""
+"""Draws one question: the call and its effects, all of what is asked about, the choices, the reach of a yes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
-from agentcli.agent.events import AnyQuestion
+from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, LimitQuestion, PlanApproval, Question
 from agentcli.agent.ops import Approve
+from agentcli.agent.permissions.approvals import hunks_of
 from agentcli.agent.permissions.rules import Rule, escaped
+from agentcli.frontends.choices import Choice, choices_for, heading
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import (
@@ -24,67 +25,76 @@ from agentcli.llm.messages import ToolUse
 from agentcli.tools.summary import LONGEST_SUBJECT, call_title
 from agentcli.tools.text.diff import split_files
 
-RULE_ROWS = 6
+MAX_RULE_ROWS = 6
+MAX_BESIDE = 3  # choices beside the question
+MAX_ROWS = 100  # of the choices, where the window has no limit
 
 _TITLE_SAYS_ALL = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
 _MARK: Fragment = ("accent", "❯")
+_VIEW, _RULE = Choice("view", "v", "View all of it"), Choice("rule", "e", "Edit the rule")
+_HUNK_CHOICES = [
+    Choice("take", "y", "Yes"),
+    Choice("leave", "n", "No"),
+    Choice("take_rest", "a", "Yes to all the rest"),
+    Choice("words", "Tab", "No, and say why"),
+    Choice("back", "Esc", "Back"),
+]
+_NOES = frozenset(("no", "not-yet", "words", "leave", "back"))
 
-Choice = Literal["once", "session", "always", "try", "no", "comment", "hunks"]
-KEYS: dict[str, Choice] = {"y": "once", "s": "session", "a": "always", "t": "try", "n": "no", "h": "hunks"}
 
+class QuestionPanel:
+    """A question and the answer in the making. Where a call asks, Enter says no until another choice is marked."""
 
-class ApprovalPanel:
-    """One request and the answer in the making. The safe answer is the one that Enter gives at first."""
-
-    def __init__(self, request: AnyQuestion) -> None:
-        self.request = request
-        self.rules = list(request.rules)
+    def __init__(self, question: AnyQuestion) -> None:
+        self.question = question
+        self.hunks = hunks_of(question)
+        self.rules = list(question.rules) if isinstance(question, CallApproval | ChangesApproval) else []
+        self.asks_permission = not isinstance(question, Question | PlanApproval)
         self._rule = 0
-        self.choices: list[Choice] = ["once"]
-        if self.rules or request.mode:
-            self.choices.append("session")
-        if self.rules:
-            self.choices.append("always")
-        if request.can_try:
-            self.choices.append("try")
-        self.choices += ["no", "comment"]
-        if len(request.hunks) > 1:
-            self.choices.append("hunks")
-        self._selected = self.choices.index("no")
+        self._marked = "no" if self.asks_permission else ""  # the id of a choice
         self.hunk: int | None = None  # the hunk on the screen
-        self.accepted: list[int] = []
-        self.comment = ""
+        self._accepted: list[int] = []
+        self._comment = ""  # on hunks
         self.rest: list[Fragment] = []  # what is asked about and was not on the screen yet: until then there is no yes
         self.rows_left = 0
 
     @property
-    def is_tried(self) -> bool:
-        """True if a command ran on a stand-in, and the question is which of its changes stay."""
-        return self.request.kind == "keep"
-
-    @property
-    def is_limit(self) -> bool:
-        """True if no call asks: the limit of rounds is reached."""
-        return not self.request.call.name
-
-    @property
-    def verb(self) -> str:
-        return "Keep it" if self.is_tried else "Go on" if self.is_limit else "Allow it"
-
-    def label(self, choice: Choice) -> str:
-        """The key of a choice and its meaning here."""
-        if choice == "hunks" and not self.is_tried:
-            return f"h {len(self.request.hunks)} hunks"
-        return (_KEEP_LABELS if self.is_tried else _LIMIT_LABELS if self.is_limit else _LABELS)[choice]
-
-    @property
-    def keys(self) -> frozenset[str]:
-        """The letters and digits that do something now."""
+    def choices(self) -> list[Choice]:
         if self.hunk is not None:
-            return frozenset("yna")
-        numbers = (str(number) for number in range(1, len(self.choices) + 1))
-        letters = (key for key, choice in KEYS.items() if choice in self.choices)
-        return frozenset((*letters, *numbers, "v", *("e" if self.rules else "")))
+            return _HUNK_CHOICES
+        made = [choice for choice in choices_for(self.question, self.rules[self._rule :][:1]) if choice.key]
+        match self.question:
+            case Question():
+                made.insert(-1, Choice("words", "Tab", "Something else, in your own words"))
+            case PlanApproval():
+                made.insert(-1, Choice("edit", "e", "Edit the plan first"))
+                made.append(Choice("words", "Tab", "No, and say what to change"))
+            case _:
+                made.append(Choice("words", "Tab", "No, and say what to do instead"))
+        if len(self.hunks) > 1:
+            made.append(Choice("hunks", "h", f"Choose among {len(self.hunks)} {self._hunk_word}s"))
+        return made
+
+    @property
+    def _hunk_word(self) -> str:
+        return "change" if isinstance(self.question, ChangesApproval) else "hunk"
+
+    @property
+    def offered(self) -> list[Choice]:
+        """The choices that can be made now: before all was on the screen, only to say no."""
+        return [choice for choice in self.choices if not self.rest or choice.id in _NOES]
+
+    @property
+    def no(self) -> Choice:
+        return next(choice for choice in self.choices if choice.id in _NOES and choice.id != "words")
+
+    def choice_for(self, key: str) -> Choice | None:
+        """The choice of a letter, or of a digit by its place."""
+        by_key = {str(number): choice for number, choice in enumerate(self.choices, 1)}
+        if not isinstance(self.question, Question):
+            by_key |= {"v": _VIEW, **({"e": _RULE} if self.rules and self.hunk is None else {})}
+            by_key |= {choice.key: choice for choice in self.choices}
+        return by_key.get(key)
 
     @property
     def rule(self) -> str:
@@ -92,10 +102,11 @@ class ApprovalPanel:
 
     @property
     def selected(self) -> Choice:
-        return self.choices[self._selected]
+        return next((choice for choice in self.offered if choice.id == self._marked), self.offered[0])
 
     def move(self, by: int) -> None:
-        self._selected = (self._selected + by) % len(self.choices)
+        offered = self.offered
+        self._marked = offered[(offered.index(self.selected) + by) % len(offered)].id
 
     def widen(self, by: int) -> None:
         if self.rules:
@@ -106,139 +117,170 @@ class ApprovalPanel:
         self.rules = [*self.rules, text]
         self._rule = len(self.rules) - 1
 
-    def answer(self, choice: Choice) -> Approve:
-        """A no without a word ends the turn; with one the model reads it and goes on."""
-        id = self.request.id
-        match choice:
-            case "once":
-                return Approve(id, True, comment=self.comment)
-            case "try":
-                return Approve(id, True, "try")
-            case "session" if self.request.mode:
-                return Approve(id, True, "session", comment=self.comment, mode=self.request.mode)
-            case "session" | "always":
-                return Approve(id, True, choice, comment=self.comment, rule=self.rule)
-            case _:
-                return Approve(id, False, comment=self.comment, stops=not self.comment)
+    def refusal(self, comment: str = "") -> Approve:
+        """Say no to a call: without a word it ends the turn, with one the model reads it and goes on."""
+        return Approve(self.question.id, False, comment=comment, stops=self.asks_permission and not comment)
 
-    def take_hunk(self, *, accepted: bool, with_rest: bool = False, comment: str = "") -> Approve | None:
+    def answer(self, choice: Choice) -> Approve:
+        return choice.answer if choice.answer is not None and choice.is_yes else self.refusal()
+
+    def answer_in_words(self, text: str) -> Approve:
+        """The answer to the model's question; else a no with what to do instead."""
+        return (
+            Approve(self.question.id, True, comment=text) if isinstance(self.question, Question) else self.refusal(text)
+        )
+
+    def start_hunks(self) -> None:
+        self.hunk, self._accepted, self._marked = 0, [], "leave"
+
+    def leave_hunks(self) -> None:
+        self.hunk, self._comment, self._marked, self.rest = None, "", "no", []  # all of it was shown before
+
+    def decide_hunk(self, choice: str, comment: str = "") -> Approve | None:
         """Decide on the hunk that is shown, or on all that are left; the answer once the last one is decided."""
         assert self.hunk is not None
-        self.comment = "; ".join(part for part in (self.comment, comment) if part)
-        after = len(self.request.hunks) if with_rest else self.hunk + 1
-        if accepted:
-            self.accepted += range(self.hunk, after)
+        self._comment = "; ".join(part for part in (self._comment, comment) if part)
+        after = len(self.hunks) if choice == "take_rest" else self.hunk + 1
+        if choice != "leave":
+            self._accepted += range(self.hunk, after)
         self.hunk = after
-        if self.hunk < len(self.request.hunks):
+        if self.hunk < len(self.hunks):
             return None
-        if not self.accepted:
-            return self.answer("no")
-        return Approve(self.request.id, True, comment=self.comment, hunks=tuple(self.accepted))
+        if not self._accepted:
+            return self.refusal(self._comment)
+        return Approve(self.question.id, True, comment=self._comment, hunks=tuple(self._accepted))
 
     # In the transcript
 
     def preview(self, columns: int) -> list[Fragment]:
         """The effects, then all of the command, the arguments or the diff; nothing in it is invisible."""
-        request = self.request
-        head = [*wrapped(self._headline(), columns, hang=2), ("", "\n")]
-        if self.is_limit or _title_says_all(request.call):
-            return head
-        if self.is_tried:
-            shown = self._changes(columns)
-        elif is_diff(request.preview):
-            shown = diff_fragments(request.preview, width=columns, most_lines=None)
-        else:
-            mark = "$ " if request.call.name == "bash" else "  "
-            lines = exposed(request.preview).split("\n")
-            shown = [("", f"  {'  ' if n else mark}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
-        if len(self._coverage_lines(columns)) > RULE_ROWS:  # the panel has no room for it
-            shown.append(("muted", f"  {self.coverage}\n"))
+        if self.hunk is not None:
+            return self._hunk_preview(self.hunk, columns)
+        head, question = [*wrapped(self._headline(), columns, hang=2), ("", "\n")], self.question
+        match question:
+            case PlanApproval(preview=text):
+                text = text.replace("\r\n", "\n")
+                is_plain = exposed(text) == text  # else the answer above left characters out
+                return head if is_plain else [("", f"{exposed(text).rstrip()}\n"), *head]
+            case ChangesApproval():
+                shown = self._changes(question, columns)
+            case CallApproval(preview=text) if not _title_says_all(question.call):
+                if is_diff(text):
+                    shown = diff_fragments(text, width=columns, most_lines=None)
+                else:
+                    mark = "$ " if question.call.name == "bash" else "  "
+                    lines = exposed(text).split("\n")
+                    shown = [("", f"  {'  ' if n else mark}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
+            case _:
+                return head
+        if len(self._rule_lines(columns)) > MAX_RULE_ROWS:  # the panel has no room for it
+            shown.append(("muted", f"  {self._rule_text}\n"))
         return [*head, *shown]
 
     def _headline(self) -> list[Fragment]:
-        request = self.request
-        effects = [("bold error" if text in request.grave else "", exposed(text)) for text in request.effects]
-        if self.is_tried or self.is_limit:
-            parts = [("bold", exposed(request.title)), ("muted", exposed(request.reason))]
-        elif request.call.name == "bash":
-            (role, text), *rest = effects or [("", "Run a command")]
-            parts = [(role or "bold", text[:1].upper() + text[1:]), *rest]
-        else:
-            parts = [("bold", exposed(call_title(request.call.name, request.call.input))), *effects]
-        line: list[Fragment] = [("bold error" if request.grave else "bold", "? "), parts[0]]
+        question, role = self.question, "bold"
+        parts: list[Fragment] = [("bold", exposed(question.title))]
+        match question:
+            case ChangesApproval(reason=reason) | LimitQuestion(reason=reason):
+                parts.append(("muted", exposed(reason)))
+            case CallApproval(call=call, effects=effects, grave=grave):
+                told = [("bold error" if text in grave else "", exposed(text)) for text in effects]
+                role = "bold error" if grave else "bold"
+                if call.name == "bash":
+                    (first_role, text), *told = told or [("", "Run a command")]
+                    parts = [(first_role or "bold", text[:1].upper() + text[1:])]
+                else:
+                    parts = [("bold", exposed(call_title(call.name, call.input)))]
+                parts += told
+            case _:
+                pass
+        line: list[Fragment] = [(role, "? "), parts[0]]
         for part in parts[1:]:
             line += [("muted", " · "), part]
         return line
 
-    def _changes(self, columns: int) -> list[Fragment]:
+    def _changes(self, question: ChangesApproval, columns: int) -> list[Fragment]:
         """The changes that a tried command made, file by file."""
         shown: list[Fragment] = []
-        hunks = iter(self.request.hunks)
-        for change in self.request.changes:
+        hunks = iter(self.hunks)
+        for change in question.changes:
             first, *_ = [next(hunks) for _ in range(change.hunks)]
             shown += _files(change.diff or first, columns)
         return shown
 
-    def hunk_preview(self, columns: int) -> list[Fragment]:
-        assert self.hunk is not None
-        number, count = self.hunk + 1, len(self.request.hunks)
-        hunk = self.request.hunks[self.hunk]
-        if self.is_tried:  # a whole file's change, or one that no diff shows, or those of a repository
+    def _hunk_preview(self, number: int, columns: int) -> list[Fragment]:
+        place, hunk = f"{self._hunk_word.capitalize()} {number + 1} of {len(self.hunks)}", self.hunks[number]
+        if isinstance(self.question, ChangesApproval):  # a file's change, or one that no diff shows, or a repository's
             (_, name), *shown = _files(hunk, columns)
-            return [("bold", f"Change {number} of {count}: {name.lstrip()}"), *shown]
-        return [("bold", f"Hunk {number} of {count}\n"), *diff_fragments(hunk, width=columns, most_lines=None)]
+            return [("bold", f"{place}: {name.lstrip()}"), *shown]
+        return [("bold", f"{place}\n"), *diff_fragments(hunk, width=columns, most_lines=None)]
 
     # Below it
 
-    def rows(self, columns: int, more: int, *, is_writing: bool = False, is_ready: bool = True) -> list[Row]:
-        """The panel; `more` is how many requests wait behind this one.
+    def rows(
+        self, columns: int, more: int = 0, *, most: int = MAX_ROWS, is_writing: bool = False, is_ready: bool = True
+    ) -> list[Row]:
+        """The choices, in one row if they are few; `more` is how many questions wait behind this one.
 
         It takes no keys while somebody writes, nor before it `is_ready`.
         """
         if is_writing:
-            text = "It waits for a yes: send or stash (Ctrl-S) what you write, then answer"
-            return _rows("warning", f"? {text}", columns)
+            return _rows("warning", "? Waiting for your approval. Send or stash (Ctrl-S) your draft first.", columns)
         if self.rest:
             left = f"{self.rows_left:,} more row{'' if self.rows_left == 1 else 's'}"
-            hint = f"Read to the end to answer ({left}): ↓ next row · PageDown next page · v open in pager"
-            noes = [self._choice(choice, is_ready=is_ready) for choice in ("no", "comment")]
+            head = _rows("warning", f"Read to the end to answer ({left}): ↓ row · PageDown page · v pager", columns)
+        else:
+            text = heading(self.question)
             if self.hunk is not None:
-                noes = [[("", f" {label}")] for label in _HUNK_NOES]
-            return [*_rows("warning", hint, columns), *_side_by_side(noes, columns)]
-        if self.hunk is not None:
-            head: Row = [("bold", f"Hunk {self.hunk + 1} of {len(self.request.hunks)}:")]
-            return _side_by_side([head, *([("", f" {label}")] for label in _HUNK_LABELS)], columns)
-        head = [("bold", f"{self.verb}?"), *([("muted", f" +{more} more")] if more else [])]
-        choices = (self._choice(choice, is_ready=is_ready) for choice in self.choices)
-        return [*_side_by_side([head, *choices], columns), *self._coverage_rows(columns)]
-
-    @property
-    def coverage(self) -> str:
-        """The calls that a yes for longer would cover; empty where there is none."""
-        whole = str(Rule("bash", escaped(str(self.request.call.input.get("command", "")).strip())))
-        rule = "this very command" if self.rule == whole else exposed(self.rule).replace("\n", "␊")
-        if self.request.mode:
-            return "s all edits this session" + (f" · a {rule}" if rule else "")
-        return f"s, a {rule}" if rule else ""
-
-    def _coverage_rows(self, columns: int) -> list[Row]:
-        rows = self._coverage_lines(columns)
-        if len(rows) <= RULE_ROWS:
-            return rows
-        return [*rows[: RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
-
-    def _coverage_lines(self, columns: int) -> list[Row]:
-        if not self.coverage:
-            return []
-        reach = " · ←/→ narrower or wider" if len(self.rules) > 1 else ""
-        edits = " · e edits" if self.rules else ""
-        return _rows("muted", f"  {self.coverage}{reach}{edits}", columns)
+                text = f"Apply {self._hunk_word} {self.hunk + 1} of {len(self.hunks)}?"
+            head = [clipped([("bold", text), *([("muted", f" +{more} more")] if more else [])], columns)]
+        parts = [self._choice(choice, is_ready=is_ready) for choice in self.offered]
+        below = [] if self.rest or self.hunk is not None else self._rule_rows(columns)
+        in_one = [part for choice in parts for part in (("", " "), *choice)]
+        is_short = self.hunk is not None or len(parts) <= MAX_BESIDE
+        if is_short and row_width(head[-1]) + row_width(in_one) <= columns:
+            return [*head[:-1], [*head[-1], *in_one], *below]
+        rows = [row for part in parts for row in _folded(part, columns)]
+        room = max(1, most - len(head) - len(below))
+        first = max(0, min(marked_cell(rows)[0] - room // 2, len(rows) - room))
+        return [*head, *rows[first : first + room], *below]
 
     def _choice(self, choice: Choice, *, is_ready: bool) -> Row:
-        label = self.label(choice)
-        if choice == self.selected:
-            return [_MARK, ("selected" if is_ready else "muted", label)]
-        return [("" if is_ready else "muted", f" {label}")]
+        is_marked = choice == self.selected
+        role = "" if is_ready and not is_marked else "selected" if is_ready else "muted"
+        return [
+            _MARK if is_marked else ("", " "),
+            ("accent" if is_ready else role, choice.key),
+            (role, f" {choice.label}"),
+        ]
+
+    @property
+    def _rule_text(self) -> str:
+        """The calls that a yes for longer would cover; empty where there is none."""
+        keys = "/".join(choice.key for choice in self.choices if choice.rule)
+        if not keys:
+            return ""
+        whole = str(Rule("bash", escaped(str(self.question.call.input.get("command", "")).strip())))
+        rule = "exactly this command" if self.rule == whole else exposed(self.rule).replace("\n", "␊")
+        return f"Rule for {keys}: {rule}"
+
+    def _rule_rows(self, columns: int) -> list[Row]:
+        rows = self._rule_lines(columns)
+        if len(rows) <= MAX_RULE_ROWS:
+            return rows
+        return [*rows[: MAX_RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
+
+    def _rule_lines(self, columns: int) -> list[Row]:
+        if not (text := self._rule_text):
+            return []
+        keys = "e to edit, ←/→ narrower or wider" if len(self.rules) > 1 else "e to edit"
+        return _rows("muted", f"  {text} ({keys})", columns)
+
+    def in_lines(self) -> list[str]:
+        """The question and its answers as lines of text, without those that only a live screen has."""
+        answers = (choice for choice in self.choices if choice.answer is not None)
+        rows = [f"  {choice.key.replace('Esc', 'Enter')}  {choice.label}" for choice in answers]
+        return [heading(self.question), *rows, *([f"  {self._rule_text}"] if self._rule_text else [])]
 
 
 def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
@@ -247,28 +289,6 @@ def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
         if _MARK in row:
             return number, row_width(row[: row.index(_MARK)])
     return max(0, len(rows) - 1), row_width(rows[-1]) if rows else 0
-
-
-_LABELS: dict[Choice, str] = {
-    "once": "y once",
-    "session": "s session",
-    "always": "a always",
-    "try": "t try first",
-    "no": "n no",
-    "comment": "Tab no, because…",
-    "hunks": "h one by one",
-}
-_KEEP_LABELS = {
-    **_LABELS,
-    "once": "y keep",
-    "session": "s keep, and run such commands directly",
-    "always": "a always so",
-    "no": "n drop",
-    "comment": "Tab drop, because…",
-}
-_LIMIT_LABELS = {**_LABELS, "once": "y go on", "no": "n stop", "comment": "Tab stop, and do…"}
-_HUNK_LABELS = ("y take", "n leave", "a take the rest", "Tab leave, because…", "Esc back")
-_HUNK_NOES = ("n leave", "Tab leave, because…", "Esc back")
 
 
 def _title_says_all(call: ToolUse) -> bool:
@@ -301,15 +321,13 @@ def is_diff(preview: str) -> bool:
     return preview.startswith("--- ") and "\n+++ " in preview
 
 
-def _side_by_side(parts: Sequence[Row], columns: int) -> list[Row]:
-    """Lay parts beside each other, in as few rows as fit; none is split."""
-    rows: list[Row] = []
-    for part in parts:
-        if rows and row_width(rows[-1]) + 1 + row_width(part) <= columns:
-            rows[-1] = [*rows[-1], ("", " "), *part]
-        else:
-            rows.append(list(part))
-    return [clipped(row, columns) for row in rows]
+def _folded(choice: Row, columns: int) -> list[Row]:
+    """A choice in rows of its own, its label behind its key."""
+    mark, (role, key), (label_role, label) = choice
+    indent = min(6, columns - 1)
+    lines = _rows(label_role, label.strip(), max(1, columns - indent))
+    head: Row = [mark, (role, f" {key:<4}"[: max(0, indent - 1)])]
+    return [clipped([*(head if n == 0 else [("", " " * indent)]), *row], columns) for n, row in enumerate(lines)]
 
 
 def _rows(role: str, line: str, columns: int) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Offers a list to choose from: arrows move, typing narrows, Enter takes."""
+"""Offers a list to choose from: arrows move, typing narrows, Enter selects."""
 
 from __future__ import annotations
 
@@ -77,9 +77,9 @@ class Picker:
                 row.append(("muted", " " * max(2, 2 + labels - width(label)) + detail))
             rows.append(clipped(row, columns))
         if not shown:
-            rows.append(clipped([("muted", "  nothing fits")], columns))
-        keep = " · Ctrl-S keeps it" if self.can_keep else ""
-        rows.append(clipped([("muted", f"  {len(shown)} · Enter takes{keep} · Esc leaves")], columns))
+            rows.append(clipped([("muted", "  no match")], columns))
+        keep = " · Ctrl-S to keep it for good" if self.can_keep else ""
+        rows.append(clipped([("muted", f"  {len(shown)} · Enter to select{keep} · Esc to cancel")], columns))
         return rows[: max(0, most)]
 
     def _width_of_labels(self, columns: int) -> int:
@@ -121,7 +121,7 @@ class Picking:
 
     def end(self, *, taken: bool, keeps: bool = False) -> None:
         picker, picked = self.picker, self._picked
-        if taken and picker is not None and picker.chosen is None:  # a list where nothing fits stays open
+        if taken and picker is not None and picker.chosen is None:  # a list without a match stays open
             return
         self.picker = self._picked = None
         if picker is not None and picked is not None and not picked.done():

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
-from agentcli.agent.events import QuestionEvent
+from agentcli.agent.events import CallApproval, ChangesApproval, CommandApproval, EditApproval
 from agentcli.agent.ops import Approve
-from agentcli.frontends.terminal.approval.panel import ApprovalPanel
+from agentcli.frontends.terminal.approval.panel import QuestionPanel
 from agentcli.frontends.terminal.text.fragments import first_rows, plain, row_width, rows_of
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.dry_run import ChangeSummary
@@ -20,19 +19,25 @@ HUNK = "@@ -1 +1 @@\n-old\n+new\n"
 
 def panel(
     preview: str = "make", rules: tuple[str, ...] = (), hunks: tuple[str, ...] = (), name: str = "bash"
-) -> ApprovalPanel:
-    asked = QuestionEvent("1", ToolUse("1", name, {}), "Edit a.py", "why", preview, rules, hunks)
-    if name == "bash" and hunks:
-        changes = tuple(ChangeSummary(f"{number}.py", "changed", "file") for number in range(len(hunks)))
-        asked = replace(asked, kind="keep", changes=changes)
-    return ApprovalPanel(asked)
+) -> QuestionPanel:
+    fields = {"call": ToolUse("1", name, {}), "reason": "why", "preview": preview, "rules": rules}
+    if name != "bash":
+        return QuestionPanel(EditApproval("1", "Edit a.py", **fields, hunks=hunks))
+    if not hunks:
+        return QuestionPanel(CommandApproval("1", "Run", **fields))
+    changes = tuple(ChangeSummary(f"{number}.py", "changed", "file") for number in range(len(hunks)))
+    return QuestionPanel(ChangesApproval("1", "Changed", **fields, hunks=hunks, changes=changes))
 
 
-def rows(asked: ApprovalPanel, columns: int = 100, more: int = 0) -> list[str]:
+def choose(asked: QuestionPanel, id: str) -> Approve:
+    return asked.answer(next(choice for choice in asked.choices if choice.id == id))
+
+
+def rows(asked: QuestionPanel, columns: int = 100, more: int = 0) -> list[str]:
     return [plain(row) for row in asked.rows(columns, more)]
 
 
-def preview(asked: ApprovalPanel, columns: int = 100) -> str:
+def preview(asked: QuestionPanel, columns: int = 100) -> str:
     return plain(asked.preview(columns))
 
 
@@ -50,7 +55,7 @@ def preview(asked: ApprovalPanel, columns: int = 100) -> str:
     st.one_of(st.integers(1, 4), st.integers(1, 300)),
 )
 def test_rows_fit_any_window_and_hold_nothing_that_steers(
-    asked: ApprovalPanel, by: int, wider: int, more: int, columns: int
+    asked: QuestionPanel, by: int, wider: int, more: int, columns: int
 ) -> None:
     asked.move(by)
     asked.widen(wider)
@@ -65,32 +70,41 @@ def test_rows_fit_any_window_and_hold_nothing_that_steers(
 
 
 def test_no_is_what_enter_gives_at_first() -> None:
-    assert panel(rules=("Bash(make)",), hunks=(HUNK, HUNK)).selected == "no"
-    assert "❯n no" in rows(panel())[0]
+    assert panel(rules=("Bash(make)",), hunks=(HUNK, HUNK)).selected.id == "no"
+    assert "❯n No" in rows(panel())[0]
 
 
-def test_a_narrow_window_shows_all_choices_in_more_rows() -> None:
+def test_choices_have_rows_of_their_own_where_one_does_not_hold_them() -> None:
     asked = panel(rules=("file_edit(a.py)", "file_edit(*)"), hunks=(HUNK, HUNK), name="file_edit")
-    narrow = " ".join(rows(asked, 24))
-    for label in ("y once", "s session", "a always", "n no", "Tab no, because…", "h 2 hunks"):
+    assert rows(asked, 100, more=2)[:3] == [
+        "Make this edit? +2 more",
+        "  y   Yes",
+        "  s   Yes, and don't ask again this session",
+    ]
+    narrow = " ".join(" ".join(rows(asked, 24)).split())
+    for label in ("y Yes", "s Yes, and don't ask", "a Always in this", "❯ n No", "Tab No, and say", "h Choose among"):
         assert label in narrow
-    assert rows(asked, 100, more=2)[0].startswith("Allow it? +2 more  y once")
+    few = [plain(row) for row in asked.rows(100, most=5)]
+    assert "❯ n   No" in few
+    assert len(few) == 5
 
 
 def test_a_yes_for_longer_says_what_it_covers() -> None:
     asked = panel(rules=("bash(git push a b)", "bash(git push *)"))
-    assert rows(asked)[-1] == "  s, a bash(git push a b) · ←/→ narrower or wider · e edits"
+    assert rows(asked)[-1] == "  Rule for s/a: bash(git push a b) (e to edit, ←/→ narrower or wider)"
     asked.widen(1)
     assert "bash(git push *)" in rows(asked)[-1]
-    edit = QuestionEvent("1", ToolUse("1", "file_edit", {}), "", "", "", ("file_edit(a)",), mode="acceptEdits")
-    assert rows(ApprovalPanel(edit))[-1] == "  s all edits this session · a file_edit(a) · e edits"
-    assert ApprovalPanel(edit).answer("session") == Approve("1", True, "session", mode="acceptEdits")
+    call = ToolUse("1", "file_edit", {})
+    edit = EditApproval("1", "", call=call, reason="", preview="", rules=("file_edit(a)",), mode="acceptEdits")
+    assert rows(QuestionPanel(edit))[-1] == "  Rule for a: file_edit(a) (e to edit)"
+    assert choose(QuestionPanel(edit), "mode:acceptEdits") == Approve("1", True, "session", mode="acceptEdits")
     assert "".join(rows(panel(rules=("bash(" + "x" * 70 + ")",)), 40)).count("x") == 70
 
 
 def test_of_a_trial_it_asks_what_to_keep() -> None:
-    asked = panel(hunks=(HUNK, "created file x\n"))
-    assert "".join(rows(asked, 100)).split() == "Keep it? y keep ❯n drop Tab drop, because… h one by one".split()
+    asked = " ".join(" ".join(rows(panel(hunks=(HUNK, "created file x\n")), 80)).split())
+    assert asked.startswith("Apply these changes? y Yes ❯ n No, discard Tab No")
+    assert asked.endswith("h Choose among 2 changes")
 
 
 def test_the_command_is_shown_as_it_is_with_what_it_hides_made_visible() -> None:
@@ -102,10 +116,11 @@ def test_nothing_is_left_out_however_long_it_is() -> None:
     assert preview(panel("\n".join(f"echo {n}" for n in range(500)))).count("echo") == 500
     assert preview(panel("x" * 5_000)).count("x") == 5_000
     title = "https://example.com/" + "x" * 400
-    asked = QuestionEvent("1", ToolUse("1", "web_fetch", {"url": title}), "", "why", f'{{\n  "url": "{title}"\n}}')
-    assert title in preview(ApprovalPanel(asked))
-    listing = QuestionEvent("1", ToolUse("1", "file_list", {"pattern": "*.key"}), "", "why", '{"pattern": "*.key"}')
-    assert "*.key" in preview(ApprovalPanel(listing)), "which the title does not name"
+    fetch, list_files = ToolUse("1", "web_fetch", {"url": title}), ToolUse("1", "file_list", {"pattern": "*.key"})
+    asked = CallApproval("1", "", call=fetch, reason="why", preview=f'{{\n  "url": "{title}"\n}}')
+    assert title in preview(QuestionPanel(asked))
+    listing = CallApproval("1", "", call=list_files, reason="why", preview='{"pattern": "*.key"}')
+    assert "*.key" in preview(QuestionPanel(listing)), "which the title does not name"
     wide = panel(rules=("bash(" + "y" * 900 + " *)",))
     assert preview(wide).count("y") == 900, "the reach of a yes for longer, where the panel has no room for it"
 
@@ -131,28 +146,27 @@ def test_a_diff_has_its_marks() -> None:
 
 def test_answers_carry_how_far_they_reach() -> None:
     asked = panel(rules=("Bash(make test)", "Bash(make *)"))
-    assert asked.answer("once") == Approve("1", True)
+    assert choose(asked, "once") == Approve("1", True)
     asked.widen(1)
     asked.widen(1)
-    assert asked.answer("always") == Approve("1", True, "always", rule="Bash(make *)")
+    assert choose(asked, "always") == Approve("1", True, "always", rule="Bash(make *)")
     asked.widen(-5)
-    assert asked.answer("session") == Approve("1", True, "session", rule="Bash(make test)")
+    assert choose(asked, "session:0") == Approve("1", True, "session", rule="Bash(make test)")
     asked.set_rule("Bash(make lint)")
     assert asked.rule == "Bash(make lint)"
-    asked.comment = "not now"
-    assert asked.answer("no") == Approve("1", False, comment="not now")
-    assert panel().answer("no") == Approve("1", False, stops=True)
+    assert asked.answer_in_words("not now") == Approve("1", False, comment="not now")
+    assert choose(panel(), "no") == Approve("1", False, stops=True)
 
 
 @pytest.mark.parametrize(
-    ("answers", "taken"), [([True, True, False], (0, 1)), ([False, True, False], (1,)), ([False] * 3, None)]
+    ("answers", "taken"), [("take take leave", (0, 1)), ("leave take leave", (1,)), ("leave leave leave", None)]
 )
-def test_hunks_are_decided_one_by_one(answers: list[bool], taken: tuple[int, ...] | None) -> None:
+def test_hunks_are_decided_one_by_one(answers: str, taken: tuple[int, ...] | None) -> None:
     asked = panel(hunks=(HUNK,) * 3, name="file_edit")
-    asked.hunk = 0
-    assert rows(asked)[0].startswith("Hunk 1 of 3:  y take")
-    assert plain(asked.hunk_preview(80)).startswith("Hunk 1 of 3\n")
-    *others, last = [asked.take_hunk(accepted=accepted) for accepted in answers]
+    asked.start_hunks()
+    assert rows(asked)[0].startswith("Apply hunk 1 of 3?  y Yes ❯n No")
+    assert plain(asked.preview(80)).startswith("Hunk 1 of 3\n")
+    *others, last = [asked.decide_hunk(answer) for answer in answers.split()]
     assert others == [None, None]
     assert last == (Approve("1", True, hunks=taken) if taken else Approve("1", False, stops=True))
 
@@ -164,17 +178,17 @@ def test_the_changes_of_a_tried_command_are_shown_file_by_file() -> None:
     assert "src/a.py" in text
     assert "+ new" in text
     assert "deleted folder build" in text
-    asked.hunk = 0
-    assert plain(asked.hunk_preview(80)).startswith("Change 1 of 2: src/a.py\n")
-    asked.hunk = 1
-    assert plain(asked.hunk_preview(80)) == "Change 2 of 2: deleted folder build\n"
+    asked.start_hunks()
+    assert plain(asked.preview(80)).startswith("Change 1 of 2: src/a.py\n")
+    asked.decide_hunk("take")
+    assert plain(asked.preview(80)) == "Change 2 of 2: deleted folder build\n"
 
 
 def test_trying_first_is_a_choice_where_it_is_offered() -> None:
-    request = QuestionEvent("1", ToolUse("1", "bash", {}), "Run", "why", "make", can_try=True)
-    assert ApprovalPanel(request).answer("try") == Approve("1", True, "try")
-    assert "t try first" in " ".join(rows(ApprovalPanel(request)))
-    assert "try" not in " ".join(rows(panel()))
+    request = CommandApproval("1", "Run", call=ToolUse("1", "bash", {}), reason="why", preview="make", can_try=True)
+    assert choose(QuestionPanel(request), "try") == Approve("1", True, "try")
+    assert "t   Dry run first" in " ".join(rows(QuestionPanel(request), 60))
+    assert "Dry run" not in " ".join(rows(panel()))
 
 
 def test_what_git_says_of_a_repository_is_shown_before_the_diffs_of_its_files() -> None:

@@ -62,7 +62,7 @@ def test_typing_narrows_and_backspace_widens() -> None:
     assert chooser.shown == [17]
     chooser.type("x")
     assert chooser.chosen is None
-    assert "  nothing fits" in shown(chooser)
+    assert "  no match" in shown(chooser)
     chooser.move(1)
     chooser.type("")
     assert chooser.chosen == 17
@@ -80,4 +80,4 @@ def test_all_words_count_in_any_order() -> None:
 def test_a_window_shows_so_many_and_how_many_there_are() -> None:
     lines = shown(picker(), most=30)
     assert len(lines) == MOST_SHOWN + 2
-    assert lines[-1] == "  20 · Enter takes · Esc leaves"
+    assert lines[-1] == "  20 · Enter to select · Esc to cancel"

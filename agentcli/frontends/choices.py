@@ -1,0 +1,101 @@
+"""The answers that can be chosen for a question, with their letters: the same in every front end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from agentcli.agent.events import (
+    AnyQuestion,
+    CallApproval,
+    ChangesApproval,
+    CommandApproval,
+    EditApproval,
+    LimitQuestion,
+    PlanApproval,
+    Question,
+)
+from agentcli.agent.ops import Approve
+from agentcli.frontends.printable import exposed
+
+_AFTER_PLAN = {
+    "default": "ask before each edit", "acceptEdits": "accept edits", "auto": "work in auto mode",
+    "bypassPermissions": "ask for nothing", "dontAsk": "deny what would ask", "plan": "stay in plan mode",
+}  # fmt: skip
+
+
+class Choice(Struct, frozen=True):
+    """One answer. `rule` is what a yes for longer covers; a choice without an `answer` leads to one."""
+
+    id: str
+    key: str
+    label: str
+    answer: Approve | None = None
+    rule: str = ""
+
+    @property
+    def is_yes(self) -> bool:
+        return self.answer is not None and self.answer.allowed
+
+
+def heading(question: AnyQuestion) -> str:
+    """Return the question that stands above the choices."""
+    match question:
+        case CommandApproval():
+            return "Run this command?"
+        case EditApproval():
+            return "Make this edit?"
+        case CallApproval():
+            return "Allow this call?"
+        case ChangesApproval():
+            return "Apply these changes?"
+        case LimitQuestion():
+            return "Continue?"
+        case PlanApproval() | Question():
+            return "Your answer?"
+
+
+def choices_for(question: AnyQuestion, rules: Sequence[str] = ()) -> list[Choice]:
+    """Return the answers that can be given as they are; a yes for longer covers one of the `rules`."""
+    yes, no = Approve(question.id, True), Approve(question.id, False)
+    match question:
+        case Question(options=options):
+            answers = [replace(yes, comment=text) for text in options]
+            made = [Choice(f"answer:{n}", f"{n + 1}", exposed(one.comment), one) for n, one in enumerate(answers)]
+            return [*made, Choice("no", "Esc", "Skip this question", no)]
+        case PlanApproval(next_mode=next_mode):
+            modes = enumerate(dict.fromkeys((next_mode, "acceptEdits", "auto")))
+            made = [
+                Choice(f"way:{n}", f"{n + 1}", f"Yes, and {_AFTER_PLAN[to]}", replace(yes, mode=to if n else ""))
+                for n, to in modes
+            ]
+            return [*made, Choice("not-yet", "n", "No, keep planning", no)]
+        case LimitQuestion():
+            return [Choice("once", "y", "Yes", yes), Choice("no", "n", "No, stop", no)]
+        case _:
+            return [Choice("once", "y", "Yes", yes), *_wider(question, rules), Choice("no", "n", _no(question), no)]
+
+
+def _wider(question: CallApproval | ChangesApproval, rules: Sequence[str]) -> list[Choice]:
+    made = []
+    lasting = Approve(question.id, True, "session")
+    mode = question.mode if isinstance(question, EditApproval) else ""
+    if mode:
+        label = "Yes, and don't ask about edits again this session"
+        made.append(Choice(f"mode:{mode}", "s", label, replace(lasting, mode=mode)))
+    what = " for this command" if isinstance(question, CommandApproval | ChangesApproval) else ""
+    label = f"Yes, and don't ask{what} again this session"
+    for n, rule in enumerate(rules):
+        made.append(Choice(f"session:{n}", "" if mode else "s", label, replace(lasting, rule=rule), rule))
+    for rule in rules[:1]:
+        answer = replace(lasting, scope="always", rule=rule)
+        made.append(Choice("always", "a", "Always in this project", answer, rule))
+    if isinstance(question, CommandApproval) and question.can_try:
+        made.append(Choice("try", "t", "Dry run first, then decide", replace(lasting, scope="try")))
+    return made
+
+
+def _no(question: CallApproval | ChangesApproval) -> str:
+    return "No, discard" if isinstance(question, ChangesApproval) else "No"
