@@ -116,7 +116,7 @@ class Person:
 def fix_a_test(person: Person) -> None:
     person.type("the price test fails, please fix it\r")
     for _ in range(2):
-        person.see("Allow it?")
+        person.see("❯ n   No")
         person.wait(1)
         person.type("y")
     person.see("line 7.")
@@ -124,7 +124,7 @@ def fix_a_test(person: Person) -> None:
 
 def approve(person: Person) -> None:
     person.type("the price test fails, please fix it\r")
-    person.see("Allow it?")
+    person.see("❯ n   No")
     person.wait(1)
     person.type("\x1b[C")
 

@@ -18,12 +18,8 @@ from agentcli.agent.events import (
     Question,
 )
 from agentcli.agent.ops import Approve
+from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
 from agentcli.frontends.printable import exposed
-
-_AFTER_PLAN = {
-    "default": "ask before each edit", "acceptEdits": "accept edits", "auto": "work in auto mode",
-    "bypassPermissions": "ask for nothing", "dontAsk": "deny what would ask", "plan": "stay in plan mode",
-}  # fmt: skip
 
 
 class Choice(Struct, frozen=True):
@@ -66,10 +62,10 @@ def choices_for(question: AnyQuestion, rules: Sequence[str] = ()) -> list[Choice
             made = [Choice(f"answer:{n}", f"{n + 1}", exposed(one.comment), one) for n, one in enumerate(answers)]
             return [*made, Choice("no", "Esc", "Skip this question", no)]
         case PlanApproval(next_mode=next_mode):
-            modes = enumerate(dict.fromkeys((next_mode, "acceptEdits", "auto")))
+            modes: dict[Mode, None] = dict.fromkeys((next_mode, "acceptEdits", "auto"))
             made = [
-                Choice(f"way:{n}", f"{n + 1}", f"Yes, and {_AFTER_PLAN[to]}", replace(yes, mode=to if n else ""))
-                for n, to in modes
+                Choice(f"way:{n}", f"{n + 1}", f"Yes ({MODE_TEXTS[to][0]})", replace(yes, mode=to if n else ""))
+                for n, to in enumerate(modes)
             ]
             return [*made, Choice("not-yet", "n", "No, keep planning", no)]
         case LimitQuestion():

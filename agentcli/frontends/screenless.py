@@ -173,12 +173,9 @@ class ScreenlessHost(OpenerHost):
     async def check_model(self, name: str) -> str:
         return self._opener.check_model(name)
 
-    async def choose_setting(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
+    async def choose(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> Picked | None:
-        return None
-
-    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
         return None
 
     def put_into_input(self, text: str) -> None:

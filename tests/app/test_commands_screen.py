@@ -86,7 +86,7 @@ def test_effort_mode_and_theme_are_picked_from_lists_with_a_word_each(open_termi
     terminal.type(ESC)
     terminal.settle(0.3)
     terminal.type("/permissions\r")
-    terminal.see("❯ ● default +edits ask")
+    terminal.see("❯ ● default +asks before")
     terminal.type(DOWN * 2 + ENTER)
     terminal.see("Mode plan: changes nothing")
     terminal.type("/theme\r")
@@ -107,14 +107,15 @@ def test_a_grant_is_taken_back_in_the_list(open_terminal: Open) -> None:
     terminal.see(r"bash\(make \*\) asks again")
 
 
-def test_line_by_line_the_same_commands_list_what_there_is(open_terminal: Open) -> None:
+def test_line_by_line_the_same_lists_are_answered_by_number(open_terminal: Open) -> None:
     terminal = open_terminal([ANSWER], "--plain")
     terminal.see("›")
     terminal.type("/effort\r")
-    terminal.see("● default")
-    terminal.see("Another one: /effort LEVEL")
+    terminal.see("1 ● default")
+    terminal.type("3\r")
+    terminal.see("Effort from the next request on: medium.")
     terminal.type("/model\r")
-    terminal.see("any other works too")
+    terminal.see("per million tokens: a number, or Enter for none:")
     assert "● scripted/script.jsonl" in terminal.transcript()
 
 

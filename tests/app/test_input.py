@@ -172,9 +172,9 @@ def test_a_question_mark_is_no_draft(open_terminal: Open) -> None:
 def test_vi_shows_its_mode_in_the_status_line(open_terminal: Open, columns: int) -> None:
     replies = [{"text": "answered"}, {"text": "word " * 400, "delay_ms": 20, "chunk": 5}]
     terminal = open_terminal(replies, columns=columns, AGENTCLI_TERMINAL_EDITING_MODE="vi")
-    terminal.see(r"\nINSERT · default")
+    terminal.see(r"\nINSERT · ask before edits")
     terminal.type(ESC)
-    terminal.see(r"\nNORMAL · default")
+    terminal.see(r"\nNORMAL · ask before edits")
     terminal.type("ione two")
     terminal.see(r"› one two\nINSERT · ")
     terminal.type(ESC)

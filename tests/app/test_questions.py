@@ -150,7 +150,7 @@ def test_a_person_accepts_a_plan_in_the_terminal(open_terminal: Open) -> None:
     terminal = open_terminal([PLAN, WRITE, DONE], "--permission-mode", "plan")
     terminal.see("Ask, or describe")
     terminal.type("go\r")
-    terminal.see("Yes, and accept edits")
+    terminal.see("Yes \\(accept edits\\)")
     terminal.settle(0.3)
     terminal.type("\x1b[B\r")
     terminal.see("done")

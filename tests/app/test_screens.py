@@ -100,9 +100,9 @@ def test_the_first_screen_says_where_with_what_and_what_was_read(
     terminal = open_terminal([{"text": "said"}], columns=columns, HOME=str(tmp_path))
     screen = terminal.see("read AGENTS.md")
     assert " ".join(screen.partition("\n\n")[0].split()) == (
-        f"agentcli {version()} · ~/project · topic · script.jsonl · default read AGENTS.md"
+        f"agentcli {version()} · ~/project · topic · script.jsonl · ask before edits read AGENTS.md"
     )
-    assert screen.split("\n")[-1] == "default · script.jsonl · topic"
+    assert screen.split("\n")[-1] == "ask before edits · script.jsonl · topic"
     assert terminal.screen.title == "project · ready"
 
 

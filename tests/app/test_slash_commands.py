@@ -378,8 +378,8 @@ def test_settings_without_a_value_are_listed_and_with_one_changed_or_kept(place:
     assert models.startswith("● scripted/")
     assert any(line.split()[:4] == ["anthropic/claude-sonnet-5-5", "no", "key", "1M"] for line in models.splitlines())
     assert effort.startswith("● default  as the model has it\n  low      quick")
-    assert permissions.startswith("Mode default: edits ask")
-    assert mode == "Mode plan: changes nothing."
+    assert permissions.startswith("Mode default: asks before edits")
+    assert mode == "Mode plan: changes nothing, and ends with a plan."
     assert kept == f"Effort from the next request on: high. Kept in {place.home / 'config.toml'}."
     assert (place.home / "config.toml").read_text() == '[tokens]\neffort = "high"\n'
     assert "\n● high" in effort_after

@@ -25,7 +25,7 @@ from agentcli.agent.events import Denial
 from agentcli.agent.hooks import CallRecord, HookAnswer, fire_about
 from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.approvals import Permitted, Question, ask_person, grant
+from agentcli.agent.permissions.approvals import PendingCall, Permitted, ask_person, grant
 from agentcli.agent.permissions.decide import Verdict, decide_with_exposure
 from agentcli.agent.permissions.facts import CallFacts, judge
 from agentcli.conversation.entries import CallDenied, Result, reminder
@@ -154,7 +154,7 @@ async def permit(call: Call, parsed: Parsed) -> Permitted:
         return verdict if session.skills is None else session.skills.narrowed(parsed.tool.name, verdict)
 
     verdict = decided()
-    question = Question(call.use, facts, parsed.context, verdict, decided)
+    question = PendingCall(call.use, facts, parsed.context, verdict, decided)
     if verdict.decision == "try":
         trial = Try(facts, is_wished=False, grant=partial(grant, call, question))
         writing = msgspec.structs.replace(verdict, only_reads=False)  # what it writes is on the stand-in alone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol
 
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
@@ -17,11 +17,10 @@ Topic = Literal["config", "doctor"]
 SCREEN_COMMANDS = ("theme", "copy", "login", "logout")  # the terminal's own: elsewhere they say that they need it
 
 
-class Picked(NamedTuple):
-    """The number of a choice in a list, from 0 on, and whether it is to hold for good."""
+class Picked(int):
+    """The index of a choice in a list; with `keeps` it is to hold for good."""
 
-    number: int
-    keeps: bool = False
+    keeps = False
 
 
 class CommandHost(Protocol):
@@ -61,21 +60,17 @@ class CommandHost(Protocol):
         """
         ...
 
-    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        """Let the person pick one of (label, detail), by its index. None when nothing was picked or there is no picker.
+    async def choose(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
+    ) -> Picked | None:
+        """Let the person pick one of (label, detail); `current` is the present one. None where there is no picker.
 
-        A command that gets None shows the options as text.
+        A command that gets None shows the options as text. With `can_keep` the choice may be kept for good.
         """
         ...
 
     async def confirm(self, shown: str, question: str) -> bool | None:
         """Show a text and ask a question about it; None where nobody can be asked, and nothing is shown."""
-        ...
-
-    async def choose_setting(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
-    ) -> Picked | None:
-        """Let the person pick another value of a setting; None where there is no picker."""
         ...
 
     async def describe(self, topic: Topic) -> str:

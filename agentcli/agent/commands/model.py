@@ -30,10 +30,10 @@ async def _model(host: CommandHost, argument: str) -> Outcome:
         if now not in (label for label, _ in options):
             options.insert(0, (now, ""))
         current = [label for label, _ in options].index(now)
-        picked = await host.choose_setting("Model · window · $ per million tokens", options, current=current)
+        picked = await host.choose("Model · window · $ per million tokens", options, current=current, can_keep=True)
         if picked is None:
             return marked(options, current, "Another one: /model PROVIDER/MODEL; any other works too.")
-        name, keeps = options[picked.number][0], picked.keeps
+        name, keeps = options[picked][0], picked.keeps
     level = _level(effort) if effort.strip() else None
     said = [await host.check_model(name)]
     host.session.submit(SetModel(name))
@@ -55,10 +55,10 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
         options = [("default", f"{session.runtime.effort or 'as the model has it'}"), *_IN_WORDS.items()]
         names = [name for name, _ in options]
         current = names.index(session.state.effort or "default")
-        picked = await host.choose_setting("How hard the model thinks", options, current=current)
+        picked = await host.choose("How hard the model thinks", options, current=current, can_keep=True)
         if picked is None:
             return marked(options, current, "Another one: /effort LEVEL")
-        level, keeps = names[picked.number], picked.keeps
+        level, keeps = names[picked], picked.keeps
     effort = None if level == "default" else _level(level)
     session.submit(SetEffort(effort))
     said = f"Effort from the next request on: {effort or session.runtime.effort or 'as the model has it'}."

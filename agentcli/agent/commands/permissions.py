@@ -6,9 +6,8 @@ import asyncio
 
 from agentcli.agent.commands.command import Command, CommandHost, Outcome, number_in
 from agentcli.agent.ops import SetMode
-from agentcli.agent.permissions.checks import check_rule
-from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
-from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
+from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
+from agentcli.agent.permissions.rules import Rule, Rules, check_rule, parse_rule
 from agentcli.errors import ToolError, UsageError
 
 
@@ -40,30 +39,20 @@ async def _permissions(host: CommandHost, argument: str) -> Outcome:
 _DONE = {"allow": "allowed", "ask": "asked about", "deny": "refused"}
 
 
-_IN_WORDS: dict[Mode, str] = {
-    "default": "edits ask, and what acts beyond the project",
-    "acceptEdits": "edits do not ask, in the project",
-    "plan": "changes nothing",
-    "auto": "asks only beyond the project",
-    "dontAsk": "refuses what would ask",
-    "bypassPermissions": "nothing asks at all",
-}
-
-
 async def _picked(host: CommandHost) -> str:
     """Let the person take another mode, or take back a rule that they granted."""
     state, granted = host.session.state, await _granted(host)
     own = [str(rule) for _, rule in _every(state.rules) if _is_own(rule)]
     rules = list(dict.fromkeys([*granted, *own]))
     forgetting = [(f"forget {rule}", "in this project" if rule in granted else "") for rule in rules]
-    options = [*_IN_WORDS.items(), *forgetting]
+    options = [*((mode, MODE_TEXTS[mode][1]) for mode in MODES), *forgetting]
     current = MODES.index(state.mode)
-    picked = await host.choose_setting("Mode, or a rule to forget", options, current=current, can_keep=False)
+    picked = await host.choose("Mode, or a rule to forget", options, current=current)
     if picked is None:
         return await _shown(host)
-    if picked.number < len(_IN_WORDS):
-        return _set_mode(host, options[picked.number][0])
-    return await _forget(host, rules[picked.number - len(_IN_WORDS)])
+    if picked < len(MODES):
+        return _set_mode(host, options[picked][0])
+    return await _forget(host, rules[picked - len(MODES)])
 
 
 def _every(rules: Rules) -> list[tuple[str, Rule]]:
@@ -78,13 +67,13 @@ def _is_own(rule: Rule) -> bool:
 
 def _set_mode(host: CommandHost, mode: str) -> str:
     host.session.submit(SetMode(parse_mode(mode)))
-    return f"Mode {mode}: {_IN_WORDS[parse_mode(mode)]}."
+    return f"Mode {mode}: {MODE_TEXTS[parse_mode(mode)][1]}."
 
 
 async def _shown(host: CommandHost) -> str:
     state = host.session.state
     granted = await _granted(host)
-    lines = [f"Mode {state.mode}: {_IN_WORDS[state.mode]}. Another one: /permissions mode MODE"]
+    lines = [f"Mode {state.mode}: {MODE_TEXTS[state.mode][1]}. Another one: /permissions mode MODE"]
     lines += [
         f"  {word:<7}  {rule}  ({rule.quote or rule.source or 'settings'})"
         for word, rule in _every(state.rules)

@@ -48,7 +48,7 @@ class Permitted(Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class Question:
+class PendingCall:
     """A call that may not run by itself, the verdict that says why, and `decide` for the permissions of later."""
 
     call: ToolUse
@@ -62,7 +62,7 @@ class Question:
         return self.judged.tool
 
 
-async def ask_person(asker: Call, question: Question) -> Permitted:
+async def ask_person(asker: Call, question: PendingCall) -> Permitted:
     """Raises `ToolError` (permission_denied) when the answer is no, or nobody can give one."""
     tool, arguments, context, state = question.tool, question.judged.arguments, question.context, asker.turn.state
     preview = await tool.preview(arguments, context)  # an edit that cannot apply fails here, before anybody is asked
@@ -106,7 +106,7 @@ async def _ask_hooks(call: Call, request: AnyQuestion) -> Verdict | None:
     return None
 
 
-async def _request(question: Question, preview: str, state: AgentState) -> CallApproval:
+async def _request(question: PendingCall, preview: str, state: AgentState) -> CallApproval:
     """Return the question as a front end shows it."""
     call, judged, verdict = question.call, question.judged, question.verdict
     reason = f"{verdict.reason}; a yes counts for the rest of the session" if verdict.exposes else verdict.reason
@@ -188,7 +188,7 @@ def _rejected(hunks: tuple[str, ...], chosen: tuple[int, ...], comment: str) -> 
     return f"[The user made only the change above and rejected this part of it:]\n{left_out.rstrip()}{said}"
 
 
-async def grant(asker: Call, question: Question, answer: Approve, offered: tuple[str, ...]) -> None:
+async def grant(asker: Call, question: PendingCall, answer: Approve, offered: tuple[str, ...]) -> None:
     """Add the rule to the session's, and for good where that was meant. What goes wrong is told; the call runs."""
     state, emit, session = asker.turn.state, asker.turn.emit, asker.turn.session
     text = answer.rule or next(iter(offered), "")

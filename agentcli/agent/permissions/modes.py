@@ -10,6 +10,14 @@ from agentcli.errors import UsageError
 
 Mode = Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"]
 MODES: tuple[Mode, ...] = get_args(Mode)
+MODE_TEXTS: dict[Mode, tuple[str, str]] = {  # the name of each for the person, and what it means
+    "default": ("ask before edits", "asks before edits and before anything outside the project"),
+    "acceptEdits": ("accept edits", "edits files of the project without asking"),
+    "plan": ("plan", "changes nothing, and ends with a plan"),
+    "auto": ("auto", "asks only before what leaves the sandbox or the project"),
+    "dontAsk": ("never ask", "never asks; denies instead"),
+    "bypassPermissions": ("bypass permissions", "asks for nothing"),
+}
 _LIKE_MODES = {"auto_edit": "acceptEdits", "yolo": "bypassPermissions"}  # other agents' names
 
 _PLAN_ON = reminder(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentcli.agent.commands.command import Commands
+from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, LimitQuestion, PlanApproval, Question
 from agentcli.agent.ops import Approve, Interrupt
 from agentcli.agent.permissions.approvals import NOBODY_LEFT
@@ -197,8 +197,10 @@ class ClientHost(ScreenlessHost):
         except RpcError as error:
             raise UserError(f"The question could not be put: {error}") from error
 
-    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        if not self._client.can.has_forms or not options:
+    async def choose(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
+    ) -> Picked | None:
+        if not self._client.can.has_forms or not options or current is not None:
             return None
         rows = [{"const": str(n), "title": f"{label}  {detail}".strip()} for n, (label, detail) in enumerate(options)]
         field = {"type": "string", "title": title, "oneOf": rows}
@@ -207,7 +209,7 @@ class ClientHost(ScreenlessHost):
         except RpcError as error:
             raise UserError(f"The question could not be put: {error}") from error
         chosen = str((filled or {}).get("choice", ""))
-        return int(chosen) if chosen.isdecimal() and int(chosen) < len(options) else None
+        return Picked(chosen) if chosen.isdecimal() and int(chosen) < len(options) else None
 
     def put_into_input(self, text: str) -> None:
         self._client.update(self.session.id, notice(f"To be sent again, changed or not:\n{fenced(text)}"))

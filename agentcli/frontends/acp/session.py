@@ -10,7 +10,7 @@ from typing import Any, get_args
 from agentcli.agent import events
 from agentcli.agent.commands.command import Command
 from agentcli.agent.ops import Op, Prompt, SetEffort, SetMode, SetModel
-from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
+from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
 from agentcli.agent.result import INTERRUPTED_EXIT
 from agentcli.agent.state import SessionSnapshot
 from agentcli.conversation.entries import Entry, Paid, User
@@ -33,14 +33,6 @@ log = logging.getLogger(__name__)
 Models = Sequence[tuple[str, str]]  # names, and what is known of each
 
 _STOP_REASONS = {"max_tokens": "max_tokens", "max_turns": "max_turn_requests", "interrupted": "cancelled"}
-_MODES: dict[Mode, tuple[str, str]] = {
-    "default": ("Ask", "asks before edits, and about what commands changed"),
-    "acceptEdits": ("Accept edits", "edits in the project are not asked about"),
-    "plan": ("Plan", "changes nothing, and ends with a plan"),
-    "auto": ("Auto", "asks for nothing that stays inside the sandbox and the project"),
-    "dontAsk": ("Don't ask", "what would ask is denied"),
-    "bypassPermissions": ("Bypass permissions", "asks for nothing"),
-}
 _EFFORTS: tuple[Effort, ...] = get_args(Effort)
 AS_SET = "default"  # the effort of the settings
 _CANCELLED = {"stopReason": "cancelled"}
@@ -256,8 +248,12 @@ def _offered(command: Command) -> dict[str, Any]:
     return {"name": command.name, "description": command.help, **hint}
 
 
+def _modes() -> list[tuple[str, str, str]]:
+    return [(mode, MODE_TEXTS[mode][0].capitalize(), MODE_TEXTS[mode][1]) for mode in MODES]
+
+
 def modes(shown: SessionSnapshot) -> dict[str, Any]:
-    rows = [{"id": mode, "name": _MODES[mode][0], "description": _MODES[mode][1]} for mode in MODES]
+    rows = [{"id": mode, "name": name, "description": detail} for mode, name, detail in _modes()]
     return {"currentModeId": shown.mode, "availableModes": rows}
 
 
@@ -268,7 +264,7 @@ def config_options(shown: SessionSnapshot, models: Models) -> list[dict[str, Any
     efforts = [(AS_SET, "Default", "as the settings or the model have it")]
     efforts += [(effort, effort.capitalize(), "") for effort in _EFFORTS]
     return [
-        _select("mode", "Permission mode", "mode", shown.mode, [(mode, *_MODES[mode]) for mode in MODES]),
+        _select("mode", "Permission mode", "mode", shown.mode, _modes()),
         _select("model", "Model", "model", shown.model, [(name, name, detail) for name, detail in models]),
         _select("effort", "Thinking", "thought_level", shown.effort or AS_SET, efforts),
     ]

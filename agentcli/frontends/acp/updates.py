@@ -158,9 +158,8 @@ def _typed(content: Sequence[Block], id: str) -> Iterator[Update]:
         match block:
             case Text(text):
                 yield chunk("user_message_chunk", text, id)
-            case Image(source):
-                image = {"type": "image", "mimeType": source.media_type, "data": source.data}
-                yield {"sessionUpdate": "user_message_chunk", "content": image, "messageId": id}
+            case Image():
+                yield {"sessionUpdate": "user_message_chunk", "content": _image(block), "messageId": id}
             case _:
                 pass
 
@@ -259,11 +258,8 @@ def hidden_characters(diff: str) -> list[dict[str, Any]]:
     shown = exposed(diff)
     if shown == diff.replace("\r\n", "\n"):
         return []
-    return [
-        text_content(
-            f"It has characters that cannot be seen or pass for others, here as escapes:\n{fenced(shown, 'diff')}"
-        )
-    ]
+    why = "It has characters that cannot be seen or pass for others, here as escapes:"
+    return [text_content(f"{why}\n{fenced(shown, 'diff')}")]
 
 
 def text_content(text: str) -> dict[str, Any]:
@@ -303,12 +299,15 @@ def _contents(result: ToolResult, *, is_markdown: bool) -> list[dict[str, Any]]:
         match part:
             case Text(text) if text.strip():
                 content.append(text_content(text if is_markdown else fenced(text)))
-            case Image(source):
-                image = {"type": "image", "mimeType": source.media_type, "data": source.data}
-                content.append({"type": "content", "content": image})
+            case Image():
+                content.append({"type": "content", "content": _image(part)})
             case _:
                 pass
     return content
+
+
+def _image(block: Image) -> dict[str, Any]:
+    return {"type": "image", "mimeType": block.source.media_type, "data": block.source.data}
 
 
 def _locations(name: str, input: dict[str, Any], cwd: Path) -> list[dict[str, Any]]:

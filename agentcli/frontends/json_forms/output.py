@@ -79,9 +79,8 @@ class JsonOutput:
                 self._system("retry", number=number, delay_ms=round(delay_s * 1000), error=error)
             case events.ProviderSwitched(before, after, reason):
                 self._system("provider_switch", **{"from": before, "to": after, "reason": reason})
-            case events.Compaction(before, after, strategy, trigger, cost_usd):
-                told = {"strategy": strategy, "trigger": trigger, "tokens_before": before, "tokens_after": after}
-                self._system("compact_boundary", **told, cost_usd=cost_usd)
+            case events.Compaction():
+                self.write(_compact_boundary(self._session.id, event))
             case events.Steered(skipped):
                 self._system("steered", skipped=[call.id for call in skipped])
             case events.Done() | events.TurnFailed():
@@ -169,15 +168,11 @@ class JsonOutput:
         self.write({"type": "stream_event", "event": event, "session_id": self._session.id})
 
 
-def _exposed(texts: Mapping[str, str | Sequence[str]]) -> dict[str, Any]:
+def _exposed(texts: Mapping[str, str | tuple[str, ...]]) -> dict[str, Any]:
     """`exposed`: those of the texts of a question in which a person would not see each character, in visible form."""
-    visible = {name: exposed(one) if isinstance(one, str) else [*map(exposed, one)] for name, one in texts.items()}
-    differing = {name: one for name, one in visible.items() if one != _plain(texts[name])}
+    visible = {name: exposed(one) if isinstance(one, str) else tuple(map(exposed, one)) for name, one in texts.items()}
+    differing = {name: one for name, one in visible.items() if one != texts[name]}
     return {"exposed": differing} if differing else {}
-
-
-def _plain(text: str | Sequence[str]) -> str | list[str]:
-    return text if isinstance(text, str) else [*text]
 
 
 def init_object(session: Session, slash_commands: Sequence[str], **more: Any) -> dict[str, Any]:
@@ -229,8 +224,7 @@ def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None
             message = {"role": "user", "content": [block_to_wire(block) for block in content]}
             return _message("user", message, session_id, None) | {"entry_id": entry.id}
         case entries.Compaction() as done:
-            told = {name: getattr(done, name) for name in ("strategy", "trigger", "tokens_before", "tokens_after")}
-            return system_object("compact_boundary", session_id, **told, cost_usd=done.cost_usd, entry_id=entry.id)
+            return _compact_boundary(session_id, done) | {"entry_id": entry.id}
         case entries.ProviderSwitched(before, after, reason):
             told = {"from": before, "to": after, "reason": reason}
             return system_object("provider_switch", session_id, **told, entry_id=entry.id)
@@ -245,6 +239,11 @@ def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None
             return made | {"entry_id": entry.id} if made else None
         case _:
             return reply_or_result(entry, session_id)
+
+
+def _compact_boundary(session_id: str, done: events.Compaction | entries.Compaction) -> dict[str, Any]:
+    fields = ("strategy", "trigger", "tokens_before", "tokens_after", "cost_usd")
+    return system_object("compact_boundary", session_id, **{name: getattr(done, name) for name in fields})
 
 
 def system_object(subtype: str, session_id: str, **fields: Any) -> dict[str, Any]:

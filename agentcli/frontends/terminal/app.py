@@ -11,6 +11,7 @@ from agentcli.agent.calls.own_command import run_in_terminal
 from agentcli.agent.commands.command import Commands, Picked
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import CommandRan
+from agentcli.agent.permissions.modes import MODE_TEXTS
 from agentcli.agent.state import SessionSnapshot
 from agentcli.conversation.system_prompt import git_branch
 from agentcli.errors import ToolError
@@ -30,9 +31,9 @@ from agentcli.frontends.terminal.output.screen import Frame
 from agentcli.frontends.terminal.output.tool_views import Folded
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs import edit_text, lend_terminal, run_program
-from agentcli.frontends.terminal.protocols import NothingChosen, TerminalOpener
+from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.screen_commands import Appearance, argument_options, screen_commands
-from agentcli.frontends.terminal.status import StatusCommand, mode_label, short_model
+from agentcli.frontends.terminal.status import StatusCommand, short_model
 from agentcli.frontends.terminal.text.wrapping import wrapped
 from agentcli.llm.messages import Block
 from agentcli.settings.terminal import TerminalSettings
@@ -195,7 +196,7 @@ class TerminalApp:
         """The place, the model and the files read, then warnings."""
         program, files = self._opener.introduction()
         name, _, place = program.partition(" · ")
-        parts = [git_branch(self._opener.root) or "", short_model(session.model), mode_label(session.mode)]
+        parts = [git_branch(self._opener.root) or "", short_model(session.model), MODE_TEXTS[session.mode][0]]
         head = [("bold", name), ("muted", " · ")] if self._console.head else []
         parts = [part for part in ([place, *parts] if head else parts) if part]
         head.append(("muted", f"{' · '.join(parts)}\n"))
@@ -213,17 +214,11 @@ class TerminalApp:
             self._view.line(text, "warning")
         self._warnings.clear()
 
-    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        picked = await self._asking.picking.pick(Picker(title, options)) if options else None
-        return None if picked is None else picked.number
-
-    async def choose_setting(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool
+    async def choose(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> Picked | None:
-        picked = await self._asking.picking.pick(Picker(title, options, current=current, can_keep=can_keep))
-        if picked is None:
-            raise NothingChosen
-        return picked
+        picker = Picker(title, options, current=current, can_keep=can_keep)
+        return await self._asking.picking.pick(picker) if options else None
 
     async def ask_secret(self, question: str) -> str | None:
         return await self._asking.ask_secret(question)

@@ -325,9 +325,11 @@ class TerminalController(OpenerHost):
         with self._runner.waiting():
             return await self._opener.ask_key(self._terminal, provider)
 
-    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
+    async def choose(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
+    ) -> Picked | None:
         with self._runner.waiting():
-            chosen = await self._terminal.choose(title, options)
+            chosen = await self._terminal.choose(title, options, current=current, can_keep=can_keep)
         if chosen is None and options:
             raise NothingChosen
         return chosen
@@ -336,12 +338,6 @@ class TerminalController(OpenerHost):
         self.view.gap()
         self.view.line(shown)
         return await self.choose(question, [("Yes", ""), ("No", "nothing is changed")]) == 0
-
-    async def choose_setting(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
-    ) -> Picked | None:
-        with self._runner.waiting():
-            return await self._terminal.choose_setting(title, options, current=current, can_keep=can_keep)
 
     def log_out(self, provider: str) -> str:
         return self._opener.forget_key(provider)

@@ -141,7 +141,7 @@ class KeyActions:
 
         async def pick() -> None:
             if (chosen := await picking) is not None:
-                take(chosen.number)
+                take(chosen)
 
         self.controller.spawn(pick())
 
@@ -215,7 +215,7 @@ class KeyActions:
         both = (mode, after)  # the change takes a moment
         self.controller.session.submit(SetMode(after))
         if after == "default":
-            told = "default mode: edits and commands ask"
+            told = "Asks before edits and before anything outside the project."
             self.console.hint.show(told, 1.5, holds=lambda: self.controller.status.mode in both)
 
     def unfold(self) -> None:
@@ -226,7 +226,7 @@ class KeyActions:
             return
         part = view.folded.pop()
         if part.text.count("\n") > UNFOLD_LINES:
-            self.asking.page(f"{part.title}\n\n{part.text}")
+            self.controller.spawn(self.asking.page(f"{part.title}\n\n{part.text}"))
             return
         view.line(f"▾ {part.title}", "accent")
         if part.is_diff:

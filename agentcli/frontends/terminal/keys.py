@@ -29,7 +29,7 @@ def key_bindings(actions: KeyActions, chosen: Mapping[str, Sequence[str]]) -> Ke
     _bind_menus(table, when, actions)
     _bind_interrupting(table, when, actions)
     _bind_views(table, when, actions)
-    _bind_approvals(table, when, actions.asking)
+    _bind_questions(table, when, actions.asking)
     _bind_lists(table, when, actions.asking)
     _bind_pastes(table, when, actions.composer)
     return table.bindings
@@ -90,7 +90,7 @@ class _When:
     def __init__(self, actions: KeyActions) -> None:
         asking, buffer = actions.asking, actions.composer.area.buffer
         self.picking: Filter = Condition(lambda: asking.picking.is_open)
-        self.asked: Filter = Condition(lambda: not asking.picking.is_open and asking.takes_approval_keys)
+        self.asked: Filter = Condition(lambda: not asking.picking.is_open and asking.takes_keys)
         self.writing = ~self.picking & ~self.asked
         self.answering: Filter = Condition(lambda: asking.purpose != "prompt")  # the input takes a comment or a rule
         self.is_busy: Filter = Condition(lambda: actions.controller.is_busy)
@@ -154,20 +154,13 @@ def _bind_views(table: _Table, when: _When, actions: KeyActions) -> None:
     table.act("editor", to=lambda: controller.spawn(actions.composer.edit_outside()), when=prompting)
 
 
-def _bind_approvals(table: _Table, when: _When, asking: Asking) -> None:
-    table.bind("enter", to=asking.enter_at_approval, when=when.asked)
-    table.bind("escape", to=asking.escape_at_approval, when=when.asked)
-    table.bind("tab", to=asking.answer_in_words, when=when.asked)
-    table.bind("backspace", to=asking.erase_at_approval, when=when.asked)
-    for key, by in (("right", 1), ("left", -1)):
-        table.bind(key, to=partial(asking.widen, by), when=when.asked)
-    for key, by in (("down", 1), ("up", -1)):
-        table.bind(key, to=partial(asking.move_choice, by), when=when.asked)
-    table.bind("pagedown", to=asking.page_down, when=when.asked)
+def _bind_questions(table: _Table, when: _When, asking: Asking) -> None:
+    for key in ("enter", "escape", "tab", "backspace", "left", "right", "up", "down", "pagedown"):
+        table.bind(key, to=partial(asking.press, key), when=when.asked)
     for key in _WRITING_KEYS:  # by name, since vi's keys have names, too
-        table.bind(key if key != " " else "space", to=partial(asking.type_at_approval, key), when=when.asked)
-    table.text(to=asking.type_at_approval, when=when.asked)
-    table.paste(to=asking.paste_at_approval, when=when.asked)
+        table.bind(key if key != " " else "space", to=partial(asking.type, key), when=when.asked)
+    table.text(to=asking.type, when=when.asked)
+    table.paste(to=asking.paste, when=when.asked)
 
 
 def _bind_lists(table: _Table, when: _When, asking: Asking) -> None:

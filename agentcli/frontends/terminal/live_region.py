@@ -46,7 +46,7 @@ class LiveRegion:
         live = self.controller.view.live
         if self.asking.hides_input:
             panel = self._panel_rows(columns, room)
-            most = min(room - len(panel), ROWS_BESIDE) if self.asking.takes_approval_keys else room - len(panel)
+            most = min(room - len(panel), ROWS_BESIDE) if self.asking.takes_keys else room - len(panel)
             above = live.rows(columns, most)
             picker = self.asking.picking.picker
             row, column = (0, picker.cursor) if picker is not None else marked_cell(panel)

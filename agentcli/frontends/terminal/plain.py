@@ -206,24 +206,19 @@ class PlainTerminal:
 
     # For the controller
 
-    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
+    async def choose(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
+    ) -> Picked | None:
         for number, (label, detail) in enumerate(options, 1):
-            self._view.line(f"{number:>3}  {label}  {detail}".rstrip())
-        answer = await self._ask_line(f"{title}, a number")
-        return int(answer) - 1 if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
-
-    async def _ask_line(self, question: str) -> str:
-        self._output.print([("", f"{question} (Enter for none): ")])
+            mark = "●" if number - 1 == current else " "
+            self._view.line(f"{number:>3} {mark} {label}  {detail}".rstrip())
+        self._output.print([("", f"{title}: a number, or Enter for none: ")])
         self._choosing = asyncio.get_running_loop().create_future()
         try:
-            return await self._choosing
+            answer = await self._choosing
         finally:
             self._choosing = None
-
-    async def choose_setting(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool
-    ) -> Picked | None:
-        return None  # the command lists them, and says how to take one
+        return Picked(int(answer) - 1) if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
     async def ask_secret(self, question: str) -> str | None:
         self._view.line("A key is not typed here, where it would be seen: agentcli login PROVIDER keeps one.")

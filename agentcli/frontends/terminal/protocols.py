@@ -42,13 +42,10 @@ class TerminalOpener(SessionOpener, Protocol):
 class TerminalActions(Protocol):
     """Everything that differs between a live screen and a plain one."""
 
-    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        """Let the person pick one of (label, detail), by its index; None when they leave."""
-
-    async def choose_setting(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool
+    async def choose(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> Picked | None:
-        """None where there is no picker. Raises `NothingChosen` when the person leaves it."""
+        """Let the person pick one of (label, detail); None when they leave."""
 
     async def ask_secret(self, question: str) -> str | None:
         """Take text that is neither shown nor stored; None when nothing was typed."""

@@ -93,10 +93,10 @@ async def _theme(host: CommandHost, argument: str, appearance: Appearance) -> st
     if not choice:
         options = [(name, THEMES_IN_WORDS.get(name, "your own")) for name in names]
         current = names.index(appearance.choice) if appearance.choice in names else None
-        picked = await host.choose_setting("Theme", options, current=current)
+        picked = await host.choose("Theme", options, current=current, can_keep=True)
         if picked is None:
             return marked(options, current, "Another one: /theme NAME")
-        choice, keeps = names[picked.number], picked.keeps
+        choice, keeps = names[picked], picked.keeps
     if choice not in names:
         raise UsageError(f"There is no theme {choice!r}; there is {', '.join(names)}.")
     appearance.use(choice)

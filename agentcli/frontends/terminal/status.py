@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from agentcli.agent.commands.cache import TIME_TO_LIVE_S
+from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
 from agentcli.agent.session import Session
 from agentcli.agent.state import SessionSnapshot
 from agentcli.conversation.system_prompt import git_branch
@@ -23,7 +24,6 @@ from agentcli.settings.short_program import run_short_program
 
 COMMAND_TIMEOUT_S = 2.0
 LONGEST_OUTPUT = 65_536  # bytes
-MODE_LABELS = {"acceptEdits": "accept edits", "bypassPermissions": "bypass permissions", "dontAsk": "never ask"}
 _MODE_ROLES = {"default": "muted", "bypassPermissions": "error"}
 
 
@@ -34,7 +34,7 @@ class Status(Struct, frozen=True):
     """
 
     model: str = ""
-    mode: str = "default"
+    mode: Mode = "default"
     effort: str = ""
     context_tokens: int = 0
     context_window: int = 0
@@ -61,7 +61,7 @@ def status_row(status: Status, columns: int, *, custom: str = "", hint: str = ""
         parts.append(("warning", hint))
     if status.session_id or status.mode != "default":
         role = _MODE_ROLES.get(status.mode, "accent")
-        parts.append((role, mode_label(status.mode)))
+        parts.append((role, MODE_TEXTS[status.mode][0]))
     if custom:
         parts.append(("muted", custom))
         status = Status()
@@ -89,10 +89,6 @@ def status_row(status: Status, columns: int, *, custom: str = "", hint: str = ""
             break
         row += more
     return clipped(row, columns)
-
-
-def mode_label(mode: str) -> str:
-    return MODE_LABELS.get(mode, mode)
 
 
 def short_model(name: str) -> str:

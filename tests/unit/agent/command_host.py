@@ -72,15 +72,15 @@ class FakeHost:
         self.kept[key] = value
         return f"Kept {key}."
 
-    async def choose_setting(
-        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None, can_keep: bool = True
+    async def choose(
+        self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> Picked | None:
         self.asked.append(list(options))
-        return Picked(self.picks.pop(0), can_keep) if self.picks else None
-
-    async def choose(self, title: str, options: Sequence[tuple[str, str]]) -> int | None:
-        self.asked.append(list(options))
-        return self.picks.pop(0) if self.picks else None
+        if not self.picks:
+            return None
+        picked = Picked(self.picks.pop(0))
+        picked.keeps = can_keep
+        return picked
 
     async def confirm(self, shown: str, question: str) -> bool | None:
         return self.picks.pop(0) == 0 if self.picks else None

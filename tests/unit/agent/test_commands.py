@@ -418,7 +418,10 @@ async def test_permissions_are_shown_with_their_source_and_changed_for_the_sessi
         await host.says("/approvals deny Bash(rm *)")
         said = await host.says("/permissions")
         assert said.splitlines() == [
-            "Mode default: edits ask, and what acts beyond the project. Another one: /permissions mode MODE",
+            (
+                "Mode default: asks before edits and before anything outside the project. "
+                "Another one: /permissions mode MODE"
+            ),
             "  refused  bash(curl *)  (settings)",
             "  refused  bash(rm *)  (session)",
             "  allowed  bash(make *)  (session)",

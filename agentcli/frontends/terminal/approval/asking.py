@@ -14,7 +14,6 @@ from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.choices import Choice
-from agentcli.frontends.terminal.approval.letters import Letters
 from agentcli.frontends.terminal.approval.panel import QuestionPanel
 from agentcli.frontends.terminal.approval.picker import Picking
 from agentcli.frontends.terminal.console import Console
@@ -24,6 +23,7 @@ from agentcli.frontends.terminal.programs import edit_text, run_pager
 from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, first_rows, plain, rows_of
 
 TYPING_PAUSE_S = 0.8  # text typed so shortly before an approval came up belongs to a sentence that goes on
+KEY_ALONE_S = 0.3  # a letter is an answer once nothing has followed it for so long; else it begins a sentence
 REACTION_S = 0.12  # nobody answers a question faster than this
 ROWS_BESIDE = 3  # of running work that are shown beside a question
 ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, what the screen keeps free
@@ -58,13 +58,15 @@ class Asking:
         self._notify = notify
         self.picking = Picking(console.changed)
         self.purpose: Purpose = "prompt"
-        self._typed: asyncio.Future[str | None] | None = None
-        self._approvals: list[QuestionPanel] = []
-        self._shown_approval: QuestionPanel | None = None
+        self._secret: asyncio.Future[str | None] | None = None
+        self._panels: list[QuestionPanel] = []
+        self._shown: QuestionPanel | None = None
         self._answered: QuestionPanel | None = None  # while it lingers
         self._shown_at = self._answered_at = self._typed_at = 0.0
         self._is_writing = False  # a message, while an approval waits for its end
-        self._letters = Letters(self._take_letter)
+        self._held = ""  # letters that may be an answer, or the beginning of a sentence
+        self._are_early = False  # they were typed before anybody could have read the question
+        self._timer: asyncio.TimerHandle | None = None
         self._draft = ""  # of the prompt, while approvals take its place
         self._set_aside = ""
         self._area.buffer.on_text_changed += self._text_changed
@@ -81,69 +83,65 @@ class Asking:
     @property
     def asks(self) -> bool:
         """True if a list or an approval stands open."""
-        return self.picking.is_open or self.approval is not None
+        return self.picking.is_open or self.panel is not None
 
     @property
     def is_open(self) -> bool:
         return self.asks or self.purpose != "prompt"
 
-    def page(self, text: str) -> None:
+    async def page(self, text: str) -> None:
         """Show a text in the pager, or print it where there is none."""
-
-        async def page() -> None:
-            async with self._console.hand_over():
-                was_shown = await run_pager(text, self._console.environment)
-            if not was_shown:
-                self._view.line(text)
-
-        self._controller.spawn(page())
+        async with self._console.hand_over():
+            was_shown = await run_pager(text, self._console.environment)
+        if not was_shown:
+            self._view.line(text)
 
     def rows(self, columns: int, most: int) -> list[Row]:
         if (picker := self.picking.picker) is not None:
-            if self.approval is None:
+            if self.panel is None:
                 return picker.rows(columns, most)
             waits: Row = [("warning", "? Waiting for your approval. Close the list (Esc) first.")]
             return [*picker.rows(columns, most - 1), clipped(waits, columns)]
-        if self.approval is not None:
+        if self.panel is not None:
             if self.purpose != "prompt":
                 return []
-            more = len(self._approvals) - 1
+            more = len(self._panels) - 1
             is_ready = time.monotonic() - self._shown_at >= REACTION_S
-            return self.approval.rows(columns, more, most=most, is_writing=self._is_writing, is_ready=is_ready)
+            return self.panel.rows(columns, more, most=most, is_writing=self._is_writing, is_ready=is_ready)
         if self._lingering is not None:
             return self._lingering.rows(columns, most=most, is_ready=False)
         return []
 
-    # Approvals
+    # Questions of the session
 
     @property
-    def approval(self) -> QuestionPanel | None:
-        return self._approvals[0] if self._approvals else None
+    def panel(self) -> QuestionPanel | None:
+        return self._panels[0] if self._panels else None
 
     @property
-    def takes_approval_keys(self) -> bool:
-        return self.approval is not None and self.purpose == "prompt" and not self._is_writing
+    def takes_keys(self) -> bool:
+        return self.panel is not None and self.purpose == "prompt" and not self._is_writing
 
     @property
     def hides_input(self) -> bool:
         """True while a list or the choices of an approval stand in place of the prompt, whose text comes back."""
-        return self.picking.is_open or self.takes_approval_keys or self._lingering is not None
+        return self.picking.is_open or self.takes_keys or self._lingering is not None
 
     @property
     def _lingering(self) -> QuestionPanel | None:
-        is_free = self.approval is None and self.purpose == "prompt" and not self._area.buffer.text
+        is_free = self.panel is None and self.purpose == "prompt" and not self._area.buffer.text
         return self._answered if is_free else None
 
     def ask_question(self, question: AnyQuestion) -> None:
-        self._approvals.append(QuestionPanel(question))
-        self._show_approval()
+        self._panels.append(QuestionPanel(question))
+        self._show_next()
         self._notify(f"Waiting for your answer: {question.title}")
 
-    def _show_approval(self) -> None:
-        panel = self.approval
-        if panel is None or panel is self._shown_approval:
+    def _show_next(self) -> None:
+        panel = self.panel
+        if panel is None or panel is self._shown:
             return
-        self._shown_approval, self._answered = panel, None
+        self._shown, self._answered = panel, None
         self._shown_at = time.monotonic()
         self._is_writing = self.purpose == "prompt" and self._is_in_mid_sentence()
         self._lay_draft_aside()
@@ -172,7 +170,7 @@ class Asking:
         text, now = self._area.buffer.text, time.monotonic()
         if len(text) == 1 and now - self._answered_at < TYPING_PAUSE_S:
             self._area.replace_text("")
-            self._letters.wait(text, are_early=True)  # the answer before this one, given twice, or a word's beginning
+            self._hold(text, are_early=True)  # the answer before this one, given twice, or a word's beginning
             return False
         return bool(text) and now - self._typed_at < TYPING_PAUSE_S
 
@@ -185,7 +183,7 @@ class Asking:
             self._lay_draft_aside()
 
     def _lay_draft_aside(self) -> None:
-        if self.takes_approval_keys:
+        if self.takes_keys:
             self._area.completes = False
             if text := self._area.buffer.text:
                 self._draft = f"{self._draft}{text}"
@@ -193,7 +191,7 @@ class Asking:
 
     def _bring_draft_back(self) -> None:
         """After the last approval; text typed since then stands behind the draft."""
-        if self.approval is None and self.purpose == "prompt":
+        if self.panel is None and self.purpose == "prompt":
             self._answered, self._is_writing = None, False
             self._area.completes = True
             if self._draft:
@@ -204,77 +202,89 @@ class Asking:
 
     def forget_question(self, call_id: str) -> None:
         """Withdraw a question that was settled otherwise; words being written to it go back into the prompt."""
-        panel = self.approval
-        self._approvals = [panel for panel in self._approvals if panel.question.id != call_id]
-        if panel is not None and panel is not self.approval:
-            self._letters.drop()
+        panel = self.panel
+        self._panels = [panel for panel in self._panels if panel.question.id != call_id]
+        if panel is not None and panel is not self.panel:
+            self._drop_held()
             if self.purpose in ("comment", "rule", "words"):
                 if self.purpose != "rule":
                     self._draft += self._area.buffer.text
                 self.end_answer()
-            self._show_approval()
+            self._show_next()
             self._bring_draft_back()
 
     def forget_questions(self) -> None:
-        while self._approvals:
-            self.forget_question(self._approvals[-1].question.id)
+        while self._panels:
+            self.forget_question(self._panels[-1].question.id)
         self._bring_draft_back()
 
     # Keys at a question
 
-    def type_at_approval(self, text: str) -> None:
-        """Take a key that writes: alone it may choose, else it begins an answer in words."""
-        panel = self._approvals[0]
-        before, were_early = self._letters.drop()
-        letters = before + text
-        if panel.choice_for(text) is not None and (not before or (were_early and before == text)):
-            self._letters.wait(letters, are_early=time.monotonic() - self._shown_at < REACTION_S)
-        else:
-            self.answer_in_words(letters)
+    def _hold(self, letters: str, *, are_early: bool) -> None:
+        self._held, self._are_early = letters, are_early
+        self._timer = asyncio.get_running_loop().call_later(KEY_ALONE_S, self._take_held)
 
-    def answer_in_words(self, text: str = "") -> None:
-        self.start_answer("words" if isinstance(self._approvals[0].question, Question) else "comment", text)
+    def _drop_held(self) -> str:
+        held, self._held = self._held, ""
+        if self._timer is not None:
+            self._timer.cancel()
+        return held
 
-    def paste_at_approval(self, data: str) -> None:
-        self.answer_in_words(self._letters.drop()[0])
-        self._composer.paste(data)
-
-    def _take_letter(self, letter: str, is_early: bool) -> None:
+    def _take_held(self) -> None:
         """Take a letter that stood alone, unless it was meant for the question before."""
+        letter = self._drop_held()[-1:]
         self._console.changed()
-        choice = self.approval.choice_for(letter) if self.approval is not None else None
-        if choice is not None and not is_early and self.takes_approval_keys:
+        choice = self.panel.choice_for(letter) if self.panel is not None else None
+        if choice is not None and not self._are_early and self.takes_keys:
             self.decide(choice)
 
-    def enter_at_approval(self) -> None:
-        """Take the letter that was just typed, else the marked choice, unless the question has only just come up."""
-        panel = self._approvals[0]
-        if self._letters:
-            self._letters.end()
-        elif time.monotonic() - self._shown_at >= REACTION_S:
-            self.decide(panel.selected)
-
-    def escape_at_approval(self) -> None:
-        """Go back from the hunks, else answer no."""
-        panel = self._approvals[0]
-        if panel.hunk is not None:
-            self._letters.drop()
-            panel.leave_hunks()
+    def type(self, text: str) -> None:
+        """Take a key that writes: alone it may choose, else it begins an answer in words."""
+        before = self._drop_held()
+        if self._panels[0].choice_for(text) is not None and (not before or (self._are_early and before == text)):
+            self._hold(before + text, are_early=time.monotonic() - self._shown_at < REACTION_S)
         else:
-            self.decide(panel.no)
+            self.answer_in_words(before + text)
 
-    def erase_at_approval(self) -> None:
-        self._letters.drop()
+    def answer_in_words(self, text: str = "") -> None:
+        self.start_answer("words" if isinstance(self._panels[0].question, Question) else "comment", text)
+
+    def paste(self, data: str) -> None:
+        self.answer_in_words(self._drop_held())
+        self._composer.paste(data)
+
+    def press(self, key: str) -> None:
+        """Take a key that does not write."""
+        panel = self._panels[0]
+        if key == "enter" and self._held:
+            self._take_held()
+            return
+        self._drop_held()
+        match key:
+            case "enter" if time.monotonic() - self._shown_at >= REACTION_S:
+                self.decide(panel.selected)
+            case "escape":
+                self.decide(panel.no)
+            case "tab":
+                self.answer_in_words()
+            case "left" | "right":
+                panel.widen(1 if key == "right" else -1)
+            case "up" | "down" if not panel.rest:
+                panel.move(1 if key == "down" else -1)
+            case "down" | "pagedown" if panel.rest:
+                self._show(panel, panel.rest, 1 if key == "down" else 0)
+            case _:
+                pass
 
     def decide(self, choice: Choice) -> None:
         """Answer the question, or open what leads to the answer: the input, the hunks, the editor."""
-        panel, columns = self._approvals[0], self._console.columns
-        self._letters.drop()
+        panel, columns = self._panels[0], self._console.columns
+        self._drop_held()
         match choice.id:
             case "words":
                 self.answer_in_words()
             case "view":
-                self.page(plain(panel.preview(columns)))
+                self._controller.spawn(self.page(plain(panel.preview(columns))))
             case "rule":
                 self.start_answer("rule", panel.rule)
             case _ if choice not in panel.offered:
@@ -298,31 +308,12 @@ class Asking:
         plan = panel.question.preview
         async with self._console.hand_over():
             changed = await edit_text(plan, self._console.environment)
-        if changed.strip() and panel is self.approval:
+        if changed.strip() and panel is self.panel:
             self._view.markdown(changed)
             self._answer(Approve(panel.question.id, True, comment="" if changed == plan else changed))
 
-    def move_choice(self, by: int) -> None:
-        """Mark another choice; while there is more to show, Down brings in the next row of it."""
-        panel = self._approvals[0]
-        self._letters.drop()
-        if not panel.rest:
-            panel.move(by)
-        elif by > 0:
-            self._show(panel, panel.rest, 1)
-
-    def page_down(self) -> None:
-        panel = self._approvals[0]
-        self._letters.drop()
-        if panel.rest:
-            self._show(panel, panel.rest)
-
-    def widen(self, by: int) -> None:
-        self._letters.drop()
-        self._approvals[0].widen(by)
-
     def _decide_hunk(self, choice: str, comment: str = "") -> None:
-        panel = self._approvals[0]
+        panel = self._panels[0]
         answer = panel.decide_hunk(choice, comment)
         if answer is not None:
             self._answer(answer)
@@ -330,12 +321,12 @@ class Asking:
             self._show(panel, panel.preview(self._console.columns))
 
     def _answer(self, answer: Approve) -> None:
-        answered = self._answered = self._approvals.pop(0)
+        answered = self._answered = self._panels.pop(0)
         answered.hunk = None
         self._answered_at = time.monotonic()
         self.end_answer()
         self._controller.answer(answer)
-        self._show_approval()
+        self._show_next()
         asyncio.get_running_loop().call_later(LINGER_S, self._linger_no_more, answered)
 
     def _linger_no_more(self, answered: QuestionPanel) -> None:
@@ -347,10 +338,10 @@ class Asking:
     async def ask_secret(self, question: str) -> str | None:
         """Return what was typed, or None where nothing was."""
         self._view.line(question, "accent")
-        self._typed = asyncio.get_running_loop().create_future()
+        self._secret = asyncio.get_running_loop().create_future()
         self.start_answer("secret")
         try:
-            return await self._typed
+            return await self._secret
         except asyncio.CancelledError:
             self.end_answer()
             raise
@@ -364,26 +355,20 @@ class Asking:
         self._area.is_secret = purpose == "secret"
         self._area.set_text(text)
 
-    def end_answer(self) -> None:
+    def end_answer(self, secret: str = "") -> None:
         if self.purpose != "prompt":
             self.purpose = "prompt"
-            self._area.completes = self.approval is None
+            self._area.completes = self.panel is None
             self._area.is_secret = False
-            self._give_typed(None)
+            if self._secret is not None and not self._secret.done():
+                self._secret.set_result(secret or None)
             self._area.replace_text(self._set_aside)
             self._set_aside = ""
             self._lay_draft_aside()
 
-    def _give_typed(self, text: str | None) -> None:
-        if self._typed is not None and not self._typed.done():
-            self._typed.set_result(text or None)
-        self._typed = None
-
     def accept_answer(self) -> None:
-        panel, text, purpose = self.approval, self._composer.text.strip(), self.purpose
-        if purpose == "secret":
-            self._give_typed(text)
-        self.end_answer()
+        panel, text, purpose = self.panel, self._composer.text.strip(), self.purpose
+        self.end_answer(text)
         if panel is None or purpose == "secret":
             return
         if purpose == "rule":

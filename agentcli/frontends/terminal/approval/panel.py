@@ -86,7 +86,10 @@ class QuestionPanel:
 
     @property
     def no(self) -> Choice:
-        return next(choice for choice in self.choices if choice.id in _NOES and choice.id != "words")
+        """The choice that Esc makes."""
+        return (
+            _HUNK_CHOICES[-1] if self.hunk is not None else next(c for c in self.choices if c.id in ("no", "not-yet"))
+        )
 
     def choice_for(self, key: str) -> Choice | None:
         """The choice of a letter, or of a digit by its place."""
@@ -173,31 +176,29 @@ class QuestionPanel:
                     shown = [("", f"  {'  ' if n else mark}{with_spaces(line)[0]}\n") for n, line in enumerate(lines)]
             case _:
                 return head
-        if len(self._rule_lines(columns)) > MAX_RULE_ROWS:  # the panel has no room for it
+        if len(self._rule_rows(columns)) == MAX_RULE_ROWS:  # the panel may have no room for it
             shown.append(("muted", f"  {self._rule_text}\n"))
         return [*head, *shown]
 
     def _headline(self) -> list[Fragment]:
-        question, role = self.question, "bold"
-        parts: list[Fragment] = [("bold", exposed(question.title))]
+        question, mark = self.question, "bold"
         match question:
-            case ChangesApproval(reason=reason) | LimitQuestion(reason=reason):
-                parts.append(("muted", exposed(reason)))
             case CallApproval(call=call, effects=effects, grave=grave):
-                told = [("bold error" if text in grave else "", exposed(text)) for text in effects]
-                role = "bold error" if grave else "bold"
-                if call.name == "bash":
-                    (first_role, text), *told = told or [("", "Run a command")]
-                    parts = [(first_role or "bold", text[:1].upper() + text[1:])]
+                parts = [("bold error" if text in grave else "", exposed(text)) for text in effects]
+                mark = "bold error" if grave else "bold"
+                if call.name != "bash":
+                    parts.insert(0, ("bold", exposed(call_title(call.name, call.input))))
+                elif parts:
+                    (role, text), *others = parts
+                    parts = [(role or "bold", text[:1].upper() + text[1:]), *others]
                 else:
-                    parts = [("bold", exposed(call_title(call.name, call.input)))]
-                parts += told
+                    parts = [("bold", "Run a command")]
+            case ChangesApproval(reason=reason) | LimitQuestion(reason=reason):
+                parts = [("bold", exposed(question.title)), ("muted", exposed(reason))]
             case _:
-                pass
-        line: list[Fragment] = [(role, "? "), parts[0]]
-        for part in parts[1:]:
-            line += [("muted", " · "), part]
-        return line
+                parts = [("bold", exposed(question.title))]
+        between = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
+        return [(mark, "? "), parts[0], *between]
 
     def _changes(self, question: ChangesApproval, columns: int) -> list[Fragment]:
         """The changes that a tried command made, file by file."""
@@ -258,23 +259,16 @@ class QuestionPanel:
     def _rule_text(self) -> str:
         """The calls that a yes for longer would cover; empty where there is none."""
         keys = "/".join(choice.key for choice in self.choices if choice.rule)
-        if not keys:
-            return ""
         whole = str(Rule("bash", escaped(str(self.question.call.input.get("command", "")).strip())))
         rule = "exactly this command" if self.rule == whole else exposed(self.rule).replace("\n", "␊")
-        return f"Rule for {keys}: {rule}"
+        return f"Rule for {keys}: {rule}" if keys else ""
 
     def _rule_rows(self, columns: int) -> list[Row]:
-        rows = self._rule_lines(columns)
+        keys = "e to edit, ←/→ narrower or wider" if len(self.rules) > 1 else "e to edit"
+        rows = _rows("muted", f"  {self._rule_text} ({keys})", columns) if self._rule_text else []
         if len(rows) <= MAX_RULE_ROWS:
             return rows
         return [*rows[: MAX_RULE_ROWS - 1], clipped([("muted", "    … v shows all of it")], columns)]
-
-    def _rule_lines(self, columns: int) -> list[Row]:
-        if not (text := self._rule_text):
-            return []
-        keys = "e to edit, ←/→ narrower or wider" if len(self.rules) > 1 else "e to edit"
-        return _rows("muted", f"  {text} ({keys})", columns)
 
     def in_lines(self) -> list[str]:
         """The question and its answers as lines of text, without those that only a live screen has."""

@@ -125,8 +125,10 @@ class Picking:
             return
         self.picker = self._picked = None
         if picker is not None and picked is not None and not picked.done():
-            chosen = picker.chosen if taken else None
-            picked.set_result(None if chosen is None else Picked(chosen, keeps))
+            chosen = Picked(picker.chosen) if taken and picker.chosen is not None else None
+            if chosen is not None:
+                chosen.keeps = keeps
+            picked.set_result(chosen)
 
     def move(self, by: int) -> None:
         assert self.picker is not None

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentcli.agent.permissions.modes import MODES
 from agentcli.frontends.terminal.status import COMMAND_TIMEOUT_S, Status, custom_status, status_row
 from agentcli.frontends.terminal.text.fragments import plain, row_width
 from tests.processes import is_running
@@ -43,7 +44,7 @@ def ends(pid: int) -> bool:
     st.builds(
         Status,
         model=TEXT,
-        mode=TEXT,
+        mode=st.sampled_from(MODES),
         effort=TEXT,
         context_tokens=st.integers(0, 10**9),
         context_window=st.integers(0, 10**7),
