@@ -191,7 +191,7 @@ _EMPTY: dict[str, Any] = {
 
 
 class CallApproval(QuestionEvent, frozen=True, kw_only=True, tag="call_approval"):
-    """May this call run? `preview` is all of it; `effects` say what it would do.
+    """Asks whether a call may run. `preview` is all of it, and `effects` say what it would do.
 
     `rules` are grants that would let it through, narrowest first. `grave` are those of the effects that delete, reach
     the network from a command, or leave the sandbox.
@@ -206,13 +206,13 @@ class CallApproval(QuestionEvent, frozen=True, kw_only=True, tag="call_approval"
 
 
 class CommandApproval(CallApproval, frozen=True, kw_only=True, tag="command_approval"):
-    """May this command run? `preview` is the exact command. With `can_try` the answer may be to try it first."""
+    """Asks whether a command may run: `preview`, exactly. With `can_try` the answer may be a dry run first."""
 
     can_try: bool = False
 
 
 class EditApproval(CallApproval, frozen=True, kw_only=True, tag="edit_approval"):
-    """May this edit be made? `preview` is the diff, `mode` a permission mode that would let it through, or empty.
+    """Asks whether an edit is made. `preview` is the diff; `mode` is a permission mode that would allow it, or empty.
 
     `hunks` are the parts of the diff that can be made one by one, each as unified diff text.
     """
@@ -222,7 +222,7 @@ class EditApproval(CallApproval, frozen=True, kw_only=True, tag="edit_approval")
 
 
 class ChangesApproval(QuestionEvent, frozen=True, kw_only=True, tag="changes_approval"):
-    """Are the `changes` of a dry run applied to the workspace? `hunks` are their diffs, of each as many as it says."""
+    """Asks which `changes` of a dry run are applied. `hunks` are their diffs, of each change as many as it says."""
 
     kind = "keep"
     call: ToolUse
@@ -234,7 +234,7 @@ class ChangesApproval(QuestionEvent, frozen=True, kw_only=True, tag="changes_app
 
 
 class Question(QuestionEvent, frozen=True, kw_only=True, tag="question"):
-    """A question of the model's, in `title`, with `options` to choose from; the answer is the comment of a yes."""
+    """Asks what the model wants to know (`title`), with `options` to choose from; the comment of a yes answers it."""
 
     kind = "ask"
     call: ToolUse
@@ -242,7 +242,7 @@ class Question(QuestionEvent, frozen=True, kw_only=True, tag="question"):
 
 
 class PlanApproval(QuestionEvent, frozen=True, kw_only=True, tag="plan_approval"):
-    """Is the plan in `preview` carried out? A yes may name the `mode` to go on in, which else is `next_mode`.
+    """Asks whether the plan in `preview` is carried out. A yes may name the `mode` to go on in, else `next_mode`.
 
     The comment of a yes is the plan as the person changed it.
     """
@@ -253,7 +253,7 @@ class PlanApproval(QuestionEvent, frozen=True, kw_only=True, tag="plan_approval"
 
 
 class LimitQuestion(QuestionEvent, frozen=True, kw_only=True, tag="limit_question"):
-    """Does the turn go on beyond a limit, or in a loop?"""
+    """Asks whether the turn goes on beyond a limit, or in a loop."""
 
     reason: str
 

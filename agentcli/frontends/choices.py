@@ -7,19 +7,21 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.events import (
-    AnyQuestion,
-    CallApproval,
-    ChangesApproval,
-    CommandApproval,
-    EditApproval,
-    LimitQuestion,
-    PlanApproval,
-    Question,
-)
+from agentcli.agent import events
+from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.modes import MODE_TEXTS, Mode
 from agentcli.frontends.printable import exposed
+
+_HEADINGS: dict[type[events.QuestionEvent], str] = {
+    events.CommandApproval: "Run this command?",
+    events.EditApproval: "Make this edit?",
+    CallApproval: "Allow this call?",
+    ChangesApproval: "Apply these changes?",
+    events.LimitQuestion: "Continue?",
+    events.PlanApproval: "Your answer?",
+    events.Question: "Your answer?",
+}
 
 
 class Choice(Struct, frozen=True):
@@ -38,37 +40,25 @@ class Choice(Struct, frozen=True):
 
 def heading(question: AnyQuestion) -> str:
     """Return the question that stands above the choices."""
-    match question:
-        case CommandApproval():
-            return "Run this command?"
-        case EditApproval():
-            return "Make this edit?"
-        case CallApproval():
-            return "Allow this call?"
-        case ChangesApproval():
-            return "Apply these changes?"
-        case LimitQuestion():
-            return "Continue?"
-        case PlanApproval() | Question():
-            return "Your answer?"
+    return _HEADINGS[type(question)]
 
 
 def choices_for(question: AnyQuestion, rules: Sequence[str] = ()) -> list[Choice]:
     """Return the answers that can be given as they are; a yes for longer covers one of the `rules`."""
     yes, no = Approve(question.id, True), Approve(question.id, False)
     match question:
-        case Question(options=options):
+        case events.Question(options=options):
             answers = [replace(yes, comment=text) for text in options]
             made = [Choice(f"answer:{n}", f"{n + 1}", exposed(one.comment), one) for n, one in enumerate(answers)]
             return [*made, Choice("no", "Esc", "Skip this question", no)]
-        case PlanApproval(next_mode=next_mode):
+        case events.PlanApproval(next_mode=next_mode):
             modes: dict[Mode, None] = dict.fromkeys((next_mode, "acceptEdits", "auto"))
             made = [
                 Choice(f"way:{n}", f"{n + 1}", f"Yes ({MODE_TEXTS[to][0]})", replace(yes, mode=to if n else ""))
                 for n, to in enumerate(modes)
             ]
             return [*made, Choice("not-yet", "n", "No, keep planning", no)]
-        case LimitQuestion():
+        case events.LimitQuestion():
             return [Choice("once", "y", "Yes", yes), Choice("no", "n", "No, stop", no)]
         case _:
             return [Choice("once", "y", "Yes", yes), *_wider(question, rules), Choice("no", "n", _no(question), no)]
@@ -77,18 +67,18 @@ def choices_for(question: AnyQuestion, rules: Sequence[str] = ()) -> list[Choice
 def _wider(question: CallApproval | ChangesApproval, rules: Sequence[str]) -> list[Choice]:
     made = []
     lasting = Approve(question.id, True, "session")
-    mode = question.mode if isinstance(question, EditApproval) else ""
+    mode = question.mode if isinstance(question, events.EditApproval) else ""
     if mode:
         label = "Yes, and don't ask about edits again this session"
         made.append(Choice(f"mode:{mode}", "s", label, replace(lasting, mode=mode)))
-    what = " for this command" if isinstance(question, CommandApproval | ChangesApproval) else ""
+    what = " for this command" if isinstance(question, events.CommandApproval | ChangesApproval) else ""
     label = f"Yes, and don't ask{what} again this session"
     for n, rule in enumerate(rules):
         made.append(Choice(f"session:{n}", "" if mode else "s", label, replace(lasting, rule=rule), rule))
     for rule in rules[:1]:
         answer = replace(lasting, scope="always", rule=rule)
         made.append(Choice("always", "a", "Always in this project", answer, rule))
-    if isinstance(question, CommandApproval) and question.can_try:
+    if isinstance(question, events.CommandApproval) and question.can_try:
         made.append(Choice("try", "t", "Dry run first, then decide", replace(lasting, scope="try")))
     return made
 

@@ -87,17 +87,16 @@ class QuestionPanel:
     @property
     def no(self) -> Choice:
         """The choice that Esc makes."""
-        return (
-            _HUNK_CHOICES[-1] if self.hunk is not None else next(c for c in self.choices if c.id in ("no", "not-yet"))
-        )
+        ids = ("no", "not-yet", "back")
+        return next(choice for choice in self.choices if choice.id in ids)
 
     def choice_for(self, key: str) -> Choice | None:
-        """The choice of a letter, or of a digit by its place."""
-        by_key = {str(number): choice for number, choice in enumerate(self.choices, 1)}
-        if not isinstance(self.question, Question):
-            by_key |= {"v": _VIEW, **({"e": _RULE} if self.rules and self.hunk is None else {})}
-            by_key |= {choice.key: choice for choice in self.choices}
-        return by_key.get(key)
+        """The choice of a letter, or of a digit by its place; other letters and digits may begin an answer in words."""
+        if isinstance(self.question, Question):
+            return next((choice for choice in self.choices if choice.key == key and key.isdecimal()), None)
+        by_key = {str(number): choice for number, choice in enumerate(self.choices, 1)} | {"v": _VIEW}
+        by_key |= {"e": _RULE} if self.rules and self.hunk is None else {}
+        return (by_key | {choice.key: choice for choice in self.choices}).get(key)
 
     @property
     def rule(self) -> str:
@@ -129,9 +128,8 @@ class QuestionPanel:
 
     def answer_in_words(self, text: str) -> Approve:
         """The answer to the model's question; else a no with what to do instead."""
-        return (
-            Approve(self.question.id, True, comment=text) if isinstance(self.question, Question) else self.refusal(text)
-        )
+        is_answer = isinstance(self.question, Question)
+        return Approve(self.question.id, True, comment=text) if is_answer else self.refusal(text)
 
     def start_hunks(self) -> None:
         self.hunk, self._accepted, self._marked = 0, [], "leave"

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcli.agent.events import CallApproval, ChangesApproval, CommandApproval, EditApproval
+from agentcli.agent.events import CallApproval, ChangesApproval, CommandApproval, EditApproval, Question
 from agentcli.agent.ops import Approve
 from agentcli.frontends.terminal.approval.panel import QuestionPanel
 from agentcli.frontends.terminal.text.fragments import first_rows, plain, row_width, rows_of
@@ -105,6 +105,17 @@ def test_of_a_trial_it_asks_what_to_keep() -> None:
     asked = " ".join(" ".join(rows(panel(hunks=(HUNK, "created file x\n")), 80)).split())
     assert asked.startswith("Apply these changes? y Yes ❯ n No, discard Tab No")
     assert asked.endswith("h Choose among 2 changes")
+
+
+def test_a_number_answers_a_question_of_the_model_by_an_option_or_is_the_answer() -> None:
+    given = {"call": ToolUse("1", "ask_user", {}), "title": "How many?"}
+    few = QuestionPanel(Question("1", **given, options=("one", "two")))
+    assert few.choice_for("2") == few.choices[1]
+    assert few.selected.answer == Approve("1", True, comment="one")
+    assert [few.choice_for(key) for key in "3vy"] == [None] * 3
+    assert QuestionPanel(Question("1", **given)).choice_for("2") is None
+    assert few.answer_in_words("3") == Approve("1", True, comment="3")
+    assert few.answer(few.no) == Approve("1", False)
 
 
 def test_the_command_is_shown_as_it_is_with_what_it_hides_made_visible() -> None:
