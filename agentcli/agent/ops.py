@@ -79,13 +79,13 @@ class Approve(Struct, frozen=True, tag="approve"):
     stops: bool = False
 
 
-class SetModel(Struct, frozen=True, tag="set_model"):
+class SetModel(Struct, frozen=True, tag="set_model", rename={"name": "model"}):
     """Use another model from the next request on: `provider/model`."""
 
     name: str
 
 
-class SetMode(Struct, frozen=True, tag="set_mode"):
+class SetMode(Struct, frozen=True, tag="set_permission_mode"):
     """Judge calls by another permission mode from the next call on."""
 
     mode: str

@@ -319,7 +319,7 @@ def test_the_page_names_every_control_with_its_fields() -> None:
         for name, fields in re.findall(r"^\| `(\w+)` \|(.*?)\|", section, re.MULTILINE)
     }
     assert documented == {
-        name: [field.name if field.required else f"{field.name}?" for field in msgspec.structs.fields(form)]
+        name: [f"{field.encode_name}{'' if field.required else '?'}" for field in msgspec.structs.fields(form)]
         for name, form in CONTROLS.items()
     }
 

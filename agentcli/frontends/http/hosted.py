@@ -12,14 +12,14 @@ from typing import Any
 
 from agentcli.agent import events
 from agentcli.agent.event_store import StreamStatus
-from agentcli.agent.ops import GoOn, Prompt, RunQueued, Steer
+from agentcli.agent.ops import GoOn, Prompt, RunQueued, SetModel, Steer
 from agentcli.agent.result import ResultBuilder
 from agentcli.agent.turn_start import half_answer, is_unanswered
 from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
 from agentcli.frontends.http.guard import Refused
 from agentcli.frontends.http.stream import StreamWriter, Waiting, hash_of
-from agentcli.frontends.json_forms.input import Control, Message, RunCommand, SetModel, control
+from agentcli.frontends.json_forms.input import Control, Message, RunCommand, control
 from agentcli.frontends.json_forms.input import Steer as SayNow
 from agentcli.frontends.json_forms.output import JsonOutput, entry_object, init_object, system_object
 from agentcli.frontends.screenless import NOT_OFFERED, ScreenlessHost, TypedCommand
@@ -286,7 +286,7 @@ class HostedSession:
             case _:
                 await self._writer.write_now(status=None)  # it is still ours
                 if isinstance(asks, SetModel):
-                    await self._host.check_model(asks.model)
+                    await self._host.check_model(asks.name)
                 await control(self._host, asks)
                 self._writer.change(model=self._session.snapshot().model)
                 await self._writer.write([])

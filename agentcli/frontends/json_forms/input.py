@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from agentcli.agent import ops
-from agentcli.agent.ops import ClientResult
+from agentcli.agent.ops import ClientResult, SetMode, SetModel
 from agentcli.agent.permissions.approvals import check_offered
 from agentcli.agent.permissions.modes import parse_mode
 from agentcli.errors import UserError
@@ -59,14 +59,6 @@ class Steer(Struct, frozen=True, tag="steer"):
     message: Message
 
 
-class SetPermissionMode(Struct, frozen=True, tag="set_permission_mode"):
-    mode: str
-
-
-class SetModel(Struct, frozen=True, tag="set_model"):
-    model: str
-
-
 class Approve(Struct, frozen=True, tag="approve"):
     id: str
     scope: Literal["once", "session", "always", "try"] = "once"
@@ -95,11 +87,9 @@ class ClientTools(Struct, frozen=True, tag="client_tools"):
 
 
 Decision = Approve | Answer | Deny
-SimpleControl = Interrupt | SetPermissionMode | SetModel | Decision | ClientTools | ClientResult
+SimpleControl = Interrupt | SetMode | SetModel | Decision | ClientTools | ClientResult
 # In the order in which messages name them. A control's `subtype`, and an op's `type`, is the tag of its struct.
-Control = (
-    Interrupt | Steer | SetPermissionMode | SetModel | Approve | Answer | Deny | RunCommand | ClientTools | ClientResult
-)
+Control = Interrupt | Steer | SetMode | SetModel | Approve | Answer | Deny | RunCommand | ClientTools | ClientResult
 CONTROLS: dict[str, type[Struct]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
 
 
@@ -236,7 +226,7 @@ def _expected(data: Any) -> str:
                 'and document blocks whose source is {"type":"base64","media_type","data"}.'
             )
         case {"type": "control", "subtype": str(subtype)} if form := CONTROLS.get(subtype):
-            fields = [field.name if field.required else f"{field.name}?" for field in msgspec.structs.fields(form)]
+            fields = [f"{one.encode_name}{'' if one.required else '?'}" for one in msgspec.structs.fields(form)]
             return f"Expected {subtype} with {', '.join(fields) or 'nothing more'}."
         case {"type": "control"}:
             return f"Expected a subtype, one of {', '.join(CONTROLS)}."
@@ -248,10 +238,10 @@ async def control(host: ScreenlessHost, asks: SimpleControl) -> None:
     """Have the session do what is asked. Raises `UserError`."""
     session = host.session
     match asks:
-        case SetPermissionMode(mode):
+        case SetMode(mode):
             session.submit(ops.SetMode(parse_mode(mode)))
         case SetModel(model):
-            session.submit(ops.SetModel(model))  # also a wrong one: no other may answer in its place
+            session.submit(asks)  # also a wrong one: no other may answer in its place
             await host.check_model(model)
         case ClientTools(tools):
             session.offer_tools(tools)

@@ -233,7 +233,8 @@ class QuestionPanel:
             if self.hunk is not None:
                 text = f"Apply {self._hunk_word} {self.hunk + 1} of {len(self.hunks)}?"
             head = [clipped([("bold", text), *([("muted", f" +{more} more")] if more else [])], columns)]
-        parts = [self._choice(choice, is_ready=is_ready) for choice in self.offered]
+        marked = self.selected
+        parts = [_choice(choice, is_marked=choice == marked, is_ready=is_ready) for choice in self.offered]
         below = [] if self.rest or self.hunk is not None else self._rule_rows(columns)
         in_one = [part for choice in parts for part in (("", " "), *choice)]
         is_short = self.hunk is not None or len(parts) <= MAX_BESIDE
@@ -243,15 +244,6 @@ class QuestionPanel:
         room = max(1, most - len(head) - len(below))
         first = max(0, min(marked_cell(rows)[0] - room // 2, len(rows) - room))
         return [*head, *rows[first : first + room], *below]
-
-    def _choice(self, choice: Choice, *, is_ready: bool) -> Row:
-        is_marked = choice == self.selected
-        role = "" if is_ready and not is_marked else "selected" if is_ready else "muted"
-        return [
-            _MARK if is_marked else ("", " "),
-            ("accent" if is_ready else role, choice.key),
-            (role, f" {choice.label}"),
-        ]
 
     @property
     def _rule_text(self) -> str:
@@ -311,6 +303,12 @@ def _file_of(hunk: str) -> str:
 
 def is_diff(preview: str) -> bool:
     return preview.startswith("--- ") and "\n+++ " in preview
+
+
+def _choice(choice: Choice, *, is_marked: bool, is_ready: bool) -> Row:
+    role = "muted" if not is_ready else "selected" if is_marked else ""
+    key_role = "accent" if is_ready else "muted"
+    return [_MARK if is_marked else ("", " "), (key_role, choice.key), (role, f" {choice.label}")]
 
 
 def _folded(choice: Row, columns: int) -> list[Row]:
