@@ -126,13 +126,14 @@ async def _request(question: PendingCall, preview: str, state: AgentState) -> Ca
         can_try = await asyncio.to_thread(may_be_tried, question.tool, judged.arguments, question.context)
         return CommandApproval(**fields, can_try=can_try)
     if question.tool.effect == "edit" or question.tool.narrow is not None:
-        accepts = decide(judged, "acceptEdits", state.rules).decision == "allow"
+        is_edit = question.tool.effect == "edit"
+        accepts = is_edit and decide(judged, "acceptEdits", state.rules).decision == "allow"
         hunks = diff_hunks(preview) if question.tool.narrow is not None else ()
         return EditApproval(**fields, hunks=hunks, mode="acceptEdits" if accepts else "")
     return approval
 
 
-def _settled(verdict: Verdict, question: Question, mode: Mode) -> Permitted:
+def _settled(verdict: Verdict, question: PendingCall, mode: Mode) -> Permitted:
     """What a verdict that needs no answer comes to. Raises `ToolError` (permission_denied)."""
     if verdict.decision == "deny":
         raise ToolError(f"{verdict.reason}.", kind="permission_denied")
