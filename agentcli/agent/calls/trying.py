@@ -39,6 +39,7 @@ from agentcli.tools.summary import call_title
 from agentcli.tools.tool import Attempt, Tool, ToolContext, ToolOutput
 
 _NOBODY = "nobody can be asked"
+_DENIED, _ASKED, _OTHER, _LOSING, _OBEYED = range(5)  # the order of groups of changes
 _STAYS = "A command that is tried cannot go to the background: Esc stops it, or ask for it as a job."
 
 
@@ -206,48 +207,34 @@ async def _may_go_on(call: Call, wanted: Try, stop: Stop) -> bool:
 async def _settle(call: Call, wanted: Try, attempt: Attempt, review: Review) -> None:
     """Decide about what rules or the mode decide, and ask about the rest; what programs obey is asked by itself."""
     mode = None if wanted.is_wished else call.turn.state.mode
-    refused, asked, others = await asyncio.to_thread(_by_rules, call, wanted, attempt.trial)
-    for rule, changes in refused.items():
-        review.decide(Verdict("deny", f"{rule.told} denies it"), changes)
-    groups: list[tuple[Rule | None, list[ChangeSummary]]] = [*asked.items()]
-    for asking, group in (*groups, *((None, group) for group in _groups(others, mode))):
-        if mode is not None and (verdict := _by_mode(mode, group, asking)) is not None:
+    for (order, rule), group in await asyncio.to_thread(_groups, call, wanted, attempt.trial, mode):
+        if rule is not None and order == _DENIED:
+            review.decide(Verdict("deny", f"{rule.told} denies it"), group)
+        elif mode is not None and (verdict := _by_mode(mode, group, rule)) is not None:
             review.decide(verdict, group)
         elif call.turn.session.ask is None:
             review.decide(Verdict("deny", _NOBODY), group)
         else:
-            await _ask(call, wanted, attempt, group, asking, review)
+            await _ask(call, wanted, attempt, group, rule, review)
 
 
-def _by_rules(
-    call: Call, wanted: Try, trial: DryRun
-) -> tuple[dict[Rule, list[ChangeSummary]], dict[Rule, list[ChangeSummary]], list[ChangeSummary]]:
-    """The changes that a rule about files refuses, those that one wants asked about, and the others."""
-    refused: dict[Rule, list[ChangeSummary]] = {}
-    asked: dict[Rule, list[ChangeSummary]] = {}
-    others, rules, workspace = [], call.turn.state.rules, wanted.judged.workspace
-    if not speaks_of_edits(rules):
-        return refused, asked, list(trial.changes)
+def _groups(
+    call: Call, wanted: Try, trial: DryRun, mode: Mode | None
+) -> list[tuple[tuple[int, Rule | None], list[ChangeSummary]]]:
+    """The changes as they are decided about together, in that order, with the rule about files that speaks of them."""
+    rules, workspace = call.turn.state.rules, wanted.judged.workspace
+    splits = mode in ("acceptEdits", "auto", "bypassPermissions")
+    found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
     for change in trial.changes:
-        paths = trial.paths_of(change.name)
-        if rule := rule_about_edits(paths, rules.deny, workspace):
-            refused.setdefault(rule, []).append(change)
-        elif rule := rule_about_edits(paths, rules.ask, workspace):
-            asked.setdefault(rule, []).append(change)
-        else:
-            others.append(change)
-    return refused, asked, others
-
-
-def _groups(changes: Sequence[ChangeSummary], mode: Mode | None) -> list[list[ChangeSummary]]:
-    """The changes as they are decided about together."""
-    obeyed = [change for change in changes if change.is_obeyed]
-    others = [change for change in changes if not change.is_obeyed]
-    if mode in ("acceptEdits", "auto", "bypassPermissions"):
-        groups = [[change for change in others if not change.loses], [change for change in others if change.loses]]
-    else:
-        groups = [others]
-    return [group for group in (*groups, obeyed) if group]
+        paths = trial.paths_of(change.name) if speaks_of_edits(rules) else []
+        order = _OBEYED if change.is_obeyed else _LOSING if splits and change.loses else _OTHER
+        rule = None
+        if paths and (rule := rule_about_edits(paths, rules.deny, workspace)):
+            order = _DENIED
+        elif paths and (rule := rule_about_edits(paths, rules.ask, workspace)):
+            order = _ASKED
+        found.setdefault((order, rule), []).append(change)
+    return sorted(found.items(), key=lambda item: item[0][0])
 
 
 def _by_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None = None) -> Verdict | None:
