@@ -98,8 +98,15 @@ def _run_true(confinement: Confinement, folder: Path) -> str:
     """Return the error, empty where it ran."""
     root = folder.resolve()
     bounds = Bounds("workspace-write", (root,), Path("/"))
-    with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, rendered(planned) as launch:
-        done = run_probe(launch.argv, launch.pass_fds)
+    try:
+        with confinement.launch(["true"], cwd=root, bounds=bounds) as planned, rendered(planned) as launch:
+            done = run_probe(launch.argv, launch.pass_fds)
+    except FileNotFoundError as error:
+        if not Path(error.filename or "/").is_relative_to(
+            root
+        ):  # the program, not a folder that was planned and is gone
+            raise
+        return str(error)
     if done.returncode == 0:
         return ""
     return done.stderr.decode(errors="replace").strip() or f"it ended with {done.returncode}"
