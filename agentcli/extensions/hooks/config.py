@@ -21,22 +21,17 @@ if TYPE_CHECKING:
 
 
 class Hooks:
-    """The command hooks of one configuration, whose `programs` are trusted as they are.
-
-    `tell` hears of what cannot be used.
-    """
+    """The command hooks of one configuration, whose `programs` are trusted as they are; `tell` hears of faults."""
 
     def __init__(
         self, config: Config, *, is_bare: bool, tell: Callable[[str], None], programs: WorkspacePrograms | None = None
     ) -> None:
-        self._config = config
+        self._config, self._is_bare, self._tell = config, is_bare, tell
         self._programs = programs or WorkspacePrograms(config)
-        self._is_bare = is_bare
-        self._tell = tell
 
     @cached_property
     def specs(self) -> list[HookSpec]:
-        """The person's hooks, then those of the project. Raises `ConfigError` for a file that cannot be read."""
+        """List the person's hooks, then those of the project. Raises `ConfigError` for a file that cannot be read."""
         config = self._config
         tables = [(layer.values["hooks"], layer.source) for layer in config.layers if "hooks" in layer.values]
         if config.uses_project and is_file(file := project_root(config.cwd) / HOOKS_FILE):
@@ -58,17 +53,11 @@ class Hooks:
         return specs
 
     def of_session(self, session_id: str, mode: Callable[[], str]) -> CommandHooks | None:
-        """The hooks of a session; None where there are none."""
+        """Return the hooks of a session; None where there are none."""
         if not self.specs:
             return None
         from agentcli.extensions.hooks.run import CommandHooks, run_hook
 
-        environment = program_environment(self._config, session_id)
-        return CommandHooks(
-            specs=self.specs,
-            run=partial(run_hook, cwd=self._config.cwd, environment=environment),
-            programs=self._programs.pins,
-            session_id=session_id,
-            cwd=self._config.cwd,
-            mode=mode,
-        )
+        cwd, environment = self._config.cwd, program_environment(self._config, session_id)
+        run, programs = partial(run_hook, cwd=cwd, environment=environment), self._programs.pins
+        return CommandHooks(specs=self.specs, run=run, programs=programs, session_id=session_id, cwd=cwd, mode=mode)

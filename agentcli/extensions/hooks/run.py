@@ -65,20 +65,14 @@ class CommandHooks:
         own: dict[str, Any] | None = None,
         **fields: Any,
     ) -> EventAnswer:
-        """The answer of all hooks of an event; matchers look at the `subject`, conditions at our `own` arguments."""
+        """Return the answer of all hooks of an event; matchers take the `subject`, conditions our `own` arguments."""
         meant = [spec for spec in self.specs if spec.event == event and spec.is_for(subject, own)]
         if not meant:
             return EventAnswer()
-        input = {
-            "session_id": self.session_id,
-            "transcript_path": "",
-            "cwd": str(self.cwd),
-            "hook_event_name": event,
-            "permission_mode": self.mode(),
-            **({"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]} if agent_id != "main" else {}),
-            **fields,
-        }
-        data = msgspec.json.encode(input)
+        about = {"agent_id": agent_id, "agent_type": agent_id.rpartition("-")[0]} if agent_id != "main" else {}
+        session = {"session_id": self.session_id, "transcript_path": "", "cwd": str(self.cwd)}
+        happened = {"hook_event_name": event, "permission_mode": self.mode()}
+        data = msgspec.json.encode({**session, **happened, **about, **fields})
         once = {spec.command: spec for spec in reversed(meant)}
         runs = (self._answer_of(spec, data, subject, agent_id) for spec in reversed(once.values()))
         answer = combined(await asyncio.gather(*runs))
@@ -100,15 +94,14 @@ class CommandHooks:
         self.publish(HookRan(spec.event, spec.command, subject, *result, agent_id=agent_id))
         return answer
 
-    def _notify(self, text: str) -> None:
-        self.publish(Notice(text))
-
     async def _program_refusal(self, spec: HookSpec) -> str:
         """Ask about files of the workspace that the hook runs and that changed. Returns why it is not to run."""
         user = f"the {spec.event} hook `{spec.command}`"
         async with self._asking:  # several hooks may run the same file: the person is asked once
             ask = self.ask if self.mode() != "dontAsk" else None
-            why = await refusal(self.programs, spec.command, user, ask=ask, tell=self._notify)
+            why = await refusal(
+                self.programs, spec.command, user, ask=ask, tell=lambda text: self.publish(Notice(text))
+            )
         advice = "Check the change, then run `agentcli config trust` to trust the new version"
         return why and f"{why} The hook did not run. {advice}"
 
@@ -117,7 +110,7 @@ class CommandHooks:
     async def fire_about(
         self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
     ) -> EventAnswer:
-        """The answer about a call, which is told under the field's names beside ours."""
+        """Return the answer about a call, which is described under the field's names beside ours."""
         sent = field_input(call.name, input, self.cwd)
         about = {"tool_name": field_name(call.name), "tool_input": sent, "tool_use_id": call.id}
         answer = await self.fire(event, subject=call.name, agent_id=agent_id, own=input, **about, **fields)

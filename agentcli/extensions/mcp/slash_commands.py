@@ -29,9 +29,8 @@ def add_mcp_commands(commands: Commands, servers: Servers | None) -> None:
     async def show(host: CommandHost, argument: str) -> Outcome:
         return NO_SERVERS if servers is None else await _mcp(servers, argument)
 
-    commands.add(
-        Command("mcp", "show the MCP servers; restart or approve one", show, "[NAME]", group=GROUP, forms=_FORMS)
-    )
+    help = "show the MCP servers; restart or approve one"
+    commands.add(Command("mcp", help, show, "[NAME]", group=GROUP, forms=_FORMS))
     if servers is None:
         return
     known = servers

@@ -14,30 +14,20 @@ from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.summary import call_title
 
 GROUP = "Agents"
-_LONGEST_TASK, _LONGEST_HELP = 60, 80  # characters
+_MAX_TASK, _MAX_HELP = 60, 80  # characters
 _MARKS = {None: "●", "done": "✓", "stopped": "■", "failed": "✗", "limit": "■"}
 
 
 def add_agent_commands(commands: Commands, definitions: Definitions) -> None:
     """Add `/agents` and a command for each kind; where the name is taken, as `/agent:NAME`."""
-    commands.add(
-        Command(
-            "agents",
-            "show the subagents, or what one did; end one",
-            _agents,
-            "[show|stop ID]",
-            is_aside=True,
-            forms=("", "show ID", "stop ID"),
-            group=GROUP,
-        )
-    )
+    help, forms = "show the subagents, or what one did; end one", ("", "show ID", "stop ID")
+    commands.add(Command("agents", help, _agents, "[show|stop ID]", is_aside=True, forms=forms, group=GROUP))
     taken = {name for command in commands for name in (command.name, *command.aliases)}
     for one in definitions.by_name.values():
         name = f"agent:{one.name}" if one.name in taken else one.name
         if not any(sign.isspace() or sign == "/" for sign in name):
-            commands.add(
-                Command(name, shortened(one.description, _LONGEST_HELP), _runner(one.name), "TASK", group=GROUP)
-            )
+            help = shortened(one.description, _MAX_HELP)
+            commands.add(Command(name, help, _runner(one.name), "TASK", group=GROUP))
 
 
 def _runner(kind: str) -> Callable[[CommandHost, str], Awaitable[Outcome]]:
@@ -73,8 +63,8 @@ async def _listed(agents: Subagents) -> str:
 
 
 def _row(run: AgentRun) -> str:
-    task = shortened(" ".join(run.given.task.split()), _LONGEST_TASK)
-    doing = f"\n    {shortened(run.doing, _LONGEST_TASK)}" if run.end is None and run.doing else ""
+    task = shortened(" ".join(run.given.task.split()), _MAX_TASK)
+    doing = f"\n    {shortened(run.doing, _MAX_TASK)}" if run.end is None and run.doing else ""
     return f"  {_MARKS[run.end]} {run.id} · {run.spent} · {run.session_id[:13]}\n    {task}{doing}"
 
 
