@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from argparse import Namespace
+from collections.abc import Callable
 from contextlib import aclosing
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -102,25 +104,31 @@ def run_tasks(
     about = About(variant, planned, samples, place, name=name, engine=engine)
     if parallel is None:
         parallel = 1 if variant.model.startswith("local/") else PARALLEL
-    store = EvalStore(config.paths.state / "evals.db")
-    try:
-        begun = store.begin(about, is_new=new)
-        with store.hold(begun):
-            if begun.outcomes:
-                warn(f"Continuing run {begun.id}: {len(begun.outcomes)} of {len(about.jobs)} attempts are made.")
-            made_by = _engine(engine, _hidden(config, folder), variant, parallel)
-            progress = LineProgress(len(about.jobs), begun.outcomes)
-            work = carry_out(store, begun, found, made_by, parallel=parallel, progress=progress)
-            try:
-                made = wait_for(until_signal(work))
-            finally:
-                progress.clear()
-    finally:
-        store.close()
+    make_engine = partial(_engine, engine, _hidden(config, folder), variant, parallel)
+    made = _carry_out(about, found, make_engine, parallel=parallel, is_new=new)
     if json:
         print_json(_as_result(made))
     else:
         echo(_summary(made))
+
+
+def _carry_out(
+    about: About, tasks: list[Task], make_engine: Callable[[], Engine], *, parallel: int, is_new: bool
+) -> EvalRun:
+    store = _store()
+    try:
+        begun = store.begin(about, is_new=is_new)
+        with store.hold(begun):
+            if begun.outcomes:
+                warn(f"Continuing run {begun.id}: {len(begun.outcomes)} of {len(about.jobs)} attempts are made.")
+            progress = LineProgress(len(about.jobs), begun.outcomes)
+            work = carry_out(store, begun, tasks, make_engine(), parallel=parallel, progress=progress)
+            try:
+                return wait_for(until_signal(work))
+            finally:
+                progress.clear()
+    finally:
+        store.close()
 
 
 def _hidden(config: Config, tasks: Path) -> Config:
