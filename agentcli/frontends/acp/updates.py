@@ -19,7 +19,7 @@ from agentcli.conversation.mentions import typed_blocks
 from agentcli.frontends.printable import exposed
 from agentcli.llm.messages import Block, Image, Text, Thinking, ToolResult, ToolUse
 from agentcli.tools.summary import call_title
-from agentcli.tools.text.diff import sides_of_hunks, split_files
+from agentcli.tools.text.diff import path_of, sides_of_hunks, split_files
 
 Update = dict[str, Any]
 
@@ -35,7 +35,6 @@ _KINDS = {
 _IN_MARKDOWN = frozenset(("create_subagent", "web_fetch", "web_search", "skill", "recall", "think", "ask_user"))
 _OF_FILES = frozenset(("file_read", "file_write", "file_edit", "file_list", "grep_search"))
 _TOLD = frozenset(("output", "text", "diff", "items", "matches", "paths"))  # of results: it is in their content
-_FILE_NAMES = re.compile(r"--- (?:a/)?(.*)\n\+\+\+ (?:b/)?(.*)\n")
 
 
 class Updates:
@@ -235,21 +234,17 @@ def kind_of(name: str) -> str:
 
 def file_diff(diff: str, cwd: Path) -> dict[str, Any]:
     """Turn one file's diff into `content`, hunk by hunk, and `locations`; empty if the text is no diff."""
-    if (head := _FILE_NAMES.match(diff)) is None:
+    if not (path := path_of(diff)):
         return {}
-    content = list(_diffs(head, diff[head.end() :], cwd))
-    first = next((line for line, _, _ in sides_of_hunks(diff[head.end() :])), 1)
-    return {"content": content, "locations": [{"path": str(cwd / _path(head)), "line": max(1, first)}]}
+    first = next((line for line, _, _ in sides_of_hunks(diff)), 1)
+    return {"content": list(_diffs(diff, cwd)), "locations": [{"path": str(cwd / path), "line": max(1, first)}]}
 
 
 def told_changes(text: str, cwd: Path) -> list[dict[str, Any]]:
     """Turn the changes that a person is asked about into content: the diffs of files, and any text before them."""
     content: list[dict[str, Any]] = []
     for part in split_files(text):
-        if head := _FILE_NAMES.match(part):
-            content += _diffs(head, part[head.end() :], cwd)
-        else:
-            content.append(text_content(fenced(exposed(part))))
+        content += _diffs(part, cwd) if path_of(part) else [text_content(fenced(exposed(part)))]
     return [*content, *hidden_characters(text)]
 
 
@@ -272,15 +267,11 @@ def fenced(text: str, language: str = "") -> str:
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
-def _diffs(head: re.Match[str], body: str, cwd: Path) -> Iterator[dict[str, Any]]:
-    path = str(cwd / _path(head))
-    for line, old, new in sides_of_hunks(body):
+def _diffs(diff: str, cwd: Path) -> Iterator[dict[str, Any]]:
+    path = str(cwd / path_of(diff))
+    for line, old, new in sides_of_hunks(diff):
         is_new = not old and line <= 1
         yield {"type": "diff", "path": path, "oldText": None if is_new else old, "newText": new}
-
-
-def _path(head: re.Match[str]) -> str:
-    return head[1] if head[2] == "/dev/null" else head[2]
 
 
 def _beside_content(structured: Any) -> Any:

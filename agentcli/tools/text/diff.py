@@ -12,6 +12,7 @@ from agentcli.tools.text.encoding import shown
 CONTEXT = 3  # unchanged lines around a change
 AROUND = 200  # unchanged characters of a long line around what differs in it
 _HEAD_LINE = re.compile(r"^@@ -\d+(?:,\d+)? \+(\d+)(?:,\d+)? @@.*\n", re.MULTILINE)
+_FILE_NAMES = re.compile(r"--- (?:a/)?([^\t\n]*).*\n\+\+\+ (?:b/)?([^\t\n]*).*\n")
 _MOST_COMPARED = 4_000_000  # lines of one text times those of the other; beyond it everything in between has changed
 
 Opcode = tuple[str, int, int, int, int]  # as difflib has them: tag, start and end in the old lines, in the new lines
@@ -87,6 +88,12 @@ def diff_hunks(diff: str) -> tuple[str, ...]:
     starts = [found.start() for found in re.finditer(r"^@@ ", diff, re.MULTILINE)]
     ends = [*starts[1:], len(diff)]
     return tuple(run for start, end in zip(starts, ends, strict=False) for run in _runs(diff[start:end]))
+
+
+def path_of(diff: str) -> str:
+    """Return the path of the file that a diff is of; empty for any other text."""
+    head = _FILE_NAMES.match(diff)
+    return "" if head is None else head[1] if head[2] == "/dev/null" else head[2]
 
 
 def split_files(text: str) -> list[str]:

@@ -23,7 +23,7 @@ from agentcli.frontends.terminal.text.fragments import (
 from agentcli.frontends.terminal.text.wrapping import wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.summary import LONGEST_SUBJECT, call_title
-from agentcli.tools.text.diff import split_files
+from agentcli.tools.text.diff import path_of, split_files
 
 MAX_RULE_ROWS = 6
 MAX_BESIDE = 3  # choices beside the question
@@ -166,7 +166,7 @@ class QuestionPanel:
             case ChangesApproval():
                 shown = self._changes(question, columns)
             case CallApproval(preview=text) if not _title_says_all(question.call):
-                if is_diff(text):
+                if path_of(text):
                     shown = diff_fragments(text, width=columns, most_lines=None)
                 else:
                     mark = "$ " if question.call.name == "bash" else "  "
@@ -288,21 +288,10 @@ def _files(change: str, columns: int) -> list[Fragment]:
     """What git says of a repository, and then the diffs of its files, each below its name; else the one change."""
     shown: list[Fragment] = []
     for part in split_files(change):
-        diff = diff_fragments(part, width=columns, most_lines=None) if is_diff(part) else []
-        shown += [("", f"  {_file_of(part)}\n"), *diff]
+        path = path_of(part)
+        diff = diff_fragments(part, width=columns, most_lines=None) if path else []
+        shown += [("", f"  {exposed(path or part.strip())}\n"), *diff]
     return shown
-
-
-def _file_of(hunk: str) -> str:
-    """The file of a diff; for a change without a diff, its description."""
-    if not is_diff(hunk):
-        return exposed(hunk.strip())
-    before, after = (line[4:].split("\t")[0] for line in hunk.split("\n", 2)[:2])
-    return exposed(before.removeprefix("a/") if after == "/dev/null" else after.removeprefix("b/"))
-
-
-def is_diff(preview: str) -> bool:
-    return preview.startswith("--- ") and "\n+++ " in preview
 
 
 def _choice(choice: Choice, *, is_marked: bool, is_ready: bool) -> Row:
