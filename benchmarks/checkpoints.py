@@ -16,7 +16,7 @@ from pathlib import Path
 from loopback import median
 
 from agentcli.infra.changes.objects import Objects
-from agentcli.infra.checkpoints.folder_index import FolderIndex, Limits
+from agentcli.infra.checkpoints.folder_index import FolderIndex, SnapshotLimits
 
 FILES, CHANGED, ROUNDS, MOST = 50_000, 10, 15, 1.5
 
@@ -50,7 +50,7 @@ def main() -> int:
             subprocess.run(["git", "add", "-A"], check=True, env=environment, cwd=base / "project")
             subprocess.run(["git", "write-tree"], check=True, env=environment, stdout=subprocess.DEVNULL)
 
-        index = FolderIndex(base / "project", base / "index", Objects(base / "checkpoints"), Limits())
+        index = FolderIndex(base / "project", base / "index", Objects(base / "checkpoints"), SnapshotLimits())
         print(f"the first, by git       {took_ms(by_git):8.0f} ms")
         print(f"the first               {took_ms(index.refresh):8.0f} ms")
         index.refresh()

@@ -140,7 +140,7 @@ class History:
         return TurnChanges(*turn, tuple(calls), is_open, is_untried)
 
 
-class _Plan(NamedTuple):
+class UndoPlan(NamedTuple):
     """Changes, and how they are taken back."""
 
     turn: TurnChanges
@@ -197,7 +197,7 @@ async def undo(
     verb = "Take back" if direction == "undo" else "Do again"
     if turn is None:
         return UndoResult(NOTHING[direction])
-    plan = _Plan(turn, direction, await host.checkpoints.restoration(turn.changes))
+    plan = UndoPlan(turn, direction, await host.checkpoints.restoration(turn.changes))
     text, files = f"{verb} {turn.name}:\n{_format_plan(plan, host.shown)}", plan.restoration.files
     is_asked = given != "yes" and not plan.obstacle
     if given == "list":
@@ -209,7 +209,7 @@ async def undo(
     return UndoResult(_format_outcome(plan, files, host, is_listed=is_asked), turn, files)
 
 
-async def _carry_out(plan: _Plan, host: UndoHost) -> Sequence[RestoredFile]:
+async def _carry_out(plan: UndoPlan, host: UndoHost) -> Sequence[RestoredFile]:
     """Take the changes back, and record that in the log, for the model too; return the outcome of each file.
 
     What meets a conflict can still be taken back later. Raises `UserError`, and `ToolError` where nothing was done.
@@ -234,7 +234,7 @@ async def _carry_out(plan: _Plan, host: UndoHost) -> Sequence[RestoredFile]:
 _SIGNS = {"restored": "↩", "removed": "-", "merged": "⇄", "conflict": "!", "kept": "="}
 
 
-def _format_plan(plan: _Plan, shown: Callable[[Path], str]) -> str:
+def _format_plan(plan: UndoPlan, shown: Callable[[Path], str]) -> str:
     """List the outcome for each file, after what is not covered."""
     calls = [call for _, call in plan.turn.calls]
     left_out = [*dict.fromkeys(name for call in calls for name in call.left_out)]
@@ -246,7 +246,7 @@ def _format_plan(plan: _Plan, shown: Callable[[Path], str]) -> str:
     return "\n".join([*lines, *_rows(plan.restoration.files, shown)])
 
 
-def _format_outcome(plan: _Plan, files: Sequence[RestoredFile], host: UndoHost, *, is_listed: bool) -> str:
+def _format_outcome(plan: UndoPlan, files: Sequence[RestoredFile], host: UndoHost, *, is_listed: bool) -> str:
     """Report the outcome of each file, or after a list only what differs from it, and how to go back."""
     how, name = "done again" if plan.direction == "redo" else "taken back", plan.turn.name
     nothing = f"Nothing of {name[:1].lower()}{name[1:]}"

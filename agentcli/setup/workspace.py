@@ -233,9 +233,9 @@ def make_checkpoints(
 
             private = PrivateFolder(scratch)
             folder = private.path / "checkpoints"
-        from agentcli.infra.checkpoints.listing import Limits
+        from agentcli.infra.checkpoints.listing import SnapshotLimits
 
-        limits = Limits(
+        limits = SnapshotLimits(
             max_file_bytes=int(settings.largest_mb * 1e6),
             max_files=settings.most_files,
             max_bytes=int(settings.most_gb * 1e9),

@@ -15,7 +15,7 @@ import pytest
 
 from agentcli.infra.changes.objects import Objects
 from agentcli.infra.checkpoints.folder_index import FolderIndex
-from agentcli.infra.checkpoints.listing import Limits
+from agentcli.infra.checkpoints.listing import SnapshotLimits
 
 _NAMES = ("plain", "deep/er/file", "two\nlines", "H 100644 " + "0" * 40 + " 0\tplain", "dollar", "umlaut", "ends")
 
@@ -56,7 +56,7 @@ class Project:
         git(self.folder, "commit", "-qm", "first")
 
     def index(self) -> FolderIndex:
-        return FolderIndex(self.root, self.base / "index", self.objects, Limits(min_borrowed=0))
+        return FolderIndex(self.root, self.base / "index", self.objects, SnapshotLimits(min_borrowed=0))
 
     def copied(self) -> set[bytes]:
         """The contents that were copied."""
@@ -311,7 +311,7 @@ def test_what_was_only_left_out_is_not_taken_for_new(project: Project) -> None:
     project.write(".gitignore", b"large/\n")
     project.write("large/one", b"1" * 100)
     project.commit()
-    limits = Limits(ignored_bytes=10, min_borrowed=0)
+    limits = SnapshotLimits(ignored_bytes=10, min_borrowed=0)
     index = FolderIndex(project.root, project.base / "index", project.objects, limits)
     assert "large/one" not in index.refresh()
     assert set(index.left_out) == {"large"}

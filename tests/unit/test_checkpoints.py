@@ -15,7 +15,7 @@ import pytest
 from agentcli.conversation.file_changes import FileState, real_path, stored_path
 from agentcli.infra.changes.objects import Objects
 from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex
-from agentcli.infra.checkpoints.listing import Limits, TooManyFiles
+from agentcli.infra.checkpoints.listing import SnapshotLimits, TooManyFiles
 from agentcli.infra.checkpoints.recorder import Recorder
 
 
@@ -28,7 +28,7 @@ class Watched:
         self.objects = Objects(base / "checkpoints")
         self.index = self.new_index()
 
-    def new_index(self, limits: Limits = Limits()) -> FolderIndex:  # noqa: B008  # frozen
+    def new_index(self, limits: SnapshotLimits = SnapshotLimits()) -> FolderIndex:  # noqa: B008  # frozen
         return FolderIndex(self.folder, self.base / "index", self.objects, limits)
 
     def write(self, name: str, content: bytes = b"x\n") -> Path:
@@ -147,7 +147,7 @@ def test_what_git_ignores_is_covered_up_to_a_limit(watched: Watched) -> None:
         watched.write(f"few/{number}")
     watched.write("a.log")
     watched.write("src/__pycache__/a.pyc")
-    watched.index = watched.new_index(Limits(ignored_files=10))
+    watched.index = watched.new_index(SnapshotLimits(ignored_files=10))
     assert set(watched.found()) == {
         ".gitignore", "few", "few/0", "few/1", "few/2", "a.log", "src",
     }  # fmt: skip
@@ -162,7 +162,7 @@ def test_large_and_excluded_files_and_large_folders_are_left_out(watched: Watche
     watched.write("large", b"x" * 2_000)
     watched.write("data/a.csv")
     watched.write("a")
-    watched.index = watched.new_index(Limits(max_file_bytes=1_000, excluded=("*.csv",)))
+    watched.index = watched.new_index(SnapshotLimits(max_file_bytes=1_000, excluded=("*.csv",)))
     found = watched.found()
     assert found["large"][1] is not None
     assert not found["large"][1].is_kept
@@ -170,7 +170,7 @@ def test_large_and_excluded_files_and_large_folders_are_left_out(watched: Watche
     assert watched.index.left_out["data/a.csv"].startswith("excluded")
     assert "large" in watched.index.left_out
     with pytest.raises(TooManyFiles, match="more than 2 files"):
-        watched.new_index(Limits(max_files=2)).refresh()
+        watched.new_index(SnapshotLimits(max_files=2)).refresh()
 
 
 def test_a_damaged_content_is_told_as_such(watched: Watched) -> None:
@@ -216,9 +216,9 @@ def test_a_folder_that_is_too_large_as_a_whole_is_not_read_at_all(watched: Watch
     for number in range(3):
         watched.write(f"f{number}", os.urandom(400))
     with pytest.raises(TooManyFiles, match="more than 1e-06 GB"):
-        watched.new_index(Limits(max_bytes=1_000)).refresh()
+        watched.new_index(SnapshotLimits(max_bytes=1_000)).refresh()
     assert not (watched.base / "checkpoints/objects").exists()
-    index = watched.new_index(Limits(max_bytes=2_000))
+    index = watched.new_index(SnapshotLimits(max_bytes=2_000))
     index.refresh()
     watched.write("more", os.urandom(2_100))
     with pytest.raises(TooManyFiles):

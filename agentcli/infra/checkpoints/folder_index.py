@@ -23,7 +23,7 @@ from agentcli.conversation.file_changes import FileKind, FileState, real_path, s
 from agentcli.infra.changes.objects import Objects
 from agentcli.infra.changes.state import kind_of, state_of
 from agentcli.infra.checkpoints.borrowed import MAX_INDEX_INODE, TICK_NS, BorrowedObjects, TrackedFile
-from agentcli.infra.checkpoints.listing import Limits, listed_paths, sizes_below
+from agentcli.infra.checkpoints.listing import SnapshotLimits, listed_paths, sizes_below
 from agentcli.infra.sandbox.dry_runs.caches import is_cache
 from agentcli.infra.sandbox.mounts.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
 from agentcli.settings.files import make_private_folder
@@ -49,7 +49,7 @@ class _Known(NamedTuple):
         return FileState(self.kind, self.mode, self.content, self.size)
 
 
-class _State(msgspec.Struct, kw_only=True):
+class FolderState(msgspec.Struct, kw_only=True):
     """The knowledge of a folder: entries by folder and name, and what is left out, by path, with the reason.
 
     `skipped` are inodes of what was not looked at, which may be moved; `looked_ns` is when the last look began, by the
@@ -63,7 +63,7 @@ class _State(msgspec.Struct, kw_only=True):
     looked_ns: int = 0
     is_escaped: bool = False
 
-    def renamed(self, name_of: Callable[[str], str], *, is_escaped: bool) -> _State:
+    def renamed(self, name_of: Callable[[str], str], *, is_escaped: bool) -> FolderState:
         entries = {name_of(f): {name_of(n): one for n, one in inside.items()} for f, inside in self.entries.items()}
         left_out = {name_of(path): why for path, why in self.left_out.items()}
         return msgspec.structs.replace(self, entries=entries, left_out=left_out, is_escaped=is_escaped)
@@ -76,7 +76,7 @@ class FolderIndex:
     """
 
     def __init__(
-        self, root: Path, file: Path, objects: Objects, limits: Limits, *, writable: Sequence[Path] = ()
+        self, root: Path, file: Path, objects: Objects, limits: SnapshotLimits, *, writable: Sequence[Path] = ()
     ) -> None:
         self.root, self.file = str(root), file
         self.objects, self.limits, self.files_seen = objects, limits, 0
@@ -108,10 +108,10 @@ class FolderIndex:
             walk.look_at(folder, name)
             self.state.skipped |= walk.skipped
 
-    def _load(self) -> _State:
-        nothing = _State(root=stored_path(self.root))
+    def _load(self) -> FolderState:
+        nothing = FolderState(root=stored_path(self.root))
         try:
-            found = msgspec.msgpack.decode(self.file.read_bytes(), type=_State)
+            found = msgspec.msgpack.decode(self.file.read_bytes(), type=FolderState)
         except (OSError, msgspec.MsgspecError):  # all of it is read again
             return nothing
         if found.root != nothing.root:

@@ -12,7 +12,7 @@ import msgspec
 from agentcli.tools.ripgrep import find_rg
 
 
-class Limits(msgspec.Struct, frozen=True):
+class SnapshotLimits(msgspec.Struct, frozen=True):
     """The bounds of checkpoints: at most `max_file_bytes` of a file, `max_files` and `max_bytes` in all.
 
     Of what git ignores no more than `ignored_files` and `ignored_bytes` together. `excluded` are globs of names, or of
@@ -40,7 +40,7 @@ class TooManyFiles(Exception):  # it says what is so
     """A folder holds more than checkpoints cover."""
 
 
-def listed_paths(root: str, limits: Limits) -> frozenset[str]:
+def listed_paths(root: str, limits: SnapshotLimits) -> frozenset[str]:
     """Return the files that git would not ignore, by .gitignore and its settings, and the folders around them.
 
     Raises `TooManyFiles`, and `OSError` where ripgrep cannot be run.

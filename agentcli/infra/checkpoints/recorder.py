@@ -27,7 +27,7 @@ from agentcli.infra.changes.objects import Objects
 from agentcli.infra.changes.reverse import PlannedRestoration, plan_restoration
 from agentcli.infra.changes.state import state_at
 from agentcli.infra.checkpoints.folder_index import Difference, FolderIndex
-from agentcli.infra.checkpoints.listing import Limits, TooManyFiles
+from agentcli.infra.checkpoints.listing import SnapshotLimits, TooManyFiles
 from agentcli.settings.files import make_private_folder
 
 _BEAT_S = 0.5
@@ -65,7 +65,7 @@ class Recorder:
         *,
         scratch: Path,
         private: PrivateFolder | None = None,
-        limits: Limits = Limits(),  # noqa: B008  # frozen
+        limits: SnapshotLimits = SnapshotLimits(),  # noqa: B008  # frozen
     ) -> None:
         self.objects = Objects(folder)
         self._scratch = scratch
