@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -102,7 +103,7 @@ async def _search(
     return await _run(["--pcre2", *options], base, environment, _reader(search, take))
 
 
-def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Reader:
+def _reader(search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Reader[Any]:
     match search.mode:
         case "files":
             return NameReader(lambda names: take([(os.fsencode(name)[2:], b"") for name in names_in(names)]))
@@ -153,7 +154,7 @@ def _below(where: Path, base: Path | None) -> str:
     return "" if way == "." else way
 
 
-async def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str], reader: Reader) -> Looked:
+async def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str], reader: Reader[Any]) -> Looked:
     """Raises `ToolError` with ripgrep's own words for a bad pattern."""
     is_empty = True
 

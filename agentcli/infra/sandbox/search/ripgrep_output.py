@@ -4,34 +4,47 @@ from __future__ import annotations
 
 import base64
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from agentcli.tools.sandbox import FoundRows
 
-Take = Callable[[Sequence[FoundRows]], None]
+T = TypeVar("T")
 
 
-class Reader(Protocol):
+class Reader(ABC, Generic[T]):
     """Takes output with `feed`, then `end`. `binary` are the files that were not searched beyond a NUL byte."""
 
-    binary: set[bytes]
-
-    def feed(self, piece: bytes) -> None: ...
-
-    def end(self) -> None: ...
-
-
-class NameReader:
-    """`--null`: names, each with a NUL behind it. They are handed on like that, as `os.fsdecode` has them."""
-
-    def __init__(self, take: Callable[[str], None]) -> None:
+    def __init__(self, take: Callable[[T], None]) -> None:
         self.binary: set[bytes] = set()
         self._take = take
-        self._rest = b""
+        self._unfinished: list[bytes] = []  # pieces whose last line has not ended
+
+    @abstractmethod
+    def feed(self, piece: bytes) -> None: ...
+
+    def end(self) -> None:
+        """Read the rest."""
+
+    def _whole_lines(self, piece: bytes) -> bytes:
+        """Return the lines that end in this piece, from their beginnings on, and remember the one that does not."""
+        end = piece.rfind(b"\n") + 1
+        if not end:
+            self._unfinished.append(piece)
+            return b""
+        data = b"".join((*self._unfinished, piece[:end]))
+        self._unfinished = [piece[end:]]
+        return data
+
+
+class NameReader(Reader[str]):
+    """`--null`: names, each with a NUL behind it. They are handed on like that, as `os.fsdecode` has them."""
+
+    _rest = b""
 
     def feed(self, piece: bytes) -> None:
         data = self._rest + piece
@@ -40,17 +53,11 @@ class NameReader:
         if end:
             self._take(data[:end].decode(errors="surrogateescape"))
 
-    def end(self) -> None:
-        pass
 
-
-class CountReader:
+class CountReader(Reader[Sequence[FoundRows]]):
     """`--count --null`: a path, NUL, how many, a line end."""
 
-    def __init__(self, take: Take) -> None:
-        self.binary: set[bytes] = set()
-        self._take = take
-        self._rest = b""
+    _rest = b""
 
     def feed(self, piece: bytes) -> None:
         data = self._rest + piece
@@ -58,9 +65,6 @@ class CountReader:
         self._rest = data[end:]
         if end:
             self._take(_counts(data[:end]))
-
-    def end(self) -> None:
-        pass
 
 
 def _counts(data: bytes) -> list[FoundRows]:
@@ -80,25 +84,16 @@ _FILE = re.compile(rb"\./([^\0]*)\0([^\n]+(?:\n[^\n]+)*)\n\n")  # its path and i
 _END_OF_STOPPED = re.compile(rb'%s"[^\n]*" byte around offset \d+\)\n\n(?=\./)' % re.escape(_STOPPED))
 
 
-class RowReader:
+class RowReader(Reader[Sequence[FoundRows]]):
     """`--heading --null --line-number`: a path, NUL, its rows, an empty line, the next path.
 
     Every row begins with a digit and every path with `./`.
     """
 
-    def __init__(self, take: Take) -> None:
-        self.binary: set[bytes] = set()
-        self._take = take
-        self._unfinished: list[bytes] = []  # pieces whose last line has not ended
-        self._path: bytes | None = None  # whose rows go on; None where a path comes next
+    _path: bytes | None = None  # whose rows go on; None where a path comes next
 
     def feed(self, piece: bytes) -> None:
-        end = piece.rfind(b"\n") + 1
-        if not end:
-            self._unfinished.append(piece)
-            return
-        data = b"".join((*self._unfinished, piece[:end]))
-        self._unfinished = [piece[end:]]
+        data = self._whole_lines(piece)
         if self._path is not None and data.startswith(b"\n"):
             self._path, data = None, data[1:]
         if data:
@@ -208,35 +203,24 @@ class _Message(Struct, frozen=True):
     data: _Data
 
 
-class JsonReader:
+class JsonReader(Reader[Sequence[FoundRows]]):
     """`--json`: one message a line, for matches that span lines; nothing else tells where one ends.
 
     The further lines of a match are marked with `+`.
     """
 
-    def __init__(self, take: Take) -> None:
-        self.binary: set[bytes] = set()
-        self._take = take
-        self._unfinished: list[bytes] = []
+    def __init__(self, take: Callable[[Sequence[FoundRows]], None]) -> None:
+        super().__init__(take)
         self._rows: list[tuple[int, bytes]] = []  # of the file under way, with their byte offsets
         self._decode = msgspec.json.Decoder(_Message).decode
 
     def feed(self, piece: bytes) -> None:
-        end = piece.rfind(b"\n") + 1
-        if not end:
-            self._unfinished.append(piece)
-            return
-        data = b"".join((*self._unfinished, piece[:end]))
-        self._unfinished = [piece[end:]]
         found: list[FoundRows] = []
-        for line in data.split(b"\n"):
+        for line in self._whole_lines(piece).split(b"\n"):
             if line.startswith(b'{"type":"'):
                 self._read(self._decode(line), found)
         if found:
             self._take(found)
-
-    def end(self) -> None:
-        pass
 
     def _read(self, message: _Message, found: list[FoundRows]) -> None:
         data = message.data
