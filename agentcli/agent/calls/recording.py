@@ -46,18 +46,19 @@ async def recorded(call: Call, paths: Sequence[Path] | None) -> AsyncIterator[Pa
         if paths is None and (jobs := _running_jobs(session) - before):
             _keep(session, _end_after_jobs(call, checkpoints, mark, jobs))
         else:
-            await _end(call, checkpoints, mark)  # before anything else happens: that would count as the call's
+            with _progress_shown(call, checkpoints, before="\n"):  # the output may end within a line
+                await _end(call, checkpoints, mark)  # before anything else happens: that would count as the call's
 
 
 @contextmanager
-def _progress_shown(call: Call, checkpoints: Checkpoints) -> Iterator[None]:
+def _progress_shown(call: Call, checkpoints: Checkpoints, before: str = "") -> Iterator[None]:
     """Show how far a long look at the workspace has come, as output of the call."""
 
     async def show() -> None:
         while True:
             await asyncio.sleep(_PROGRESS_EVERY_S)
-            seen = f"{checkpoints.files_seen():,} files so far"
-            call.turn.emit(OutputDelta(call.use.id, f"[Recording the workspace so that /undo works: {seen}]\n"))
+            text = f"[Recording the workspace so that /undo works: {checkpoints.files_seen():,} files so far]"
+            call.turn.emit(OutputDelta(call.use.id, f"{before}{text}\n"))
 
     task = asyncio.create_task(show())
     try:
