@@ -9,7 +9,7 @@ import msgspec
 FileKind = Literal["file", "folder", "link", "pipe"]
 
 
-class FileState(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+class FileState(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True, gc=False):
     """A path's state. `mode` holds its permission bits, `content` a file's blob id in the checkpoints.
 
     Of a link `content` is its target. A file that was too large to be kept has none.

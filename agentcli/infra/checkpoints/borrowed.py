@@ -14,13 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen, SubprocessError, check_output
-from typing import NamedTuple
+
+import msgspec
 
 from agentcli.infra.changes.objects import Objects
 from agentcli.infra.sandbox.git.config import find_git, text_of
 from agentcli.settings.files import make_private_folder
 
-MAX_INDEX_INODE = 0xFFFFFFFF  # git keeps as many bits of it
+_MAX_INODE = 0xFFFFFFFF  # git keeps as many bits of it
 TICK_NS = 20_000_000  # within which a file can change twice and look untouched after the second time
 _MAX_GIT_S = 60.0
 _PATHS = ("--show-toplevel", "--git-path", "index", "--git-path", "objects", "--git-path", "info/attributes")
@@ -33,14 +34,17 @@ _ENTRY = re.compile(
 )
 
 
-class TrackedFile(NamedTuple):
+class TrackedFile(msgspec.Struct, frozen=True, gc=False):
     """A file as it was when git compared it with its blob."""
 
     id: str
-    ctime_ns: int
-    mtime_ns: int
-    inode: int
+    stamp: tuple[int, int, int, int]
     size: int
+
+
+def stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
+    """Return the times, inode and size by which git knows that a file was not touched, as its index holds them."""
+    return status.st_ctime_ns, status.st_mtime_ns, status.st_ino & _MAX_INODE, status.st_size
 
 
 class BorrowedObjects:
@@ -136,6 +140,6 @@ def _unchanged(listed: str, compared_ns: int) -> Iterator[tuple[str, TrackedFile
         position = entry.end()
         tag, mode, id, stage, path, *numbers = entry.groups()
         ctime_s, ctime_ns, mtime_s, mtime_ns, inode, size = map(int, numbers)
-        file = TrackedFile(id, ctime_s * 10**9 + ctime_ns, mtime_s * 10**9 + mtime_ns, inode, size)
-        if (tag, stage, mode[:3]) == ("H", "0", "100") and max(file.ctime_ns, file.mtime_ns) < compared_ns:
-            yield path, file
+        stamp = (ctime_s * 10**9 + ctime_ns, mtime_s * 10**9 + mtime_ns, inode, size)
+        if (tag, stage, mode[:3]) == ("H", "0", "100") and max(stamp[:2]) < compared_ns:
+            yield path, TrackedFile(id, stamp, size)

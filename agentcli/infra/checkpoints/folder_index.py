@@ -15,14 +15,13 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 
 from agentcli.conversation.file_changes import FileKind, FileState, real_path, stored_path
 from agentcli.infra.changes.objects import Objects
 from agentcli.infra.changes.state import kind_of, state_of
-from agentcli.infra.checkpoints.borrowed import MAX_INDEX_INODE, TICK_NS, BorrowedObjects, TrackedFile
+from agentcli.infra.checkpoints.borrowed import TICK_NS, BorrowedObjects, TrackedFile, stamp_of
 from agentcli.infra.checkpoints.listing import SnapshotLimits, listed_paths, sizes_below
 from agentcli.infra.sandbox.dry_runs.caches import is_cache
 from agentcli.infra.sandbox.mounts.mount_points import MOUNT_POINT_MODE, is_mount_point_of_ours
@@ -33,7 +32,7 @@ _GITS_OWN = frozenset(("HEAD", "objects", "refs"))  # a folder with these is a r
 Difference = tuple[FileState | None, FileState | None]  # before and now
 
 
-class _Known(NamedTuple):
+class _Known(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """An entry as it was last seen. One with `changed_ns` 0 is read again."""
 
     changed_ns: int
@@ -260,10 +259,9 @@ class _Walk:
             self._differ(path, before.state if before is not None else None, state)
 
     def _state(self, path: str, status: os.stat_result, *, is_new: bool) -> FileState | None:
-        if (tracked := self._tracked.get(path)) is not None and status.st_size <= self._limits.max_file_bytes:
-            inode = status.st_ino & MAX_INDEX_INODE
-            if tracked[1:] == (status.st_ctime_ns, status.st_mtime_ns, inode, status.st_size):
-                return FileState("file", stat.S_IMODE(status.st_mode), tracked.id, status.st_size)
+        tracked = self._tracked.get(path) if status.st_size <= self._limits.max_file_bytes else None
+        if tracked is not None and tracked.stamp == stamp_of(status):
+            return FileState("file", stat.S_IMODE(status.st_mode), tracked.id, status.st_size)
         if is_new:
             self._count_kept(status)
         return state_of(f"{self._root}/{path}", status, self._index.objects, largest=self._limits.max_file_bytes)
@@ -312,7 +310,7 @@ class _Walk:
     def _is_skipped(self, path: str, name: str, *, is_folder: bool) -> bool:
         if name == ".git" or is_cache(name, is_folder=is_folder) or f"{self._root}/{path}" in self._limits.own:
             return True
-        if any(fnmatch(path, glob) or fnmatch(name, glob) for glob in self._limits.excluded):
+        if self._limits.excluded and any(fnmatch(path, glob) or fnmatch(name, glob) for glob in self._limits.excluded):
             self._left_out[path] = "excluded by checkpoints.exclude"
             return True
         return False
