@@ -51,6 +51,7 @@ def test_files_named_in_the_documents_exist() -> None:
     for page in (
         "README.md",
         "docs/architecture.md",
+        "docs/internals.md",
         "docs/terminal.md",
         "docs/providers.md",
         "docs/stream-json.md",

@@ -395,6 +395,7 @@ def test_an_export_holds_no_key_that_the_person_or_the_model_wrote(open_terminal
     terminal = open_terminal([{"text": f"Use {_TOKEN} or postgres://app:hunter2xyz@db/x."}])
     terminal.type(f"is password=hunter9xyz the same as {_TOKEN}?\r")
     terminal.see("or postgres")
+    terminal.rest()
     terminal.type("/export out.md\r")
     terminal.see("Written to")
     text = (tmp_path / "project/out.md").read_text()

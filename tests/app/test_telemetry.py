@@ -472,6 +472,7 @@ def test_a_terminal_session_sends_what_is_left_as_it_ends(came: Collector, open_
     terminal.see("Hello.")
     terminal.type("more\r")
     terminal.see("Again.")
+    terminal.rest()
     terminal.type("/exit\r")
     assert terminal.exit_code() == 0
     assert [span.name for span in came.spans].count("invoke_agent agentcli") == 2

@@ -553,6 +553,7 @@ def test_lines_typed_ahead_reach_the_conversation_they_follow(open_terminal: Ope
     second.type("hello there\r")
     second.see("Going on with")
     second.see("new answer")
+    second.rest()
     second.type("/rewind\r")
     second.see("old question")
 
@@ -637,6 +638,7 @@ def test_copy_sends_the_source_of_an_answer_to_the_clipboard(open_terminal: Open
     source = "Use **this**:\n\n```sh\nls -l\n```\n"
     terminal = open_terminal([{"text": source}], "go", PATH="/usr/bin:/bin")
     terminal.see("ls -l")
+    terminal.rest()
     terminal.type("/copy code\r")
     terminal.see("Copied 6 characters")
     assert b"\x1b]52;c;" + base64.b64encode(b"ls -l\n") in terminal.written
