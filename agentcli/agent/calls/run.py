@@ -17,10 +17,10 @@ import msgspec
 from msgspec import Struct
 
 from agentcli.agent import events
+from agentcli.agent.calls.dry_run import DryRunRequest, can_dry_run, make_dry_run
 from agentcli.agent.calls.model import SAME_CALL_LIMIT, Call, CallServices, SessionCalls, SkillsInUse, SubagentRuns
 from agentcli.agent.calls.observe import asked_level, observed
 from agentcli.agent.calls.recording import recorded
-from agentcli.agent.calls.trying import Try, may_be_tried, try_first
 from agentcli.agent.events import Denial
 from agentcli.agent.hooks import CallRecord, HookAnswer, fire_about
 from agentcli.agent.masking import Mask
@@ -146,7 +146,7 @@ async def permit(call: Call, parsed: Parsed) -> Permitted:
     arguments, state, session = parsed.arguments, call.turn.state, call.turn.session
     facts = judge(parsed.tool, arguments, session.workspace)
     if parsed.tool.attempt is not None and session.services.tries:
-        can_try = await asyncio.to_thread(may_be_tried, parsed.tool, arguments, parsed.context)
+        can_try = await asyncio.to_thread(can_dry_run, parsed.tool, arguments, parsed.context)
         facts = msgspec.structs.replace(facts, can_try=can_try)
 
     def decided() -> Verdict:
@@ -156,7 +156,7 @@ async def permit(call: Call, parsed: Parsed) -> Permitted:
     verdict = decided()
     question = PendingCall(call.use, facts, parsed.context, verdict, decided)
     if verdict.decision == "try":
-        trial = Try(facts, is_wished=False, grant=partial(grant, call, question))
+        trial = DryRunRequest(facts, is_requested=False, grant=partial(grant, call, question))
         writing = msgspec.structs.replace(verdict, only_reads=False)  # what it writes is on the stand-in alone
         return Permitted(facts, arguments, writing, trial=trial)
     if verdict.decision == "allow":
@@ -195,7 +195,7 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> ToolOutpu
 
     async def run() -> ToolOutput:
         if permitted.trial is not None:
-            return await try_first(call, permitted.trial, permitted.arguments, context, hold_named)
+            return await make_dry_run(call, permitted.trial, permitted.arguments, context, hold_named)
         if tool.mode == "client":
             return await session.client.result_of(call.use, call.turn.hand_over)
         if tool.mode == "session":

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from agentcli.agent.calls.dry_run import DryRunRequest, can_dry_run
 from agentcli.agent.calls.model import Call, Decide
-from agentcli.agent.calls.trying import Try, may_be_tried
 from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, CommandApproval, EditApproval, Notice
 from agentcli.agent.hooks import fire, fire_about
 from agentcli.agent.ops import Approve
@@ -43,7 +43,7 @@ class Permitted(Struct, frozen=True):
     arguments: Any
     verdict: Verdict
     remark: str = ""
-    trial: Try | None = None
+    trial: DryRunRequest | None = None
     answer: str = ""
 
 
@@ -83,7 +83,7 @@ async def ask_person(asker: Call, question: PendingCall) -> Permitted:
     if not chosen:
         raise Declined(answer.comment)
     if answer.scope == "try":
-        wished = Try(question.judged, is_wished=True, grant=partial(grant, asker, question))
+        wished = DryRunRequest(question.judged, is_requested=True, grant=partial(grant, asker, question))
         return Permitted(question.judged, arguments, verdict, trial=wished)
     context.workspace.exposed.update(verdict.exposes)
     if answer.scope in ("session", "always") and not answer.mode:
@@ -123,7 +123,7 @@ async def _request(question: PendingCall, preview: str, state: AgentState) -> Ca
     )
     fields = msgspec.structs.asdict(approval)
     if question.tool.effect == "command" or question.tool.attempt is not None:
-        can_try = await asyncio.to_thread(may_be_tried, question.tool, judged.arguments, question.context)
+        can_try = await asyncio.to_thread(can_dry_run, question.tool, judged.arguments, question.context)
         return CommandApproval(**fields, can_try=can_try)
     if question.tool.effect == "edit" or question.tool.narrow is not None:
         is_edit = question.tool.effect == "edit"

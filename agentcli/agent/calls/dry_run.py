@@ -12,9 +12,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.calls.model import Call
-from agentcli.agent.calls.recording import recorded
-from agentcli.agent.calls.try_texts import (
+from agentcli.agent.calls.dry_run_review import (
     PLAN,
     Review,
     counted,
@@ -25,6 +23,8 @@ from agentcli.agent.calls.try_texts import (
     shown_change,
     summary_of,
 )
+from agentcli.agent.calls.model import Call
+from agentcli.agent.calls.recording import recorded
 from agentcli.agent.events import ChangesApproval, CommandApproval, Denial, Notice
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
@@ -43,21 +43,21 @@ _DENIED, _ASKED, _OTHER, _LOSING, _OBEYED = range(5)  # the order of groups of c
 _STAYS = "A command that is tried cannot go to the background: Esc stops it, or ask for it as a job."
 
 
-class Try(Struct, frozen=True):
-    """A call that is tried. With `is_wished` the person asked for it, and decides about every change.
+class DryRunRequest(Struct, frozen=True):
+    """A call whose dry run is due. With `is_requested` the person asked for it, and decides about every change.
 
-    `grant` makes a rule of an answer hold; it is given the answer and the rules that were offered. What it was
-    `stopped` by before is open while it runs.
+    `grant` makes a rule of an answer hold; it is given the answer and the rules that were offered. The `obstacle` that
+    an earlier dry run met is out of the way while it runs.
     """
 
     judged: CallFacts
-    is_wished: bool
+    is_requested: bool
     grant: Callable[[Approve, tuple[str, ...]], Any]
-    stopped: Stop | None = None
+    obstacle: Obstacle | None = None
 
 
-class Stop(Struct, frozen=True):
-    """The obstacle that a dry run met, and what a yes does about it: a `host` or a `path` is opened."""
+class Obstacle(Struct, frozen=True):
+    """The hindrance of a dry run, and what a yes does about it: a `host` or a `path` is opened."""
 
     why: str
     then: str
@@ -68,28 +68,28 @@ class Stop(Struct, frozen=True):
     is_server: bool = False
 
 
-async def try_first(
+async def make_dry_run(
     call: Call,
-    wanted: Try,
+    request: DryRunRequest,
     arguments: Any,
     context: ToolContext,
     hold: Callable[[Sequence[str]], AbstractAsyncContextManager[None]],
 ) -> ToolOutput:
     """The command's output, and which of its changes were kept, while `hold` locks them. Raises `ToolError`."""
     call.turn.store(CallTried(call.use.id))
-    call.report.is_trial = wanted.stopped is None or not wanted.stopped.host
-    attempt = await _attempt(call, wanted, arguments, context)
+    call.report.is_trial = request.obstacle is None or not request.obstacle.host
+    attempt = await _attempt(call, request, arguments, context)
     trial, review, kept = attempt.trial, Review(), ApplyOutcome()
     try:
-        stop = None if wanted.is_wished or wanted.stopped else _stop(call, wanted, attempt)
-        if stop is not None and await _may_go_on(call, wanted, stop):
+        obstacle = None if request.is_requested or request.obstacle else _obstacle(call, request, attempt)
+        if obstacle is not None and await _may_go_on(call, request, obstacle):
             await trial.discard()
-            if stop.host or stop.path:
-                return await try_first(call, replace(wanted, stopped=stop), arguments, context, hold)
+            if obstacle.host or obstacle.path:
+                return await make_dry_run(call, replace(request, obstacle=obstacle), arguments, context, hold)
             call.report.is_trial = False
-            given = replace(arguments, background=True) if stop.is_server else arguments
+            given = replace(arguments, background=True) if obstacle.is_server else arguments
             async with recorded(call, None):
-                return await wanted.judged.tool.output(given, context)
+                return await request.judged.tool.output(given, context)
         if trial.too_much:
             if call.turn.state.mode != "plan":
                 call.turn.denials.append(Denial(call.use, "dropped"))
@@ -97,7 +97,7 @@ async def try_first(
             return replace(dry_run_output(attempt, remark, "dropped"), is_error=call.turn.state.mode != "plan")
         if not trial.changes:
             return dry_run_output(attempt, "", "changed nothing")
-        await _settle(call, wanted, attempt, review)
+        await _settle(call, request, attempt, review)
         if review.names:
             if not review.is_answered:
                 call.turn.store(CallAllowed(call.use.id))
@@ -124,10 +124,10 @@ async def try_first(
     return replace(told, structured=structured, is_error=is_error)
 
 
-async def _attempt(call: Call, wanted: Try, arguments: Any, context: ToolContext) -> Attempt:
+async def _attempt(call: Call, request: DryRunRequest, arguments: Any, context: ToolContext) -> Attempt:
     """Run it, with a host or a path open for no longer than that."""
-    tool, sandbox = wanted.judged.tool, context.workspace.sandbox
-    host, path = (wanted.stopped.host, wanted.stopped.path) if wanted.stopped else ("", None)
+    tool, sandbox = request.judged.tool, context.workspace.sandbox
+    host, path = (request.obstacle.host, request.obstacle.path) if request.obstacle else ("", None)
     assert tool.attempt is not None
     if host:
         sandbox.grant_host(host)
@@ -135,7 +135,7 @@ async def _attempt(call: Call, wanted: Try, arguments: Any, context: ToolContext
         sandbox.grant(path, "read")
     staying = asyncio.create_task(_stay(call, context.detach or asyncio.Event()))
     try:
-        return await tool.attempt(arguments, context, not wanted.is_wished, bool(host))
+        return await tool.attempt(arguments, context, not request.is_requested, bool(host))
     finally:
         staying.cancel()
         if host:
@@ -151,41 +151,45 @@ async def _stay(call: Call, sign: asyncio.Event) -> None:
         call.turn.emit(Notice(_STAYS))
 
 
-def _stop(call: Call, wanted: Try, attempt: Attempt) -> Stop | None:
+def _obstacle(call: Call, request: DryRunRequest, attempt: Attempt) -> Obstacle | None:
     trial = attempt.trial
     if trial.too_much:
-        return Stop(trial.too_much, "runs it in the workspace itself")
+        return Obstacle(trial.too_much, "runs it in the workspace itself")
     if trial.result.stall.startswith("listens"):
-        return Stop(f"it {trial.result.stall.partition(';')[0]}", "starts it as a job", is_server=True)
+        return Obstacle(f"it {trial.result.stall.partition(';')[0]}", "starts it as a job", is_server=True)
     if host := attempt.needed_host:
         effects = (f"reaches {host}",)
-        return Stop(f"it could not reach {host}", "tries it again with that host", effects, effects, host)
-    return next(filter(None, (_hidden(call, wanted, trial, path) for path in attempt.unread)), None)
+        return Obstacle(f"it could not reach {host}", "tries it again with that host", effects, effects, host)
+    return next(filter(None, (_hidden(call, request, trial, path) for path in attempt.unread)), None)
 
 
-def _hidden(call: Call, wanted: Try, trial: DryRun, path: Path) -> Stop | None:
+def _hidden(call: Call, request: DryRunRequest, trial: DryRun, path: Path) -> Obstacle | None:
     """Offer to open what was hidden from it, as a command that names it would ask; None where none may read it."""
     if not (how := trial.hides(path)):
         return None
-    judged, state = wanted.judged, call.turn.state
+    judged, state = request.judged, call.turn.state
     named = replace(judged.arguments, command=f"cat {shlex.quote(str(path))}")
     reading = judge(judged.tool, named, judged.workspace)
     verdict = decide(reading, state.mode, state.rules)
     if verdict.decision == "deny" or (how == "always" and path not in (need.path for need in verdict.needs)):
         return None
     told, shown = call_effects(reading, verdict), judged.workspace.shown(path)
-    return Stop(f"it could not read {shown}", "tries it again with that to read", told.lines, told.grave, path=path)
+    return Obstacle(f"it could not read {shown}", "tries it again with that to read", told.lines, told.grave, path=path)
 
 
-async def _may_go_on(call: Call, wanted: Try, stop: Stop) -> bool:
+async def _may_go_on(call: Call, request: DryRunRequest, obstacle: Obstacle) -> bool:
     """Ask whether a command may run otherwise than it was tried."""
     use, state = call.use, call.turn.state
     if state.mode == "bypassPermissions":
-        return not (stop.host or stop.path)  # the sandbox opens nothing that nobody granted
+        return not (obstacle.host or obstacle.path)  # the sandbox opens nothing that nobody granted
     if call.turn.session.ask is None or state.mode in ("plan", "dontAsk"):
         return False
-    reason = f"tried on a stand-in of the workspace, {stop.why}; a yes {stop.then}"
-    rules = () if stop.host or stop.path or stop.is_server else suggested_rules(wanted.judged, state.mode, state.rules)
+    reason = f"tried on a stand-in of the workspace, {obstacle.why}; a yes {obstacle.then}"
+    rules = (
+        ()
+        if obstacle.host or obstacle.path or obstacle.is_server
+        else suggested_rules(request.judged, state.mode, state.rules)
+    )
     question = CommandApproval(
         use.id,
         call_title(use.name, use.input),
@@ -193,21 +197,21 @@ async def _may_go_on(call: Call, wanted: Try, stop: Stop) -> bool:
         reason=reason,
         preview=str(use.input.get("command", "")),
         rules=rules,
-        effects=stop.effects,
-        grave=stop.grave,
+        effects=obstacle.effects,
+        grave=obstacle.grave,
     )
     answer = await call.ask(question, None)
     if not isinstance(answer, Approve) or not answer.allowed:
         return False
     if answer.scope in ("session", "always") and rules:
-        await wanted.grant(answer, rules)
+        await request.grant(answer, rules)
     return True
 
 
-async def _settle(call: Call, wanted: Try, attempt: Attempt, review: Review) -> None:
+async def _settle(call: Call, request: DryRunRequest, attempt: Attempt, review: Review) -> None:
     """Decide about what rules or the mode decide, and ask about the rest; what programs obey is asked by itself."""
-    mode = None if wanted.is_wished else call.turn.state.mode
-    for (order, rule), group in await asyncio.to_thread(_groups, call, wanted, attempt.trial, mode):
+    mode = None if request.is_requested else call.turn.state.mode
+    for (order, rule), group in await asyncio.to_thread(_groups, call, request, attempt.trial, mode):
         if rule is not None and order == _DENIED:
             review.decide(Verdict("deny", f"{rule.told} denies it"), group)
         elif mode is not None and (verdict := _by_mode(mode, group, rule)) is not None:
@@ -215,14 +219,14 @@ async def _settle(call: Call, wanted: Try, attempt: Attempt, review: Review) -> 
         elif call.turn.session.ask is None:
             review.decide(Verdict("deny", _NOBODY), group)
         else:
-            await _ask(call, wanted, attempt, group, rule, review)
+            await _ask(call, request, attempt, group, rule, review)
 
 
 def _groups(
-    call: Call, wanted: Try, trial: DryRun, mode: Mode | None
+    call: Call, request: DryRunRequest, trial: DryRun, mode: Mode | None
 ) -> list[tuple[tuple[int, Rule | None], list[ChangeSummary]]]:
     """The changes as they are decided about together, in that order, with the rule about files that speaks of them."""
-    rules, workspace = call.turn.state.rules, wanted.judged.workspace
+    rules, workspace = call.turn.state.rules, request.judged.workspace
     splits = mode in ("acceptEdits", "auto", "bypassPermissions")
     found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
     for change in trial.changes:
@@ -251,25 +255,30 @@ def _by_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None =
 
 
 async def _ask(
-    call: Call, wanted: Try, attempt: Attempt, changes: Sequence[ChangeSummary], asking: Rule | None, review: Review
+    call: Call,
+    request: DryRunRequest,
+    attempt: Attempt,
+    changes: Sequence[ChangeSummary],
+    asking: Rule | None,
+    review: Review,
 ) -> None:
-    request = _request(call, wanted, attempt, changes, asking)
+    question = _question(call, request, attempt, changes, asking)
 
     def decide() -> Verdict:
         return _by_mode(call.turn.state.mode, changes, asking) or Verdict("ask", "")
 
-    answer = await call.ask(request, decide)
+    answer = await call.ask(question, decide)
     if isinstance(answer, Verdict):
         review.decide(answer, changes)
         return
     is_yes = answer.allowed and answer.hunks != ()
-    review.take(request, answer.hunks if is_yes else (), answer.comment)
+    review.take(question, answer.hunks if is_yes else (), answer.comment)
     if is_yes and answer.scope in ("session", "always"):
-        await wanted.grant(answer, request.rules)
+        await request.grant(answer, question.rules)
 
 
-def _request(
-    call: Call, wanted: Try, attempt: Attempt, changes: Sequence[ChangeSummary], asking: Rule | None
+def _question(
+    call: Call, request: DryRunRequest, attempt: Attempt, changes: Sequence[ChangeSummary], asking: Rule | None
 ) -> ChangesApproval:
     """The changes as hunks, one or more of each: all are kept, some, or none."""
     texts = [shown_change(change) for change in changes]
@@ -282,7 +291,7 @@ def _request(
     )
     state, use = call.turn.state, call.use
     is_obeyed = changes[0].is_obeyed
-    rules = () if is_obeyed or asking else suggested_rules(wanted.judged, state.mode, state.rules)
+    rules = () if is_obeyed or asking else suggested_rules(request.judged, state.mode, state.rules)
     ending = ending_of(attempt)
     reason = f"{ending}; nothing is in the workspace yet" if ending else "nothing is in the workspace yet"
     if is_obeyed:
@@ -297,7 +306,7 @@ def _request(
     )
 
 
-def may_be_tried(tool: Tool, arguments: Any, context: ToolContext) -> bool:
+def can_dry_run(tool: Tool, arguments: Any, context: ToolContext) -> bool:
     """True for what runs confined, in the foreground, where overlays work. Probes once; call it in a thread."""
     if tool.attempt is None or getattr(arguments, "background", False) or getattr(arguments, "unconfined", False):
         return False
