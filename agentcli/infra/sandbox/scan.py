@@ -60,8 +60,8 @@ class _Folder(Struct):
         return replace(self, stamp=other.stamp) == other
 
 
-class _Found(NamedTuple):
-    """What is found in all folders of a tree, apart from its root's own level where that is protected by name."""
+class _Findings(NamedTuple):
+    """The findings in all folders of a tree, apart from its root's own level where that is protected by name."""
 
     secrets: list[Path]
     obeyed: list[Path]
@@ -102,7 +102,7 @@ class _Tree:
 
     def __init__(self, extent: Extent) -> None:
         self.folders: dict[str, _Folder] = {}
-        self.found: _Found | None = None  # of these folders
+        self.found: _Findings | None = None  # of these folders
         self.unread: set[str] = set()
         self.watch = FolderWatch()
         self.watched_until = 0.0
@@ -168,12 +168,12 @@ class Scan:
         found = [self._found(str(root)) for root in roots]
         return [path for one in found for path in one.secrets], [path for one in found for path in one.obeyed]
 
-    def _found(self, root: str) -> _Found:
+    def _found(self, root: str) -> _Findings:
         with self._lock:
             tree = self._looked_at(root)
             if tree.found is None:
                 inner = {path: folder for path, folder in tree.folders.items() if path != root}
-                tree.found = _Found(
+                tree.found = _Findings(
                     [path for folder in tree.folders.values() for path in folder.secrets],
                     [path for folder in inner.values() for path in folder.obeyed],
                     [path for path, folder in inner.items() if folder.is_repository],

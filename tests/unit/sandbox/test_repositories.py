@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.infra.sandbox.git.config import SYSTEM_GIT
-from agentcli.infra.sandbox.git.folders import Kept, RepositoryPlanner
+from agentcli.infra.sandbox.git.folders import StampedPlan, RepositoryPlanner
 from agentcli.infra.sandbox.scan import Extent, Scan
 
 
@@ -152,7 +152,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 def test_a_plan_is_made_anew_when_a_configuration_changed_whatever_time_it_is_given(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    config, kept = tmp_path / ".git/config", dict[object, Kept]()
+    config, kept = tmp_path / ".git/config", dict[object, StampedPlan]()
     time.sleep(0.05)  # else no plan is kept
 
     def planned() -> list[str]:

@@ -26,7 +26,7 @@ TICK_NS = 20_000_000  # a file can change twice within a tick of the clock of it
 NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
 
 
-class Kept(NamedTuple):
+class StampedPlan(NamedTuple):
     """A plan, and what the repository was when it was made: inodes and times of change, which no program can set."""
 
     stamp: tuple[int, ...]
@@ -40,7 +40,9 @@ class RepositoryPlanner:
     the program that is asked what a configuration names. Plans are `kept` as long as the repository is as it was.
     """
 
-    def __init__(self, writable: tuple[str, ...], home: str, git: str, kept: dict[object, Kept] | None = None) -> None:
+    def __init__(
+        self, writable: tuple[str, ...], home: str, git: str, kept: dict[object, StampedPlan] | None = None
+    ) -> None:
         self._writable = writable
         self._home = home
         self._git = git
@@ -62,7 +64,7 @@ class RepositoryPlanner:
         plan = self._planned(worktree, may_commit=may_commit)
         self._kept.pop(key, None)
         if stamp is not None and self._depends_on_nothing_else(f"{worktree}/.git"):
-            self._kept[key] = Kept(stamp, plan)
+            self._kept[key] = StampedPlan(stamp, plan)
         return plan
 
     def _depends_on_nothing_else(self, folder: str) -> bool:

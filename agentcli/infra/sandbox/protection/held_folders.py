@@ -41,7 +41,7 @@ class Contents(Objects):
         return id
 
 
-class Held(NamedTuple):
+class HeldFolder(NamedTuple):
     """A folder, open. `around` is the folder that it was in, `mode` the mode that it had."""
 
     descriptor: int
@@ -75,7 +75,7 @@ class Held(NamedTuple):
             _chmod(self.descriptor, mode | taken)
 
 
-class HeldFolders(dict[str, Held]):
+class HeldFolders(dict[str, HeldFolder]):
     """Folders by the paths at which they were when they were opened."""
 
     def hold(self, path: str, found: str = "") -> None:
@@ -85,9 +85,9 @@ class HeldFolders(dict[str, Held]):
                 folder = os.open(name_of(found or path) or ".", _FOLDER, dir_fd=around)
                 status = os.fstat(folder)
                 mode = stat.S_IMODE(status.st_mode)
-                self[path] = Held(folder, place_of(status), place_of(os.fstat(around)), mode)
+                self[path] = HeldFolder(folder, place_of(status), place_of(os.fstat(around)), mode)
 
-    def hold_again(self, before: dict[str, Held], roots: Sequence[str], known: Collection[str]) -> None:
+    def hold_again(self, before: dict[str, HeldFolder], roots: Sequence[str], known: Collection[str]) -> None:
         """Open folders that another process held, where they are by now, with what is `known` to have been in them."""
         for path in sorted(before):
             self._hold_if_same(path, before[path], path)
@@ -100,7 +100,7 @@ class HeldFolders(dict[str, Held]):
                     if path in self and not names.intersection(names_in(self[path].by_path())):
                         self.drop(path)  # its number went to another folder
 
-    def _hold_if_same(self, path: str, before: Held, found: str) -> None:
+    def _hold_if_same(self, path: str, before: HeldFolder, found: str) -> None:
         self.hold(path, found)
         now = self.get(path)
         if now is not None and now.place == before.place:

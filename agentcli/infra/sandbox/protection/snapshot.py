@@ -26,7 +26,7 @@ from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside
 from agentcli.infra.sandbox.protection.git_settings import adds_only_remotes
 from agentcli.infra.sandbox.protection.held_folders import (
     Contents,
-    Held,
+    HeldFolder,
     HeldFolders,
     above,
     blob_id,
@@ -340,7 +340,8 @@ class ProtectedSnapshot:
         self._before = {path: FileState(*state) if state else None for path, state in note["before"].items()}
         self._contents.kept = {id: text.encode("latin-1") for id, text in note["contents"].items()}
         held = {
-            path: Held(-1, tuple(place), tuple(around), mode) for path, (place, around, mode) in note["held"].items()
+            path: HeldFolder(-1, tuple(place), tuple(around), mode)
+            for path, (place, around, mode) in note["held"].items()
         }
         self._held.hold_again(held, self._asides[1:], (*self._before, *held))
         report = Reverts(note["report"])
