@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.infra.sandbox.git.config import SYSTEM_GIT
-from agentcli.infra.sandbox.git.folders import StampedPlan, RepositoryPlanner
+from agentcli.infra.sandbox.git.folders import RepositoryPlanner, StampedPlan
 from agentcli.infra.sandbox.scan import Extent, Scan
 
 
