@@ -21,14 +21,13 @@ from agentcli.agent.permissions.rules import (
     Rule,
     Rules,
     covers_path,
-    escaped,
     find_matches,
     parse_rules,
     speaks_of_edits,
 )
 from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis
-from agentcli.safety.commands.rules import rules_by_segment
+from agentcli.safety.commands.rules import escaped, rules_by_segment
 from agentcli.tools.tool import kind_argument
 
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit

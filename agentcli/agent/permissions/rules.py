@@ -21,7 +21,7 @@ from agentcli.agent.permissions.facts import CallFacts, GlobSearch, PathLookup
 from agentcli.errors import UsageError
 from agentcli.safety.addresses.urls import BadUrl, parse_url
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
-from agentcli.safety.commands.rules import covers, touches
+from agentcli.safety.commands.rules import covers, escaped, touches
 from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_protected, is_secret
 from agentcli.tools.tool import Workspace, kind_argument
 
@@ -92,11 +92,6 @@ def parse_rules(text: str, source: str = "") -> list[Rule]:
     """One rule, or several joined by "and". Raises `UsageError`."""
     parts = re.split(r"(?<=\)) and (?=[A-Za-z_][\w*-]*\()", text)
     return [parse_rule(part, source) for part in parts]
-
-
-def escaped(text: str) -> str:
-    """A glob that matches this very text."""
-    return re.sub(r"([*?[])", r"[\1]", text)
 
 
 def is_literal(pattern: str) -> bool:

@@ -86,9 +86,6 @@ def scripts_of(call: Call, given: str) -> Iterator[str]:
         yield HOLE
 
 
-_SINKS = frozenset(("/dev/null", "/dev/stdout", "/dev/stderr"))
-
-
 class Redirected(Struct, frozen=True):
     """The effect of redirections. `connects`: one leads to another machine."""
 
@@ -122,7 +119,8 @@ def _target_problem(operator: str, target: Field, check: ReadCheck) -> str:
         return "where a redirection leads cannot be told"
     if operator == "<":
         return check.problem([target], "content")
-    return "" if target.text in _SINKS else f"it writes {target.text if target.is_known else 'a file'}"
+    is_sink = target.text in ("/dev/null", "/dev/stdout", "/dev/stderr")
+    return "" if is_sink else f"it writes {target.text if target.is_known else 'a file'}"
 
 
 # Environment variables that only change how something is shown, and the values they may get.

@@ -49,8 +49,8 @@ def _rules_for(segment: Segment) -> tuple[str, ...]:
         return ()
     if _runs_anything(segment.words):
         return ()
-    rules = [_escaped(segment.allow_forms[-1])]
-    rules += [f"{_escaped(' '.join(start))} *" for start in _beginnings(segment.words)]
+    rules = [escaped(segment.allow_forms[-1])]
+    rules += [f"{escaped(' '.join(start))} *" for start in _beginnings(segment.words)]
     return tuple(dict.fromkeys(rule for rule in rules if covers(rule, segment)))
 
 
@@ -70,7 +70,8 @@ def _runs_anything(words: tuple[str, ...]) -> bool:
     return name in _names("with_subcommands") and bool({*words[1:2], ":".join(words[:2])} & {*_names("run_anything")})
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
+    """A glob that matches this very text."""
     return re.sub(r"([*?[])", r"[\1]", text)
 
 

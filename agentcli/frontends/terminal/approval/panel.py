@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, LimitQuestion, PlanApproval, Question
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import hunks_of
-from agentcli.agent.permissions.rules import Rule, escaped
+from agentcli.agent.permissions.rules import Rule
 from agentcli.frontends.choices import Choice, choices_for, heading
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.diff import diff_fragments
@@ -22,6 +22,7 @@ from agentcli.frontends.terminal.text.fragments import (
 )
 from agentcli.frontends.terminal.text.wrapping import wrapped
 from agentcli.llm.messages import ToolUse
+from agentcli.safety.commands.rules import escaped
 from agentcli.tools.summary import LONGEST_SUBJECT, call_title
 from agentcli.tools.text.diff import path_of, split_files
 
