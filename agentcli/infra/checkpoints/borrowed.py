@@ -21,7 +21,6 @@ from agentcli.infra.changes.objects import Objects
 from agentcli.infra.sandbox.git.config import find_git, text_of
 from agentcli.settings.files import make_private_folder
 
-_MAX_INODE = 0xFFFFFFFF  # git keeps as many bits of it
 TICK_NS = 20_000_000  # within which a file can change twice and look untouched after the second time
 _MAX_GIT_S = 60.0
 _PATHS = ("--show-toplevel", "--git-path", "index", "--git-path", "objects", "--git-path", "info/attributes")
@@ -44,7 +43,7 @@ class TrackedFile(msgspec.Struct, frozen=True, gc=False):
 
 def stamp_of(status: os.stat_result) -> tuple[int, int, int, int]:
     """Return the times, inode and size by which git knows that a file was not touched, as its index holds them."""
-    return status.st_ctime_ns, status.st_mtime_ns, status.st_ino & _MAX_INODE, status.st_size
+    return status.st_ctime_ns, status.st_mtime_ns, status.st_ino & 0xFFFFFFFF, status.st_size
 
 
 class BorrowedObjects:
