@@ -105,7 +105,7 @@ def test_tracked_files_that_were_not_copied_come_back_after_the_repository_lost_
 
 @pytest.mark.slow
 async def test_a_long_look_at_the_workspace_shows_how_far_it_is(project: Place) -> None:
-    for number in range(4_000):  # in no repository: all of them are copied
+    for number in range(12_000):  # in no repository: all of them are copied
         (project.folder / f"f{number}").write_text(f"{number}")
     model = project.script(bash("touch x"), {"text": "done"})
     async with Agent(model, cwd=project.folder, permission_mode="bypassPermissions") as agent:
