@@ -103,6 +103,7 @@ def test_tracked_files_that_were_not_copied_come_back_after_the_repository_lost_
     assert tree_of(project.folder) == before
 
 
+@pytest.mark.full
 @pytest.mark.slow
 async def test_a_long_look_at_the_workspace_shows_how_far_it_is(project: Place) -> None:
     for number in range(12_000):  # in no repository: all of them are copied
