@@ -26,7 +26,7 @@ def test_an_answer_appears_with_its_markup_and_no_footer(open_terminal: Open) ->
     terminal.see(r"› what is a.py\?")
     terminal.type("\r")
     terminal.see(r"It prints hi with print\.\n\n› Ask")
-    terminal.see(r"default · \d% context · script\.jsonl")
+    terminal.see(r"ask before edits · \d% context · script\.jsonl")
     assert "tokens" not in terminal.settle()
     terminal.leave()
     assert terminal.exit_code() == 0
