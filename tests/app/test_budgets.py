@@ -290,7 +290,7 @@ def test_images_that_another_model_was_not_shown_count_for_one_that_sees_them(pr
 def test_the_terminal_asks_for_more_once(open_terminal: Open) -> None:
     dear = {"tool_calls": [call("file_list")], "usage": {"input_tokens": 10, "cost_usd": 5.2}}
     terminal = open_terminal([dear, {"text": "there"}], "--max-budget-usd", "1", "go")
-    terminal.see("Go on")
+    terminal.see("Continue")
     shown = " ".join(terminal.settle(0.5).split())
     assert "budget of $1.00 is used up" in shown
     assert "Allow $6.20 in all?" in shown
@@ -302,7 +302,7 @@ def test_the_terminal_asks_for_more_once(open_terminal: Open) -> None:
 def test_a_no_to_more_ends_the_turn(open_terminal: Open) -> None:
     dear = {"tool_calls": [call("file_list")], "usage": {"input_tokens": 10, "cost_usd": 1.2}}
     terminal = open_terminal([dear, {"text": "there"}], "--max-budget-usd", "1", "go")
-    terminal.see("Go on")
+    terminal.see("Continue")
     terminal.settle(0.5)
     terminal.type("n")
     assert "there" not in terminal.see("budget is used up")
