@@ -355,7 +355,8 @@ def _rank(name: str) -> tuple[int, str]:
 
 
 def _is_nothing(state: FileState | None) -> bool:
-    return state is None or state.content in map(blob_id, _NOTHING)
+    # The content of a link is the path it leads to, which may look like an id.
+    return state is None or (state.kind == "file" and state.content in map(blob_id, _NOTHING))
 
 
 def _add(report: Reverts, path: str, where: str = "") -> None:
