@@ -80,20 +80,22 @@ def write(path: Path, content: bytes) -> None:
             raise PermissionError(errno.EACCES, "the file is read-only")
         if status is None or (status.st_nlink == 1 and os.geteuid() in (0, status.st_uid)):
             try:
-                return write_atomically(folder, path.name, partial(_fill_like, path.name, content, status, folder))
+                fill, mode = partial(_fill_like, path.name, content, status, folder), 0o666 if status is None else 0o600
+                return write_atomically(folder, path.name, fill, mode=mode)
             except PermissionError:  # no new file can be made there, or be like the old one
                 if status is None:
                     raise
         return _overwrite(folder, path.name, content)
 
 
-def write_atomically(folder: int, name: str, fill: Callable[[int], None], **how: Any) -> None:
+def write_atomically(folder: int, name: str, fill: Callable[[int], None], *, mode: int = 0o600, **how: Any) -> None:
     """Make a file, fill it, and give it a name in an open folder; see `move_into_place`. Raises `OSError`.
 
-    Until it is filled it has no name, where the disk can do that: a kill then leaves nothing behind.
+    Until it is filled it has no name, where the disk can do that: a kill then leaves nothing behind. Elsewhere
+    others could read it meanwhile: it begins with a narrow `mode`, and `fill` gives it its own.
     """
     with move_into_place(folder, name, **how) as temporary:
-        descriptor, is_named = _new_file(folder, temporary)
+        descriptor, is_named = _new_file(folder, temporary, mode)
         try:
             fill(descriptor)
             if not is_named:
@@ -278,15 +280,15 @@ def _fill_like(name: str, content: bytes, before: os.stat_result | None, folder:
         os.fchmod(descriptor, stat.S_IMODE(before.st_mode))  # last: a new owner and writing clear setuid
 
 
-def _new_file(folder: int, temporary: str) -> tuple[int, bool]:
-    """Make an empty file with the mode the umask leaves, and say whether it has its name already."""
+def _new_file(folder: int, temporary: str, mode: int) -> tuple[int, bool]:
+    """Make an empty file with what the umask leaves of a mode, and say whether it has its name already."""
     if unnamed := getattr(os, "O_TMPFILE", 0):
         try:
-            return os.open(".", unnamed | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=folder), False
+            return os.open(".", unnamed | os.O_WRONLY | os.O_CLOEXEC, mode, dir_fd=folder), False
         except OSError as error:
             if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT):
                 raise
-    return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _FILE, 0o666, dir_fd=folder), True
+    return os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _FILE, mode, dir_fd=folder), True
 
 
 def _overwrite(folder: int, name: str, content: bytes) -> None:

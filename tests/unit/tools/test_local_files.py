@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.changes.writing import open_to_read, write
+from agentcli.infra.changes.writing import open_to_read, opened_folder, write, write_atomically
 from tests.unit.tools.bench import Bench
 
 
@@ -249,6 +249,13 @@ def test_a_kill_in_the_middle_of_a_write_leaves_the_old_file_and_nothing_else(tm
         assert path.read_bytes() in (b"old", bytes(100_000_000))  # which write the kill hits is left to chance
         if hasattr(os, "O_TMPFILE"):
             assert names(tmp_path) == {"a"}
+
+
+def test_nobody_else_can_read_a_file_before_it_has_its_own_mode(ws: Path) -> None:
+    modes = []
+    with opened_folder(ws) as folder:
+        write_atomically(folder, "new", lambda new: modes.append(stat.S_IMODE(os.fstat(new).st_mode)))
+    assert modes == [0o600]
 
 
 def test_folders_made_for_a_file_that_cannot_be_written_go_again(ws: Path) -> None:
