@@ -70,6 +70,7 @@ def run_in(place: Place, *commands: str, mode: str = "auto", **how: object) -> l
         ("mv .git/config c; mkdir .git/config", ".git/config"),
         ("chmod 700 .git/hooks/*; true", ".git/hooks"),
         ("echo ../.. > .git/commondir", ".git/commondir"),
+        ("touch .git/commondir", ".git/commondir"),  # git would end at an empty one
         ("mkdir .vscode; echo {} > .vscode/tasks.json", ".vscode"),
         ("ln -s /etc .husky", ".husky"),
         # The name is the id of an empty file.

@@ -50,7 +50,7 @@ MAX_DEPTH = 200  # folders
 
 _UNKNOWN = FileState("file", 0)  # something was there, for whose state there was no room
 _EXECUTABLE = 0o7111
-_NOTHING = (b"", COMMON_FOLDER_IS_HERE, NO_CONFIGURATION)  # what a mount point that is a file holds
+_NOTHING = (COMMON_FOLDER_IS_HERE, NO_CONFIGURATION)  # what a mount point that is a file holds
 _LARGEST_NOTHING = max(map(len, _NOTHING))
 # Settings and hooks (githooks(5)) come first: programs obey them at once. Then folders of them.
 _FIRST = (
