@@ -34,6 +34,8 @@ class _State(StateInline):
     def scanDelims(self, start: int, canSplitWord: bool) -> Scanned:  # noqa: N802, N803  # the library's names
         scanned = super().scanDelims(start, canSplitWord)
         end = start + scanned.length
+        if self.src[start] == "~" and scanned.length > 2:  # only one or two strike out (GFM 0.29, section 6.5)
+            return Scanned(False, False, scanned.length)
         before, after = self.src[max(0, start - 1) : start], self.src[end : end + 1]
         if not canSplitWord or not before.strip() or not after.strip():
             return scanned

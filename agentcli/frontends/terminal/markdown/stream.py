@@ -112,6 +112,8 @@ class MarkdownStream:
     def _taken(self) -> list[Fragment]:
         out = merged(self._out)
         self._out = []
+        if out:
+            self._shown = (0, 0, [])  # what follows may be as long as what was printed
         return out
 
     def _add(self, text: str) -> None:
@@ -185,7 +187,7 @@ class MarkdownStream:
         if not lines:
             return
         roles = "quote" if lines[0][0].depth else ""
-        for number, row in enumerate(self._inline("\n".join(text for _, text in lines), roles)):
+        for number, row in enumerate(self._inline("\n".join(text for _, text in lines), roles) or [[]]):
             self._print_prose(lines[min(number, len(lines) - 1)][0].prefix, row)
 
     def _begin(self, line: Line, *, after_blank: bool = False) -> None:

@@ -300,6 +300,19 @@ def test_a_paragraph_is_printed_when_it_has_ended_and_seen_before_as_it_will_be_
     assert plain(stream.close()) == "code\n"
 
 
+def test_a_preview_shows_the_block_that_is_open_also_when_it_is_as_long_as_the_one_before() -> None:
+    stream = MarkdownStream(width=lambda: 20)
+    stream.feed("0123456789")
+    assert stream.preview() == [[("", "0123456789")]]
+    assert stream.feed("\n\nabcdefghij") == [("", "0123456789\n")]
+    assert stream.preview() == [[], [("", "abcdefghij")]]
+
+
+@pytest.mark.parametrize("text", ["2.", "+", "- a\n-\n- b", "1. a\n2.", "- [ ]", "> -", "a~~~b~~~c"])
+def test_marks_alone_are_shown(text: str) -> None:
+    assert text_of(text) == f"{text}\n"
+
+
 @pytest.mark.parametrize(
     "text", ["مرحبا **بالعالم** שלום", "e\u0301 *a\u0308* n\u0303", "👩‍👩‍👧 **🇩🇪** ☝🏽", "a\tb\t*c*"]
 )
