@@ -20,7 +20,7 @@ from agentcli.tools.summary import call_title
 _MAX_BLAMED = 10_000_000  # bytes
 
 
-class Author(Struct, frozen=True):
+class Author(Struct, frozen=True, kw_only=True):
     """The call that wrote a line. `entry_id` is the reply that asked for it, `at` seconds since 1970.
 
     `prompt` is what the person had asked, in a line; `did` what the call was to do.
@@ -89,9 +89,17 @@ async def _authors(session_ids: set[str], store: SessionStore) -> dict[str, Auth
             for call in History(entries).calls.values():
                 reply, use = call.reply or (None, None)
                 if reply and use and isinstance(reply.body, Assistant):
-                    who = f"{reply.body.provider}/{reply.body.model}", call.turn[1], call.entry.time, call.turn[0]
-                    did = call_title(use.name, use.input)
-                    found[call.entry.id] = Author(session_id, reply.id, use.id, use.name, *who, did)
+                    found[call.entry.id] = Author(
+                        session_id=session_id,
+                        entry_id=reply.id,
+                        call_id=use.id,
+                        tool=use.name,
+                        model=f"{reply.body.provider}/{reply.body.model}",
+                        prompt=call.turn[1],
+                        at=call.entry.time,
+                        turn=call.turn[0],
+                        did=call_title(use.name, use.input),
+                    )
     return found
 
 

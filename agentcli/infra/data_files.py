@@ -170,7 +170,7 @@ class SessionData:
         os.utime(new, (now, now), follow_symlinks=False)
         new.replace(link)
         self._data.clean_when_due()
-        return DataFile(path, hash, size, now, now, call_id, self._session_id)
+        return DataFile(path, hash, size, created=now, accessed=now, call_id=call_id, session_id=self._session_id)
 
     def find(self, call_id: str) -> DataFile | None:
         link, now = self._link(call_id), self._data.clock()
@@ -178,7 +178,7 @@ class SessionData:
             created, hash = link.lstat().st_mtime, _hash_of(link)
             path = self._path(hash)
             os.utime(path, (now, now))
-            return DataFile(path, hash, path.stat().st_size, created, now, call_id, self._session_id)
+            return DataFile(path, hash, path.stat().st_size, created, now, call_id=call_id, session_id=self._session_id)
         except FileNotFoundError:
             return None
 

@@ -174,7 +174,7 @@ def find_runs(end: CallEnd) -> list[CheckRun]:
                 counts = _counts(summary, output)
                 passed = _outcome(summary, code, output, counts, is_shown=is_shown)
                 passed = None if end.exit_code is None else passed
-                found.append(CheckRun(kind, match["program"], end, passed, is_partial, counts))
+                found.append(CheckRun(kind, match["program"], end, passed=passed, is_partial=is_partial, counts=counts))
     return found
 
 

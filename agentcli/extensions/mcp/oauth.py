@@ -142,7 +142,7 @@ def _provider(
         redirect_uris=[AnyUrl(callback)],
         token_endpoint_auth_method="none",  # noqa: S106
     )
-    provider = _Provider(url, metadata, tokens, send, wait, about_us)  # type: ignore[arg-type]
+    provider = _Provider(url, metadata, tokens, send, wait, client_metadata_url=about_us)  # type: ignore[arg-type]
     provider.tokens = tokens
     return provider
 

@@ -55,8 +55,9 @@ def document(form: Form, info: SessionInfo, entries: Sequence[Entry], mask: Mask
 async def live_document(session: Session, file: str, known: Sequence[SessionInfo]) -> str:
     """Return the conversation of an open session, in the form that the file's ending names. Raises `UsageError`."""
     form, services, entries = form_of(file), session.runtime.calls.services, session.snapshot().conversation.entries
-    cwd, now = str(services.workspace.cwd), time.time()
-    begun = SessionInfo(session.id, cwd, title_of(entries), entries[0].time if entries else now, now, len(entries))
+    cwd, title, now = str(services.workspace.cwd), title_of(entries), time.time()
+    begun_at = entries[0].time if entries else now
+    begun = SessionInfo(session.id, cwd, title, created=begun_at, updated=now, entries=len(entries))
     info = next((info for info in known if info.id == session.id), begun)
     await services.know_secrets()
     text, _ = await asyncio.to_thread(document, form, info, tuple(entries), services.mask)

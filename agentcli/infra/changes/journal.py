@@ -166,7 +166,4 @@ def _group(row: dict[str, Any]) -> ChangeGroup:
 
 
 def _entries(rows: dict[str, list[Any]]) -> dict[str, FileEntry]:
-    return {
-        path: FileEntry(kind, tuple(stamp), mode, size, (owner[0], owner[1]), target, source)
-        for path, (kind, stamp, mode, size, owner, target, source) in rows.items()
-    }
+    return msgspec.convert(rows, dict[str, FileEntry])

@@ -129,7 +129,7 @@ class PlannedRestoration:
         owner = before.owner if before is not None else _owner_of(path)
         stamp = (0, then.size, time.time_ns(), 0, then.mode, *owner)
         target = real_path(then.content) if then.kind == "link" else ""
-        return FileEntry(then.kind, stamp, then.mode, then.size, owner, target, str(file))
+        return FileEntry(then.kind, stamp, then.mode, then.size, owner, target=target, source=str(file))
 
 
 def plan_restoration(

@@ -81,10 +81,10 @@ def entry_at(name: str, *, folder: int | None = None, source: str = "") -> FileE
         target = os.readlink(name, dir_fd=folder) if stat.S_ISLNK(status.st_mode) else ""
     except (FileNotFoundError, NotADirectoryError):
         return None
-    owner = (status.st_uid, status.st_gid)
+    owner, source = (status.st_uid, status.st_gid), source or name
     mode = stat.S_IMODE(status.st_mode)
     stamp = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, mode, *owner)
-    return FileEntry(kind_of(status) or "other", stamp, mode, status.st_size, owner, target, source or name)
+    return FileEntry(kind_of(status) or "other", stamp, mode, status.st_size, owner, target=target, source=source)
 
 
 def walk(root: str, path: str) -> Iterator[tuple[str, FileEntry]]:

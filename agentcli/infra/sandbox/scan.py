@@ -48,7 +48,7 @@ class Extent(Struct, frozen=True):
 _USUAL = Extent()
 
 
-class _Folder(Struct):
+class _Folder(Struct, kw_only=True):
     stamp: tuple[int, int]  # the inode, and the time of its last change
     rank: int
     folders: tuple[str, ...]
@@ -282,12 +282,12 @@ class Scan:
         obeyed = [entry.path for entry in inside if is_read_only_name(entry.name) and entry.name != ".git"]
         names = {entry.name for entry in inside}
         return _Folder(
-            (status.st_ino, status.st_ctime_ns if status.st_ctime_ns < looked_ns - _TICK_NS else 0),
-            rank,
-            tuple(folders),
-            secrets,
-            [] if rank else [Path(path) for path in obeyed],
-            not is_closed and (".git" in names or names >= {"HEAD", "objects", "refs"}),
+            stamp=(status.st_ino, status.st_ctime_ns if status.st_ctime_ns < looked_ns - _TICK_NS else 0),
+            rank=rank,
+            folders=tuple(folders),
+            secrets=secrets,
+            obeyed=[] if rank else [Path(path) for path in obeyed],
+            is_repository=not is_closed and (".git" in names or names >= {"HEAD", "objects", "refs"}),
         )
 
     def _secrets(self, entries: Sequence[os.DirEntry[str]]) -> list[Path]:

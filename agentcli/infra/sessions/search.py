@@ -68,8 +68,8 @@ class Words:
         return f"{'…' * (begin > 0)}{' '.join(shown.split())}{'…' * (stop < len(text))}"
 
     def found_in(self, session_id: str, title: str, entry: Entry) -> Found:
-        kind = entry.body.__struct_config__.tag
-        return Found(session_id, entry.id, str(kind), self.excerpt(text_of(entry.body)), entry.time, title)
+        kind, excerpt = str(entry.body.__struct_config__.tag), self.excerpt(text_of(entry.body))
+        return Found(session_id, entry.id, kind, excerpt, time=entry.time, title=title)
 
 
 class _Folding(dict[int, str]):

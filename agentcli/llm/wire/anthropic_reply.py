@@ -238,7 +238,7 @@ class ReplyReader:
         if cut and isinstance(last, ToolUse) and (last.unparsed or not last.input):
             open_call = True
             message = Message("assistant", message.content[:-1])
-        return Done(message, stop_reason, usage_from_wire(self._usage), self.model, open_call, note)
+        return Done(message, stop_reason, usage_from_wire(self._usage), self.model, lost_tool_call=open_call, note=note)
 
     def partial(self) -> Message:
         """What a broken stream leaves: text, signed thinking, and calls that had ended."""

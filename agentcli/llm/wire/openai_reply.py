@@ -128,7 +128,7 @@ class ReplyReader:
                     f"always do, set providers.{self._provider}.quirks.read_text_calls = true."
                 )
         message = Message("assistant", (*self._said(), *uses))
-        return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost, note)
+        return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost_tool_call=lost, note=note)
 
     def _no_end(self) -> str:
         text = "The stream ended before the reply did (neither finish_reason nor [DONE] came)."

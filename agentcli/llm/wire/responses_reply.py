@@ -156,7 +156,7 @@ class ReplyReader:
         lost = sum(item.kind == "function_call" for item in self._items.values()) > len(message.tool_uses)
         known = ("", "max_output_tokens", "content_filter")
         note = "" if self._reason in known else f"unknown reason {self._reason!r}"
-        return Done(message, self._stop_reason(message), self._usage, self.model, lost, note)
+        return Done(message, self._stop_reason(message), self._usage, self.model, lost_tool_call=lost, note=note)
 
     def _stop_reason(self, message: Message) -> StopReason:
         match self._reason:

@@ -175,12 +175,12 @@ def auto_executed() -> AutoExecuted:
         return tuple(name for group in groups if group.get("at_start") or not at_start for name in group.get(kind, ()))
 
     return AutoExecuted(
-        joined("names"),
-        joined("reviewed"),
-        joined("home"),
-        joined("git"),
-        joined("in_dot_folders"),
-        (*joined("names", at_start=True), *joined("home", at_start=True)),
+        names=joined("names"),
+        reviewed=joined("reviewed"),
+        home=joined("home"),
+        git=joined("git"),
+        in_dot_folders=joined("in_dot_folders"),
+        start=(*joined("names", at_start=True), *joined("home", at_start=True)),
     )
 
 

@@ -25,12 +25,12 @@ async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
             place.path,
             given.pattern,
             glob,
-            given.type or "",
-            given.ignore_case,
-            given.multiline,
-            given.context,
-            given.output_mode,
-            place.base,
+            type=given.type or "",
+            ignore_case=given.ignore_case,
+            multiline=given.multiline,
+            context=given.context,
+            mode=given.output_mode,
+            base=place.base,
         )
         found = _gatherer(given, place, most=most)
         return found, await files.search(search, found.add)

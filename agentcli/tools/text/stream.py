@@ -42,7 +42,7 @@ class Line(Struct, frozen=True):
     cut: int = 0
 
 
-class LinesRead(Struct, frozen=True):
+class LinesRead(Struct, frozen=True, kw_only=True):
     """What was chosen of a file, and what is known of the whole of it; `digest` is its SHA-256.
 
     `is_full` is whether the bytes ended the choice. `is_certain` says that `encoding` is not only a guess.
@@ -86,13 +86,13 @@ def read_lines(head: bytes, file: BinaryIO, choice: Choice, declared: Callable[[
     # Another program may have changed the file since it was looked through.
     codec = ("utf-8", "surrogatepass") if guess.wide else (encoding, "replace" if errors == "strict" else errors)
     return LinesRead(
-        tuple(_line(content, cut, *codec) for content, cut in chosen.lines),
-        chosen.is_full,
-        chosen.newlines + (not chosen.ends_with_newline),
-        chosen.ends_with_newline,
-        encoding,
-        digest.digest(),
-        is_certain,
+        lines=tuple(_line(content, cut, *codec) for content, cut in chosen.lines),
+        is_full=chosen.is_full,
+        total_lines=chosen.newlines + (not chosen.ends_with_newline),
+        ends_with_newline=chosen.ends_with_newline,
+        encoding=encoding,
+        digest=digest.digest(),
+        is_certain=is_certain,
     )
 
 

@@ -60,7 +60,8 @@ async def read_page(fetched: Page, *, max_chars: int) -> WebPage:
         page = await _as_markdown(text, url)
         if page.cut:
             notes.append("Parts nested too deep were left out.")
-        return WebPage(url, page.title, kind, beginning_of(page.markdown, max_chars), len(page.markdown), tuple(notes))
+        beginning = beginning_of(page.markdown, max_chars)
+        return WebPage(url, page.title, kind, beginning, len(page.markdown), notes=tuple(notes))
     if _is_json(kind):
         text = _laid_out(text)
     beginning = text[: max_chars + _SLACK]  # what is never shown need not be cleaned: a second for 10 MB

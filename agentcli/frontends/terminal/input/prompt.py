@@ -80,7 +80,7 @@ class PromptArea:
         height = max(1, min(preferred, most))
         cells = Cells()
         position = WritePosition(xpos=0, ypos=0, width=columns, height=height)
-        self.window.write_to_screen(cells, MouseHandlers(), position, "", False, None)
+        self.window.write_to_screen(cells, MouseHandlers(), position, parent_style="", erase_bg=False, z_index=None)
         at = cells.get_cursor_position(self.window)
         return [_row(cells, y, columns) for y in range(height)], (at.y, min(at.x, columns - 1))
 

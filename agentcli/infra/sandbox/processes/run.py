@@ -189,10 +189,10 @@ class Run:
         return CommandResult(
             text,
             None if timed_out else self.process.exit_code,
-            timed_out,
-            report.cwd,
-            cut,
-            self._output.file,
+            timed_out=timed_out,
+            cwd=report.cwd,
+            cut_bytes=cut,
+            output_file=self._output.file,
             stall=SWARMED if self.process.was_swarm else stall,
             # Without a sandbox they have ended by themselves, or it would be a job; when its time is up all is ended.
             ended=report.left if refusal and not timed_out else (),
