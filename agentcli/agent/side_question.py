@@ -46,7 +46,6 @@ async def answer_side_question(session: Session, question: str) -> str:
         policy=runtime.retry,
         most_prompt_tokens=partial(most_tokens, request, info),
         on_broken=book,
-        on_retry=lambda *about_a_retry: None,
     )
     try:
         reply = await paid.reply(request, lambda event: None)

@@ -50,7 +50,7 @@ class Compactor:
     _told: set[str] = field(default_factory=set)
 
     async def when_due(
-        self, conversation: Conversation, model: ModelInfo, prefix: Prefix, used: int, tell: Emit
+        self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, used: int, tell: Emit
     ) -> Compaction | None:
         """The compaction a request needs; None where there is room, or where it is too soon or too late for one."""
         asked = Asked(conversation, model, prefix, used)
@@ -90,7 +90,7 @@ class Compactor:
         self, conversation: Conversation, model: ModelInfo, prefix: Prefix, *, focus: str = "", is_dry: bool = False
     ) -> Compaction | str:
         """As the person asks. A dry run asks no model; its cost is what one would take at most."""
-        asked = Asked(conversation, model, prefix, request_tokens(conversation, model, prefix), "manual", focus)
+        asked = Asked(conversation, model, prefix, request_tokens(conversation, model, prefix), "manual", focus=focus)
         made = await self.made(asked, may_ask=not is_dry)
         if is_dry and isinstance(made, Compaction) and self._may_summarize(asked):
             older = turn_records(conversation)[: -self.settings.keep_turns]
@@ -119,15 +119,15 @@ class Compactor:
         opening = [note.text for note in self.opening(asked.model)]
         carried = collect(asked.conversation, turns, opening, self.seen_hash)
         return Planner(
-            asked.conversation,
-            turns,
-            carried,
-            self.settings,
-            budget,
-            asked.trigger,
-            summaries,
-            asked.focus,
-            any(tool.name == "recall" for tool in asked.prefix.tools),
+            conversation=asked.conversation,
+            turns=turns,
+            carried=carried,
+            settings=self.settings,
+            budget=budget,
+            trigger=asked.trigger,
+            summaries=summaries,
+            focus=asked.focus,
+            can_recall=any(tool.name == "recall" for tool in asked.prefix.tools),
         ).plan()
 
     async def _summaries(self, asked: Asked, turns: Sequence[TurnRecord], *, may_ask: bool) -> tuple[Summary, ...]:

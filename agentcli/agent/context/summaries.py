@@ -196,9 +196,13 @@ class Summaries:
             max_tokens=min(settings.summary_tokens + _thinking_room(writer), writer.max_output),
             effort="low" if writer.takes_effort else None,
         )
-        most = partial(most_tokens, request, writer)
         paid = PaidRequest(
-            provider, writer, self.budgets, RetryPolicy(0), most, partial(self._book, writer), lambda *failure: None
+            provider=provider,
+            info=writer,
+            budgets=self.budgets,
+            policy=RetryPolicy(0),
+            most_prompt_tokens=partial(most_tokens, request, writer),
+            on_broken=partial(self._book, writer),
         )
         done = await paid.reply(request, lambda event: None)
         self._book(writer, done.usage)

@@ -58,7 +58,7 @@ def create_context_transform(
         conversation = followed.with_messages(messages)
         used = message_tokens(conversation.messages, model)
         if used >= settings.warn_at * max_context_tokens:
-            made = await compactor.when_due(conversation, model, Prefix("", ()), used, lambda event: None)
+            made = await compactor.when_due(conversation, model, Prefix("", ()), used=used, tell=lambda event: None)
             if made is not None:
                 followed.add(made)
         followed.given = conversation.valid_messages()

@@ -45,7 +45,7 @@ class ContextWatch:
         used = request_tokens(conversation, model, prefix)
         if used < min(self.settings.warn_at, self.settings.at) * model.window:
             return None
-        return await self.compactor.when_due(conversation, model, prefix, used, tell)
+        return await self.compactor.when_due(conversation, model, prefix, used=used, tell=tell)
 
     async def after_overflow(self, conversation: Conversation, model: ModelInfo, prefix: Prefix) -> Compaction | str:
         return await self.compactor.after_overflow(conversation, model, prefix)

@@ -22,7 +22,7 @@ from agentcli.llm.retry import OnRetry, RetryPolicy, stream_with_retry
 from agentcli.llm.tokens import estimate
 
 
-@dataclass
+@dataclass(kw_only=True)
 class PaidRequest:
     """A request and its retries.
 
@@ -38,7 +38,7 @@ class PaidRequest:
     policy: RetryPolicy
     most_prompt_tokens: Callable[[], int]
     on_broken: Callable[[Usage], None]
-    on_retry: OnRetry
+    on_retry: OnRetry = lambda *failure: None
     retries: int = 0
     duration_ms: float = 0.0
     is_estimated: bool = False

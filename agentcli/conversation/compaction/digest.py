@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentcli.conversation.compaction.carried import MOST_FILES
 from agentcli.conversation.compaction.stubs import LONGEST_ERROR, cut, is_failure, line_of
 from agentcli.conversation.entries import SHORTENED_SOON, Assistant, Result, User, bare_note
 from agentcli.conversation.mentions import typed_blocks
@@ -43,28 +44,46 @@ SHORTER_AGES: tuple[Ages, ...] = ((8, 30), (3, 12), (1, 5), (0, 2), (0, 0))
 _ERRORS: dict[Telling, int] = {"full": LONGEST_ERROR, "brief": 200, "bare": 80}  # characters of an error
 
 
-class Digest(Struct, frozen=True):
-    """How turns are told. `newest` is the number of the conversation's last turn, from which `ages` count.
+class Way(Struct, frozen=True):
+    """One way to compact: how much of the newest part stays, and how briefly older turns are told.
 
-    Of prompts longer than `longest_prompt` the beginning stays. Numbers alone stay of older failures with
-    `numbers_failures`, of all prompts with `numbers_only`; with `joins_oldest` a line stands for the oldest turns.
+    Turns stay, of the newest turn perhaps only the newest rounds. With `stubs_results` what is within that part is cut
+    but the newest round, with `stubs_newest` that one too, with `cuts_prompt` also the prompt that is to be answered.
+    `ages` say how briefly older turns are told, `most_files` how many of the files. Of prompts longer than
+    `longest_prompt` the beginning stays. Numbers alone stay of older failures with `numbers_failures`, of all prompts
+    with `numbers_only`; with `joins_oldest` a line stands for the oldest turns.
+    """
+
+    keep_turns: int
+    keep_rounds: int | None = None
+    stubs_results: bool = False
+    stubs_newest: bool = False
+    cuts_prompt: bool = False
+    ages: Ages = FULL_AGES
+    most_files: int = MOST_FILES
+    longest_prompt: int | None = None
+    numbers_failures: bool = False
+    numbers_only: bool = False
+    joins_oldest: bool = False
+    has_focus: bool = True
+
+
+class Digest(Struct, frozen=True, kw_only=True):
+    """Older turns as text. `newest` is the number of the conversation's last turn, from which the ages of `way` count.
+
     Turns that a summary covers have only prompts and failures of their own. What has a word of `focus` in it is told
     at greater length. Where the model cannot recall, no number says that it can.
     """
 
     settings: CompactionSettings
     newest: int
-    ages: Ages = FULL_AGES
-    longest_prompt: int | None = None
-    numbers_failures: bool = False
-    numbers_only: bool = False
-    joins_oldest: bool = False
+    way: Way
     can_recall: bool = True
     summaries: tuple[Summary, ...] = ()
     focus: frozenset[str] = frozenset()
 
     def text(self, turns: Sequence[TurnRecord]) -> str:
-        joined = turns[:-_TOLD_TURNS] if self.joins_oldest else ()
+        joined = turns[:-_TOLD_TURNS] if self.way.joins_oldest else ()
         lines = [self._turn(turn) for turn in turns[len(joined) :]]
         if joined:
             first, last = joined[0].steps[0].number, joined[-1].steps[-1].number
@@ -73,12 +92,12 @@ class Digest(Struct, frozen=True):
 
     def joins(self, turn: TurnRecord, turns: Sequence[TurnRecord]) -> bool:
         """True if nothing but a number of these turns' range stands for one of them."""
-        return self.joins_oldest and any(turn.number == one.number for one in turns[:-_TOLD_TURNS])
+        return self.way.joins_oldest and any(turn.number == one.number for one in turns[:-_TOLD_TURNS])
 
     def _telling_of(self, turn: TurnRecord) -> Telling:
         if self._is_in_focus(turn):
             return "full"
-        age, (brief, bare) = self.newest - turn.number, self.ages
+        age, (brief, bare) = self.newest - turn.number, self.way.ages
         return "bare" if age >= bare else "brief" if age >= brief else "full"
 
     def _turn(self, turn: TurnRecord) -> str:
@@ -89,7 +108,7 @@ class Digest(Struct, frozen=True):
             if is_prompt(step.entry):
                 lines.append(self._prompt(step, is_newest=turn.number == self.newest))
             elif is_failure(step.entry.body):
-                is_old = self.numbers_failures and self.newest - turn.number >= _TOLD_FAILURES
+                is_old = self.way.numbers_failures and self.newest - turn.number >= _TOLD_FAILURES
                 told = line_of(step, inputs, self.settings, most_error=_ERRORS[telling])
                 lines.append(f"- FAILED [#{step.number}]" if is_old else _quoted(told))
             elif summary is None and (line := self._line(step, turn, telling, inputs)):
@@ -103,10 +122,10 @@ class Digest(Struct, frozen=True):
 
     def _prompt(self, step: Step, *, is_newest: bool) -> str:
         """The person's message word for word; where it is too long, its beginning and its number."""
-        if self.numbers_only and not is_newest:
+        if self.way.numbers_only and not is_newest:
             return f"User [#{step.number}]"
-        text, most = self._typed(step), self.longest_prompt
-        if most is not None or self.numbers_only:
+        text, most = self._typed(step), self.way.longest_prompt
+        if most is not None or self.way.numbers_only:
             text = self._start(text, max(most or 0, NEWEST_START if is_newest else 0), step)
         return f"User [#{step.number}]: {text}"
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.conversation.compaction.carried import MOST_FILES, Carried
-from agentcli.conversation.compaction.digest import FULL_AGES, SHORTER_AGES, Ages, Digest, Summary
+from agentcli.conversation.compaction.carried import Carried
+from agentcli.conversation.compaction.digest import FULL_AGES, SHORTER_AGES, Digest, Summary, Way
 from agentcli.conversation.compaction.stubs import is_failure, stub_of
 from agentcli.conversation.conversation import Conversation, compacted, messages_of
 from agentcli.conversation.entries import (
@@ -66,28 +66,6 @@ class Budget(Struct, frozen=True):
         return int(max(target * self.window, min(least, _LONGER_THAN_DUE * at * self.window)))
 
 
-class Way(Struct, frozen=True):
-    """How much of the newest part stays: turns, of the newest turn perhaps only the newest rounds.
-
-    With `stubs_results` what is within that part is cut but the newest round, with `stubs_newest` that one too, with
-    `cuts_prompt` also the prompt that is to be answered. `ages` say how briefly older turns are told, `most_files` how
-    many of the files. The rest is as in `Digest`.
-    """
-
-    keep_turns: int
-    keep_rounds: int | None = None
-    stubs_results: bool = False
-    stubs_newest: bool = False
-    cuts_prompt: bool = False
-    ages: Ages = FULL_AGES
-    most_files: int = MOST_FILES
-    longest_prompt: int | None = None
-    numbers_failures: bool = False
-    numbers_only: bool = False
-    joins_oldest: bool = False
-    has_focus: bool = True
-
-
 def ways(keep_turns: int) -> Iterator[Way]:
     """From the most generous to the last resort."""
     for count in range(keep_turns, 0, -1):
@@ -109,7 +87,7 @@ def ways(keep_turns: int) -> Iterator[Way]:
         yield replace(way, cuts_prompt=True)
 
 
-class Planner(Struct, frozen=True):
+class Planner(Struct, frozen=True, kw_only=True):
     """All that a compaction is made of. `can_recall` says that the model has the tool of that name."""
 
     conversation: Conversation
@@ -171,30 +149,25 @@ class Planner(Struct, frozen=True):
         told = "\n\n".join([heading, *carried])
         ends = [step.entry.id for turn in covered or kept for step in turn.steps]
         compaction = Compaction(
-            "\n".join([f"<system-reminder>{told}</system-reminder>", *self.carried.opening]),
-            (ends[0], ends[-1]),
-            first,
-            stubs,
-            strategy,
-            self.trigger,
-            self.budget.before,
+            carried="\n".join([f"<system-reminder>{told}</system-reminder>", *self.carried.opening]),
+            covers=(ends[0], ends[-1]),
+            first_kept=first,
+            stubs=stubs,
+            strategy=strategy,
+            trigger=self.trigger,
+            tokens_before=self.budget.before,
         )
         after = self.budget.prefix + self.budget.count(self._messages(compaction))
         return replace(compaction, tokens_after=after)
 
     def _digest(self, strategy: CompactionStrategy, way: Way) -> Digest:
-        newest = self.turns[-1].number
         return Digest(
-            self.settings,
-            newest,
-            way.ages,
-            way.longest_prompt,
-            way.numbers_failures,
-            way.numbers_only,
-            way.joins_oldest,
-            self.can_recall,
-            self.summaries if strategy == "summarize" else (),
-            frozenset(saying_much(self.focus.lower())) if way.has_focus else frozenset(),
+            settings=self.settings,
+            newest=self.turns[-1].number,
+            way=way,
+            can_recall=self.can_recall,
+            summaries=self.summaries if strategy == "summarize" else (),
+            focus=frozenset(saying_much(self.focus.lower())) if way.has_focus else frozenset(),
         )
 
     def _parted(self, way: Way) -> tuple[list[TurnRecord], list[TurnRecord]]:

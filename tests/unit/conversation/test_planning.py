@@ -104,7 +104,9 @@ def test_a_plan_is_small_enough_valid_and_complete_or_says_why_there_is_none(
     before = max(tokens(conversation.messages), 1)
     summaries = (Summary(1, summarised, "It went well."),) if summarised else ()
     budget = Budget(window, window // 10, before, tokens)
-    planner = Planner(conversation, turns, carried, rules, budget, summaries=summaries)
+    planner = Planner(
+        conversation=conversation, turns=turns, carried=carried, settings=rules, budget=budget, summaries=summaries
+    )
     made = planner.plan()
     event(made if isinstance(made, str) else made.strategy)
     if isinstance(made, str):
