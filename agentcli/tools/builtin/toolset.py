@@ -9,60 +9,44 @@ from typing import Any
 from msgspec import Struct
 
 from agentcli.tools.builtin import arguments
-from agentcli.tools.tool import Effect, Tool, ToolMode
-
-
-class Row(Struct, frozen=True):
-    """What a tool is apart from its text and body; the fields mean what they mean in `Tool`."""
-
-    name: str
-    arguments: type[Struct]
-    effect: Effect
-    time_limit_s: float | None = 120.0
-    file_arguments: tuple[str, ...] = ()
-    is_idempotent: bool = False
-    mode: ToolMode = "server"
-
-
-TOOLS = (
-    Row("file_read", arguments.FileRead, "read"),
-    Row("file_write", arguments.FileWrite, "edit", file_arguments=("path",), is_idempotent=True),
-    Row("file_edit", arguments.FileEdit, "edit", file_arguments=("path",)),
-    Row("file_list", arguments.FileList, "read"),
-    Row("grep_search", arguments.GrepSearch, "read"),
-    Row("bash", arguments.Bash, "command", time_limit_s=None),  # it keeps the limit the call asks for
-    Row("jobs", arguments.Jobs, "none"),
-    Row("web_fetch", arguments.WebFetch, "web", is_idempotent=True),
-    Row("web_search", arguments.WebSearch, "web", is_idempotent=True),
-    Row("read_more", arguments.ReadMore, "none"),
-    Row("memory", arguments.MemoryCall, "none"),
-    Row("recall", arguments.Recall, "none"),
-    Row("create_subagent", arguments.CreateSubagent, "agent", time_limit_s=None, mode="session"),
-    Row("skill", arguments.SkillCall, "none", time_limit_s=None, mode="session"),
-    Row("ask_user", arguments.AskUser, "none", time_limit_s=None, mode="session"),
-    Row("think", arguments.Think, "none"),
-    Row("todo", arguments.Todo, "none"),
-)
+from agentcli.tools.tool import Effect, Tool
 
 
 def builtin_tools() -> tuple[Tool, ...]:
-    """All of them, in the order the model sees."""
-    return tuple(
-        Tool(
-            row.name,
-            Path(__file__).with_name(f"{row.name}.md").read_text("utf-8").strip(),
-            row.arguments,
-            _lazy(row.name, "run"),
-            row.effect,
-            time_limit_s=row.time_limit_s,
-            dry_run=_lazy(row.name, "preview") if row.effect == "edit" else None,
-            narrow=_lazy(row.name, "narrow") if row.effect == "edit" else None,
-            attempt=_lazy(row.name, "attempt") if row.effect == "command" else None,
-            file_arguments=row.file_arguments,
-            is_idempotent=row.is_idempotent,
-            mode=row.mode,
-        )
-        for row in TOOLS
+    """Return all of them, in the order the model sees."""
+    return (
+        _make_tool("file_read", arguments.FileRead, "read"),
+        _make_tool("file_write", arguments.FileWrite, "edit", file_arguments=("path",), is_idempotent=True),
+        _make_tool("file_edit", arguments.FileEdit, "edit", file_arguments=("path",)),
+        _make_tool("file_list", arguments.FileList, "read"),
+        _make_tool("grep_search", arguments.GrepSearch, "read"),
+        _make_tool("bash", arguments.Bash, "command", time_limit_s=None),  # it keeps the limit the call asks for
+        _make_tool("jobs", arguments.Jobs, "none"),
+        _make_tool("web_fetch", arguments.WebFetch, "web", is_idempotent=True),
+        _make_tool("web_search", arguments.WebSearch, "web", is_idempotent=True),
+        _make_tool("read_more", arguments.ReadMore, "none"),
+        _make_tool("memory", arguments.MemoryCall, "none"),
+        _make_tool("recall", arguments.Recall, "none"),
+        _make_tool("create_subagent", arguments.CreateSubagent, "agent", time_limit_s=None, mode="session"),
+        _make_tool("skill", arguments.SkillCall, "none", time_limit_s=None, mode="session"),
+        _make_tool("ask_user", arguments.AskUser, "none", time_limit_s=None, mode="session"),
+        _make_tool("think", arguments.Think, "none"),
+        _make_tool("todo", arguments.Todo, "none"),
+    )
+
+
+def _make_tool(name: str, inputs: type[Struct], effect: Effect, **fields: Any) -> Tool:
+    """Make a tool with its text and body; `fields` are those of `Tool`."""
+    return Tool(
+        name,
+        Path(__file__).with_name(f"{name}.md").read_text("utf-8").strip(),
+        inputs,
+        _lazy(name, "run"),
+        effect,
+        dry_run=_lazy(name, "preview") if effect == "edit" else None,
+        narrow=_lazy(name, "narrow") if effect == "edit" else None,
+        attempt=_lazy(name, "attempt") if effect == "command" else None,
+        **fields,
     )
 
 
