@@ -157,17 +157,17 @@ class UndoPlan(NamedTuple):
         return "" if self.restoration.files else "its changes were not recorded"
 
 
-class UndoHost(Struct, frozen=True):
-    """The surroundings of an undo: the log it appends to, locks, names of files as the person knows them.
+Confirm = Callable[[str, str], Awaitable[bool | None]]  # shows a text and asks a question; None: nobody can be asked
 
-    `confirm` shows a text and asks a question; it gives None where nobody can be asked. `command` begins a command.
-    """
+
+class UndoHost(Struct, frozen=True):
+    """The surroundings of an undo: its log, locks, the names of files as shown. `command` begins a command."""
 
     checkpoints: Checkpoints
     append: Callable[..., Awaitable[object]]
     locks: Locks
     shown: Callable[[Path], str]
-    confirm: Callable[[str, str], Awaitable[bool | None]]
+    confirm: Confirm
     command: str = "/"
 
 
@@ -187,7 +187,7 @@ class UndoResult(Struct, frozen=True):
 
 
 async def undo(
-    entries: Iterable[Entry], direction: Direction, given: str, host: UndoHost, turn: TurnChanges | None = None
+    entries: Iterable[Entry], direction: Direction, given: str, host: UndoHost, *, turn: TurnChanges | None = None
 ) -> UndoResult:
     """Take back what a turn changed, by default the next, or do it again: ask first, unless `given` is "yes".
 

@@ -136,7 +136,7 @@ def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: P
 
 
 def nested_instructions(
-    folders: Iterable[Path], cwd: Path, root: Path, told: Iterable[str], home: Path | None = None
+    folders: Iterable[Path], cwd: Path, root: Path, told: Iterable[str], *, home: Path | None = None
 ) -> Instructions:
     """The files of folders below `cwd` and of those on the way to them, outermost first, without those `told` before.
 

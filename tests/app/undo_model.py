@@ -193,7 +193,7 @@ async def undone_and_redone(world: World, session: Session) -> list[str]:
     while (result := await undo_in(session, "undo", "yes", nobody)).turn is not None:
         if is_stuck(result):  # the turns before it are taken back together
             since = History(session.state.conversation.entries).since(session.prompts()[0][0])
-            result = await undo_in(session, "undo", "yes", nobody, since)
+            result = await undo_in(session, "undo", "yes", nobody, turn=since)
         if is_stuck(result):
             break
         turns += any(file.how not in ("conflict", "kept") for file in result.files)

@@ -73,19 +73,20 @@ async def make_dry_run(
     request: DryRunRequest,
     arguments: Any,
     context: ToolContext,
+    *,
     hold: Callable[[Sequence[str]], AbstractAsyncContextManager[None]],
 ) -> ToolOutput:
     """The command's output, and which of its changes were kept, while `hold` locks them. Raises `ToolError`."""
     call.turn.store(CallTried(call.use.id))
     call.report.is_trial = request.obstacle is None or not request.obstacle.host
     attempt = await _attempt(call, request, arguments, context)
-    trial, review, kept = attempt.trial, Review(), ApplyOutcome()
+    trial, review, kept = attempt.trial, Review(attempt), ApplyOutcome()
     try:
         obstacle = None if request.is_requested or request.obstacle else _obstacle(call, request, attempt)
         if obstacle is not None and await _may_go_on(call, request, obstacle):
             await trial.discard()
             if obstacle.host or obstacle.path:
-                return await make_dry_run(call, replace(request, obstacle=obstacle), arguments, context, hold)
+                return await make_dry_run(call, replace(request, obstacle=obstacle), arguments, context, hold=hold)
             call.report.is_trial = False
             given = replace(arguments, background=True) if obstacle.is_server else arguments
             async with recorded(call, None):
@@ -97,7 +98,7 @@ async def make_dry_run(
             return replace(dry_run_output(attempt, remark, "dropped"), is_error=call.turn.state.mode != "plan")
         if not trial.changes:
             return dry_run_output(attempt, "", "changed nothing")
-        await _settle(call, request, attempt, review)
+        await _settle(call, request, review)
         if review.names:
             if not review.is_answered:
                 call.turn.store(CallAllowed(call.use.id))
@@ -112,8 +113,8 @@ async def make_dry_run(
         await trial.discard()
     if review.is_denied:
         call.turn.denials.append(Denial(call.use, "dropped"))
-    call.report.answer = review.answer(kept, trial.changes)
-    told = dry_run_output(attempt, review.remark(kept, trial.changes), summary_of(kept, trial.changes))
+    call.report.answer = review.answer(kept)
+    told = dry_run_output(attempt, review.remark(kept), summary_of(kept, trial.changes))
     structured = {
         **(told.structured if isinstance(told.structured, dict) else {}),
         "changes": [{"name": change.name, "kind": change.kind, "what": change.what} for change in trial.changes],
@@ -208,10 +209,10 @@ async def _may_go_on(call: Call, request: DryRunRequest, obstacle: Obstacle) -> 
     return True
 
 
-async def _settle(call: Call, request: DryRunRequest, attempt: Attempt, review: Review) -> None:
+async def _settle(call: Call, request: DryRunRequest, review: Review) -> None:
     """Decide about what rules or the mode decide, and ask about the rest; what programs obey is asked by itself."""
     mode = None if request.is_requested else call.turn.state.mode
-    for (order, rule), group in await asyncio.to_thread(_groups, call, request, attempt.trial, mode):
+    for (order, rule), group in await asyncio.to_thread(_groups, call, request, review.attempt.trial, mode):
         if rule is not None and order == _DENIED:
             review.decide(Verdict("deny", f"{rule.told} denies it"), group)
         elif mode is not None and (verdict := _by_mode(mode, group, rule)) is not None:
@@ -219,7 +220,7 @@ async def _settle(call: Call, request: DryRunRequest, attempt: Attempt, review: 
         elif call.turn.session.ask is None:
             review.decide(Verdict("deny", _NOBODY), group)
         else:
-            await _ask(call, request, attempt, group, rule, review)
+            await _ask(call, request, review, group, asking=rule)
 
 
 def _groups(
@@ -255,14 +256,9 @@ def _by_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None =
 
 
 async def _ask(
-    call: Call,
-    request: DryRunRequest,
-    attempt: Attempt,
-    changes: Sequence[ChangeSummary],
-    asking: Rule | None,
-    review: Review,
+    call: Call, request: DryRunRequest, review: Review, changes: Sequence[ChangeSummary], *, asking: Rule | None
 ) -> None:
-    question = _question(call, request, attempt, changes, asking)
+    question = _question(call, request, review.attempt, changes, asking=asking)
 
     def decide() -> Verdict:
         return _by_mode(call.turn.state.mode, changes, asking) or Verdict("ask", "")
@@ -278,7 +274,7 @@ async def _ask(
 
 
 def _question(
-    call: Call, request: DryRunRequest, attempt: Attempt, changes: Sequence[ChangeSummary], asking: Rule | None
+    call: Call, request: DryRunRequest, attempt: Attempt, changes: Sequence[ChangeSummary], *, asking: Rule | None
 ) -> ChangesApproval:
     """The changes as hunks, one or more of each: all are kept, some, or none."""
     texts = [shown_change(change) for change in changes]

@@ -25,6 +25,7 @@ class Review:
     something is discarded.
     """
 
+    attempt: Attempt
     names: list[str] = field(default_factory=list)
     parts: dict[str, tuple[int, ...]] = field(default_factory=dict)
     left_out: str = ""
@@ -56,16 +57,16 @@ class Review:
                 self.left_out += "".join(request.hunks[first + number] for number in own if number not in taken)
             first += change.hunks
 
-    def remark(self, kept: ApplyOutcome, changes: Sequence[ChangeSummary]) -> str:
+    def remark(self, kept: ApplyOutcome) -> str:
         """Tells the model what is so in the workspace now."""
         stayed = {*kept.names, *(conflict.name for conflict in kept.conflicts)}
-        dropped = [change.name for change in changes if change.name not in stayed]
+        dropped = [change.name for change in self.attempt.trial.changes if change.name not in stayed]
         if not stayed:
             who = "the user dropped its changes" if self.is_answered else f"its changes were dropped: {self.why}"
             said = [f"It ran on a stand-in of the workspace, and {who}. No file was changed: {_named(dropped)}."]
         else:
             whole = [name for name in kept.names if name not in self.parts]
-            some = [self._part(name, changes) for name in kept.names if name in self.parts]
+            some = [self._part(name) for name in kept.names if name in self.parts]
             said = [f"Kept: {_named(whole)}."] if whole else []
             said += [f"Kept in part: {_named(some)}."] if some else []
             if dropped:
@@ -77,17 +78,18 @@ class Review:
             said.append(f"The user rejected this part, so it is not in the workspace:\n{self.left_out.rstrip()}")
         return " ".join(said) if dropped or kept.conflicts or self.comment or self.parts else ""
 
-    def answer(self, kept: ApplyOutcome, changes: Sequence[ChangeSummary]) -> str:
+    def answer(self, kept: ApplyOutcome) -> str:
         """The answer in words for the person; empty where nobody was asked."""
         if not self.is_answered:
             return ""
-        said = "kept" if len(kept.names) == len(changes) else f"kept {len(kept.names)} of {len(changes)}"
-        said += "".join(f" · {self._part(name, changes)}" for name in kept.names if name in self.parts)
+        count, made = len(kept.names), len(self.attempt.trial.changes)
+        said = "kept" if count == made else f"kept {count} of {made}"
+        said += "".join(f" · {self._part(name)}" for name in kept.names if name in self.parts)
         said = said if kept.names else "dropped"
         return f"{said} · “{self.comment}”" if self.comment else said
 
-    def _part(self, name: str, changes: Sequence[ChangeSummary]) -> str:
-        hunks = next(change.hunks for change in changes if change.name == name)
+    def _part(self, name: str) -> str:
+        hunks = next(change.hunks for change in self.attempt.trial.changes if change.name == name)
         return f"{name} ({len(self.parts[name])} of {hunks} hunks)"
 
 

@@ -195,7 +195,7 @@ async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> ToolOutpu
 
     async def run() -> ToolOutput:
         if permitted.trial is not None:
-            return await make_dry_run(call, permitted.trial, permitted.arguments, context, hold_named)
+            return await make_dry_run(call, permitted.trial, permitted.arguments, context, hold=hold_named)
         if tool.mode == "client":
             return await session.client.result_of(call.use, call.turn.hand_over)
         if tool.mode == "session":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from agentcli.agent.blame import blame, format_author
@@ -12,17 +12,13 @@ from agentcli.agent.commands.sessions import MOST_LISTED, age, label
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.rewind import Point, points
 from agentcli.agent.session import Session
-from agentcli.agent.undo import Direction, History, TurnChanges, UndoHost, UndoResult, undo
+from agentcli.agent.undo import Confirm, Direction, History, TurnChanges, UndoHost, UndoResult, undo
 from agentcli.conversation.entries import Labelled
 from agentcli.errors import UsageError, UserError
 
 
 async def undo_in(
-    session: Session,
-    direction: Direction,
-    given: str,
-    confirm: Callable[[str, str], Awaitable[bool | None]],
-    turn: TurnChanges | None = None,
+    session: Session, direction: Direction, given: str, confirm: Confirm, *, turn: TurnChanges | None = None
 ) -> UndoResult:
     """`undo` in an open session, also of what runs in the background."""
     if session.is_busy:
@@ -31,7 +27,7 @@ async def undo_in(
     if changed := await checkpoints.under_way():
         session.append(*changed)
     host = UndoHost(checkpoints, session.append, calls.services.locks, calls.workspace.shown, confirm)
-    return await undo(session.state.conversation.entries, direction, given, host, turn)
+    return await undo(session.state.conversation.entries, direction, given, host, turn=turn)
 
 
 def _checkpoints_of(session: Session) -> Checkpoints:
@@ -85,7 +81,7 @@ async def _rewind(host: CommandHost, argument: str) -> Outcome:
     if not which and changes is not None:
         part = await _choose_part(host, changes)
     if part != "conversation" and changes is not None:
-        result = await undo_in(session, "undo", "yes" if which else "", host.confirm, changes)
+        result = await undo_in(session, "undo", "yes" if which else "", host.confirm, turn=changes)
         if not result.is_wanted:
             return result.text
         report.append(result.text)

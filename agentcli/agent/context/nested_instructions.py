@@ -32,7 +32,7 @@ class NestedInstructions:
             return Instructions()
         self._looked |= folders
         told = told_paths(entry.body for entry in conversation.request_entries)
-        return nested_instructions(folders, self.cwd, self.root, told, self.home)
+        return nested_instructions(folders, self.cwd, self.root, told, home=self.home)
 
     def read_again(self, conversation: Conversation, told_now: str) -> Instructions:
         """Those that the model was given before, as they are on the disk now, without what `told_now` says anyway."""

@@ -55,7 +55,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     tool, found = facts.tool, find_matches(facts, rules)
     if facts.command is not None:
         only_reads = facts.verdict == "allow" or mode == "plan"
-        return replace(_decide_command(facts, facts.command, mode, found, rules), only_reads=only_reads)
+        return replace(_decide_command(facts, facts.command, mode, found, rules=rules), only_reads=only_reads)
     if found.deny is not None:
         return Verdict("deny", f"{found.deny.told} denies it")
     match tool.effect:
@@ -125,7 +125,7 @@ def _asked_by(rule: Rule, mode: Mode, needs: tuple[Need, ...] = (), hosts: tuple
 _PLAN = "plan mode reads only: describe the change instead of making it"
 
 
-def _decide_command(facts: CallFacts, command: CommandAnalysis, mode: Mode, found: Matches, rules: Rules) -> Verdict:
+def _decide_command(facts: CallFacts, command: CommandAnalysis, mode: Mode, found: Matches, *, rules: Rules) -> Verdict:
     needs, hosts, sandbox, granting = facts.needs, facts.hosts, facts.workspace.sandbox, found.allow
     if facts.verdict == "block":
         return Verdict("deny", f"refused in every mode: {command.reason}")

@@ -60,6 +60,7 @@ def run(arguments: list[str]) -> int:
 @app.command("run")
 def run_tasks(
     tasks: Annotated[list[str] | None, typer.Argument(metavar="[TASK]...", help="Their names; none: all.")] = None,
+    *,
     model: Annotated[
         str, typer.Option("-m", "--model", help="PROVIDER/MODEL, scripted/reference or scripted/nothing.")
     ] = "",

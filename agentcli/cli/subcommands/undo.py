@@ -45,7 +45,7 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
         config, given = configuration(), "list" if only_list else "yes" if yes else ""
         if notice := finish_interrupted(config.paths.state / "tries"):
             warn(notice)
-        work = partial(_run, config, direction, session, given)
+        work = partial(_run, config, direction, session=session, given=given)
         id, result = asyncio.run(with_store(work, config.paths.sessions))
         if json:
             rows = [
@@ -66,7 +66,7 @@ redo = make_command("redo", "Do again what was taken back last. Exit code 1: not
 
 
 async def _run(
-    config: Config, direction: Direction, session: str, given: str, store: SqliteSessions
+    config: Config, direction: Direction, store: SqliteSessions, *, session: str, given: str
 ) -> tuple[str | None, UndoResult]:
     id = session or await _find_session(store, config, direction)
     if not id:

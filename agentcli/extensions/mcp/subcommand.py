@@ -72,6 +72,7 @@ def show_server(name: Name, json: AsJson = False) -> None:
 def add_server(
     name: Name,
     target: Annotated[list[str], typer.Argument(help="An address, or after -- a command with its arguments.")],
+    *,
     scope: Annotated[str, typer.Option(help=f"Where it counts: one of {', '.join(_SCOPES)}.")] = "user",
     env: Annotated[list[str], typer.Option("--env", "-e", help="K=V for its environment.")] = [],  # noqa: B006 - typer copies it
     header: Annotated[list[str], typer.Option("--header", "-H", help="'Name: value' for its requests.")] = [],  # noqa: B006 - typer copies it

@@ -264,17 +264,18 @@ def config_options(shown: SessionSnapshot, models: Models) -> list[dict[str, Any
     efforts = [(AS_SET, "Default", "as the settings or the model have it")]
     efforts += [(effort, effort.capitalize(), "") for effort in _EFFORTS]
     return [
-        _select("mode", "Permission mode", "mode", shown.mode, _modes()),
-        _select("model", "Model", "model", shown.model, [(name, name, detail) for name, detail in models]),
-        _select("effort", "Thinking", "thought_level", shown.effort or AS_SET, efforts),
+        _select("mode", "Permission mode", shown.mode, _modes()),
+        _select("model", "Model", shown.model, [(name, name, detail) for name, detail in models]),
+        _select("effort", "Thinking", shown.effort or AS_SET, efforts),
     ]
 
 
-def _select(id: str, name: str, category: str, current: str, options: Sequence[tuple[str, str, str]]) -> dict[str, Any]:
+def _select(id: str, name: str, current: str, options: Sequence[tuple[str, str, str]]) -> dict[str, Any]:
     rows = [
         {"value": value, "name": label, **({"description": detail} if detail else {})}
         for value, label, detail in options
     ]
+    category = "thought_level" if id == "effort" else id
     return {"id": id, "name": name, "category": category, "type": "select", "currentValue": current, "options": rows}
 
 

@@ -83,13 +83,13 @@ class TerminalApp:
         )
         notify = partial(self._notifier.notify, is_urgent=True)
         self._asking = asking = Asking(console, controller, composer, notify=notify)
-        self._region = region = LiveRegion(console, controller, composer, asking, self._status_command, labels)
-        actions = KeyActions(console, controller, composer, asking, region, labels)
+        self._region = region = LiveRegion(console, controller, composer, asking, self._status_command, labels=labels)
+        actions = KeyActions(console, controller, composer, asking, region, labels=labels)
         console.area.mark, console.area.placeholder = lambda: asking.mark, region.placeholder
         console.keys = key_bindings(actions, labels.keys)
         for command in screen_commands(controller, console, self._appearance):
             commands.add(command)
-        arguments = partial(argument_options, commands, opener, self._appearance)
+        arguments = partial(argument_options, commands=commands, opener=opener, appearance=self._appearance)
         console.area.buffer.completer = PromptCompleter(
             commands, arguments, typing.files, folder=typing.folder, home=typing.home
         )

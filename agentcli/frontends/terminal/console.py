@@ -85,7 +85,7 @@ class Console:
         self._loading: asyncio.Task[None] | None = None
         self._outside: asyncio.Task[Any] | None = None  # has the terminal for another program
         self.output = Vt100_Output.from_pty(sys.stdout, term=environment.get("TERM"))
-        self.screen = Screen(self.output, theme, self._draw, environment, self._draw_later)
+        self.screen = Screen(self.output, theme, self._draw, environment=environment, draw_later=self._draw_later)
         self.area = PromptArea(placeholder=lambda: HINT)
         self.hint = Hint(self.area.buffer, self.changed)
         self.keys = self._first_keys()

@@ -130,7 +130,7 @@ async def _copy(text: str, console: Console) -> str:
 
 
 def argument_options(
-    commands: Iterable[Command], opener: TerminalOpener, appearance: Appearance, name: str, typed: str
+    name: str, typed: str, *, commands: Iterable[Command], opener: TerminalOpener, appearance: Appearance
 ) -> list[tuple[str, str]]:
     """The values for a command's argument, as (value, note), narrowed by what is typed."""
     options: Iterable[tuple[str, str]]

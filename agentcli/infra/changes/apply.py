@@ -79,7 +79,7 @@ def apply_groups(
     # What goes away comes last, so that a file that was moved is never missing in both places.
     for group in sorted(groups, key=lambda one: (one.changes.root, one.summary.kind == "deleted", one.paths[0])):
         try:
-            _Application(group, live, token, modes, emptied).run(is_resumed=is_resumed)
+            _Application(group, live, token, modes=modes, emptied=emptied).run(is_resumed=is_resumed)
             names.append(group.summary.name)
         except OSError as error:
             conflicts.append(Conflict(group.summary.name, error.strerror or str(error)))
@@ -96,7 +96,7 @@ class _Application:
     """Applies one group. `modes` are for the folders that get them at the end, `emptied` those that go then."""
 
     def __init__(
-        self, group: ChangeGroup, live: LiveFiles, token: str, modes: dict[str, FileEntry], emptied: set[str]
+        self, group: ChangeGroup, live: LiveFiles, token: str, *, modes: dict[str, FileEntry], emptied: set[str]
     ) -> None:
         self._changes: ChangeSet = group.changes
         self._group = group

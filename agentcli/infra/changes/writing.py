@@ -80,7 +80,8 @@ def write(path: Path, content: bytes) -> None:
             raise PermissionError(errno.EACCES, "the file is read-only")
         if status is None or (status.st_nlink == 1 and os.geteuid() in (0, status.st_uid)):
             try:
-                fill, mode = partial(_fill_like, path.name, content, status, folder), 0o666 if status is None else 0o600
+                fill = partial(_fill_like, path.name, content, status, folder=folder)
+                mode = 0o666 if status is None else 0o600
                 return write_atomically(folder, path.name, fill, mode=mode)
             except PermissionError:  # no new file can be made there, or be like the old one
                 if status is None:
@@ -263,7 +264,7 @@ def _status_in(folder: int, name: str) -> os.stat_result | None:
     return status
 
 
-def _fill_like(name: str, content: bytes, before: os.stat_result | None, folder: int, descriptor: int) -> None:
+def _fill_like(name: str, content: bytes, before: os.stat_result | None, descriptor: int, *, folder: int) -> None:
     """Write the content of a new file, which gets owner, attributes and mode of the one that it replaces."""
     if before is not None:
         new = os.fstat(descriptor)

@@ -247,7 +247,9 @@ class _Walk:
         if (state := self._state(path, status, is_new=before is None)) is None:
             return
         changed_ns = status.st_ctime_ns if status.st_ctime_ns < self._racy_since_ns else 0
-        known[name] = _Known(changed_ns, status.st_ino, state.kind, state.mode, state.content, state.size, is_ignored)
+        known[name] = _Known(
+            changed_ns, status.st_ino, state.kind, state.mode, state.content, size=state.size, is_ignored=is_ignored
+        )
         if is_ignored and before is None and kind == "file":
             self._count_ignored(1, state.size)
         if before is not None and before.kind == "folder" != state.kind:

@@ -78,12 +78,12 @@ class Telemetry:
         self._may_begin.wait()
         recorder = None
         has_failed = False
-        for given in iter(self._events.get, None):
+        for session_id, mask, at, event, model in iter(self._events.get, None):
             try:
                 from agentcli.infra.telemetry.recorder import SpanRecorder
 
                 recorder = recorder or SpanRecorder(self._export)
-                recorder.record(*given)
+                recorder.record(session_id, at, event, model=model, mask=mask)
             except Exception:
                 log.log(logging.DEBUG if has_failed else logging.ERROR, "nothing could be exported", exc_info=True)
                 has_failed = True

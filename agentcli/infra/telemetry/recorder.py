@@ -60,7 +60,7 @@ class SpanRecorder:
         self._tracer = self._make_tracer() if "traces" in export.addresses else NoOpTracer()
         self._metrics = Metrics(self._make_meter() if "metrics" in export.addresses else NoOpMeter("agentcli"))
 
-    def record(self, session_id: str, mask: MaskText, at: int, event: Event, model: str) -> None:
+    def record(self, session_id: str, at: int, event: Event, *, model: str, mask: MaskText) -> None:
         """Record an event that came `at` nanoseconds since 1970, when the session's model was `model`."""
         if session_id not in self._sessions:
             traces = self._tracer, self._parent

@@ -18,7 +18,7 @@ from agentcli.safety.paths.judge import is_protected, is_secret
 
 
 def grave_reason(
-    seen: Sequence[Sequence[Field]], values: Sequence[Field], effects: Effects, check: ReadCheck, why: str
+    seen: Sequence[Sequence[Field]], values: Sequence[Field], effects: Effects, check: ReadCheck, *, why: str
 ) -> str:
     """The reason to ask before a command runs; an empty string if what it changes can be shown afterwards.
 

@@ -109,8 +109,8 @@ def _conclusion(walk: Walk, hidden: str, problem: str, text: str) -> CommandAnal
         programs = tuple(word for words in first for word in words if re.fullmatch(r"[\w./-]+", word))
         effects = effects | replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
     return CommandAnalysis(
-        tuple(walk.segments), worst, reason, effects, hidden or problem, walk.hidden, walk.hidden_catastrophe,
-        walk.unreadable, walk.deletes_unseen if problem else "",
+        tuple(walk.segments), worst, reason, effects, hidden or problem, hidden=walk.hidden, unreadable=walk.unreadable,
+        hidden_catastrophe=walk.hidden_catastrophe, deletes_unseen=walk.deletes_unseen if problem else "",
     )  # fmt: skip
 
 
@@ -265,7 +265,7 @@ class Walk:
         if fields:
             only_set = "" if done.problem else set_problem
             done = replace(done, problem=done.problem or set_problem)
-            return self._call(node, unwrap(fields, state), done, state, around, only_set=bool(only_set))
+            return self._call(node, unwrap(fields, state), done, state, around=around, only_set=bool(only_set))
         problem = done.problem or ("it sets a variable" if values else around.problem)
         if problem:
             deny = (" ".join(node.text.split()), *around.deny)
@@ -275,7 +275,7 @@ class Walk:
         return state, state
 
     def _call(
-        self, node: Command, call: Call, done: Redirected, state: State, around: Around, *, only_set: bool
+        self, node: Command, call: Call, done: Redirected, state: State, *, around: Around, only_set: bool
     ) -> Ends:
         """Judge a command, or the script it gives to a shell."""
         given = HOLE if self._is_input_open else input_of(node.redirects, around.given, state)
@@ -319,7 +319,7 @@ class Walk:
         if inner:
             effects = effects | Effects(reads=named_secrets(seen, values, state), names=opened_files(seen, state))
         grave = next((each.reason for part in parts for each in part.segments if each.verdict == "ask"), "")
-        segment = Segment(node.text, words, "allow", inner or problem, effects, allow, deny)
+        segment = Segment(node.text, words, "allow", inner or problem, effects, allow_forms=allow, deny_forms=deny)
         self._note(segment, state, worst=worst, seen=seen, values=values, grave=grave)
         return states_after(call, state)
 
@@ -333,7 +333,9 @@ class Walk:
         count = len(self.segments)
         after = self._text(call.script.script, state, around)
         if around.problem or count == len(self.segments):
-            segment = Segment(node.text, None, "allow", around.problem, Effects(), around.allow, around.deny)
+            segment = Segment(
+                node.text, None, "allow", around.problem, allow_forms=around.allow, deny_forms=around.deny
+            )
             self._note(segment, state, seen=call.layers[:-1])
         return (after, after) if call.script.is_same_shell else (state, state)
 
@@ -347,7 +349,7 @@ class Walk:
         if worst:
             segment = replace(segment, verdict="block", reason=worst, allow_forms=())
         elif why := segment.reason:
-            grave = grave or grave_reason(seen, values, segment.effects, ReadCheck(self.places, state), why)
+            grave = grave or grave_reason(seen, values, segment.effects, ReadCheck(self.places, state), why=why)
             segment = replace(segment, verdict="ask" if grave else "try", reason=grave or why)
         else:
             segment = replace(segment, reason=_ONLY_READS)

@@ -35,8 +35,9 @@ async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
         found = _gatherer(given, place, most=most)
         return found, await files.search(search, found.add)
 
-    glob = relative_glob(given.glob, place)
-    found, looked = await search_with_literal_brackets(glob, place, files, look, lambda result: result[0].files > 0)
+    found, looked = await search_with_literal_brackets(
+        relative_glob(given.glob, place), place, files, look, has_found=lambda result: result[0].files > 0
+    )
     return _output(found, looked, given, place)
 
 

@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 
 async def search_with_literal_brackets(
-    glob: str, place: Place, files: Files, look: Callable[[str], Awaitable[T]], has_found: Callable[[T], bool]
+    glob: str, place: Place, files: Files, look: Callable[[str], Awaitable[T]], *, has_found: Callable[[T], bool]
 ) -> T:
     """Look with a glob in which `[slug]` is a folder's own name where one is called so, as in routes of web frameworks.
 

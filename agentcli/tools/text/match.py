@@ -174,8 +174,8 @@ class _KeptCharacters(Struct, frozen=True):
         parts: list[str] = []
         for _, start, end, new_start, new_end in opcodes(old_lines, new_lines):
             a, b, c, d = old_at[start], old_at[end], new_at[new_start], new_at[new_end]
-            head = self._shared(fresh, a, c, min(b - a, d - c), 1)
-            tail = self._shared(fresh, b, d, min(b - a, d - c) - head, -1)
+            head = self._shared(fresh, a, c, most=min(b - a, d - c), step=1)
+            tail = self._shared(fresh, b, d, most=min(b - a, d - c) - head, step=-1)
             parts += [
                 self._own(a, a + head),
                 _lf(new[fresh.origin(c + head) : fresh.origin(d - tail)]),
@@ -183,7 +183,7 @@ class _KeptCharacters(Struct, frozen=True):
             ]
         return "".join(parts)
 
-    def _shared(self, fresh: View, place: int, new_place: int, most: int, step: int) -> int:
+    def _shared(self, fresh: View, place: int, new_place: int, *, most: int, step: int) -> int:
         """How many characters from two places on, forwards or backwards, are the same and whole on both sides."""
         shared = 0
         for n in range(1, most + 1):

@@ -102,6 +102,7 @@ class Screen(Renderer):
         output: Output,
         theme: Theme,
         draw_region: Callable[[int, int], Frame],
+        *,
         environment: Mapping[str, str],
         draw_later: Callable[[float], None] | None = None,
     ) -> None:

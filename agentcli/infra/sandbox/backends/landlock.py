@@ -22,6 +22,7 @@ from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.tools.command import Profile
 
 _FIRST_THAT_SCOPES_SIGNALS = 6  # Linux 6.12
+_MODULE = "backends.landlock_launcher"  # whose `bound_and_become` the keeper calls
 
 
 class Landlock:
@@ -55,7 +56,7 @@ class Landlock:
                 environment = {**cache_environment(cache), **WITHOUT_NETWORK, "TMPDIR": scratch}
                 launcher = _launcher(self._python, plan)
                 yield Launch(
-                    [*launcher, *argv], (*pass_fds, plan), environment, "", "backends.landlock_launcher", len(launcher)
+                    [*launcher, *argv], (*pass_fds, plan), environment, bounded_by=_MODULE, launcher=len(launcher)
                 )
         finally:
             shutil.rmtree(scratch, ignore_errors=True)

@@ -22,7 +22,7 @@ def read_overlay(root: str, upper: str, started_ns: int, take: Callable[[FileEnt
         where = f"{upper}/{path}" if path else upper
         now, below = entry_at(where), entry_at(changes.at(path))
         assert now is not None
-        if path and _is_cache(path, where, now, below, root):
+        if path and _is_cache(path, now, below):
             changes.caches.append(path)
             continue
         take(now)
@@ -45,14 +45,14 @@ def read_overlay(root: str, upper: str, started_ns: int, take: Callable[[FileEnt
     return changes
 
 
-def _is_cache(path: str, where: str, now: FileEntry, below: FileEntry | None, root: str) -> bool:
+def _is_cache(path: str, now: FileEntry, below: FileEntry | None) -> bool:
     """By its name, or because the folder says so: one that was there before must have said so before."""
     if ".git" in path.split("/"):
         return False
     is_folder = "folder" in {now.kind, below.kind if below is not None else now.kind}
     if is_cache(path, is_folder=is_folder):
         return True
-    return is_folder and is_tagged(f"{root}/{path}" if below is not None else where)
+    return is_folder and is_tagged((below or now).source)
 
 
 def _open_to_owner(entry: FileEntry) -> None:

@@ -223,7 +223,7 @@ class Stage:
         self.said: list[Fragment] = []
         self.size_shown, self.was_resized = self.output.size, False
         self.theme = Theme(self.palette)
-        self.screen = Screen(self.output, self.theme, self._drawn, self.environment)
+        self.screen = Screen(self.output, self.theme, self._drawn, environment=self.environment)
         self.terminal = Terminal(self.columns, self.rows, reflows=reflows(self.environment))
 
     def _drawn(self, columns: int, most: int) -> Frame:
