@@ -473,6 +473,14 @@ def test_a_folder_that_is_renamed_takes_what_programs_obey_with_it(place: Place)
     assert not (place.folder / "sub2/.git/hooks/pre-commit").exists()
 
 
+def test_a_change_that_cannot_be_reverted_for_want_of_room_is_told_once(place: Place) -> None:
+    hook = place.folder / ".git/hooks/pre-commit"
+    hook.write_bytes(bytes(17_000_000))
+    told = run_in(place, "true", "echo evil > .git/hooks/pre-commit", "true")
+    changed = f"could not be put back: {hook} (there was no room to keep a copy of it)"
+    assert [changed in each for each in told] == [False, True, False]
+
+
 @pytest.mark.full
 def test_a_repository_with_many_hooks_leaves_room_for_the_others(place: Place) -> None:
     (place.folder / "aaa").mkdir()

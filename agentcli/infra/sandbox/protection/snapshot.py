@@ -19,7 +19,7 @@ from pathlib import Path
 from msgspec.structs import astuple
 
 from agentcli.conversation.file_changes import FileState
-from agentcli.infra.changes.state import names_in
+from agentcli.infra.changes.state import entry_at, names_in
 from agentcli.infra.sandbox.git.folders import NO_CONFIGURATION
 from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE, PROTECTED, SessionNote
 from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside
@@ -78,6 +78,7 @@ class ProtectedSnapshot:
         self._entries, self._room = MAX_ENTRIES, MAX_BYTES
         self._running: list[Sequence[str]] = []  # what each command that runs was granted
         self._left_out: set[str] = set()
+        self._stamps: dict[str, tuple[int, ...]] = {}  # of files whose states are not known
         self._reported: set[str] = set()  # of those that are left out
 
     @contextmanager
@@ -190,6 +191,8 @@ class ProtectedSnapshot:
         if state is not None and (is_beyond_limits or not state.is_kept):
             self._left_out.add(above(path))
             self._before[path] = _UNKNOWN
+            if not is_beyond_limits:
+                self._stamps[path] = self._stamp(path)
             return entries
         self._before[path] = state
         self._entries -= 1
@@ -240,7 +243,13 @@ class ProtectedSnapshot:
 
     def _compare(self, path: str, report: Reverts) -> None:
         name, want, granted = name_of(path), self._before[path], self._granted
-        if want == _UNKNOWN or any(is_inside(path, each) for each in granted):
+        if any(is_inside(path, each) for each in granted):
+            return
+        if want == _UNKNOWN:
+            stamp = self._stamp(path) if path in self._stamps else ()
+            if stamp != self._stamps.get(path, ()):
+                self._stamps[path] = stamp
+                report.left_changed.append(f"{path} (there was no room to keep a copy of it)")
             return
         # Without the folder around it, or with a link in its place, nothing obeys what is there.
         with suppress(FileNotFoundError, NotADirectoryError), self._held.opened(above(path)) as folder:
@@ -263,6 +272,13 @@ class ProtectedSnapshot:
                 if want is not None:
                     make(folder, name, want, self._contents.kept.get(want.content, b""))
                     _add(report, path_of(folder, name))
+
+    def _stamp(self, path: str) -> tuple[int, ...]:
+        """The stamp of a file; empty where none can be seen."""
+        with suppress(OSError), self._held.opened(above(path)) as folder:
+            entry = entry_at(name_of(path), folder=folder)
+            return entry.stamp if entry is not None else ()
+        return ()
 
     def _is_harmless(self, name: str, now: FileState | None, want: FileState, contents: Contents) -> bool:
         """True for a git configuration in which no more changed than `git push -u` and `git remote add` write."""
