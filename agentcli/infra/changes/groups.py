@@ -30,7 +30,7 @@ INSTALLED = frozenset((".venv", "venv", "node_modules", "site-packages", "vendor
 class ChangeGroup(NamedTuple):
     """Changes that are applied together: those of `paths` in a change set.
 
-    A `moved_root` is the one outermost path of a group with all that is in it, and nothing else is in it.
+    `moved_root` is set where the group is exactly one new path with everything in it, which can be moved as a whole.
     """
 
     summary: ChangeSummary

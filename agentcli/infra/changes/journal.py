@@ -67,9 +67,9 @@ class PrivateFolder:
     def apply(
         self, groups: Sequence[ChangeGroup], *, note: Path | None = None, live: LiveFiles | None = None
     ) -> ApplyOutcome:
-        """Apply changes whose contents are here, which a kill cannot undo half. Raises `OSError` before it begins.
+        """Apply changes whose contents are here; after a kill the next start finishes them.
 
-        `note` is that of the call they are recorded for.
+        `note` is that of the call they are recorded for. Raises `OSError` before it begins.
         """
         rows = [
             {
@@ -125,13 +125,13 @@ def abandoned_folders(folder: Path, *, spares: str = "") -> Iterator[Path]:
 
 
 def finish_interrupted(tries: Path) -> str:
-    """Finish what killed sessions had begun to apply, drop the rest of their dry runs, and say so. Raises nothing."""
+    """Finish what killed sessions had begun to apply, discard the rest, and report it. Raises nothing."""
     finished = [done for folder in abandoned_folders(tries) if (done := _finish(folder)) is not None]
     names = [name for done in finished for name in done.names]
     conflicts = [conflict for done in finished for conflict in done.conflicts]
     said = []
     if names:
-        said.append(f"A session that was killed had begun to keep changes of a command; kept now: {', '.join(names)}.")
+        said.append(f"A session was killed while it applied changes; they are complete now: {', '.join(names)}.")
     said += [f"{conflict.name} was not kept: {conflict.why}." for conflict in conflicts]
     return " ".join(said)
 

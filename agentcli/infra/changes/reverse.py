@@ -241,9 +241,9 @@ def _opened_to_owner(plan: PathPlan) -> FileEntry | None:
 
 
 def _as_found(plan: PathPlan, why: str) -> RestoredFile:
-    """The outcome for a file, by what is there now: a folder may have got new contents meanwhile.
+    """Return the outcome for a file by what is there now: a folder may have new contents meanwhile.
 
-    `why` is what stood against the change that it was part of, which may have been done in part.
+    `why` says why its group of changes was not applied, or only in part; empty where it was.
     """
     there = entry_at(plan.path)
     if why and not (plan.then is None and there is None):

@@ -45,15 +45,15 @@ class Tables(ABC):
     The attributes are SQL: where the databases differ.
     """
 
-    new_number: str  # a table of one row, `n`, the number of a new entry,
-    copy_number: str  # the number of the copy of an entry,
-    next_use: str  # a number that is greater than every `used`,
-    words: str = ""  # the column of the words that are looked for, and what makes it of `:words`,
-    words_value: str = ""
-    lock_copies: str = "SELECT 1"  # waits until nobody makes copies of entries, or changes entries with their copies,
-    share_copies: str = "SELECT 1"  # until nobody changes them,
-    forget_words: str = "SELECT 1"  # has the index of words made anew,
-    forget_stream: str = "SELECT 1"  # and removes the event stream `:id`: a server writes it anew from the log
+    new_number: str  # gives a table of one row, `n`: the number of a new entry
+    copy_number: str  # gives the number of the copy of an entry
+    next_use: str  # gives a number greater than every `used`
+    words: str = ""  # the column that is searched for words
+    words_value: str = ""  # makes the value of that column from `:words`
+    lock_copies: str = "SELECT 1"  # waits until nobody copies entries or changes entries that have copies
+    share_copies: str = "SELECT 1"  # waits until nobody changes entries that have copies
+    forget_words: str = "SELECT 1"  # makes the index of words anew
+    forget_stream: str = "SELECT 1"  # removes the event stream `:id`, which a server writes anew from the log
 
     @abstractmethod
     def stream(self, sql: str, **values: Any) -> AsyncIterator[tuple[Any, ...]]: ...

@@ -42,14 +42,14 @@ from agentcli.tools.command import Command, CommandResult, Profile
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict, DryRunLimits
 
 _GIT_TIMEOUT_S = 20.0
-_LEFT = "what it left running was ended, as nothing of a try goes on"
+_LEFT = "what it left running was ended, because nothing of a dry run goes on"
 
 
 class OverlayDryRun(AbstractAsyncContextManager["OverlayDryRun"]):
     """Implements `DryRun`. `changes` are called by their paths, those of the first root relative to it.
 
-    Leaving it as a context discards it. Nothing is left then but the output file of a long output; until then a later
-    start would finish what was to be applied.
+    Leaving the context discards it, except for the file of a long output. Until then a later start finishes what was
+    being applied.
     """
 
     def __init__(

@@ -139,7 +139,7 @@ class ProtectedSnapshot:
     def accepting(self, plan: Callable[[], Protection]) -> Iterator[None]:
         """Accept whatever changes meanwhile: a command runs that the person let out of the sandbox."""
         self._forget_all_but(self._revert(Reverts()))
-        self._rest()  # what the person allowed is not to be reverted, even if that lets more stay
+        self._retire_note()  # what the person allowed is not to be reverted, even if that lets more stay
         try:
             yield
         finally:
@@ -323,12 +323,12 @@ class ProtectedSnapshot:
         """Keep the note true. Where the disk takes none, commands run all the same."""
         can_be_written = any(is_inside(str(self._file), path) for path in (*self._asides[1:], *self._granted))
         if not self._before or can_be_written:  # there is nothing to revert, or commands could write what is to be
-            self._rest()
+            self._retire_note()
         elif self._file is not None:
             with suppress(OSError):
                 self._write_to(self._file, Reverts())
 
-    def _rest(self) -> None:
+    def _retire_note(self) -> None:
         """Nothing is to be reverted while no command runs: what changes now, the person changed."""
         if self._file is not None:
             with suppress(OSError):
