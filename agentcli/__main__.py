@@ -38,7 +38,7 @@ def _restart_in_utf8_mode() -> None:
 
 
 def _note_signals() -> list[int]:
-    """Those that come from now on, until somebody heeds them: one in the middle of an import would be a traceback."""
+    """Record signals from now on, until a handler takes over: one in the middle of an import would be a traceback."""
     signals: list[int] = []
     for number in (SIGINT, SIGTERM, SIGHUP):
         if number != SIGHUP or getsignal(number) != SIG_IGN:  # as nohup leaves it

@@ -136,7 +136,7 @@ class Steered(AgentEvent, frozen=True, tag="steered"):
 
 
 class QueueChanged(AgentEvent, frozen=True, tag="queue_changed"):
-    """What waits to be said: `steering` goes to the model with its next request, `follow_ups` after the turn."""
+    """The messages that wait: `steering` goes to the model with its next request, `follow_ups` after the turn."""
 
     steering: tuple[tuple[Block, ...], ...]
     follow_ups: tuple[tuple[Block, ...], ...]

@@ -246,7 +246,7 @@ class Checkpoints(Protocol):
         ...
 
     def files_seen(self) -> int:
-        """How many files a `begin` that goes on has looked at."""
+        """The number of files that a running `begin` has looked at."""
         ...
 
     async def end(self, mark: Any) -> FilesChanged | None:

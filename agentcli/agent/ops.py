@@ -101,7 +101,7 @@ class SetAttended(Struct, frozen=True, tag="set_attended"):
 
 
 class SetEffort(Struct, frozen=True, tag="set_effort"):
-    """How hard the model thinks from the next request on; None means as the settings say."""
+    """Sets how hard the model thinks from the next request on; None means as the settings say."""
 
     effort: Effort | None
 
@@ -132,7 +132,7 @@ class CommandRan(Struct, frozen=True, tag="command_ran"):
 
 
 class ClientResult(Struct, frozen=True, tag="client_result"):
-    """What came of a call that the client ran."""
+    """The result of a call that the client ran."""
 
     id: str
     content: str | tuple[Text | Image, ...]

@@ -164,7 +164,7 @@ def told_paths(bodies: Iterable[Body]) -> list[str]:
 
 
 def _shares(sizes: Sequence[int], budget: int) -> list[int]:
-    """How much of each file fits: all of the small ones, and as much of each large one as of the other large ones."""
+    """Return the size that fits of each file: all of the small ones, and the same size of each large one."""
     shares, left = [0] * len(sizes), budget
     for done, number in enumerate(sorted(range(len(sizes)), key=lambda number: sizes[number])):
         shares[number] = min(sizes[number], left // (len(sizes) - done))

@@ -91,7 +91,7 @@ def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
 
 
 def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
-    """What stands for a name; nothing where it is no file and no folder. Raises `ToolError` and `OSError`."""
+    """Return the blocks to attach for a name; none if it is no file or folder. Raises `ToolError` and `OSError`."""
     path = workspace.readable(name)
     status = workspace.sandbox.status(path)
     if status is None and (lines := _LINES.fullmatch(name)):
@@ -119,7 +119,7 @@ def _is_file(name: str, workspace: Workspace) -> bool:
 
 
 def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Sequence[Block]:
-    """Those lines; where they are past the file's end, that."""
+    """Return some lines of a file, or an error text where they are past its end."""
     path = workspace.readable(name)
     status = workspace.sandbox.status(path)
     if status is None or status.kind != "file":

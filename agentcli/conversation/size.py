@@ -27,7 +27,7 @@ MOST_DOUBT = 0.1  # the largest share of unseen reasoning in what a model's fact
 
 
 class Counted(NamedTuple):
-    """What a provider counted for a reply and all before it, and the size of that.
+    """A provider's token count for a reply and all before it, and their size.
 
     `doubtful` tokens of it are reasoning, which the next request may or may not hold.
     """
@@ -52,7 +52,7 @@ class RequestSize:
         self._start_anew()
 
     def tokens(self, system: str, tools: tuple[ToolSpec, ...], model: ModelInfo) -> int:
-        """What the conversation takes of the window, in the next request to a model.
+        """Return the tokens that the conversation takes in the next request to a model.
 
         The newest count of this model since the last compaction is the base; without one, all is estimated.
         """

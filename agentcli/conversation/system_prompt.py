@@ -29,7 +29,7 @@ def environment_note(*, cwd: Path, platform: str, date: str, branch: str) -> Use
 
 
 def files_note(cwd: Path) -> User:
-    """What stands in the working directory: small models guess names they are not told."""
+    """List the working directory for small models, which otherwise guess the names of files."""
     try:
         names = sorted(f"{e.name}/" if e.is_dir() else e.name for e in cwd.iterdir() if not e.name.startswith("."))
     except OSError:

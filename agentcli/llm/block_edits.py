@@ -195,7 +195,7 @@ def _with_lines(text: str, first: int, end: int, new: Sequence[str]) -> str:
 
 
 def _is_sound(before: str, after: str) -> bool:
-    """Whether there is a change, and its parts were put together rightly."""
+    """Return True if there is a change and its parts were joined correctly."""
     return before != after and (_parsed(after) is not None or _parsed(before) is None)
 
 
@@ -219,5 +219,5 @@ def _edit(path: str, before: str, after: str) -> dict[str, Any]:
 
 
 def _shared(one: Sequence[str], other: Sequence[str]) -> int:
-    """How many lines at the beginning are the same."""
+    """Count the lines that both begin with."""
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))

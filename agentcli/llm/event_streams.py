@@ -20,7 +20,7 @@ class Parser(Protocol):
     def feed(self, chunk: bytes) -> list[Any]: ...
 
     def close(self) -> list[Any]:
-        """What the body's end completes. Raises `ConnectionFailed` when it came in the middle of an item."""
+        """Return what the end of the body completes. Raises `ConnectionFailed` in the middle of an item."""
         ...
 
 
@@ -131,7 +131,7 @@ _HIGH_LAST = re.compile(r'(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2})(?=")
 
 
 class _Rest:
-    """What has arrived after the last end mark; each byte is looked at once, however many pieces it comes in.
+    """Holds the bytes after the last end mark, and looks at each byte once, however many pieces they come in.
 
     A byte order mark at the beginning is left out.
     """

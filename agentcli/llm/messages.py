@@ -1,4 +1,4 @@
-"""What a conversation is made of, the same for every provider.
+"""The messages and blocks of a conversation, the same for every provider.
 
 The blocks carry the names of Anthropic's Messages API, so a stored conversation reads like that API's documents.
 """
@@ -80,7 +80,7 @@ class Document(Struct, frozen=True, tag="document"):
 
 
 class ToolResult(Struct, frozen=True, tag="tool_result", omit_defaults=True):
-    """What came of a call, as the model sees it."""
+    """The result of a call, as the model sees it."""
 
     tool_use_id: str
     content: str | tuple[Text | Image | Document, ...] = ""
@@ -88,7 +88,7 @@ class ToolResult(Struct, frozen=True, tag="tool_result", omit_defaults=True):
 
     @property
     def text(self) -> str:
-        """What a person reads of it; an image or document is named only."""
+        """The text that a person reads; an image or document is only named."""
         if isinstance(self.content, str):
             return self.content
         parts = (part.text if isinstance(part, Text) else f"[{type(part).__name__.lower()}]" for part in self.content)
@@ -135,7 +135,7 @@ def user_message(text: str) -> Message:
 
 
 def answered(messages: Sequence[Message]) -> int:
-    """How many of the messages the newest reply among them answered."""
+    """Count the messages that the newest reply among them answered."""
     return next((n for n in range(len(messages) - 1, -1, -1) if messages[n].role == "assistant"), 0)
 
 
@@ -184,7 +184,7 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
     @property
     def context_tokens(self) -> int:
-        """What the request and its reply take of the window."""
+        """The tokens of the window that the request and its reply take."""
         return self.prompt_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:

@@ -1,4 +1,4 @@
-"""What is known of each model: window, longest reply, prices and capabilities (models.toml, user rows on top)."""
+"""The table of models: window, longest reply, prices and capabilities (models.toml, user rows on top)."""
 
 from __future__ import annotations
 

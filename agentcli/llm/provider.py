@@ -74,7 +74,7 @@ class ToolCallEnded(Struct, frozen=True, tag="tool_call_ended"):
 
 
 class UsageUpdate(Struct, frozen=True, tag="usage"):
-    """What the server has counted so far; later ones replace earlier ones."""
+    """The tokens that the server has counted so far; a later update replaces an earlier one."""
 
     usage: Usage
 
@@ -105,7 +105,7 @@ class TokenCount(Struct, frozen=True):
 
 
 class Health(Struct, frozen=True):
-    """Whether the provider answers, and what it said. `models` are those it lists, where it has a list."""
+    """The result of a provider's health check. `models` are the models it lists, if it has a list."""
 
     ok: bool
     detail: str
@@ -130,11 +130,11 @@ class Provider(Protocol):
         ...
 
     async def count_tokens(self, request: Request) -> TokenCount:
-        """How many prompt tokens `request` holds. Raises `ProviderError`."""
+        """Count the prompt tokens of `request`. Raises `ProviderError`."""
         ...
 
     async def health_check(self) -> Health:
-        """Whether the server answers and takes the key; does not raise and costs no tokens."""
+        """Check that the server answers and takes the key. Does not raise, and costs no tokens."""
         ...
 
     async def aclose(self) -> None:

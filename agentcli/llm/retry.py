@@ -19,7 +19,7 @@ MB = 1024 * 1024
 
 
 class ReplyLimits(Struct, frozen=True):
-    """What one reply may hold and take. The names are those of the settings in `limits`."""
+    """Limits of one reply's size and time. The names are those of the settings in `limits`."""
 
     max_reply_mb: float = 8.0
     max_arguments_mb: float = 4.0

@@ -64,7 +64,7 @@ def doctor(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 def is_valid(messages: tuple[Message, ...], *, start: int = 0) -> bool:
-    """Whether a provider takes these messages; those before `start` are known to be in order.
+    """Return True if a provider takes these messages; those before `start` are known to be valid.
 
     Neighbouring replies stay apart where nothing is between them: a provider wants its own back as they came.
     """
@@ -146,7 +146,7 @@ def _answers(calls: list[tuple[str, str]], content: tuple[Block, ...]) -> tuple[
 
 
 def _with_users_joined(messages: Iterable[Message]) -> list[Message]:
-    """What can be said of the messages, a user's joined to one before it. Replies stay as they came."""
+    """Return the messages that can be sent, neighbouring ones of the user joined. Replies stay as they came."""
     said: list[Message] = []
     for message in messages:
         content = _sayable(message)

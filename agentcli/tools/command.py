@@ -33,10 +33,10 @@ class Command(Struct, frozen=True):
 
 
 class Reverts(Struct):
-    """What a command changed of auto-executed files, where the sandbox cannot keep it from that.
+    """The auto-executed files that a command changed, where the sandbox cannot prevent it.
 
-    `put_back` is as it was again, `left_changed` could not be (each with the reason). In the folders `unguarded` there
-    is more than could be: they are named once a session.
+    `put_back` were reverted, `left_changed` could not be (each with the reason). The folders `unguarded` hold more
+    files than can be reverted; they are named once a session.
     """
 
     put_back: list[str] = []

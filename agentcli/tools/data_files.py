@@ -30,5 +30,5 @@ class DataFiles(Protocol):
         ...
 
     def find(self, call_id: str) -> DataFile | None:
-        """What was kept for a call of this session, the newest where there are several."""
+        """Return the data file of a call of this session, the newest if there are several."""
         ...

@@ -21,7 +21,7 @@ STANDARD_ITEMS = 10
 
 
 class Levels(Struct, frozen=True):
-    """What the settings say: for all tools, and for single ones by name."""
+    """The output levels of the settings: for all tools, and for single ones by name."""
 
     usual: OutputLevel = "standard"
     by_tool: Mapping[str, OutputLevel] = {}
@@ -56,7 +56,7 @@ def formatted(value: Any, level: OutputLevel) -> str:
 
 
 def leaves_out(value: Any, content: str, full: str, level: OutputLevel) -> bool:
-    """Whether a structured result as text says less than its `full` text."""
+    """Return True if a structured result's text leaves out parts of its `full` text."""
     is_list = isinstance(value, Sequence) and not isinstance(value, str | bytes)
     has_more = level == "brief" or len(full) > len(content) or (is_list and len(value) > STANDARD_ITEMS)
     return full != content and has_more

@@ -125,7 +125,7 @@ def guarded(own: Tool) -> Tool:
 
 
 def as_output(value: Any) -> ToolOutput:
-    """What a function returned, as a result: text as it is, data as JSON, nothing as nothing."""
+    """Return a function's value as a result: text as it is, data as JSON, None as no content."""
     match value:
         case ToolOutput():
             output = value
@@ -183,7 +183,7 @@ def _failed(name: str, error: BaseException) -> ToolError:
 
 
 async def _in_thread(function: Callable[..., Any], given: tuple[Any, ...]) -> Any:
-    """What a sync function returns. Its thread is not the executor's, for whose threads the end of a program waits."""
+    """Call a sync function in a thread of its own: the end of a program waits for those of the executor."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""What a session remembers beyond its requests: its whole log, and the project's memory files."""
+"""The memory of a session beyond its requests: its whole log, and the project's memory files."""
 
 from __future__ import annotations
 

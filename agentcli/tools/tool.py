@@ -1,4 +1,4 @@
-"""What a tool is: a name, arguments that describe themselves, and `run`."""
+"""The interface of tools: a name, arguments that describe themselves, and `run`."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ class LazyResult(Struct, frozen=True):
 
 
 class ToolOutput(msgspec.Struct, frozen=True):
-    """What a call gives: `content` for the model, `structured` for programs, `summary` (one line) for the person.
+    """The output of a call: `content` for the model, `structured` for programs, `summary` (one line) for the person.
 
     `structured` is a `LazyResult` where it is large and there is content. Without content the structured part is
     formatted for the model, as detailed as the output level says. `full` is the whole text where the content is only
     its beginning; read_more finds it. `error_kind` is for an error that still has a result of its own, such as a
-    command whose time was up.
+    command that timed out.
     """
 
     content: Content | None = None
@@ -124,7 +124,7 @@ def digest_of(content: bytes) -> bytes:
 
 @dataclass
 class Workspace:
-    """What all calls of a session share. `cwd` anchors relative paths; `shell_cwd` is where the shell stands.
+    """State shared by all calls of a session. `cwd` anchors relative paths; `shell_cwd` is the shell's folder.
 
     `data` keeps results that are too large to be shown. `web` is None where nothing may be fetched. `exposed` are
     secret files that the person lets commands read where no sandbox hides them. `preload` imports ahead of the first
@@ -293,17 +293,17 @@ class Tool:
 
     @property
     def may_be_repeated(self) -> bool:
-        """Whether a call that failed half way may be made again by itself."""
+        """True if a call that failed half way may be repeated automatically."""
         return self.effect in ("none", "read", "web") or self.is_idempotent
 
     async def output(self, arguments: Any, context: ToolContext) -> ToolOutput:
-        """What a call gives."""
+        """Run the tool and return its output."""
         made = self.run(arguments, context)
         made = await made if isinstance(made, Awaitable) else made
         return made if isinstance(made, ToolOutput) else ToolOutput(made)
 
     async def preview(self, arguments: Any, context: ToolContext) -> str:
-        """What a person approves: the diff a dry run makes, else the command or the arguments as they are.
+        """Return the text that a person approves: the diff of a dry run, else the command or the arguments as they are.
 
         Raises `ToolError` when the call could not do its work.
         """

@@ -17,7 +17,7 @@ HandOver = Callable[[tuple[ToolUse, ...]], None]  # gives calls to the client
 
 
 class _AnyArguments(Struct, frozen=True):
-    """What a client's tool takes is in its schema."""
+    """Accepts any arguments: the schema of a client's tool describes them."""
 
 
 def client_tool(spec: ToolSpec) -> Tool:
@@ -98,7 +98,7 @@ class ClientCalls:
                 answer.set_exception(_client_gone())
 
     def answer(self, call_id: str, output: ToolOutput) -> bool:
-        """Whether a call with that id was waiting."""
+        """Deliver the client's result; return False if no call with that id was waiting."""
         answer = self._waiting.get(call_id)
         if answer is None or answer.done():
             return False

@@ -152,7 +152,7 @@ class Report:
 
 
 def _bounded(structured: object) -> object:
-    """What the log keeps of a structured result: one that is very large is in the content, or in a data file."""
+    """Return a structured result as the log stores it; a very large one is in the content, or in a data file."""
     size = 0
     for part in _parts(structured):
         size += len(msgspec.json.encode(part, enc_hook=str))

@@ -29,7 +29,7 @@ Opening = Callable[[ModelInfo], Sequence[User]]  # the notes of a session's star
 
 
 class Asked(Struct, frozen=True):
-    """What one compaction is about: the conversation, the model that goes on with it, tokens of the next request."""
+    """A request for a compaction: the conversation, the model that continues it, the tokens of the next request."""
 
     conversation: Conversation
     model: ModelInfo
@@ -131,7 +131,7 @@ class Compactor:
         ).plan()
 
     async def _summaries(self, asked: Asked, turns: Sequence[TurnRecord], *, may_ask: bool) -> tuple[Summary, ...]:
-        """What a model wrote about the turns that are older than those that stay; nothing where it is not there."""
+        """Return the summaries that a model wrote of the turns that do not stay; none where they are not ready."""
         settings, older = self.settings, turns[: -self.settings.keep_turns]
         if not older or not self._may_summarize(asked):
             return ()

@@ -35,7 +35,7 @@ class NestedInstructions:
         return nested_instructions(folders, self.cwd, self.root, told, home=self.home)
 
     def read_again(self, conversation: Conversation, told_now: str) -> Instructions:
-        """Those that the model was given before, as they are on the disk now, without what `told_now` says anyway."""
+        """Read again the files that the model was given before, except those that `told_now` has already."""
         reader = InstructionReader(self.root, self.home)
         for path in told_paths(entry.body for entry in conversation.request_entries):
             if f'<instructions path="{path}">' not in told_now:

@@ -1,4 +1,4 @@
-"""What fills a model's window, by source."""
+"""The use of a model's window, by source."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ContextUse(Struct, frozen=True):
 
 
 async def context_use(session: Session) -> ContextUse:
-    """What the next request would hold."""
+    """Count the tokens that the next request would hold, by source."""
     state, runtime = session.state, session.runtime
     provider, info = await runtime.resolve(state)
     prefix = runtime.prefix(info)

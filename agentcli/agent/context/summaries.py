@@ -81,7 +81,7 @@ class Summaries:
         self._kept: Kept = self.kept or TTLCache(self.settings.cache_entries, self.settings.cache_hours * _AN_HOUR)
 
     def ready(self, turns: Sequence[TurnRecord], focus: str = "") -> tuple[Summary, ...]:
-        """What is written about these turns, from the first on; the newest of them may be missing."""
+        """Return the summaries of these turns, from the first on; those of the newest turns may be missing."""
         keys, summaries = self._written.get(focus, ((), ()))
         return summaries if keys == tuple(_key(told(turn), focus) for turn in turns[: len(keys)]) else ()
 
@@ -144,7 +144,7 @@ class Summaries:
         return self.estimated_cost(self.missing(turns, focus), writer, focus)
 
     def missing(self, turns: Sequence[TurnRecord], focus: str = "") -> list[TurnRecord]:
-        """Those of these turns about which nothing is written."""
+        """Return the turns that no summary covers."""
         covered = max((summary.last for summary in self.ready(turns, focus)), default=0)
         return [turn for turn in turns if turn.number > covered]
 

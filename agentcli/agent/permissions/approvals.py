@@ -134,7 +134,7 @@ async def _request(question: PendingCall, preview: str, state: AgentState) -> Ca
 
 
 def _settled(verdict: Verdict, question: PendingCall, mode: Mode) -> Permitted:
-    """What a verdict that needs no answer comes to. Raises `ToolError` (permission_denied)."""
+    """Permit or deny a call whose verdict needs no answer. Raises `ToolError` (permission_denied)."""
     if verdict.decision == "deny":
         raise ToolError(f"{verdict.reason}.", kind="permission_denied")
     held = msgspec.structs.replace(question.verdict, needs=verdict.needs, hosts=verdict.hosts)

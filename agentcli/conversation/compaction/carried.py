@@ -66,7 +66,7 @@ def collect(
 
 
 def _folders(conversation: Conversation) -> list[str]:
-    """Those that the user added to the workspace, in the words in which it was told, also before a compaction."""
+    """Return the reminders of folders that the user added to the workspace, also those before a compaction."""
     texts = (
         entry.body.text for entry in conversation.entries if isinstance(entry.body, User) and entry.body.is_reminder
     )

@@ -26,7 +26,7 @@ _TOLD_TURNS = 20  # newest turns that are told where older ones are one line
 
 
 class Summary(Struct, frozen=True):
-    """What a model wrote about the turns from `first` to `last`."""
+    """A model's summary of the turns from `first` to `last`."""
 
     first: int
     last: int
@@ -130,7 +130,7 @@ class Digest(Struct, frozen=True, kw_only=True):
         return f"User [#{step.number}]: {text}"
 
     def start_of_newest(self, step: Step) -> str:
-        """What is left of the message that is to be answered now; empty where that is all of it."""
+        """Return the beginning of the message to be answered now, where it is cut; else an empty string."""
         text = self._typed(step)
         has_more = isinstance(step.entry.body, User) and len(step.entry.body.content) > 1
         return self._start(text, NEWEST_START, step) if len(text) > NEWEST_START or has_more else ""
@@ -190,7 +190,7 @@ class Digest(Struct, frozen=True, kw_only=True):
 
 
 def _quoted(text: str) -> str:
-    """What was not said by the user: its lines begin nothing, and its tags neither."""
+    """Quote text that is not the user's, so that neither its lines nor its tags begin anything."""
     return _TAGS.sub("‹", text).replace("\n", "\n  ")
 
 

@@ -59,7 +59,7 @@ class Budget(Struct, frozen=True):
     count: Count
 
     def limit(self, target: float, at: float, fixed: int = 0) -> int:
-        """How large the request may be afterwards; more where the prefix and what else is `fixed` take much of that."""
+        """Return the tokens that the request may take; more where the prefix and other `fixed` parts are large."""
         fixed += self.prefix
         least = fixed + LEAST_LEFT * (self.window - fixed)
         target = min(target, _MOST_OF_DUE * at)

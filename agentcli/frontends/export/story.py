@@ -149,7 +149,7 @@ def story_of(info: SessionInfo, entries: Sequence[Entry]) -> Story:
 
 
 def _items(path: Sequence[Entry]) -> Iterator[tuple[bool, Item]]:
-    """What is told, and whether a turn begins with it."""
+    """Yield each item of the story, and whether a turn begins with it."""
     results: dict[str, deque[Result]] = {}  # ids are a model's, and may come again
     for entry in path:
         if isinstance(entry.body, Result):

@@ -173,7 +173,7 @@ class Hosting:
             return False
 
     async def events_after(self, session_id: str, after: int, count: int, *, wait_s: float) -> Sequence[StreamEvent]:
-        """What is read of a stream; raises `StorageError`, also when the server ends and nothing is left to read."""
+        """Read events of a stream. Raises `StorageError`, also when the server ends and nothing is left to read."""
         task = asyncio.current_task()
         assert task is not None
         if not self._is_over:

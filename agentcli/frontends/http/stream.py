@@ -37,12 +37,12 @@ class Waiting(Struct, frozen=True):
 
 
 class Note(Struct, frozen=True, omit_defaults=True):
-    """What the next writer of a stream has to know; it is kept with the stream.
+    """The state that the next writer of a stream needs; it is stored with the stream.
 
-    `epoch` counts the writers, `entries` those of the log that are told, `told` is the id of the event that told the
-    newest of them. `span` is the prompt that is answered or was answered last, `waiting` are those that wait for their
-    turn, and `taken` the newest that were taken at all, by `stream_id`. With `is_open` a turn has begun whose result
-    was not told.
+    `epoch` counts the writers, `entries` the entries of the log that were sent; `told` is the id of the event that sent
+    the newest of them. `span` is the prompt that is answered or was answered last, `waiting` are the prompts that wait
+    for their turn, and `taken` the newest that were accepted at all, by `stream_id`. `is_open` says that a turn has
+    begun whose result was not sent.
     """
 
     epoch: int = 0

@@ -169,7 +169,7 @@ class SessionConfinement:
         return None if is_theirs else cache
 
     def secret_files(self) -> list[Path]:
-        """Those in the workspace, as they are now."""
+        """Find the secret files that are in the workspace now."""
         return self._scan.protected(self.roots)[0]
 
     def is_write_protected(self, path: Path) -> bool:

@@ -241,7 +241,7 @@ class ReplyReader:
         return Done(message, stop_reason, usage_from_wire(self._usage), self.model, lost_tool_call=open_call, note=note)
 
     def partial(self) -> Message:
-        """What a broken stream leaves: text, signed thinking, and calls that had ended."""
+        """Return what arrived before a stream broke: text, signed thinking, and calls that had ended."""
         message = self._message()
         kept = (b for b in message.content if not (isinstance(b, Thinking) and not b.signature))
         return Message("assistant", tuple(kept))

@@ -63,10 +63,10 @@ def _thinking(request: Request, model: ModelInfo, messages: list[dict[str, Any]]
 
 
 def _acts_unthinking(messages: list[dict[str, Any]]) -> bool:
-    """Whether the calls that were just answered come from a reply without thinking, such as another model's.
+    """Return True if the calls just answered come from a reply without thinking, such as another model's.
 
-    The API then refuses to think: the reply before results has to begin with what it thought. To it neighbours of one
-    role are one message.
+    The API then refuses to think, because the reply before results must begin with its thinking. The API takes
+    neighbouring messages of one role for one message.
     """
     turns = [list(group) for _, group in groupby(messages, key=lambda message: message["role"])]
     if len(turns) < 2 or not any(block["type"] == "tool_result" for m in turns[-1] for block in m["content"]):
@@ -96,7 +96,7 @@ def _messages(request: Request, model: ModelInfo) -> list[dict[str, Any]]:
 
 
 def _is_paused(message: Message) -> bool:
-    """Whether a reply waits for the API's own tools: it goes on when it is sent back as it came."""
+    """Return True if a reply waits for the API's own tools: it continues when it is sent back as it came."""
     return any(isinstance(block, Opaque) for block in sendable(message, "anthropic"))
 
 
@@ -126,7 +126,7 @@ def _keep_to_limits(body: dict[str, Any]) -> None:
 
 
 def sendable(message: Message, provider: str) -> tuple[Block, ...]:
-    """What of a message this API takes: no empty text, nobody else's opaque blocks, no unsigned thinking.
+    """Return the blocks this API takes: no empty text, no other API's opaque blocks, no unsigned thinking.
 
     A failed result is text alone, and not empty; its images and documents follow behind the results.
     """

@@ -179,7 +179,7 @@ class ReplyReader:
         return "" if self._finish_reason in known else f"unknown finish reason {self._finish_reason!r}"
 
     def partial(self) -> Message:
-        """What a broken stream leaves: the text, and no call (none is known to be whole)."""
+        """Return what arrived before a stream broke: the text, and no call (none is known to be whole)."""
         self._take(self._tags.close(), [])
         return Message("assistant", tuple(block for block in self._said() if isinstance(block, Text)))
 

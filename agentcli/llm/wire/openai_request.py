@@ -25,7 +25,7 @@ EXTRAS = "extra_content"  # of a call, by its id where a reply keeps them
 
 
 class Quirks(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """How one server differs from the reference. Every field can be set for a server in the configuration.
+    """The differences of one server from the reference. Every field can be set for a server in the configuration.
 
     `echo_reasoning`: earlier reasoning goes back as `reasoning_content` in turns with calls, even when empty.
     `read_text_calls`: calls written as plain text are taken as calls. `fixed_ids`: call ids of nine letters or digits.

@@ -173,7 +173,7 @@ class ReplyReader:
         return Message("assistant", tuple(block for item in self._items.values() for block in self._blocks(item)))
 
     def _blocks(self, item: _Item) -> list[Block]:
-        """What is kept of an item: reasoning as text and as it goes back, a message with its phase, a whole call."""
+        """Return an item's blocks: reasoning as text and as it goes back, a message with its phase, a whole call."""
         blocks: list[Block] = []
         match item.kind:
             case "reasoning":
@@ -198,7 +198,7 @@ class ReplyReader:
         return blocks
 
     def partial(self) -> Message:
-        """What a broken stream leaves: the text, and calls that had ended."""
+        """Return what arrived before a stream broke: the text, and calls that had ended."""
         kept = (block for block in self._message().content if isinstance(block, Text | ToolUse))
         return Message("assistant", tuple(kept))
 

@@ -9,9 +9,9 @@ _Network = IPv4Network | IPv6Network
 
 
 def why_not_public(address: Address) -> str:
-    """What an address is if it is not public, such as "a loopback address"; empty for a public one.
+    """Describe an address that is not public, such as "a loopback address"; return "" for a public one.
 
-    An IPv4 address inside an IPv6 one (mapped, NAT64) is judged as itself, since a network would carry it there.
+    An IPv4 address inside an IPv6 one (mapped, NAT64) counts as itself, because a network would carry it there.
     """
     address = embedded(address)
     for network, what in _NOT_PUBLIC:

@@ -1,4 +1,4 @@
-"""What each built-in tool takes, apart from what it does: a request needs these, only a call needs the rest."""
+"""The arguments of the built-in tools, apart from their bodies: a request needs these, only a call needs the rest."""
 
 from __future__ import annotations
 

@@ -205,7 +205,7 @@ def _real_paths(names: Iterable[str], cwd: Path, files: Files) -> dict[str, Path
 
 
 def _of_the_sandbox(output: str, sandbox: Sandbox, cwd: Path) -> list[str]:
-    """What to know when a command says that it could not do something, and that is likely the sandbox's doing."""
+    """Explain failures in a command's output that the sandbox is likely to have caused, a note each."""
     lines = output.splitlines()
     words = {word for line in lines if _REFUSED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
     named = {part for word in words for part in word.split("/")}

@@ -49,7 +49,7 @@ async def narrow(given: FileEdit, context: ToolContext, hunks: Sequence[int]) ->
 
 
 class _Change(Struct, frozen=True):
-    """What a call makes of a file: its bytes, the diff, and notes for the model."""
+    """The new contents of a file: its bytes, the diff, and notes for the model."""
 
     content: bytes
     diff: str

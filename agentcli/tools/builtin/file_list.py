@@ -48,7 +48,7 @@ async def run(given: FileList, context: ToolContext) -> ToolOutput:
 
 
 async def _ignored(listing: Listing, context: ToolContext) -> list[str]:
-    """What to say to somebody who asked for files by a name that the project ignores."""
+    """Return a note where the files asked for exist but are ignored by the project."""
     found: list[int] = []
     await context.workspace.sandbox.list(
         msgspec.structs.replace(listing, include_ignored=True), lambda names: found.append(names.count("\0"))

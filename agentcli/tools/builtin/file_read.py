@@ -26,7 +26,7 @@ async def run(given: FileRead, context: ToolContext) -> ToolOutput:
 
 
 def read_file(given: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
-    """What the model sees of the file at the real path `path`. Raises `ToolError`."""
+    """Read the file at the real path `path` in the form that the model sees. Raises `ToolError`."""
     shown = workspace.shown(path)
     with opened(path, workspace) as (file, size):
         head = file.read(SNIFFED)

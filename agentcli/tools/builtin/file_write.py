@@ -39,7 +39,7 @@ async def narrow(given: FileWrite, context: ToolContext, hunks: Sequence[int]) -
 
 
 class _Change(Struct, frozen=True):
-    """What a call makes of a file: its bytes, the diff, and a note for the model."""
+    """The new contents of a file: its bytes, the diff, and a note for the model."""
 
     content: bytes
     diff: str

@@ -85,7 +85,7 @@ def read_bytes(path: Path, workspace: Workspace) -> bytes:
 
 
 def is_there(path: Path, workspace: Workspace) -> bool:
-    """Whether there is a file or folder. Raises `ToolError` when the system does not tell: no permission, too long."""
+    """Return True if the path exists. Raises `ToolError` if the system cannot say: no permission, too long."""
     try:
         return workspace.sandbox.status(path) is not None
     except OSError as error:
@@ -159,7 +159,7 @@ def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
 
 
 def _first_file_above(path: Path, workspace: Workspace) -> Path:
-    """What stands where a path wants a folder; the path itself when that has changed meanwhile."""
+    """Find the file that is where a path needs a folder; return the path itself if that has changed meanwhile."""
     for parent in reversed(path.parents):
         status = workspace.sandbox.status(parent)
         if status is not None and status.kind != "folder":
@@ -168,7 +168,7 @@ def _first_file_above(path: Path, workspace: Workspace) -> Path:
 
 
 async def naming_similar(work: Awaitable[T], path: Path, workspace: Workspace) -> T:
-    """What `work` gives; an error that the path does not exist names files like it."""
+    """Await `work`, and add similar file names to an error that the path does not exist."""
     try:
         return await work
     except ToolError as error:

@@ -45,7 +45,7 @@ class CountedFile(FoundFile, gc=False):
 
 
 class Gathered(Struct, frozen=True):
-    """What is shown: for programs (made when asked for), for the model, and how many entries are not shown."""
+    """The entries to show: for programs (made on demand), for the model, and the number of entries left out."""
 
     entries: Callable[[], Sequence[Match | FoundFile]]
     lines: list[str]

@@ -22,7 +22,7 @@ LARGEST_PDF = 20 * 1024 * 1024  # bytes: 27 MB as base64, which leaves room for 
 
 
 def as_block(content: bytes, media_type: str, given: FileRead, shown: str) -> ToolOutput:
-    """What the model sees of an image or a PDF. Raises `ToolError` for one that is broken or cannot be made to fit."""
+    """Return an image or a PDF as the model sees it. Raises `ToolError` if it is broken or cannot be made to fit."""
     if len(content) > LARGEST_MEDIA:
         raise ToolError(
             f"{shown} is larger than {LARGEST_MEDIA / 1e6:.0f} MB: make it smaller with bash first.",

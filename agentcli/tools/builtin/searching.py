@@ -1,4 +1,4 @@
-"""What file_list and grep_search begin with: the file or folder that is meant, and how paths in it are shown."""
+"""The common beginning of file_list and grep_search: the file or folder to search, and the form of its paths."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def _escape(glob: str) -> str:
 
 
 def remarks(looked: Looked) -> list[str]:
-    """What a result does not cover, a line each."""
+    """Describe the parts that a result does not cover, a line each."""
     lines = []
     if looked.unreadable:
         what = "file or folder" if looked.unreadable == 1 else "files or folders"

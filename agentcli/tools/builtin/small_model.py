@@ -23,7 +23,7 @@ _TOOLS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 
 def small_specs(specs: Iterable[ToolSpec]) -> tuple[ToolSpec, ...]:
-    """Those of `specs` a small model gets, cut down."""
+    """Return the specs that a small model gets, cut down."""
     return tuple(_cut_down(spec) for spec in specs if spec.name in _TOOLS)
 
 

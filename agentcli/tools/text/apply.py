@@ -19,7 +19,7 @@ _SECOND_BYTES = frozenset([*"0123456789", *map(chr, range(0x40, 0x7F))])
 
 
 class Applied(Struct, frozen=True):
-    """What came of edits: the file's bytes, their text, and a word about each edit that did not match exactly."""
+    """The outcome of edits: the file's bytes, their text, and a note about each edit that did not match exactly."""
 
     content: bytes
     decoded: DecodedText
@@ -160,15 +160,15 @@ def _line(text: str, place: Place) -> int:
 
 
 def _is_literal(text: str, place: Place, old: str) -> bool:
-    """Whether the very line ends of the file were written in `old_string`: then those of `new_string` are meant too."""
+    """Return True if `old_string` has the exact line ends of the file: then those of `new_string` are meant too."""
     return "\n" in old and text[place.start : place.end] == old
 
 
 def _replacement(text: str, place: Place, old: str, new: str) -> _Replacement:
-    """What to put at a place: `new` as it has to be there.
+    """Return the replacement of a place: `new` with the line ends that it needs there.
 
-    Where `old` has not the line ends of the file, lines that stay keep their own; a line that is added gets that of the
-    line before it, the first that of the next.
+    If `old` does not have the line ends of the file, lines that stay keep their own; a new line gets that of the line
+    before it, and the first one that of the next.
     """
     if _is_literal(text, place, old):
         _require_no_stand_in(old, new)

@@ -1,4 +1,4 @@
-"""What changed between two texts: as a unified diff, as its hunks, and as the text with only some of them."""
+"""Changes between two texts: as a unified diff, as its hunks, and as the text with only some of them."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _without_same_parts(old: Sequence[str], new: Sequence[str]) -> tuple[list[st
 
 
 def _shared_length(one: str, other: str) -> int:
-    """How many characters both begin with."""
+    """Count the characters that both begin with."""
     same, most = 0, min(len(one), len(other))
     while same < most:
         middle = (same + most + 1) // 2
@@ -139,13 +139,13 @@ _RANGES = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 
 
 def _parts(rows: Sequence[str], number: int) -> bool:
-    """Whether a run of changed rows begins or ends before the row of that number."""
+    """Return True if a run of changed rows begins or ends before the row of that number."""
     is_changed, was_changed = (0 <= n < len(rows) and not rows[n].startswith(" ") for n in (number, number - 1))
     return is_changed != was_changed
 
 
 def _count(rows: Sequence[str], other: str) -> int:
-    """How many of the rows are in the text whose lines are not marked with `other`."""
+    """Count the rows of the text whose lines are not marked with `other`."""
     return sum(not row.startswith(other) for row in rows)
 
 
@@ -201,8 +201,8 @@ def lines_of(text: str) -> list[str]:
 
 
 def opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
-    """How to get from the old lines to the new ones. What both begin and end with is passed over first: it is soon done
-    and most of any edited file.
+    """Return the opcodes that turn the old lines into the new ones. The lines that both begin and end with are skipped
+    first: that is quick, and they are most of any edited file.
     """
     head = _shared(old, new)
     tail = _shared(old[: head - 1 if head else None : -1], new[: head - 1 if head else None : -1])
@@ -221,7 +221,7 @@ def opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
 
 
 def _shared(old: Sequence[str], new: Sequence[str]) -> int:
-    """How many lines both begin with."""
+    """Count the lines that both begin with."""
     for number, (line, other) in enumerate(zip(old, new, strict=False)):
         if line != other:
             return number

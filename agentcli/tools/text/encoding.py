@@ -197,10 +197,10 @@ def _wide_without_bom(head: bytes) -> str | None:
 
 
 def _are_high_bytes_of_text(high: bytes, *, is_ascii: bool) -> bool:
-    """Whether these can be the high bytes of UTF-16; `is_ascii` says that all bytes could be ASCII with some NULs.
+    """Return True if these can be the high bytes of UTF-16; with `is_ascii` all bytes could be ASCII with some NULs.
 
-    Zero stands for Latin, and for the spaces, line ends and punctuation of any script, a tenth of its text or more.
-    Other alphabets have one or two high bytes; only scripts of many characters, and what is no text, have many.
+    Zero is the high byte of Latin, and of the spaces, line ends and punctuation of any script, a tenth of its text or
+    more. Other alphabets have one or two high bytes; only scripts of many characters, and binary data, have many.
     """
     zeros = high.count(0)
     if zeros * 4 >= len(high) * 3:

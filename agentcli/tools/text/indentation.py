@@ -1,4 +1,4 @@
-"""How the margin of some lines differs from that of the same lines in a file, and new lines with the file's margin."""
+"""The difference between the margin of some lines and of the same lines in a file; new lines with that margin."""
 
 from __future__ import annotations
 

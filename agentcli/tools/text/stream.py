@@ -45,7 +45,7 @@ class Line(Struct, frozen=True):
 class LinesRead(Struct, frozen=True, kw_only=True):
     """What was chosen of a file, and what is known of the whole of it; `digest` is its SHA-256.
 
-    `is_full` is whether the bytes ended the choice. `is_certain` says that `encoding` is not only a guess.
+    `is_full` says that the byte limit ended the choice, `is_certain` that `encoding` is not only a guess.
     """
 
     lines: tuple[Line, ...]
@@ -113,7 +113,7 @@ def _chunks(head: bytes, file: BinaryIO, digest: _Hash) -> Iterator[bytes]:
 
 
 def _bodies(chunks: Iterator[bytes], guess: EncodingGuess) -> Iterator[bytes]:
-    """What stands behind the BOM, as the bytes they are, those of UTF-16 and UTF-32 as UTF-8.
+    """Yield the bytes behind the BOM, those of UTF-16 and UTF-32 as UTF-8.
 
     Raises `UnicodeDecodeError`.
     """

@@ -39,7 +39,7 @@ class View:
         return self._origins[index] + place - self._starts[index]
 
     def is_between(self, *places: int) -> bool:
-        """Whether each place is between two characters and not inside one."""
+        """Return True if each place is between two characters and not inside one."""
         return all(self._origins[bisect_right(self._starts, place) - 1] >= 0 for place in places)
 
 

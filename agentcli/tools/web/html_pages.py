@@ -82,7 +82,7 @@ def _converted(page: str, base_url: str, reader: _Reader) -> str:
 
 
 class _Reader:
-    """What the library asks about every element, link and image."""
+    """Answers the library's questions about every element, link and image."""
 
     def __init__(self, hidden_names: frozenset[str], *, with_menus: bool) -> None:
         self._hidden = hidden_names

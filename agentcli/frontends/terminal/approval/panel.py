@@ -286,7 +286,7 @@ def _title_says_all(call: ToolUse) -> bool:
 
 
 def _files(change: str, columns: int) -> list[Fragment]:
-    """What git says of a repository, and then the diffs of its files, each below its name; else the one change."""
+    """Show git's words about a repository, then the diffs of its files, each below its name; else the one change."""
     shown: list[Fragment] = []
     for part in split_files(change):
         path = path_of(part)

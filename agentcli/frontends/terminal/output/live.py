@@ -33,7 +33,7 @@ class RunningCall:
     cost_usd: float = 0.0
 
     def spent(self, now: float) -> str:
-        """How long it has run, and what a subagent used."""
+        """Format the time that the call has run, and the tokens and money that a subagent used."""
         took = now - self.started
         parts = [f"{took:.0f} s"] if took >= 1 else []
         parts += [f"{self.tokens:,} tokens"] if self.rounds else []

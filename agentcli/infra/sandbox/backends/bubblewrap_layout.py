@@ -146,7 +146,7 @@ class Layout:
                 self._bind(path)
 
     def _hide_sockets(self, hidden: Sequence[str]) -> None:
-        """Those of the host, wherever they are. The workspace's own stay: its servers and git's use them."""
+        """Hide the host's sockets, wherever they are, except the workspace's own, which its servers and git use."""
         for path in listening_sockets():
             place = find_place(path)
             if place is None or any(is_inside(place.path, folder) for folder in (*self._areas, *hidden)):

@@ -43,7 +43,7 @@ class SecretFiles:
         self._plain_folders = {b"": is_plain_base}
 
     def among(self, paths: Sequence[bytes]) -> set[bytes]:
-        """Those that hold secrets."""
+        """Return the paths that hold secrets."""
         folders = {folder for folder, _, _ in map(bytes.rpartition, paths, repeat(b"/"))}
         if all(map(self._is_plain_folder, folders)) and not _is_odd(b"".join(paths)):
             paths = [path for path in paths if not path.endswith(_NEVER_SECRET) and _may_match(path)]

@@ -135,7 +135,7 @@ class SecretValues:
         return True
 
     def _committed_in(self, root: Path, values: frozenset[str]) -> frozenset[str]:
-        """Those of the values that stand in a file of the commit; none where there is no commit."""
+        """Return the values that are in a file of the commit; none where there is no commit."""
         if root not in self._heads:
             head = self._output(_HEAD, root)
             if head is None:

@@ -42,7 +42,7 @@ class Step(NamedTuple):
 
 
 def find_places(paths: Iterable[Path | str]) -> list[Place]:
-    """Those of `paths` that exist and can be reached, their symlinks resolved."""
+    """Return the `paths` that exist and can be reached, with their symlinks resolved."""
     return [place for path in paths if (place := find_place(str(path))) is not None]
 
 

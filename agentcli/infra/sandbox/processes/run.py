@@ -148,7 +148,7 @@ class Run:
             await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)
 
     def _last_heard(self) -> tuple[float, str]:
-        """How many seconds ago it said something, and its last words."""
+        """Return the seconds since the command's last output, and the end of that output."""
         if self._file is None:
             return time.monotonic() - self._output.heard_at, self._output.last_words
         try:

@@ -59,9 +59,9 @@ def _by_first_part(names: tuple[str, ...]) -> tuple[dict[str, list[str]], tuple[
 
 
 def present_names(root: Path, names: tuple[str, ...]) -> list[str]:
-    """Those of some names, relative to a folder, that may be there; `*.x` stands for all that end so.
+    """Return the names, relative to a folder, that may exist in it; `*.x` stands for all with that ending.
 
-    A disk may take letters of the other case for the same.
+    Case is ignored, because some disks ignore it.
     """
     try:
         there = sorted(os.listdir(root))  # noqa: PTH208  # a fifth of the time
@@ -84,7 +84,7 @@ def watched(roots: Iterable[Path]) -> dict[Path, State]:
 
 
 def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: str) -> list[Path]:
-    """Those that are there by now and not as they were; a repository only where it would start programs."""
+    """Return the watched paths that are new or changed; a repository only where it would start programs."""
     others = [path for path, state in watched(roots).items() if before.get(path) != state]
     return [path for path in others if _is_obeyed(path, git)]
 

@@ -30,7 +30,7 @@ def adds_only_remotes(before: bytes, now: bytes) -> bool:
 
 
 def _telling(settings: Sequence[Setting], added: set[str]) -> list[Setting]:
-    """Those that could start a program, or lead elsewhere what the person pushes or fetches; not of `added` remotes."""
+    """Return the settings that could start a program or redirect a push or fetch, except those of `added` remotes."""
     # The name of one without an address is its address.
     remotes = {setting.subsection for setting in settings if (setting.section, setting.key) == ("remote", "url")}
 
