@@ -32,7 +32,7 @@ from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.extensions.skills.config import Skills
 from agentcli.extensions.subagents.definitions import Agents
-from agentcli.infra.data_files import Bounds, DataFolder
+from agentcli.infra.data_files import DataFolder, Retention
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import can_resume
@@ -71,7 +71,7 @@ from agentcli.tools.tool import Workspace
 
 if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor
-    from agentcli.conversation.recall import Recall
+    from agentcli.conversation.recall import LogSearch
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.subagents.running import Subagents
 
@@ -122,7 +122,7 @@ class Builder:
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
             is_resumable=partial(can_resume, config.paths.state / "sessions.db"),
-            bounds=Bounds(**structs.asdict(config.settings.data)),
+            bounds=Retention(**structs.asdict(config.settings.data)),
         )
         self._workspaces = WorkspaceFactory(config, extras, self._data, self.programs)
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
@@ -293,10 +293,10 @@ class Builder:
             summaries = Summaries(settings, writer, watch.paid, state.budgets, kept=files)
             return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
 
-        def recall() -> Recall:
-            from agentcli.conversation.recall import Recall
+        def recall() -> LogSearch:
+            from agentcli.conversation.recall import LogSearch
 
-            return Recall(conversation)
+            return LogSearch(conversation)
 
         hash_of, watch = workspace.files.hash_of, ContextWatch(settings, make)
         workspace.past = recall

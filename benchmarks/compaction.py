@@ -20,11 +20,11 @@ import msgspec
 from loopback import median
 
 from agentcli import Agent
-from agentcli.agent.context.compaction import Asked
+from agentcli.agent.context.compaction import Basis
 from agentcli.agent.context.watch import request_tokens
 from agentcli.agent.events import Compaction
 from agentcli.conversation.entries import Paid
-from agentcli.conversation.recall import Recall
+from agentcli.conversation.recall import LogSearch
 from agentcli.llm.messages import Message, Text, ToolResult
 
 KINDS = ("fact", "path", "decision", "failure")
@@ -106,7 +106,7 @@ async def needles(folder: Path) -> None:
     replies, prompts = script_and_prompts(30)
     agent, requests, compactions = await talk(folder, replies, prompts, window=80_000)
     session = await agent.session()
-    text, past = all_text(session.state.conversation.messages), Recall(session.state.conversation)
+    text, past = all_text(session.state.conversation.messages), LogSearch(session.state.conversation)
     spoken = sum(len(msgspec.json.encode(entry.body)) for entry in session.state.conversation.entries) // 4
     print(
         f"needles   {spoken:,} tokens said, {len(compactions)} compactions ({', '.join(c.strategy for c in compactions)})"
@@ -141,7 +141,7 @@ async def speed(folder: Path) -> None:
         took = []
         for _ in range(7):
             before = time.process_time()
-            made = await compactor.made(Asked(conversation, model, prefix, used))
+            made = await compactor.made(Basis(conversation, model, prefix, used))
             took.append((time.process_time() - before) * 1_000)
         after = made if isinstance(made, str) else f"{made.tokens_after:,} ({made.strategy})"
         print(

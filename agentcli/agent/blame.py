@@ -12,7 +12,7 @@ from agentcli.agent.interfaces import SessionStore
 from agentcli.agent.undo import History
 from agentcli.conversation.entries import Assistant
 from agentcli.conversation.file_changes import FilesChanged, FilesRestored, stored_path
-from agentcli.conversation.line_origins import Recorded, line_origins
+from agentcli.conversation.line_origins import RecordedChange, line_origins
 from agentcli.errors import StorageError, UsageError
 from agentcli.settings.files import read_small_file
 from agentcli.tools.summary import call_title
@@ -68,7 +68,7 @@ async def _blame(file: Path, store: SessionStore, read: Callable[[str], bytes]) 
         raise UsageError(f"{file} cannot be read: {error.strerror or error}.") from error
     found = await store.file_changes()
     recorded = [
-        Recorded(session_id, entry.id, entry.time, entry.body)
+        RecordedChange(session_id, entry.id, entry.time, entry.body)
         for session_id, entry in found
         if isinstance(entry.body, FilesChanged | FilesRestored)
     ]

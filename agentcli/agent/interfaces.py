@@ -245,7 +245,7 @@ class Checkpoints(Protocol):
         """Take down the files that a call may change, or with None all of the workspace; gives what `end` wants."""
         ...
 
-    def files_seen(self) -> int:
+    def files_scanned(self) -> int:
         """The number of files that a running `begin` has looked at."""
         ...
 

@@ -43,10 +43,10 @@ def points(conversation: Conversation) -> list[Point]:
     found = [Point(id, "prompt", text) for id, text in reversed(prompts(conversation))]
     labels = {entry.body.name: entry for entry in conversation.entries if isinstance(entry.body, Labelled)}
     found += [Point(entry.id, "label", name) for name, entry in reversed(labels.items())]
-    return found + [Point(entry.id, "branch", text) for entry, text in reversed(_left_branches(conversation))]
+    return found + [Point(entry.id, "branch", text) for entry, text in reversed(_other_branches(conversation))]
 
 
-def _left_branches(conversation: Conversation) -> list[tuple[Entry, str]]:
+def _other_branches(conversation: Conversation) -> list[tuple[Entry, str]]:
     """The last entries of branches on which something was said, each with the newest prompt of the branch."""
     parents = {entry.parent_id for entry in conversation.entries}
     on_path = {entry.id for entry in conversation.path}

@@ -12,7 +12,7 @@ from agentcli.agent import ops
 from agentcli.agent.activity_log import log_activity
 from agentcli.agent.calls.client import merged
 from agentcli.agent.calls.model import TurnCalls
-from agentcli.agent.calls.own_command import own_command_entry, run_own_command, told_output
+from agentcli.agent.calls.own_command import masked_output, own_command_entry, run_own_command
 from agentcli.agent.calls.recording import end_recording
 from agentcli.agent.event_queue import Subscribers
 from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TurnFailed
@@ -217,7 +217,7 @@ class Session:
         self._note_own(own_command_entry(op.command, result.result.content, to_model=op.to_model))
 
     async def _keep_own(self, op: ops.CommandRan) -> None:
-        output = await told_output(self.runtime.calls, op.output)
+        output = await masked_output(self.runtime.calls, op.output)
         self._note_own(own_command_entry(op.command, output, to_model=op.to_model))
 
     def _note_own(self, entry: Body) -> None:

@@ -19,7 +19,7 @@ from agentcli.conversation.entries import (
     Assistant,
     Compaction,
     Entry,
-    ProviderSwitched,
+    ProviderSwitch,
     ResetAwaited,
     Result,
     SwitchReason,
@@ -64,7 +64,7 @@ def chosen_model(conversation: Conversation) -> str:
     chosen = stand_in = ""
     for entry in conversation.path:
         match entry.body:
-            case ProviderSwitched(before, now, reason):
+            case ProviderSwitch(before, now, reason):
                 chosen, stand_in = (now, "") if reason == "chosen" else (chosen or before, now)
             case Assistant(_, provider, model) if f"{provider}/{model}" != stand_in:
                 chosen, stand_in = f"{provider}/{model}", ""

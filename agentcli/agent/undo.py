@@ -102,13 +102,13 @@ class History:
         by_turn: dict[int, list[str]] = {}
         for id, call in self.calls.items():
             by_turn.setdefault(call.turn[0], []).append(id)
-        found = [left for _, ids in sorted(by_turn.items(), reverse=True) if (left := self._left_of(ids)) is not None]
+        found = [left for _, ids in sorted(by_turn.items(), reverse=True) if (left := self._rest_of(ids)) is not None]
         return next((turn for turn in found if turn.is_untried), found[0] if found else None)
 
     def since(self, entry_id: str) -> TurnChanges | None:
         """Return the changes that were recorded after an entry, together; None where there are none."""
         start = self._positions.get(entry_id, len(self._positions))
-        return self._left_of([id for id in self.calls if self._positions[id] > start], is_open=True)
+        return self._rest_of([id for id in self.calls if self._positions[id] > start], is_open=True)
 
     def _to_redo(self) -> TurnChanges | None:
         """Return the changes that were taken back last."""
@@ -121,7 +121,7 @@ class History:
             return TurnChanges(*turn, calls=((id, FilesChanged("", restored.changes)),))
         return None
 
-    def _left_of(self, ids: Sequence[str], *, is_open: bool = False) -> TurnChanges | None:
+    def _rest_of(self, ids: Sequence[str], *, is_open: bool = False) -> TurnChanges | None:
         """Return the part of changes that was not taken back; None where nothing is left."""
         calls, is_untried = [], False
         for id in ids:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from agentcli.agent.commands.command import Commands
+from agentcli.agent.commands.command import CommandSet
 from agentcli.agent.result import INTERRUPTED_EXIT, AnswerSchema, Demands, ResultBuilder
 from agentcli.app import Builder
 from agentcli.cli.ending import Ending
@@ -20,7 +20,7 @@ from agentcli.cli.output import warn
 from agentcli.cli.session_opener import ConfiguredOpener, extras_from, make_store, session_choice
 from agentcli.errors import NoKey, UsageError
 from agentcli.frontends.run_end import end_when_idle, ended_jobs, interrupt_on_signals, running_jobs
-from agentcli.frontends.screenless import Given, ScreenlessHost
+from agentcli.frontends.screenless import CliPrompt, ScreenlessHost
 from agentcli.settings.load import Config
 
 
@@ -50,9 +50,9 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
             except NoKey:
                 await session.close()
                 raise
-        given = Given(typed, prompt.removeprefix(typed))
+        given = CliPrompt(typed, prompt.removeprefix(typed))
         knows_commands = options.output_format == "stream-json" or typed.lstrip().startswith("/")
-        opener, commands = ConfiguredOpener(config, builder), Commands(())
+        opener, commands = ConfiguredOpener(config, builder), CommandSet(())
         if knows_commands:
             commands = opener.commands(warn)
         host = ScreenlessHost(opener, session, commands, stays_open=takes_stream)
@@ -91,7 +91,7 @@ def _check(options: argparse.Namespace, *, takes_stream: bool) -> None:
 
 
 async def _answered(
-    host: ScreenlessHost, given: Given, options: argparse.Namespace, leaving: asyncio.Event, *, demands: Demands
+    host: ScreenlessHost, given: CliPrompt, options: argparse.Namespace, leaving: asyncio.Event, *, demands: Demands
 ) -> int:
     """Let the front end that was asked for answer, and return its exit code."""
     match options.output_format:

@@ -117,17 +117,17 @@ class Workers:
 
     def _end(self) -> int:
         deadline = time.monotonic() + _ENDING_S
-        self._tell_all(signal.SIGTERM)
+        self._signal_all(signal.SIGTERM)
         while self._started and time.monotonic() < deadline:
             for pid, _ in _ended(self._started):
                 del self._started[pid]
             time.sleep(0.02)
-        self._tell_all(signal.SIGKILL)
+        self._signal_all(signal.SIGKILL)
         for pid in self._started:
             os.waitpid(pid, 0)
         return 128 + self._signal
 
-    def _tell_all(self, number: int) -> None:
+    def _signal_all(self, number: int) -> None:
         for pid in self._started:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)

@@ -31,7 +31,7 @@ from agentcli.settings.write import readable_settings, store_setting
 from agentcli.setup.options import Extras, SessionChoice
 
 if TYPE_CHECKING:
-    from agentcli.agent.commands.command import Commands, Topic
+    from agentcli.agent.commands.command import CommandSet, Topic
 
 
 class ConfiguredOpener:
@@ -74,7 +74,7 @@ class ConfiguredOpener:
         infos.sort(key=lambda info: not has_key[info.provider])
         return [(f"{info.provider}/{info.id}", _in_columns(info, has_key=has_key[info.provider])) for info in infos]
 
-    def commands(self, on_notice: Callable[[str], None]) -> Commands:
+    def commands(self, on_notice: Callable[[str], None]) -> CommandSet:
         """Return all slash commands; agentcli's own keep their names."""
         from agentcli.agent.commands.session import conversation_commands  # a one-shot seldom runs any
         from agentcli.extensions.commands.user_commands import add_user_commands

@@ -48,9 +48,9 @@ def open_live(console: Console, config: Config, options: argparse.Namespace, pro
             drafts=drafts_of(config.paths.state / "drafts", config.cwd) if keeps else None,
         ),
     )
-    opener.tell = app.tell
+    opener.tell = app.show_warning
     for notice in early:
-        app.tell(notice)
+        app.show_warning(notice)
     app.on_close = opener.aclose
     app.start(prompt)
     return app

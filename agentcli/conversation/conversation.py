@@ -217,7 +217,7 @@ def compacted(path: Sequence[Entry], compaction: Entry) -> list[Entry]:
     assert isinstance(body, Compaction)
     first = next((n for n, entry in enumerate(path) if entry.id == body.first_kept), len(path))
     kept = (entry for entry in path[first:] if not isinstance(entry.body, Compaction))
-    return [compaction, *(_kept(entry, body.stubs) for entry in kept)]
+    return [compaction, *(_as_compacted(entry, body.stubs) for entry in kept)]
 
 
 def messages_of(entries: Iterable[Entry]) -> list[Message]:
@@ -259,7 +259,7 @@ def _results_first(content: tuple[Block, ...]) -> tuple[Block, ...]:
     return results + tuple(block for block in content if not isinstance(block, ToolResult)) if results else content
 
 
-def _kept(entry: Entry, stubs: dict[str, str]) -> Entry:
+def _as_compacted(entry: Entry, stubs: dict[str, str]) -> Entry:
     """The entry without signed thinking, which is bound to what stood before it, and with its stub for its content.
 
     Calls stay, since their results do; those of a stubbed reply are cut.

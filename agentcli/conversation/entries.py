@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from agentcli.conversation.file_changes import FilesChanged, FilesRestored
-from agentcli.conversation.schema import SCHEMA_VERSION, brought_up
+from agentcli.conversation.schema import SCHEMA_VERSION, upgraded
 from agentcli.conversation.skill_record import SkillRecord
 from agentcli.errors import StorageError
 from agentcli.llm.messages import Block, StopReason, Text, ToolResult, Usage
@@ -138,7 +138,7 @@ class Retracted(msgspec.Struct, frozen=True, tag_field="kind", tag="retracted"):
 SwitchReason = Literal["chosen", "fallback", "budget"]
 
 
-class ProviderSwitched(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched", omit_defaults=True):
+class ProviderSwitch(msgspec.Struct, frozen=True, tag_field="kind", tag="provider_switched", omit_defaults=True):
     """Names as `provider/model`.
 
     `reason`: the person, the program or its resolver chose it; the one before failed; the money runs short.
@@ -264,7 +264,7 @@ Body = (
     | HeadMoved
     | Labelled
     | Retracted
-    | ProviderSwitched
+    | ProviderSwitch
     | Queued
     | Paid
     | CallsStarted
@@ -340,7 +340,7 @@ def from_record(record: dict[str, Any]) -> Entry:
         if version == SCHEMA_VERSION:
             body = _decoder.decode(record["body"])
         else:
-            body = msgspec.convert(brought_up(msgspec.json.decode(record["body"], type=dict[str, Any]), version), Body)
+            body = msgspec.convert(upgraded(msgspec.json.decode(record["body"], type=dict[str, Any]), version), Body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ValueError(f"entry {record['id']} cannot be read: {error}") from error
     return Entry(record["id"], record["parent_id"], record["time"], body)
@@ -356,7 +356,7 @@ def as_readable(record: dict[str, Any]) -> Entry:
         return Entry(record["id"], record["parent_id"], record["time"], Unreadable(str(error), text))
 
 
-class Packed(msgspec.Struct, frozen=True):
+class PackedConversation(msgspec.Struct, frozen=True):
     """A whole conversation as JSON that a caller keeps. `records` are rows as the session store has them."""
 
     schema_version: int
@@ -365,13 +365,13 @@ class Packed(msgspec.Struct, frozen=True):
 
 
 def packed(entries: Sequence[Entry], *, user_id: str = "") -> bytes:
-    return msgspec.json.encode(Packed(SCHEMA_VERSION, [to_record(entry) for entry in entries], user_id))
+    return msgspec.json.encode(PackedConversation(SCHEMA_VERSION, [to_record(entry) for entry in entries], user_id))
 
 
 def unpacked(data: bytes) -> tuple[list[Entry], str]:
     """The entries, in today's form, and whose they are. Raises `StorageError` for bytes that are no conversation."""
     try:
-        found = msgspec.json.decode(data, type=Packed)
+        found = msgspec.json.decode(data, type=PackedConversation)
         return [from_record(record) for record in found.records], found.user_id
     except (msgspec.MsgspecError, ValueError, KeyError) as error:
         raise StorageError(f"The stored conversation cannot be read: {error}.") from error

@@ -21,7 +21,7 @@ class FileState(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     size: int = 0
 
     @property
-    def is_kept(self) -> bool:
+    def is_stored(self) -> bool:
         return self.kind != "file" or bool(self.content)
 
 

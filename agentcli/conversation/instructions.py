@@ -151,7 +151,7 @@ def nested_instructions(
     return reader.take_found()
 
 
-def told_paths(bodies: Iterable[Body]) -> list[str]:
+def instruction_paths(bodies: Iterable[Body]) -> list[str]:
     """The instruction files that the model was given, in these entries."""
     begins = f"<system-reminder>{_HEADING}"
     texts = (

@@ -12,7 +12,7 @@ from agentcli.tools.text.diff import lines_of, opcodes
 _ALIKE = 0.5  # of the lines of a file that was made as another one went: then it is that one by a new name
 
 
-class Recorded(Struct, frozen=True):
+class RecordedChange(Struct, frozen=True):
     """Changes of files as a session has them, at a `time` in seconds since 1970."""
 
     session_id: str
@@ -26,14 +26,14 @@ class Recorded(Struct, frozen=True):
         return self.body.id if isinstance(self.body, FilesChanged) else ""
 
 
-Origin = Recorded | None  # None: no call is known to have written it
+Origin = RecordedChange | None  # None: no call is known to have written it
 Read = Callable[[str], bytes]  # gives a content by its id, or raises `OSError`
 
 
-def line_origins(path: str, content: bytes, recorded: Iterable[Recorded], read: Read) -> list[tuple[str, Origin]]:
+def line_origins(path: str, content: bytes, recorded: Iterable[RecordedChange], read: Read) -> list[tuple[str, Origin]]:
     """Each line of a file with the change that wrote it. `path` is as the log has it, `content` what the file holds."""
     history = _history(path, sorted(recorded, key=lambda one: one.time), read)
-    text = _Text()
+    text = _BlamedText()
     for one, change in history:
         try:
             text.follow(change, one if one.call_id else None, read)
@@ -43,7 +43,7 @@ def line_origins(path: str, content: bytes, recorded: Iterable[Recorded], read: 
     return list(zip(text.lines, text.origins, strict=True))
 
 
-class _Text:
+class _BlamedText:
     """A file's lines on their way from one state to the next, each with its origin."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class _Text:
         self.lines, self.origins = lines, origins
 
 
-def _history(path: str, recorded: Sequence[Recorded], read: Read) -> list[tuple[Recorded, FileChange]]:
+def _history(path: str, recorded: Sequence[RecordedChange], read: Read) -> list[tuple[RecordedChange, FileChange]]:
     """The changes of a file, oldest first, also those under names that it had before."""
     found = []
     for one in reversed(recorded):
@@ -83,7 +83,7 @@ def _history(path: str, recorded: Sequence[Recorded], read: Read) -> list[tuple[
     return found[::-1]
 
 
-def _renamed_from(made: FileChange, one: Recorded, read: Read) -> FileChange | None:
+def _renamed_from(made: FileChange, one: RecordedChange, read: Read) -> FileChange | None:
     """The file that went as this one was made and held the same, or nearly."""
     assert made.after is not None
     gone = [

@@ -21,7 +21,7 @@ _SAYING_LITTLE = frozenset(
 )
 
 
-class Recall:
+class LogSearch:
     """The log of a conversation, with what was taken back."""
 
     def __init__(self, conversation: Conversation) -> None:

@@ -44,7 +44,7 @@ def readable_from(version: int) -> bool:
     return version == SCHEMA_VERSION or version in STEPS
 
 
-def brought_up(body: dict[str, Any], version: int) -> dict[str, Any]:
+def upgraded(body: dict[str, Any], version: int) -> dict[str, Any]:
     """A stored body in today's form. Raises `ValueError` for a version that no step leads on from."""
     while version != SCHEMA_VERSION:
         if version > SCHEMA_VERSION:

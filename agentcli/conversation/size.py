@@ -26,7 +26,7 @@ MESSAGE = Size(int(TOKENS_PER_MESSAGE * BYTES_PER_TOKEN))
 MOST_DOUBT = 0.1  # the largest share of unseen reasoning in what a model's factor is learned from
 
 
-class Counted(NamedTuple):
+class ProviderCount(NamedTuple):
     """A provider's token count for a reply and all before it, and their size.
 
     `doubtful` tokens of it are reasoning, which the next request may or may not hold.
@@ -62,7 +62,7 @@ class RequestSize:
             self._start_anew()
         self._model, name = model, model.name
         self._follow(self._conversation, model)
-        counted = self._counted.get(name, Counted(0, Size(), 0))
+        counted = self._counted.get(name, ProviderCount(0, Size(), 0))
         added = self._now.minus(counted.size)
         if not model.takes_images:  # it is sent a short text in their place
             added = added._replace(media=0)
@@ -76,7 +76,7 @@ class RequestSize:
         self._followed = 0  # so many entries of the path
         self._newest: Entry | None = None
         self._entries = Size()
-        self._counted: dict[str, Counted] = {}
+        self._counted: dict[str, ProviderCount] = {}
 
     @property
     def _now(self) -> Size:
@@ -114,15 +114,15 @@ class RequestSize:
         kept = [block for block in sent if isinstance(block, Thinking | RedactedThinking | Opaque)]
         is_partly_sent = len(sent) < len(body.content) and not kept and not usage.reasoning_tokens
         if body.stop_reason == "interrupted" or is_partly_sent:  # how long the kept text is was not counted
-            self._counted[name] = Counted(usage.prompt_tokens, before, 0)
+            self._counted[name] = ProviderCount(usage.prompt_tokens, before, 0)
             return
         unseen = 0 if kept else usage.reasoning_tokens
         doubtful = max(usage.reasoning_tokens - unseen, int(size_of(kept, model.name).bytes / BYTES_PER_TOKEN))
-        self._counted[name] = Counted(usage.context_tokens - unseen, self._now, doubtful)
+        self._counted[name] = ProviderCount(usage.context_tokens - unseen, self._now, doubtful)
 
     def _learn(self, name: str, prompt_tokens: int, size: Size) -> None:
         """From what was added since the last count, or from the whole request; images would blur it."""
-        before = self._counted.get(name, Counted(0, Size(), 0))
+        before = self._counted.get(name, ProviderCount(0, Size(), 0))
         added = size.minus(before.size)
         if not added.media and before.doubtful <= MOST_DOUBT * added.bytes / BYTES_PER_TOKEN:
             self.calibration.learn(name, added, prompt_tokens - before.tokens)

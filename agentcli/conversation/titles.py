@@ -16,15 +16,15 @@ _SAYS_LITTLE = re.compile(r"\W*(?:\w+\W*)?")  # one word, as a greeting
 
 def title_of(entries: Iterable[Entry]) -> str:
     """The first prompt in a line."""
-    return next((said_in_short(entry.body) for entry in entries if _is_prompt(entry)), "")
+    return next((short_prompt(entry.body) for entry in entries if _is_prompt(entry)), "")
 
 
 def last_prompt_of(entries: Iterable[Entry]) -> str:
     """The newest prompt in a line."""
-    return next((said_in_short(entry.body) for entry in reversed([*entries]) if _is_prompt(entry)), "")
+    return next((short_prompt(entry.body) for entry in reversed([*entries]) if _is_prompt(entry)), "")
 
 
-def said_in_short(body: object) -> str:
+def short_prompt(body: object) -> str:
     """The first line of a prompt that says something, shortened; empty for what is no prompt."""
     if not isinstance(body, User) or body.is_reminder:
         return ""

@@ -17,7 +17,7 @@ from agentcli.errors import UserError
 from agentcli.frontends.json_forms import input as json_input
 from agentcli.frontends.json_forms.output import JsonOutput, init_object
 from agentcli.frontends.run_end import ended_jobs, running_jobs
-from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessHost, TypedCommand
+from agentcli.frontends.screenless import CliPrompt, CommandEnded, ScreenlessHost, TypedCommand
 from agentcli.llm.messages import Block, Text
 
 
@@ -44,7 +44,7 @@ class Dialogue:
         self._code = 0
         self._has_refused = self._has_taken = False
         self._unmet: set[int] = set()
-        self._lines: asyncio.Queue[json_input.Line | None] = asyncio.Queue()
+        self._lines: asyncio.Queue[json_input.InputLine | None] = asyncio.Queue()
         self._has_client = True
         self._leaving = leaving
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,13 +62,13 @@ class Dialogue:
         self._write(init_object(session, [command.name for command in commands], skills=skills))
         self._following = self._spawn(self._follow(session.subscribe()))
         if not self._has_client:
-            self._client_left()
+            self._end_input()
 
     def _write(self, value: dict[str, Any]) -> None:
         self._out.write(to_json_line(value))
         self._out.flush()
 
-    async def run(self, first: Given, input: BinaryIO | None) -> int:
+    async def run(self, first: CliPrompt, input: BinaryIO | None) -> int:
         """Answer the first prompt, if there is one, then what comes until the end; gives the last exit code."""
         if input is None:
             self._lines.put_nowait(None)
@@ -131,7 +131,7 @@ class Dialogue:
         is_only = self._session.turns_begun - self._turns_before == self._turns_told + 1
         return self._leaving.is_set() or (is_only and not self._has_client and self._lines.empty())
 
-    async def _all_told(self) -> None:
+    async def _wait_for_results(self) -> None:
         """Wait for the result of every prompt that was taken."""
         while self._session.turns_begun - self._turns_before > self._turns_told:
             self._turn_told.clear()
@@ -150,18 +150,18 @@ class Dialogue:
             else:
                 self._lines.put_nowait(line)
                 await asyncio.sleep(0)  # an interrupt that comes next finds it begun
-        self._client_left()
+        self._end_input()
         self._lines.put_nowait(None)
 
-    def _client_left(self) -> None:
+    def _end_input(self) -> None:
         """Nobody answers any more: what waits for an answer is refused, and so is what would ask."""
         self._has_client = False
         self._session.submit(ops.SetAttended(False))
 
-    async def _work(self, first: Given) -> None:
+    async def _work(self, first: CliPrompt) -> None:
         """Answer the first prompt, then do what the lines ask for, one after another, until they end."""
         if first.text or first.piped:
-            await self._say((Text(first.text),), first)
+            await self._submit((Text(first.text),), first)
         while not self._host.has_left and (line := await self._lines.get()) is not None:
             if self._leaving.is_set():
                 break
@@ -173,22 +173,22 @@ class Dialogue:
                 self._asides.add(self._spawn(self._do(line)))
             else:
                 await self._do(line)
-        self._client_left()
+        self._end_input()
         if self._asides:
             await asyncio.wait(self._asides)
-        await self._all_told()
+        await self._wait_for_results()
         if self._has_refused and not self._has_taken and not self._leaving.is_set():
-            self._tell_nothing_was_taken()
+            self._report_no_prompt()
         if not self._over.done():
             self._over.set_result(None)
 
-    def _tell_nothing_was_taken(self) -> None:
+    def _report_no_prompt(self) -> None:
         """End with a result where a client that got a line wrong would wait for one."""
         failed = TurnFailed("No prompt was taken: every line that was to be one was refused.", False, cost_usd=0.0)
         self._output.show(failed)
         self._code = exit_code(failed, self._demands)
 
-    async def _do(self, line: json_input.Line) -> None:
+    async def _do(self, line: json_input.InputLine) -> None:
         """Do what a line asks for, and answer it."""
         error = line.problem
         is_told = False
@@ -208,7 +208,7 @@ class Dialogue:
         session = self._host.session
         match asks:
             case json_input.Say(message):
-                await self._say(self._host.content_of(message))
+                await self._submit(self._host.content_of(message))
             case json_input.Steer(message):
                 if typed := self._host.command_in(message.blocks):
                     await self._run_aloud(typed)
@@ -222,14 +222,14 @@ class Dialogue:
 
     # Messages and commands
 
-    async def _say(self, content: tuple[Block, ...], given: Given | None = None) -> None:
+    async def _submit(self, content: tuple[Block, ...], given: CliPrompt | None = None) -> None:
         """Submit a prompt, one that was `given` on the command line with its files; or run the command that it is."""
         self._has_taken = True
         typed = self._host.command_in(content)
         if typed is None:
             self._session.submit(ops.Prompt(self._host.attach(f"{given.text}{given.piped}") if given else content))
             return
-        await self._all_told()
+        await self._wait_for_results()
         if self._leaving.is_set():
             return
         started = time.monotonic()
@@ -252,7 +252,7 @@ class Dialogue:
     async def _run(self, typed: TypedCommand, *, piped: str = "", more: Sequence[Block] = ()) -> CommandEnded:
         ended = await self._host.run(typed, piped=piped, more=more)
         if self._host.session is not self._session:
-            await self._all_told()
+            await self._wait_for_results()
             self._following.cancel()
             self._begin(self._host.session)
         self._output.command(ended)

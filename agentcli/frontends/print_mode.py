@@ -11,13 +11,13 @@ from agentcli.agent.result import Demands, ResultBuilder, exit_code, to_json_lin
 from agentcli.agent.session import Session
 from agentcli.conversation.titles import shortened
 from agentcli.frontends.printable import PrintableStream, printable
-from agentcli.frontends.screenless import CommandEnded, Given, ScreenlessHost
+from agentcli.frontends.screenless import CliPrompt, CommandEnded, ScreenlessHost
 
 LONGEST_TASK = 80  # characters of a subagent's task
 
 
 async def print_answer(
-    host: ScreenlessHost, given: Given, *, out: TextIO, log: TextIO, verbose: bool, demands: Demands
+    host: ScreenlessHost, given: CliPrompt, *, out: TextIO, log: TextIO, verbose: bool, demands: Demands
 ) -> int:
     """Print the answer to a prompt, or the output of a slash command, and give the exit code.
 
@@ -35,8 +35,8 @@ async def print_answer(
     session.submit(prompt)
     async for event in stream:
         if event.agent_id != "main":
-            if told := _told_of_subagent(event, is_verbose=live or verbose):
-                _say(log, told, after_text=is_in_text)
+            if told := _subagent_line(event, is_verbose=live or verbose):
+                _log_line(log, told, after_text=is_in_text)
             continue
         match event:
             case events.TextDelta(text) if live:
@@ -50,15 +50,15 @@ async def print_answer(
                 titles[id] = title
             case events.ToolFinished(id, _, result, _, summary) if live or verbose:
                 mark = "✗" if result.is_error else "✓"
-                _say(log, f"{mark} {titles.get(id, '')} · {summary}", after_text=live)
+                _log_line(log, f"{mark} {titles.get(id, '')} · {summary}", after_text=live)
             case events.Retry(number, delay_s, error):
-                _say(log, f"{error} Trying again in {delay_s:.0f} s (retry {number}).")
+                _log_line(log, f"{error} Trying again in {delay_s:.0f} s (retry {number}).")
             case events.Notice(text):
-                _say(log, text, after_text=is_in_text)
+                _log_line(log, text, after_text=is_in_text)
             case events.ProviderSwitched(before, after):
-                _say(log, f"Went from {before} to {after}.")
+                _log_line(log, f"Went from {before} to {after}.")
             case events.TurnFailed(error):
-                _say(log, f"agentcli: {error}", after_text=live)
+                _log_line(log, f"agentcli: {error}", after_text=live)
                 return exit_code(event, demands)
             case events.Done():
                 line_end = "\n" if event.text or live else ""
@@ -72,7 +72,7 @@ async def print_answer(
     raise AssertionError("a subscription does not end by itself")
 
 
-def _told_of_subagent(event: events.Event, *, is_verbose: bool) -> str:
+def _subagent_line(event: events.Event, *, is_verbose: bool) -> str:
     """A line about a subagent; empty for what is not told of it."""
     match event:
         case events.SubagentStarted(id, _, _, task) if is_verbose:
@@ -87,13 +87,13 @@ def _told_of_subagent(event: events.Event, *, is_verbose: bool) -> str:
 
 def _print_command(ended: CommandEnded, *, out: TextIO, log: TextIO) -> int:
     if ended.is_error:
-        _say(log, f"agentcli: {ended.output}")
+        _log_line(log, f"agentcli: {ended.output}")
     elif ended.output:
         print(printable(ended.output) if out.isatty() else ended.output, file=out, flush=True)
     return ended.exit_code
 
 
-async def print_json(host: ScreenlessHost, given: Given, *, out: BinaryIO, log: TextIO, demands: Demands) -> int:
+async def print_json(host: ScreenlessHost, given: CliPrompt, *, out: BinaryIO, log: TextIO, demands: Demands) -> int:
     """Print the result object and give the exit code."""
     started = time.monotonic()
     prompt = await host.meant(given)
@@ -109,7 +109,7 @@ async def print_json(host: ScreenlessHost, given: Given, *, out: BinaryIO, log: 
         result.note(event)
         match event:
             case events.Retry(error=text) | events.Notice(text):
-                _say(log, text)
+                _log_line(log, text)
             case events.Done() | events.TurnFailed():
                 out.write(to_json_line(result.build(event, demands)))
                 out.flush()
@@ -127,21 +127,21 @@ def _explain(done: events.Done, session: Session, demands: Demands, log: TextIO)
         "interrupted": "Interrupted; what was said is kept: go on with --continue.",
     }
     if done.reason in reasons:
-        _say(log, reasons[done.reason])
+        _log_line(log, reasons[done.reason])
     for kind, said in (
         ("denied", "Denied without anybody to ask"),
         ("dropped", "Changes dropped, as nobody was asked"),
     ):
         if names := ", ".join(sorted({denial.call.name for denial in done.denials if denial.kind == kind})):
-            _say(log, f"{said}: {names}. Allow it with --allow or --permission-mode.")
+            _log_line(log, f"{said}: {names}. Allow it with --allow or --permission-mode.")
     if why := demands.misfit(done):
-        _say(log, f"The answer does not fit the schema: {why}")
+        _log_line(log, f"The answer does not fit the schema: {why}")
     for claim in unproven(done) if demands.evidence else ():
         how = "The log says otherwise" if claim.verdict == "refuted" else "Not verified"
-        _say(log, f"{how} ({claim.kind}): {' '.join(claim.text.split())}")
+        _log_line(log, f"{how} ({claim.kind}): {' '.join(claim.text.split())}")
 
 
-def _say(log: TextIO, text: str, *, after_text: bool = False) -> None:
+def _log_line(log: TextIO, text: str, *, after_text: bool = False) -> None:
     if after_text and log is sys.stderr and sys.stdout.isatty():
         print(file=sys.stdout, flush=True)
     print(printable(text), file=log, flush=True)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agentcli.agent.accounting.usage import Tally, UsageCollector
-from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, Commands, Outcome, Picked
+from agentcli.agent.commands.command import AsDiff, AsPrompt, ChoiceIndex, CommandSet, Outcome, SlashCommand
 from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Interrupt, Prompt
 from agentcli.agent.result import INTERRUPTED_EXIT
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # where a client opens and closes sessions by itself
 
 
-class Given(Struct, frozen=True):
+class CliPrompt(Struct, frozen=True):
     """The text of the command line, which may be a command; `piped` joins the prompt that it is or stands for.
 
     Piped text alone is a prompt and never a command: whoever wrote it may know of none.
@@ -42,7 +42,7 @@ class TypedCommand(Struct, frozen=True):
     """A command as it was typed: `name` with its slash, and either the command or the error for an unknown one."""
 
     name: str
-    command: Command | None = None
+    command: SlashCommand | None = None
     argument: str = ""
     error: UserError | None = None
 
@@ -74,7 +74,7 @@ class ScreenlessHost(OpenerHost):
     Only where it `stays_open` for more than one prompt can a command go on with another session.
     """
 
-    def __init__(self, opener: SessionOpener, session: Session, commands: Commands, *, stays_open: bool) -> None:
+    def __init__(self, opener: SessionOpener, session: Session, commands: CommandSet, *, stays_open: bool) -> None:
         super().__init__(opener)
         self._stays_open = stays_open
         self._session = session
@@ -130,7 +130,7 @@ class ScreenlessHost(OpenerHost):
         finally:
             self._running.discard(task)
 
-    async def meant(self, given: Given) -> Prompt | CommandEnded:
+    async def meant(self, given: CliPrompt) -> Prompt | CommandEnded:
         """The prompt that is given, or that a command stands for; else how the command ended."""
         typed = self.typed(given.text)
         if typed is None:
@@ -175,7 +175,7 @@ class ScreenlessHost(OpenerHost):
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> Picked | None:
+    ) -> ChoiceIndex | None:
         return None
 
     def put_into_input(self, text: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from agentcli.agent.commands.command import Commands, Topic
+from agentcli.agent.commands.command import CommandSet, Topic
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.ops import SetEffort, SetMode
 from agentcli.agent.session import Session
@@ -82,7 +82,7 @@ class OpenSession(Struct, frozen=True):
 
     session: Session
     opener: SessionOpener
-    commands: Commands
+    commands: CommandSet
     aclose: Callable[[], Awaitable[None]]
 
 

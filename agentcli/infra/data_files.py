@@ -22,7 +22,7 @@ from agentcli.tools.data_files import DataFile, DataFiles
 AFTER_CLEANING = 0.8  # of the size that is allowed
 
 
-class Bounds(Struct, frozen=True):
+class Retention(Struct, frozen=True):
     """Limits of the age of files from their creation on and of their size together, and how often they are applied."""
 
     max_age_hours: float = 24.0
@@ -45,7 +45,7 @@ class DataFolder:
         *,
         outputs: Path | None = None,
         is_resumable: Callable[[str], bool] = lambda session_id: False,
-        bounds: Bounds = Bounds(),
+        bounds: Retention = Retention(),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.folder = folder

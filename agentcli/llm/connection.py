@@ -59,7 +59,7 @@ class Connections:
             await connection.send(method, url, target, headers=headers, body=body)
             yield connection
         finally:
-            if not connection.is_kept():
+            if not connection.can_be_reused():
                 await self._close(connection)
 
     async def _idle_to(self, origin: Origin) -> Response | None:
@@ -289,7 +289,7 @@ class Response:
     def on_message_complete(self) -> None:
         self._is_complete = bool(self.status)
 
-    def is_kept(self) -> bool:
+    def can_be_reused(self) -> bool:
         """Keep the connection if its response was read to the end and it can carry another request."""
         self.idle_since = time.monotonic()
         return self._is_complete and not self._pieces and self._can_go_on and self.is_alive()

@@ -209,7 +209,7 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
     return message if isinstance(message, str) else masked(json.dumps(message))[:LONGEST_MESSAGE], code
 
 
-def error_told(data: Any) -> ProviderError:
+def embedded_error(data: Any) -> ProviderError:
     """The error in a body or an event whose status was 200; its own number counts, where it gives one."""
     message, code = error_in_json(data)
     data = data if isinstance(data, dict) else {}
@@ -222,14 +222,14 @@ def error_told(data: Any) -> ProviderError:
 
 def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
     """`retry-after-ms`, then `retry-after` in seconds or as an HTTP date (RFC 9110 §10.2.3)."""
-    found = (_seconds_left(headers.get(f"retry-after{end}", ""), unit) for end, unit in (("-ms", 0.001), ("", 1.0)))
+    found = (_seconds_until(headers.get(f"retry-after{end}", ""), unit) for end, unit in (("-ms", 0.001), ("", 1.0)))
     return next((seconds for seconds in found if seconds is not None), None)
 
 
 def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None:
     """When a used-up limit is whole again, by a refusal that has no `retry-after`; None where it does not say."""
     found = [
-        _seconds_left(value)
+        _seconds_until(value)
         for name, value in headers.items()
         if "ratelimit" in name and "reset" in name
         if headers.get(name.replace("reset", "remaining"), "0").strip() == "0"
@@ -240,11 +240,11 @@ def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None
         data = None
     inner = data.get("error") if isinstance(data, dict) else None
     if isinstance(inner, dict):
-        found += [_seconds_left(str(inner.get(name) or "")) for name in ("resets_in_seconds", "resets_at")]
+        found += [_seconds_until(str(inner.get(name) or "")) for name in ("resets_in_seconds", "resets_at")]
     return max((seconds for seconds in found if seconds is not None), default=None)
 
 
-def _seconds_left(text: str, unit_s: float = 1.0) -> float | None:
+def _seconds_until(text: str, unit_s: float = 1.0) -> float | None:
     """Read a duration, a time since 1970 in seconds or milliseconds, or a date, as the seconds until then (from zero).
 
     None for what is none of these, and for a wait that no limit has.

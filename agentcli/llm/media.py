@@ -205,7 +205,7 @@ def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, .
     return with_media(messages, replaced)
 
 
-def left_out_notices(messages: tuple[Message, ...], rules: MediaRules) -> list[str]:
+def omission_notices(messages: tuple[Message, ...], rules: MediaRules) -> list[str]:
     """Return what `fitted` leaves out and why, each once, in words for the person."""
     media = list(media_in(messages))
     notices = (_notice(block, why) for block, why in zip(media, _reasons(media, rules), strict=True) if why)

@@ -57,7 +57,7 @@ class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
         dearer = {name: rate * factor for name in rates if (rate := getattr(self, name)) is not None}
         return msgspec.structs.replace(self, **dearer, higher=self.higher and self.higher.times(factor))
 
-    def dearest(self, prompt_tokens: int) -> tuple[float, float]:
+    def max_rates(self, prompt_tokens: int) -> tuple[float, float]:
         """USD per token of such a prompt, billed in the dearest way there is for it, and of its reply."""
         band = self.higher if self.higher and self.above is not None and prompt_tokens > self.above else self
         return max(band.input, band.cache_write or 0.0) / 1e6, band.output / 1e6

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentcli.llm.errors import ContextOverflow, ProviderError, ServerError, error_in_json, error_told
+from agentcli.llm.errors import ContextOverflow, ProviderError, ServerError, embedded_error, error_in_json
 from agentcli.llm.event_streams import LONGEST_LINE, JsonItems, Parser, ServerSentEvent, SseParser
 from agentcli.llm.http import MAX_ERROR_BODY, Carrier, HttpResponse, not_a_reply, read_start, shown
 from agentcli.llm.json_text import decode_json
@@ -120,7 +120,7 @@ async def _parsed(
             yield [ServerSentEvent(start.decode(errors="replace"))]
             return
         if isinstance(value, dict | list) and error_in_json(value)[0]:
-            raise error_told(value)
+            raise embedded_error(value)
         raise not_a_reply(response, start)
     received = 0
     async for piece in response.pieces():
@@ -156,12 +156,12 @@ def stream_openai(
         from agentcli.llm.wire import responses_reply, responses_request
 
         path, whole, to_body = "/responses", "output", responses_request.to_body
-        reader = responses_reply.ReplyReader(info.id, info.provider, ids=ids)
+        reader = responses_reply.ResponsesReader(info.id, info.provider, ids=ids)
     else:
         from agentcli.llm.wire import openai_reply, openai_request
 
         path, whole, to_body = "/chat/completions", "choices", openai_request.to_body
-        reader = openai_reply.ReplyReader(info.id, info.provider, quirks=quirks, tool_names=tools, ids=ids)
+        reader = openai_reply.ChatReader(info.id, info.provider, quirks=quirks, tool_names=tools, ids=ids)
     return stream_reply(
         carrier,
         path,

@@ -14,7 +14,7 @@ from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.runtime import Prefix
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Compaction, User, reminder
-from agentcli.conversation.instructions import Instructions, find_instructions, told_paths
+from agentcli.conversation.instructions import Instructions, find_instructions, instruction_paths
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
 from agentcli.llm.messages import without_surrogates
 from agentcli.llm.models import ModelInfo
@@ -134,7 +134,7 @@ def untold(notes: Sequence[User], state: AgentState) -> list[User]:
 def _kind(note: User) -> Kind:
     """Return what every note of its kind has: its first words, and the instruction files that it names."""
     words = note.text.split(maxsplit=_WORDS_OF_KIND)[:_WORDS_OF_KIND]
-    return " ".join(words), tuple(told_paths([note]))
+    return " ".join(words), tuple(instruction_paths([note]))
 
 
 def _index_note(index: Sequence[tuple[str, str]]) -> User:

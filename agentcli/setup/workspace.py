@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from agentcli.agent.interfaces import Checkpoints
-from agentcli.agent.permissions.rules import Rules, kept_from_reading
+from agentcli.agent.permissions.rules import Rules, reading_denial
 from agentcli.errors import ToolError
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.infra.data_files import DataFolder
@@ -101,9 +101,9 @@ def _added_folders(config: Config) -> list[Path]:
 def finish_interrupted_dry_runs(state: Path, on_notice: Callable[[str], None]) -> None:
     """Finish applying the changes that a killed session had begun to apply, and remove what else it left behind."""
     if (mount_points := state / "mount_points").is_dir() and any(mount_points.iterdir()):
-        from agentcli.infra.sandbox.protection.left_behind import clean_up_left_behind
+        from agentcli.infra.sandbox.protection.left_behind import clean_up_killed_sessions
 
-        clean_up_left_behind(mount_points)
+        clean_up_killed_sessions(mount_points)
     tries = state / "tries"
     if not any(any(tries.glob(f"*/{name}")) for name in ("plan", "mount_points")):
         return
@@ -175,7 +175,7 @@ def make_sandbox(
         session_id=session_id,
         limits=limits,
         choose=partial(_confinement, settings, state),
-        denied=partial(kept_from_reading, rules, PathGround(config.cwd, project_root(config.cwd), home)),
+        denied=partial(reading_denial, rules, PathGround(config.cwd, project_root(config.cwd), home)),
     )
 
 

@@ -20,7 +20,7 @@ from agentcli.agent.ops import SetMode
 from agentcli.conversation.compaction.digest import LONGEST_ANSWER
 from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, Pinned, reminder
 from agentcli.conversation.entries import Compaction as CompactionEntry
-from agentcli.conversation.recall import Recall
+from agentcli.conversation.recall import LogSearch
 from agentcli.llm.messages import Image as ImageBlock
 from agentcli.llm.messages import Message, Text, Thinking, ToolResult, ToolUse
 from agentcli.llm.providers.scripted import ScriptedProvider
@@ -207,7 +207,7 @@ async def test_images_of_the_message_that_is_to_be_answered_stay_and_older_ones_
         assert not images_in(talk.requests[-1])
         number = next(n for n, entry in enumerate(await talk.entries(), 1) if "which colour" in str(entry.body))
         assert f"[with files or images: recall id={number}]" in await talk.text()
-        found = Recall((await talk.agent.session()).state.conversation).entry(str(number))
+        found = LogSearch((await talk.agent.session()).state.conversation).entry(str(number))
         assert found
         assert isinstance(found[1][0], ImageBlock)
 

@@ -165,7 +165,7 @@ def test_large_and_excluded_files_and_large_folders_are_left_out(watched: Watche
     watched.index = watched.new_index(SnapshotLimits(max_file_bytes=1_000, excluded=("*.csv",)))
     found = watched.found()
     assert found["large"][1] is not None
-    assert not found["large"][1].is_kept
+    assert not found["large"][1].is_stored
     assert "data/a.csv" not in found
     assert watched.index.left_out["data/a.csv"].startswith("excluded")
     assert "large" in watched.index.left_out

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from agentcli.infra.data_files import Bounds, DataFolder
+from agentcli.infra.data_files import DataFolder, Retention
 from agentcli.infra.sessions.sqlite import can_resume
 
 HOUR = 3_600.0
@@ -78,7 +78,7 @@ def test_what_is_made_again_is_young_again(tmp_path: Path) -> None:
 
 
 def test_age_size_and_interval_are_bounds_of_the_caller(tmp_path: Path) -> None:
-    bounds = Bounds(max_age_hours=0.5, max_size_gb=300 / 1024**3, clean_every_minutes=1)
+    bounds = Retention(max_age_hours=0.5, max_size_gb=300 / 1024**3, clean_every_minutes=1)
     data = DataFolder(tmp_path / "data", bounds=bounds, clock=(clock := Clock()))
     session = data.of_session("s")
     session.store(b"a" * 100, "1")
@@ -111,7 +111,7 @@ def test_what_a_session_that_can_be_resumed_names_stays(tmp_path: Path) -> None:
 
 
 def test_above_the_bound_the_least_recently_used_go_until_four_fifths_are_left(tmp_path: Path) -> None:
-    data = DataFolder(tmp_path / "data", bounds=Bounds(max_size_gb=1_000 / 1024**3), clock=(clock := Clock()))
+    data = DataFolder(tmp_path / "data", bounds=Retention(max_size_gb=1_000 / 1024**3), clock=(clock := Clock()))
     session = data.of_session("s")
     for number in range(11):
         clock.now += 1

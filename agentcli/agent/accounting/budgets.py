@@ -158,7 +158,7 @@ class Budgets:
         if not self.is_limited:
             return Reservation([(account, account.hold({})) for account in self.accounts], max_tokens, math.inf)
         prompt = prompt_tokens()
-        per_prompt, per_reply = info.prices.dearest(prompt) if info.prices else (0.0, 0.0)
+        per_prompt, per_reply = info.prices.max_rates(prompt) if info.prices else (0.0, 0.0)
 
         def worst(reply: int) -> Amounts:
             return {"usd": prompt * per_prompt + reply * per_reply, "tokens": prompt + reply}

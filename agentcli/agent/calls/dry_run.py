@@ -214,7 +214,7 @@ async def _settle(call: Call, request: DryRunRequest, review: Review) -> None:
     mode = None if request.is_requested else call.turn.state.mode
     for (order, rule), group in await asyncio.to_thread(_groups, call, request, review.attempt.trial, mode):
         if rule is not None and order == _DENIED:
-            review.decide(Verdict("deny", f"{rule.told} denies it"), group)
+            review.decide(Verdict("deny", f"{rule.phrase} denies it"), group)
         elif mode is not None and (verdict := _by_mode(mode, group, rule)) is not None:
             review.decide(verdict, group)
         elif call.turn.session.ask is None:
@@ -293,7 +293,7 @@ def _question(
     if is_obeyed:
         reason = f"other programs run or obey this by themselves; {reason}"
     if asking is not None:
-        reason = f"{asking.told} wants you to be asked; {reason}"
+        reason = f"{asking.phrase} wants you to be asked; {reason}"
     title = f"{short_command(str(use.input.get('command', use.name)))} made {counted(changes)}"
     every = tuple(hunk for own in hunks for hunk in own)
     preview = "\n".join(texts)

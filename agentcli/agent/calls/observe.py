@@ -60,11 +60,11 @@ def _shown(text: str, full: str, context: ToolContext) -> str:
         notes = f"[page 1 of {len(pages)}; {more} and page=2 shows the next]"
     if kept.size > LARGEST_KEPT_AS_IS:
         context.workspace.sandbox.grant(kept.path.resolve(), "read")
-        notes += f"\n{told_of(kept, whole)}"
+        notes += f"\n{describe_data_file(kept, whole)}"
     return f"{(text if is_short else pages[0]).rstrip()}\n{notes}"
 
 
-def told_of(file: DataFile, text: str) -> str:
+def describe_data_file(file: DataFile, text: str) -> str:
     return (
         f"[all of it: {file.path} ({file.size:,} bytes, sha256 {file.hash[:12]}…), which file_read opens: "
         f"{data_summary(text)}]"

@@ -52,7 +52,7 @@ async def run_in_terminal(calls: SessionCalls, command: str, terminal: str) -> s
     return told.replace(f"[ended by signal {int(SIGINT)}]", "[interrupted by the user]")
 
 
-async def told_output(calls: SessionCalls, output: str) -> str:
+async def masked_output(calls: SessionCalls, output: str) -> str:
     """Return the output of a command as the model may read it: bounded, and without secrets."""
     return cut_middle(await calls.services.masked(output))
 

@@ -57,7 +57,7 @@ def _progress_shown(call: Call, checkpoints: Checkpoints, before: str = "") -> I
     async def show() -> None:
         while True:
             await asyncio.sleep(_PROGRESS_EVERY_S)
-            text = f"[Recording the workspace so that /undo works: {checkpoints.files_seen():,} files so far]"
+            text = f"[Recording the workspace so that /undo works: {checkpoints.files_scanned():,} files so far]"
             call.turn.emit(OutputDelta(call.use.id, f"{before}{text}\n"))
 
     task = asyncio.create_task(show())

@@ -66,16 +66,16 @@ class Report:
         if self.mask is not None:
             self._stream = self._stream or self.mask.stream()
             text = self._stream.feed(text)
-        self._tell(text)
+        self._emit_output(text)
 
-    def _tell(self, text: str) -> None:
+    def _emit_output(self, text: str) -> None:
         if text:
             self.heard.append(text)
             self.emit(OutputDelta(self.call.id, text))
 
     def _end_output(self) -> None:
         if self._stream is not None:
-            self._tell(self._stream.close())
+            self._emit_output(self._stream.close())
             self._stream = None
 
     def finish(self, output: Output, error: CallError | None = None) -> None:

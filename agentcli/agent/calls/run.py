@@ -25,7 +25,7 @@ from agentcli.agent.events import Denial
 from agentcli.agent.hooks import CallRecord, HookAnswer, fire_about
 from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.approvals import PendingCall, Permitted, ask_person, grant
+from agentcli.agent.permissions.approvals import PendingCall, PermittedCall, ask_person, grant
 from agentcli.agent.permissions.decide import Verdict, decide_with_exposure
 from agentcli.agent.permissions.facts import CallFacts, judge
 from agentcli.conversation.entries import CallDenied, Result, reminder
@@ -38,7 +38,7 @@ LOCK_PATIENCE_S = 30.0
 MOST_LOCKED = 500  # of the files that a tried command changed: each lock is a file
 
 
-class Parsed(Struct, frozen=True):
+class ParsedCall(Struct, frozen=True):
     """A call whose arguments are understood, and what the hooks said of it."""
 
     record: CallRecord
@@ -55,7 +55,7 @@ async def run_call(call: Call) -> Result:
     """
     report, services = call.report, call.turn.session.services
     report.start()
-    parsed: Parsed | None = None
+    parsed: ParsedCall | None = None
     try:
         parsed = await parse_call(call)
         report.record = parsed.record
@@ -83,7 +83,7 @@ async def run_call(call: Call) -> Result:
     return report.result
 
 
-async def _mask_for(services: CallServices, permitted: Permitted) -> Mask | None:
+async def _mask_for(services: CallServices, permitted: PermittedCall) -> Mask | None:
     """The mask for the output of a call that has run: a file that was granted is shown with the values it holds."""
     facts = permitted.facts
     if services.mask is None or facts.tool.name != "file_read" or not permitted.verdict.needs:
@@ -92,7 +92,7 @@ async def _mask_for(services: CallServices, permitted: Permitted) -> Mask | None
     return services.mask.knowing(values)
 
 
-async def parse_call(call: Call) -> Parsed:
+async def parse_call(call: Call) -> ParsedCall:
     """The tool and its arguments, as hooks leave them. Raises `ToolError` that names the wrong field."""
     use, turn, session = call.use, call.turn, call.turn.session
     tool = session.tools.get(use.name)
@@ -110,38 +110,38 @@ async def parse_call(call: Call) -> Parsed:
         )
     record = CallRecord(use.id, tool.name, tool.version, session.agent_id, turn.state.mode)
     arguments = tool.parse(use.input)
-    heeded = await _heed_hooks(call, record)
-    if heeded.input is not None:
-        arguments = tool.parse(heeded.input)
+    merged = await _apply_hooks(call, record)
+    if merged.input is not None:
+        arguments = tool.parse(merged.input)
     asked = asked_level(tool, arguments)
     services, share = session.services, turn.state.window_share
     level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
     call.report.level = level
     context = ToolContext(services.workspace, use.id, call.report.show, level=level, publish=turn.emit)
-    return Parsed(record, tool, arguments, context, heeded)
+    return ParsedCall(record, tool, arguments, context, merged)
 
 
-async def _heed_hooks(call: Call, record: CallRecord) -> HookAnswer:
+async def _apply_hooks(call: Call, record: CallRecord) -> HookAnswer:
     """The answers of all hooks as one: a deny wins over an ask, an ask over an allow. Raises `ToolError`."""
-    heeded = HookAnswer()
+    merged = HookAnswer()
     for hook in call.turn.session.services.hooks:
-        given = call.use.input if heeded.input is None else heeded.input
+        given = call.use.input if merged.input is None else merged.input
         answer = await hook.before_call(record, given) or HookAnswer()
         call.turn.is_stopped |= answer.stops
         if answer.context:
             call.turn.state.notes.append(reminder(answer.context))
         if answer.decision == "deny":
             raise ToolError(answer.reason or "A hook refused this call.", kind="permission_denied")
-        stronger = answer.decision == "ask" or heeded.decision == ""
-        heeded = HookAnswer(
-            answer.decision if stronger else heeded.decision,
-            answer.reason if stronger else heeded.reason,
-            heeded.input if answer.input is None else answer.input,
+        stronger = answer.decision == "ask" or merged.decision == ""
+        merged = HookAnswer(
+            answer.decision if stronger else merged.decision,
+            answer.reason if stronger else merged.reason,
+            merged.input if answer.input is None else answer.input,
         )
-    return heeded
+    return merged
 
 
-async def permit(call: Call, parsed: Parsed) -> Permitted:
+async def permit(call: Call, parsed: ParsedCall) -> PermittedCall:
     """The arguments to run with, once all has been checked and asked. Raises `ToolError`."""
     arguments, state, session = parsed.arguments, call.turn.state, call.turn.session
     facts = judge(parsed.tool, arguments, session.workspace)
@@ -158,9 +158,9 @@ async def permit(call: Call, parsed: Parsed) -> Permitted:
     if verdict.decision == "try":
         trial = DryRunRequest(facts, is_requested=False, grant=partial(grant, call, question))
         writing = msgspec.structs.replace(verdict, only_reads=False)  # what it writes is on the stand-in alone
-        return Permitted(facts, arguments, writing, trial=trial)
+        return PermittedCall(facts, arguments, writing, trial=trial)
     if verdict.decision == "allow":
-        return Permitted(facts, arguments, verdict)
+        return PermittedCall(facts, arguments, verdict)
     try:
         if verdict.decision == "deny":
             call.turn.store(CallDenied(call.use.id, verdict.reason))
@@ -182,7 +182,7 @@ def _with_hooks(verdict: Verdict, hooks: HookAnswer) -> Verdict:
     return verdict
 
 
-async def perform(call: Call, parsed: Parsed, permitted: Permitted) -> ToolOutput:
+async def perform(call: Call, parsed: ParsedCall, permitted: PermittedCall) -> ToolOutput:
     """Run the tool while it holds the files it changes; a call that ran before gets its result. Raises `ToolError`."""
     tool, session, report, verdict = parsed.tool, call.turn.session, call.report, permitted.verdict
 
@@ -249,7 +249,7 @@ def _named_files(facts: CallFacts) -> list[Path]:
     return [workspace.writable(name) for name in given if isinstance(name, str)]
 
 
-def _changed_paths(permitted: Permitted) -> Sequence[Path] | None:
+def _changed_paths(permitted: PermittedCall) -> Sequence[Path] | None:
     """The files that a call may change: none, those it names, or (None) any."""
     match permitted.facts.tool.effect:
         case "edit":
@@ -262,7 +262,7 @@ def _changed_paths(permitted: Permitted) -> Sequence[Path] | None:
             return ()
 
 
-async def _account(call: Call, parsed: Parsed | None, result: Result) -> None:
+async def _account(call: Call, parsed: ParsedCall | None, result: Result) -> None:
     session = call.turn.session
     session.history.remember(call.use, result.result)
     if parsed is None:

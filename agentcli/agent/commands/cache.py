@@ -8,7 +8,7 @@ from itertools import islice
 
 from msgspec import Struct
 
-from agentcli.agent.commands.command import Command, CommandHost, Outcome
+from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand
 from agentcli.conversation.entries import Assistant, Compaction, Entry
 from agentcli.errors import UsageError
 from agentcli.llm.messages import Usage
@@ -133,6 +133,6 @@ def _usd(losses: Sequence[CacheLoss]) -> str:
     return f"${sum(known):.4f}" if known else "price unknown"
 
 
-CACHE_COMMAND = Command(
+CACHE_COMMAND = SlashCommand(
     "cache", "show what the prompt cache gave, and what was lost", _show_cache, "[why]", forms=("", "why")
 )

@@ -17,7 +17,7 @@ Topic = Literal["config", "doctor"]
 SCREEN_COMMANDS = ("theme", "copy", "login", "logout")  # the terminal's own: elsewhere they say that they need it
 
 
-class Picked(int):
+class ChoiceIndex(int):
     """The index of a choice in a list; with `keeps` it is to hold for good."""
 
     keeps = False
@@ -62,7 +62,7 @@ class CommandHost(Protocol):
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> Picked | None:
+    ) -> ChoiceIndex | None:
         """Let the person pick one of (label, detail); `current` is the present one. None where there is no picker.
 
         A command that gets None shows the options as text. With `can_keep` the choice may be kept for good.
@@ -130,7 +130,7 @@ Outcome = str | AsPrompt | AsDiff  # a text to show (empty: nothing), a prompt t
 
 
 @dataclass(frozen=True)
-class Command:
+class SlashCommand:
     """`run` gets the rest of the line. `argument` is a hint for help; a command without one takes no argument.
 
     What is said after a command waits for its end, but not after one that `is_aside`: it changes nothing. `forms` are
@@ -177,21 +177,21 @@ def number_in(argument: str, count: int, what: str) -> int:
     return int(argument) - 1
 
 
-class Commands:
+class CommandSet:
     """Commands by name and alias."""
 
-    def __init__(self, commands: Iterable[Command]) -> None:
+    def __init__(self, commands: Iterable[SlashCommand]) -> None:
         self._commands = list(commands)
         self._by_name = {name: c for c in self._commands for name in (c.name, *c.aliases)}
 
-    def __iter__(self) -> Iterator[Command]:
+    def __iter__(self) -> Iterator[SlashCommand]:
         return iter(self._commands)
 
-    def add(self, command: Command) -> None:
+    def add(self, command: SlashCommand) -> None:
         self._commands.append(command)
         self._by_name |= dict.fromkeys((command.name, *command.aliases), command)
 
-    def parse(self, text: str) -> tuple[Command, str] | None:
+    def parse(self, text: str) -> tuple[SlashCommand, str] | None:
         """The command and its argument; None for what is no command, such as /etc/hosts or the comment /* … */.
 
         Raises `UsageError` for an unknown command, naming the nearest, and for an argument where none is taken.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from agentcli.agent.commands.command import Command, CommandHost, Outcome
+from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand
 from agentcli.conversation.entries import Compaction, User, reminder
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.tokens import estimate_text
@@ -95,6 +95,6 @@ def _memory_of(host: CommandHost) -> Memory:
 
 
 MEMORY_COMMANDS = (
-    Command("remember", "add a line to this project's memory", _remember, "TEXT"),
-    Command("memory", "show what is remembered, or edit a file of it", _show, "[edit]", forms=("", "edit [FILE]")),
+    SlashCommand("remember", "add a line to this project's memory", _remember, "TEXT"),
+    SlashCommand("memory", "show what is remembered, or edit a file of it", _show, "[edit]", forms=("", "edit [FILE]")),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from agentcli.agent.commands.command import Command, CommandHost, Outcome, marked, without_keep
+from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, without_keep
 from agentcli.agent.context.sources import context_use
 from agentcli.agent.ops import SetEffort, SetModel
 from agentcli.agent.side_question import answer_side_question
@@ -95,20 +95,20 @@ async def _btw(host: CommandHost, question: str) -> Outcome:
 
 
 MODEL_COMMANDS = (
-    Command(
+    SlashCommand(
         "model",
         "show the models, or use another one from now on",
         _model,
         "[MODEL]",
         forms=("", "PROVIDER/MODEL", "PROVIDER/MODEL EFFORT", "PROVIDER/MODEL [EFFORT] keep"),
     ),
-    Command(
+    SlashCommand(
         "effort",
         "show or set how hard the model thinks",
         _effort,
         "[LEVEL]",
         forms=("", f"{'|'.join(_LEVELS)}|default", "LEVEL keep"),
     ),
-    Command("context", "show what fills the model's window", _context),
-    Command("btw", "ask beside the work; it is not kept", _btw, "QUESTION", ("side",), is_aside=True),
+    SlashCommand("context", "show what fills the model's window", _context),
+    SlashCommand("btw", "ask beside the work; it is not kept", _btw, "QUESTION", ("side",), is_aside=True),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from agentcli.agent.commands.command import Command, CommandHost, Outcome, number_in
+from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, number_in
 from agentcli.agent.ops import SetMode
 from agentcli.agent.permissions.checks import check_rule
 from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
@@ -156,7 +156,7 @@ async def _sandbox(host: CommandHost, argument: str) -> Outcome:
 
 
 PERMISSION_COMMANDS = (
-    Command(
+    SlashCommand(
         "permissions",
         "show or change the mode, the rules and the grants",
         _permissions,
@@ -164,12 +164,12 @@ PERMISSION_COMMANDS = (
         ("approvals",),
         forms=("", "list", f"mode {'|'.join(MODES)}", "allow RULE", "ask RULE", "deny RULE", "forget RULE|NUMBER"),
     ),
-    Command(
+    SlashCommand(
         "sandbox",
         "show what holds commands; let them reach a host",
         _sandbox,
         "[HOST]",
         forms=("", "host NAME", "forget NAME"),
     ),
-    Command("plan", "turn plan mode on or off", _plan),
+    SlashCommand("plan", "turn plan mode on or off", _plan),
 )

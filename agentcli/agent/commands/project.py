@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
-from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, CommandHost, FileDiff, Outcome
+from agentcli.agent.commands.command import AsDiff, AsPrompt, CommandHost, FileDiff, Outcome, SlashCommand
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.undo import shown_name
 from agentcli.conversation.entries import ADDED_FOLDER, Entry, reminder
@@ -17,7 +17,7 @@ from agentcli.conversation.file_changes import FilesChanged, FilesRestored, File
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.settings.paths import from_home
 from agentcli.tools.builtin.files import charset_of
-from agentcli.tools.command import Command as ShellCommand
+from agentcli.tools.command import Command
 from agentcli.tools.text.diff import unified_diff
 from agentcli.tools.text.encoding import decode
 from agentcli.tools.tool import Workspace
@@ -120,7 +120,7 @@ async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
     """Run git; return True if it succeeded, and its output."""
     try:
         result = await workspace.sandbox.exec(
-            ShellCommand(
+            Command(
                 shlex.join([*_GIT, *arguments]), workspace.cwd, timeout_s=_GIT_TIME_LIMIT_S, most_bytes=LONGEST_DIFF
             )
         )
@@ -160,8 +160,8 @@ def _folder(cwd: Path, name: str) -> Path:
 
 
 PROJECT_COMMANDS = (
-    Command("diff", "show what this session, or all, has changed", _diff, "[all]", is_aside=True),
-    Command("review", "let the model review the changes, or what you name", _review, "[WHAT]"),
-    Command("init", "let the model write AGENTS.md for this repository", _init),
-    Command("add-dir", "let the model work in one more folder", _add_dir, "PATH"),
+    SlashCommand("diff", "show what this session, or all, has changed", _diff, "[all]", is_aside=True),
+    SlashCommand("review", "let the model review the changes, or what you name", _review, "[WHAT]"),
+    SlashCommand("init", "let the model write AGENTS.md for this repository", _init),
+    SlashCommand("add-dir", "let the model work in one more folder", _add_dir, "PATH"),
 )

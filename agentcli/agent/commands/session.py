@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from agentcli.agent.commands.command import Command, CommandHost, Commands, Outcome, number_in
+from agentcli.agent.commands.command import CommandHost, CommandSet, Outcome, SlashCommand, number_in
 from agentcli.agent.commands.memory import MEMORY_COMMANDS
 from agentcli.agent.commands.model import MODEL_COMMANDS
 from agentcli.agent.commands.permissions import PERMISSION_COMMANDS
@@ -24,16 +24,16 @@ LONGEST_NAME = 12  # characters
 DRY = "--dry-run"
 
 
-def conversation_commands() -> Commands:
+def conversation_commands() -> CommandSet:
     groups = {
         "Model": (*MODEL_COMMANDS, *USAGE_COMMANDS),
         "Conversation": (*SESSION_COMMANDS, *UNDO_COMMANDS, *COMPACTION_COMMANDS),
         "Project": (*PROJECT_COMMANDS, *MEMORY_COMMANDS),
         "Permissions": PERMISSION_COMMANDS,
         "Jobs": JOB_COMMANDS,
-        PROGRAM: (*STATUS_COMMANDS, Command("quit", "leave; everything is stored", _quit, aliases=("exit", "q"))),
+        PROGRAM: (*STATUS_COMMANDS, SlashCommand("quit", "leave; everything is stored", _quit, aliases=("exit", "q"))),
     }
-    commands = Commands(replace(command, group=group) for group, table in groups.items() for command in table)
+    commands = CommandSet(replace(command, group=group) for group, table in groups.items() for command in table)
 
     async def help(host: CommandHost, argument: str) -> Outcome:
         if argument:
@@ -41,11 +41,11 @@ def conversation_commands() -> Commands:
             return _explained(found[0]) if found else _listed(commands)
         return _listed(commands)
 
-    commands.add(Command("help", "show the commands, or one of them", help, "[COMMAND]", ("?",), group=PROGRAM))
+    commands.add(SlashCommand("help", "show the commands, or one of them", help, "[COMMAND]", ("?",), group=PROGRAM))
     return commands
 
 
-def _listed(commands: Commands) -> str:
+def _listed(commands: CommandSet) -> str:
     """Columns of names, arguments and help, under headings; somebody's own long name or hint widens no column."""
     names = max(len(c.name) for c in commands if len(c.name) <= LONGEST_NAME) + 1
     arguments = max(len(c.argument) for c in commands if len(c.argument) <= LONGEST_NAME)
@@ -58,7 +58,7 @@ def _listed(commands: Commands) -> str:
     return "\n".join(lines)
 
 
-def _explained(command: Command) -> str:
+def _explained(command: SlashCommand) -> str:
     forms = command.forms or (command.argument,)
     also = f"\nAlso {', '.join(f'/{alias}' for alias in command.aliases)}." if command.aliases else ""
     return "\n".join([*(f"/{command.name} {form}".rstrip() for form in forms), f"{command.help}{also}"])
@@ -94,9 +94,9 @@ async def _doctor(host: CommandHost, argument: str) -> Outcome:
 
 
 STATUS_COMMANDS = (
-    Command("status", "show the model, the mode, the session and its folder", _status),
-    Command("config", "show the settings that differ from the defaults", _config, aliases=("settings",)),
-    Command("doctor", "check this installation", _doctor, is_aside=True),
+    SlashCommand("status", "show the model, the mode, the session and its folder", _status),
+    SlashCommand("config", "show the settings that differ from the defaults", _config, aliases=("settings",)),
+    SlashCommand("doctor", "check this installation", _doctor, is_aside=True),
 )
 
 
@@ -125,8 +125,8 @@ async def _stop(host: CommandHost, which: str) -> Outcome:
 
 
 JOB_COMMANDS = (
-    Command("tasks", "list the commands in the background", _tasks, aliases=("bashes", "ps", "shells")),
-    Command("stop", "end a command in the background, or all of them", _stop, "[JOB]"),
+    SlashCommand("tasks", "list the commands in the background", _tasks, aliases=("bashes", "ps", "shells")),
+    SlashCommand("stop", "end a command in the background, or all of them", _stop, "[JOB]"),
 )
 
 
@@ -183,7 +183,7 @@ async def _pin(host: CommandHost, argument: str) -> Outcome:
 
 
 COMPACTION_COMMANDS = (
-    Command(
+    SlashCommand(
         "compact",
         "shorten what the model reads of this conversation",
         _compact,
@@ -191,5 +191,7 @@ COMPACTION_COMMANDS = (
         ("summarize", "compress"),
         forms=("", "FOCUS", f"{DRY} [FOCUS]"),
     ),
-    Command("pin", "keep a fact in sight for good, or show them", _pin, "[TEXT]", forms=("", "TEXT", "remove NUMBER")),
+    SlashCommand(
+        "pin", "keep a fact in sight for good, or show them", _pin, "[TEXT]", forms=("", "TEXT", "remove NUMBER")
+    ),
 )

@@ -6,7 +6,7 @@ import re
 import time
 from pathlib import Path
 
-from agentcli.agent.commands.command import Command, CommandHost, Outcome, listed, number_in
+from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, listed, number_in
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.conversation.titles import shortened
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
@@ -173,8 +173,8 @@ async def _write_new(cwd: Path, name: str, text: str) -> Path:
 
 
 SESSION_COMMANDS = (
-    Command("clear", "start a new conversation; this one stays stored", _clear, aliases=("new", "reset")),
-    Command(
+    SlashCommand("clear", "start a new conversation; this one stays stored", _clear, aliases=("new", "reset")),
+    SlashCommand(
         "resume",
         "go on with a stored conversation",
         _resume,
@@ -182,7 +182,7 @@ SESSION_COMMANDS = (
         ("sessions", "continue"),
         forms=("", "NUMBER|ID|NAME", "WORDS that were said in one"),
     ),
-    Command("fork", "go on in a copy of this conversation", _fork, aliases=("branch",)),
-    Command("rename", "give this conversation a name", _rename, "NAME", ("title",)),
-    Command("export", "write this conversation to a file: .md, .html or .json", _export, "[FILE]"),
+    SlashCommand("fork", "go on in a copy of this conversation", _fork, aliases=("branch",)),
+    SlashCommand("rename", "give this conversation a name", _rename, "NAME", ("title",)),
+    SlashCommand("export", "write this conversation to a file: .md, .html or .json", _export, "[FILE]"),
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from agentcli.agent.blame import blame, format_author
-from agentcli.agent.commands.command import Command, CommandHost, Outcome, listed, number_in
+from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, listed, number_in
 from agentcli.agent.commands.sessions import MOST_LISTED, age, label
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.agent.rewind import Point, points
@@ -125,8 +125,8 @@ async def _choose_part(host: CommandHost, changes: TurnChanges) -> str:
 
 
 UNDO_COMMANDS = (
-    Command("undo", "take back what the newest turn did to files", partial(_take_back, "undo"), "[list|yes]"),
-    Command(
+    SlashCommand("undo", "take back what the newest turn did to files", partial(_take_back, "undo"), "[list|yes]"),
+    SlashCommand(
         "rewind",
         "go back to before one of your prompts: what was said, the files, or both",
         _rewind,
@@ -134,7 +134,7 @@ UNDO_COMMANDS = (
         ("checkpoint",),
         forms=("", "NUMBER|LABEL [conversation|files|both]"),
     ),
-    Command("label", "give this point of the conversation a name, to go back to", _label, "NAME"),
-    Command("why", "show which turn and call wrote a file, or a line of it", _why, "PATH[:LINE]"),
-    Command("redo", "do again what was taken back", partial(_take_back, "redo"), "[list|yes]"),
+    SlashCommand("label", "give this point of the conversation a name, to go back to", _label, "NAME"),
+    SlashCommand("why", "show which turn and call wrote a file, or a line of it", _why, "PATH[:LINE]"),
+    SlashCommand("redo", "do again what was taken back", partial(_take_back, "redo"), "[list|yes]"),
 )

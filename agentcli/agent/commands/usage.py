@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from agentcli.agent.accounting.budgets import in_words
 from agentcli.agent.accounting.usage import UsageCollector, counted
 from agentcli.agent.commands.cache import CACHE_COMMAND
-from agentcli.agent.commands.command import Command, CommandHost, Outcome
+from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Entry, User
 from agentcli.llm.messages import Usage
@@ -74,6 +74,6 @@ def _seconds(used: UsageCollector) -> str:
 
 
 USAGE_COMMANDS = (
-    Command("usage", "show what the session used and cost", _usage, aliases=("cost", "stats")),
+    SlashCommand("usage", "show what the session used and cost", _usage, aliases=("cost", "stats")),
     CACHE_COMMAND,
 )

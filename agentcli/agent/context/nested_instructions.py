@@ -8,7 +8,7 @@ from os.path import normpath
 from pathlib import Path
 
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.instructions import InstructionReader, Instructions, nested_instructions, told_paths
+from agentcli.conversation.instructions import InstructionReader, Instructions, instruction_paths, nested_instructions
 from agentcli.llm.messages import ToolUse
 from agentcli.tools.path_names import parse_name
 
@@ -31,13 +31,13 @@ class NestedInstructions:
         if not folders:
             return Instructions()
         self._looked |= folders
-        told = told_paths(entry.body for entry in conversation.request_entries)
+        told = instruction_paths(entry.body for entry in conversation.request_entries)
         return nested_instructions(folders, self.cwd, self.root, told, home=self.home)
 
     def read_again(self, conversation: Conversation, told_now: str) -> Instructions:
         """Read again the files that the model was given before, except those that `told_now` has already."""
         reader = InstructionReader(self.root, self.home)
-        for path in told_paths(entry.body for entry in conversation.request_entries):
+        for path in instruction_paths(entry.body for entry in conversation.request_entries):
             if f'<instructions path="{path}">' not in told_now:
                 reader.take(Path(path), self.root)
         return reader.take_found()

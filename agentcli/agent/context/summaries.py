@@ -43,7 +43,7 @@ SHARE_READ = 0.5  # of the writer's window that one request may fill
 _AN_HOUR = 3_600.0
 
 
-class Kept(Protocol):
+class TextCache(Protocol):
     """Texts by key, some of which may be gone."""
 
     def get(self, key: str, /) -> str | None: ...
@@ -71,19 +71,19 @@ class Summaries:
     budgets: Budgets = field(default_factory=Budgets)
     model: str = ""
     problem: str = ""
-    kept: Kept | None = None
+    kept: TextCache | None = None
     _written: dict[str, tuple[tuple[str, ...], tuple[Summary, ...]]] = field(default_factory=dict)
     _running: asyncio.Task[None] | None = None
     _spent: list[tuple[float, float]] = field(default_factory=list)
     _unreported: float = 0.0
 
     def __post_init__(self) -> None:
-        self._kept: Kept = self.kept or TTLCache(self.settings.cache_entries, self.settings.cache_hours * _AN_HOUR)
+        self._kept: TextCache = self.kept or TTLCache(self.settings.cache_entries, self.settings.cache_hours * _AN_HOUR)
 
     def ready(self, turns: Sequence[TurnRecord], focus: str = "") -> tuple[Summary, ...]:
         """Return the summaries of these turns, from the first on; those of the newest turns may be missing."""
         keys, summaries = self._written.get(focus, ((), ()))
-        return summaries if keys == tuple(_key(told(turn), focus) for turn in turns[: len(keys)]) else ()
+        return summaries if keys == tuple(_key(turn_text(turn), focus) for turn in turns[: len(keys)]) else ()
 
     @property
     def is_idle(self) -> bool:
@@ -121,7 +121,7 @@ class Summaries:
 
         async def one(turn: TurnRecord) -> Summary:
             async with gate:
-                text = await self._about(told(turn), focus, provider, writer)
+                text = await self._about(turn_text(turn), focus, provider, writer)
                 return Summary(turn.number, turn.number, text)
 
         try:
@@ -136,7 +136,7 @@ class Summaries:
             log.warning("a summary could not be written: %s", self.problem)
         else:
             self.problem = ""
-            self._written[focus] = tuple(_key(told(turn), focus) for turn in turns), written
+            self._written[focus] = tuple(_key(turn_text(turn), focus) for turn in turns), written
 
     async def cost_of(self, turns: Sequence[TurnRecord], focus: str) -> float | None:
         """USD that writing about these turns takes at most; None where no price is known."""
@@ -150,8 +150,8 @@ class Summaries:
 
     def estimated_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo, focus: str = "") -> float | None:
         """USD for writing about these turns, rather too much; None where no price is known."""
-        turns = [turn for turn in turns if self._kept.get(_key(told(turn), focus)) is None]
-        tokens = sum(estimate_text(told(turn), writer) + estimate_text(_prose(), writer) for turn in turns)
+        turns = [turn for turn in turns if self._kept.get(_key(turn_text(turn), focus)) is None]
+        tokens = sum(estimate_text(turn_text(turn), writer) + estimate_text(_prose(), writer) for turn in turns)
         return writer.cost(Usage(tokens, len(turns) * (self.settings.summary_tokens + _thinking_room(writer))))
 
     def cost_since_compaction(self) -> float:
@@ -235,7 +235,7 @@ def _shortened(text: str, words: int, tokens: int, writer: ModelInfo) -> str:
     return text if counted <= tokens else text[: len(text) * tokens // counted].rstrip()
 
 
-def told(turn: TurnRecord) -> str:
+def turn_text(turn: TurnRecord) -> str:
     """A turn as the writer reads it."""
     inputs = {use.id: use.input for use in turn.calls}
     lines = []

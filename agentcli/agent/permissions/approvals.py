@@ -32,7 +32,7 @@ from agentcli.tools.tool import Tool, ToolContext
 NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody said
 
 
-class Permitted(Struct, frozen=True):
+class PermittedCall(Struct, frozen=True):
     """A call that may run: its facts and the decision, and the arguments, of which a person may have taken a part.
 
     `remark` is what the result says beside its own text; with a `trial` it runs on a stand-in of the workspace;
@@ -62,7 +62,7 @@ class PendingCall:
         return self.judged.tool
 
 
-async def ask_person(asker: Call, question: PendingCall) -> Permitted:
+async def ask_person(asker: Call, question: PendingCall) -> PermittedCall:
     """Raises `ToolError` (permission_denied) when the answer is no, or nobody can give one."""
     tool, arguments, context, state = question.tool, question.judged.arguments, question.context, asker.turn.state
     preview = await tool.preview(arguments, context)  # an edit that cannot apply fails here, before anybody is asked
@@ -84,17 +84,17 @@ async def ask_person(asker: Call, question: PendingCall) -> Permitted:
         raise Declined(answer.comment)
     if answer.scope == "try":
         wished = DryRunRequest(question.judged, is_requested=True, grant=partial(grant, asker, question))
-        return Permitted(question.judged, arguments, verdict, trial=wished)
+        return PermittedCall(question.judged, arguments, verdict, trial=wished)
     context.workspace.exposed.update(verdict.exposes)
     if answer.scope in ("session", "always") and not answer.mode:
         await grant(asker, question, answer, request.rules)
     if tool.narrow is None or len(chosen) == max(len(hunks), 1):
         said = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
-        return Permitted(question.judged, arguments, verdict, said, answer=_answer_told(answer))
+        return PermittedCall(question.judged, arguments, verdict, said, answer=_describe_answer(answer))
     narrowed = await tool.narrow(arguments, context, chosen)
     some = f"{len(chosen)} of {len(hunks)} hunks"
     remark = _rejected(hunks, chosen, answer.comment)
-    return Permitted(question.judged, narrowed, verdict, remark, answer=_answer_told(answer, some))
+    return PermittedCall(question.judged, narrowed, verdict, remark, answer=_describe_answer(answer, some))
 
 
 async def _ask_hooks(call: Call, request: AnyQuestion) -> Verdict | None:
@@ -133,18 +133,18 @@ async def _request(question: PendingCall, preview: str, state: AgentState) -> Ca
     return approval
 
 
-def _settled(verdict: Verdict, question: PendingCall, mode: Mode) -> Permitted:
+def _settled(verdict: Verdict, question: PendingCall, mode: Mode) -> PermittedCall:
     """Permit or deny a call whose verdict needs no answer. Raises `ToolError` (permission_denied)."""
     if verdict.decision == "deny":
         raise ToolError(f"{verdict.reason}.", kind="permission_denied")
     held = msgspec.structs.replace(question.verdict, needs=verdict.needs, hosts=verdict.hosts)
-    return Permitted(question.judged, question.judged.arguments, held, answer=f"allowed by {mode}")
+    return PermittedCall(question.judged, question.judged.arguments, held, answer=f"allowed by {mode}")
 
 
 _SCOPES = {"once": "allowed", "session": "allowed for the session", "always": "allowed always"}
 
 
-def _answer_told(answer: Approve, some: str = "") -> str:
+def _describe_answer(answer: Approve, some: str = "") -> str:
     """The answer in words for the person; `some` says which part of a change they took."""
     scope = "" if some and answer.scope == "once" else _SCOPES.get(answer.scope, "")
     return " · ".join(part for part in (some, scope, f"“{answer.comment}”" if answer.comment else "") if part)

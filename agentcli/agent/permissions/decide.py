@@ -57,7 +57,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
         only_reads = facts.verdict == "allow" or mode == "plan"
         return replace(_decide_command(facts, facts.command, mode, found, rules=rules), only_reads=only_reads)
     if found.deny is not None:
-        return Verdict("deny", f"{found.deny.told} denies it")
+        return Verdict("deny", f"{found.deny.phrase} denies it")
     match tool.effect:
         case "read" | "edit":
             paths = frozenset(path.real for path in facts.files)
@@ -119,7 +119,7 @@ def _asks(mode: Mode, why: str, needs: tuple[Need, ...] = (), hosts: tuple[str, 
 
 
 def _asked_by(rule: Rule, mode: Mode, needs: tuple[Need, ...] = (), hosts: tuple[str, ...] = ()) -> Verdict:
-    return _asks(mode, f"{rule.told} wants you to be asked", needs, hosts)
+    return _asks(mode, f"{rule.phrase} wants you to be asked", needs, hosts)
 
 
 _PLAN = "plan mode reads only: describe the change instead of making it"
@@ -130,7 +130,7 @@ def _decide_command(facts: CallFacts, command: CommandAnalysis, mode: Mode, foun
     if facts.verdict == "block":
         return Verdict("deny", f"refused in every mode: {command.reason}")
     if found.deny is not None:
-        return Verdict("deny", f"{found.deny.told} denies it")
+        return Verdict("deny", f"{found.deny.phrase} denies it")
     cannot_ask: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
     if command.hidden_catastrophe:
         return Verdict(cannot_ask, f"a part of it would be refused: {command.hidden_catastrophe}", needs, hosts)

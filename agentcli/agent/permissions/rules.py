@@ -38,7 +38,7 @@ class Rule(Struct, frozen=True):
     quote: str = ""
 
     @property
-    def told(self) -> str:
+    def phrase(self) -> str:
         """The rule in a sentence, with the line it stands for."""
         return f"the rule {self} ({self.quote})" if self.quote else f"the rule {self}"
 
@@ -165,7 +165,7 @@ def _regex(glob: str) -> re.Pattern[str]:
     return re.compile("".join(parts) + "(?:/.*)?", re.DOTALL)
 
 
-def kept_from_reading(rules: Rules, ground: PathGround) -> Callable[[Path], bool] | None:
+def reading_denial(rules: Rules, ground: PathGround) -> Callable[[Path], bool] | None:
     """Test which files the refusals of now keep from every tool that reads, commands and searches included; None: none.
 
     It is the same test as long as the rules keep the same files.

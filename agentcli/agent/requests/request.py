@@ -23,7 +23,7 @@ from agentcli.conversation.entries import SHORTENED_SOON, Assistant, CallsStarte
 from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.llm import provider as llm
 from agentcli.llm.errors import ContextOverflow, ProviderError
-from agentcli.llm.media import BoundsMedia, left_out_notices
+from agentcli.llm.media import BoundsMedia, omission_notices
 from agentcli.llm.messages import Message, Text, Usage, answered
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Provider, Request
@@ -102,7 +102,7 @@ def report_omitted_media(turn: Turn, target: _Target, request: Request) -> None:
     """Tell the person once which images and PDFs this model is not shown; a text stands for each."""
     if not isinstance(target.provider, BoundsMedia):
         return
-    for text in left_out_notices(request.messages, target.provider.media_rules):
+    for text in omission_notices(request.messages, target.provider.media_rules):
         if (notice := f"{target.name}: {text}") not in turn.state.told:
             turn.state.told.add(notice)
             turn.emit(Notice(f"{notice}."))
@@ -131,7 +131,7 @@ def note_switch(turn: Turn, now: str) -> bool:
     turn.state.switch_reason = "chosen"
     if before in ("", now):
         return False
-    add(turn, log.ProviderSwitched(before, now, reason))
+    add(turn, log.ProviderSwitch(before, now, reason))
     turn.emit(ProviderSwitched(before, now, reason))
     turn.state.last_used = now
     return True

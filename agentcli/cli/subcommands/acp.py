@@ -13,7 +13,7 @@ from agentcli.cli.options import SERVER_FLAGS, server_parser, unshared_stdin
 from agentcli.cli.output import echo, warn
 from agentcli.cli.session_opener import load_for, open_for_client
 from agentcli.errors import UsageError
-from agentcli.frontends.acp.agent import Agent
+from agentcli.frontends.acp.agent import AcpAgent
 from agentcli.frontends.run_end import interrupt_on_signals
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.models.choice import Models
@@ -48,7 +48,7 @@ def _own_stdout() -> int:
 
 async def _serve(options: argparse.Namespace, config: Config, out: int) -> int:
     store = SqliteSessions(config.paths.sessions, on_notice=warn)  # stderr, which editors keep as a log
-    agent = Agent(partial(open_for_client, options, store, is_server=False, on_notice=warn), store, out=out)
+    agent = AcpAgent(partial(open_for_client, options, store, is_server=False, on_notice=warn), store, out=out)
     with interrupt_on_signals(agent.leave) as received:
         await agent.run(unshared_stdin())
     return 128 + received["signal"] if received else 0

@@ -128,7 +128,7 @@ class Judging:
         if segment.verdict == "block":
             decided, why = "block", segment.reason
         elif found.deny is not None:
-            decided, why = "block", f"{found.deny.told} denies it"
+            decided, why = "block", f"{found.deny.phrase} denies it"
         elif segment.verdict == "allow":
             decided, why = "allow", segment.reason or "it only reads inside the workspace"
         elif found.allow:

@@ -48,21 +48,21 @@ def run(arguments: list[str]) -> int:
     folder = config.paths.state / "serve"
     make_private_folder(folder)
     token_file = Path(options.token_file).absolute() if options.token_file else folder / "token"
-    token = kept_token(token_file)
+    token = read_or_create_token(token_file)
     listening, told = _listening(options)
     bound = Path(options.socket).lstat() if options.socket else None
     limits = config.settings.serve
     own = ServeTokenSettings(hashlib.sha256(token.encode()).hexdigest(), "", limits.rate_per_minute, limits.budget_usd)
     worker = Worker(options, config, tokens=(own, *limits.tokens.values()), listening=listening)
 
-    def tell_ready() -> None:
+    def announce() -> None:
         sys.stdout.buffer.write(to_json_line({**told, "token_file": str(token_file)}))
         sys.stdout.flush()
         if sys.stderr.isatty() and "socket" not in told:
             warn(f"the page, with its token: {told['url']}/#token={token}")
 
     try:
-        return serve(worker, options.workers, on_ready=tell_ready)
+        return serve(worker, options.workers, on_ready=announce)
     finally:
         listening.close()
         with contextlib.suppress(OSError):  # a later server may have put its own there
@@ -70,7 +70,7 @@ def run(arguments: list[str]) -> int:
                 Path(options.socket).unlink()
 
 
-def kept_token(file: Path) -> str:
+def read_or_create_token(file: Path) -> str:
     """The token in a file, which is made when it is not there. Raises `UsageError`."""
     try:
         handle = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

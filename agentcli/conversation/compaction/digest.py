@@ -47,11 +47,11 @@ _ERRORS: dict[Telling, int] = {"full": LONGEST_ERROR, "brief": 200, "bare": 80} 
 class Way(Struct, frozen=True):
     """One way to compact: how much of the newest part stays, and how briefly older turns are told.
 
-    Turns stay, of the newest turn perhaps only the newest rounds. With `stubs_results` what is within that part is cut
-    but the newest round, with `stubs_newest` that one too, with `cuts_prompt` also the prompt that is to be answered.
-    `ages` say how briefly older turns are told, `most_files` how many of the files. Of prompts longer than
-    `longest_prompt` the beginning stays. Numbers alone stay of older failures with `numbers_failures`, of all prompts
-    with `numbers_only`; with `joins_oldest` a line stands for the oldest turns.
+    Whole turns stay, or of the newest turn only the newest rounds. `stubs_results` cuts the results in that part except
+    in the newest round, `stubs_newest` in that one too, and `cuts_prompt` also the prompt to be answered. `ages` say
+    how briefly older turns are described, `most_files` how many files are listed. Prompts longer than `longest_prompt`
+    are cut to their beginning. `numbers_failures` reduces older failures to their numbers, `numbers_only` all prompts;
+    `joins_oldest` puts one line in place of the oldest turns.
     """
 
     keep_turns: int
@@ -71,8 +71,8 @@ class Way(Struct, frozen=True):
 class Digest(Struct, frozen=True, kw_only=True):
     """Older turns as text. `newest` is the number of the conversation's last turn, from which the ages of `way` count.
 
-    Turns that a summary covers have only prompts and failures of their own. What has a word of `focus` in it is told
-    at greater length. Where the model cannot recall, no number says that it can.
+    Turns that a summary covers have only prompts and failures of their own. Parts with a word of `focus` in them are
+    described at greater length. Without `can_recall`, no hint says how to recall an entry.
     """
 
     settings: CompactionSettings

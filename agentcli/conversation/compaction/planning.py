@@ -128,7 +128,7 @@ class Planner(Struct, frozen=True, kw_only=True):
         covered, kept = self._parted(way)
         stubs: dict[str, str] = {}
         for turn in kept:
-            stubs |= self._stubs_of_kept(turn, way)
+            stubs |= self._stubs_of_newest(turn, way)
         first = kept[0].steps[0].entry.id
         carried = self.carried.parts(way.most_files)
         what = "its older part is told below"
@@ -183,7 +183,7 @@ class Planner(Struct, frozen=True, kw_only=True):
             kept = [TurnRecord(last.number, last.steps[cut:])]
         return covered, kept
 
-    def _stubs_of_kept(self, turn: TurnRecord, way: Way) -> dict[str, str]:
+    def _stubs_of_newest(self, turn: TurnRecord, way: Way) -> dict[str, str]:
         stubs: dict[str, str] = {}
         newest_reply = max(
             (n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, Assistant)), default=0
@@ -199,7 +199,7 @@ class Planner(Struct, frozen=True, kw_only=True):
                     stubs |= self._stub(step, turn, max(_LAST_RESULT, self.settings.result_chars))
             elif way.stubs_results and isinstance(body, Result | Assistant):
                 stubs |= self._stub(step, turn, self.settings.result_chars)
-            elif not isinstance(body, Result | Assistant) and self._is_said_anew(step):
+            elif not isinstance(body, Result | Assistant) and self._is_repeated(step):
                 stubs[step.entry.id] = ""
         return stubs
 
@@ -207,7 +207,7 @@ class Planner(Struct, frozen=True, kw_only=True):
         stub = stub_of(step, turn.number, replace(self.settings, result_chars=most))
         return {} if stub is None else {step.entry.id: stub}
 
-    def _is_said_anew(self, step: Step) -> bool:
+    def _is_repeated(self, step: Step) -> bool:
         """True for the notes of the start, which are carried as they are now, and for one that is no longer true."""
         text = getattr(step.entry.body, "text", "")
         return "<instructions path=" in text or text in self.carried.opening or SHORTENED_SOON in text

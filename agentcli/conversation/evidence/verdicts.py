@@ -17,7 +17,7 @@ from agentcli.conversation.evidence import Claim, ClaimVerdict, Statement
 from agentcli.conversation.file_changes import FileChange, FilesChanged, FilesRestored, FileState
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.reader.commands import read_commands
-from agentcli.safety.commands.reader.syntax import Command
+from agentcli.safety.commands.reader.syntax import CommandNode
 
 CallPlace = tuple[int, int]  # of a call in the log: its reply, and its place among that reply's calls
 _MAX_OUTPUT_CHARS, _MAX_LINE_CHARS, _MAX_COMMAND_CHARS = 100_000, 200, 2_000  # summaries stand at an output's end
@@ -144,7 +144,7 @@ def _pattern(name: str) -> str:
     return r"(?: \S+)*? ".join(words) + (only_options if name.endswith(" $") else "")
 
 
-def _checks_in(command: Command) -> Iterator[tuple[dict[str, Any], re.Match[str]]]:
+def _checks_in(command: CommandNode) -> Iterator[tuple[dict[str, Any], re.Match[str]]]:
     """Yield the rows of programs that a simple command runs, each with the match of its words."""
     words = [re.sub(r"\s", "_", word.text) for word in command.words if word.text]
     if not set(words) & set(runner_tables()["idle"]):
@@ -178,7 +178,7 @@ def find_runs(end: CallEnd) -> list[CheckRun]:
     return found
 
 
-def _parts(command: str, exit_code: int | None) -> Iterator[tuple[Command, int | None]]:
+def _parts(command: str, exit_code: int | None) -> Iterator[tuple[CommandNode, int | None]]:
     """Yield the simple commands of a command, each with its exit code; None where others hide that."""
     script, asides = read_commands(command).script, runner_tables()["asides"]
     words = [part.words[0].text for pipeline in script for part in pipeline.parts if part.words]
@@ -300,4 +300,4 @@ def _file(claim: Statement, record: Record) -> Comparison:
 
 def _is_same(before: FileState | None, after: FileState | None) -> bool:
     """True if a file holds what it held; one without an id of its contents may hold anything."""
-    return before == after and (before is None or before.is_kept)
+    return before == after and (before is None or before.is_stored)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agentcli.agent.calls.model import SessionCalls
-from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
+from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.agent.permissions.checks import check_rule
 from agentcli.agent.permissions.decide import decide_with_exposure
 from agentcli.agent.permissions.facts import judge
@@ -93,13 +93,13 @@ async def _output(shell: str, template: Template, state: AgentState, calls: Sess
     return await calls.services.masked(str(output.content))
 
 
-def add_user_commands(commands: Commands, folders: Sequence[Path], on_notice: Callable[[str], None]) -> None:
+def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: Callable[[str], None]) -> None:
     """Add the commands of these folders, a later one's before an earlier's; the ones that are there keep their names.
 
     What cannot be used is told and left out.
     """
     taken = {name for command in commands for name in (command.name, *command.aliases)}
-    found: dict[str, Command] = {}
+    found: dict[str, SlashCommand] = {}
     for folder in folders:
         for file in markdown_files(folder):
             try:
@@ -125,7 +125,7 @@ def _warnings(rules: Sequence[Rule]) -> Iterator[str]:
             yield str(error)
 
 
-def _read_command(file: Path, folder: Path) -> tuple[Command, Sequence[Rule]]:
+def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule]]:
     """The command of a file, and the rules that it allows. Raises `OSError`, `ValueError`, `UsageError`."""
     parts = file.relative_to(folder).with_suffix("").parts
     if not all(_NAME.fullmatch(part) for part in parts):
@@ -144,4 +144,4 @@ def _read_command(file: Path, folder: Path) -> tuple[Command, Sequence[Rule]]:
 
     help = one_line(keys, "description") or body.strip().partition("\n")[0].rstrip().lstrip("# ")[:80]
     hint = one_line(keys, "argument-hint") or ("[ARGUMENTS]" if ARGUMENT.search(body) else "[TEXT]")
-    return Command(template.name, help, run, hint), allowed
+    return SlashCommand(template.name, help, run, hint), allowed

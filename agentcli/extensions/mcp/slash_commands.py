@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Awaitable, Callable
 
-from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
+from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.conversation.mentions import foreign_text
 from agentcli.conversation.titles import shortened
 from agentcli.errors import ToolError, UsageError
@@ -23,14 +23,14 @@ _MARKS = {"connected": "●", "connecting": "…", "idle": "○", "changed": "!"
 _FORMS = ("", "NAME", "restart NAME", "approve NAME")
 
 
-def add_mcp_commands(commands: Commands, servers: Servers | None) -> None:
+def add_mcp_commands(commands: CommandSet, servers: Servers | None) -> None:
     """Add `/mcp`, and the prompts of servers as `/mcp__SERVER__PROMPT`, also those that become known later."""
 
     async def show(host: CommandHost, argument: str) -> Outcome:
         return NO_SERVERS if servers is None else await _mcp(servers, argument)
 
     help = "show the MCP servers; restart or approve one"
-    commands.add(Command("mcp", help, show, "[NAME]", group=GROUP, forms=_FORMS))
+    commands.add(SlashCommand("mcp", help, show, "[NAME]", group=GROUP, forms=_FORMS))
     if servers is None:
         return
     known = servers
@@ -40,7 +40,7 @@ def add_mcp_commands(commands: Commands, servers: Servers | None) -> None:
         for server, prompt in known.prompts():
             if (name := tool_name(server.name, prompt.name)) not in taken:
                 help = shortened(prompt.description or f"a prompt of {server.name}", _MAX_HELP)
-                commands.add(Command(name, help, _runner(known, server, prompt), _hint(prompt), group=GROUP))
+                commands.add(SlashCommand(name, help, _runner(known, server, prompt), _hint(prompt), group=GROUP))
 
     servers.on_prompts = add_prompts
     add_prompts()

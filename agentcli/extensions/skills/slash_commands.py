@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from agentcli.agent.commands.command import SKILLS, AsPrompt, Command, CommandHost, Commands, Outcome
+from agentcli.agent.commands.command import SKILLS, AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UserError
 from agentcli.extensions.skills.find import Catalog
@@ -15,16 +15,17 @@ _MAX_HELP = 80  # characters
 _MARKS = {"person": "● on", "model": "● until the turn ends", "": "○"}
 
 
-def add_skill_commands(commands: Commands, catalog: Catalog) -> None:
+def add_skill_commands(commands: CommandSet, catalog: Catalog) -> None:
     """Add `/skills` and a command for each skill; where the name is taken, as `/user:NAME`."""
     help, forms = "show the skills, activate or end one", ("", "NAME", "off NAME", "off")
-    commands.add(Command("skills", help, _skills, "[NAME]", group=SKILLS, forms=forms))
+    commands.add(SlashCommand("skills", help, _skills, "[NAME]", group=SKILLS, forms=forms))
     taken = {name for command in commands for name in (command.name, *command.aliases)}
     for skill in (*catalog, *catalog.shadowed):
         name = f"{skill.source}:{skill.name}" if skill.name in taken else skill.name
         if skill.for_person and name not in taken:
             taken.add(name)
-            commands.add(Command(name, _short(skill), _runner(name), skill.argument_hint or "[TEXT]", group=SKILLS))
+            hint = skill.argument_hint or "[TEXT]"
+            commands.add(SlashCommand(name, _short(skill), _runner(name), hint, group=SKILLS))
 
 
 def _runner(name: str) -> Callable[[CommandHost, str], Awaitable[Outcome]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 
-from agentcli.agent.commands.command import AsPrompt, Command, CommandHost, Commands, Outcome
+from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.conversation.entries import Assistant, Entry, Result, User
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError
@@ -18,16 +18,16 @@ _MAX_TASK, _MAX_HELP = 60, 80  # characters
 _MARKS = {None: "●", "done": "✓", "stopped": "■", "failed": "✗", "limit": "■"}
 
 
-def add_agent_commands(commands: Commands, definitions: Definitions) -> None:
+def add_agent_commands(commands: CommandSet, definitions: Definitions) -> None:
     """Add `/agents` and a command for each kind; where the name is taken, as `/agent:NAME`."""
     help, forms = "show the subagents, or what one did; end one", ("", "show ID", "stop ID")
-    commands.add(Command("agents", help, _agents, "[show|stop ID]", is_aside=True, forms=forms, group=GROUP))
+    commands.add(SlashCommand("agents", help, _agents, "[show|stop ID]", is_aside=True, forms=forms, group=GROUP))
     taken = {name for command in commands for name in (command.name, *command.aliases)}
     for one in definitions.by_name.values():
         name = f"agent:{one.name}" if one.name in taken else one.name
         if not any(sign.isspace() or sign == "/" for sign in name):
             help = shortened(one.description, _MAX_HELP)
-            commands.add(Command(name, help, _runner(one.name), "TASK", group=GROUP))
+            commands.add(SlashCommand(name, help, _runner(one.name), "TASK", group=GROUP))
 
 
 def _runner(kind: str) -> Callable[[CommandHost, str], Awaitable[Outcome]]:

@@ -45,15 +45,15 @@ _CAPABILITIES = {
     "sessionCapabilities": {"list": {}, "resume": {}, "close": {}, "delete": {}, "additionalDirectories": {}},
 }
 
-Method = tuple[type[messages.Message], Callable[[Any], Awaitable[dict[str, Any]]]]
+Method = tuple[type[messages.AcpMessage], Callable[[Any], Awaitable[dict[str, Any]]]]
 
 
-class Agent:
+class AcpAgent:
     """One connection with all its sessions. `out` is the descriptor that the client reads from."""
 
     def __init__(self, open_session: OpenForClient, store: UsageStore, *, out: int) -> None:
         self._open_session, self._store = open_session, store
-        self._connection = rpc.Connection(out, handle=self._handle, heed=self._heed)
+        self._connection = rpc.Connection(out, handle=self._handle, on_notification=self._handle_notification)
         self._client = Client(self._connection)
         self._open: dict[str, ClientSession] = {}
         self._opening: set[str] = set()
@@ -62,14 +62,14 @@ class Agent:
         self._methods: dict[str, Method] = {
             "initialize": (messages.Initialize, self._initialize),
             "authenticate": (messages.Authenticate, self._authenticate),
-            "session/new": (messages.NewSession, self._new),
+            "session/new": (messages.NewSessionRequest, self._new),
             "session/load": (messages.StoredSession, self._load),
             "session/resume": (messages.StoredSession, self._resume),
             "session/list": (messages.ListSessions, self._list),
             "session/close": (messages.OfSession, self._close),
             "session/delete": (messages.OfSession, self._delete),
-            "session/prompt": (messages.Prompt, self._prompt),
-            "session/set_mode": (messages.SetMode, self._set_mode),
+            "session/prompt": (messages.PromptRequest, self._prompt),
+            "session/set_mode": (messages.SetModeRequest, self._set_mode),
             "session/set_config_option": (messages.SetOption, self._set_option),
         }
 
@@ -101,9 +101,9 @@ class Agent:
         try:
             return await answer(given)
         except UserError as error:
-            raise _told(error) from error
+            raise _rpc_error(error) from error
 
-    def _heed(self, method: str, params: dict[str, Any]) -> None:
+    def _handle_notification(self, method: str, params: dict[str, Any]) -> None:
         if method != "session/cancel":
             return  # others are for those who know them
         try:
@@ -133,7 +133,7 @@ class Agent:
 
     # Sessions
 
-    async def _new(self, given: messages.NewSession) -> dict[str, Any]:
+    async def _new(self, given: messages.NewSessionRequest) -> dict[str, Any]:
         session = await self._opened(given)
         return _introduced(session) | {"sessionId": session.id}
 
@@ -145,7 +145,7 @@ class Agent:
     async def _resume(self, given: messages.StoredSession) -> dict[str, Any]:
         return _introduced(await self._opened(given, given.session_id))
 
-    async def _opened(self, given: messages.NewSession, id: str = "") -> ClientSession:
+    async def _opened(self, given: messages.NewSessionRequest, id: str = "") -> ClientSession:
         """Open a session; one that is already open here is closed first. Raises `UserError` and `RpcError`."""
         cwd, folders = working_folder(given.cwd), tuple(map(working_folder, given.additional_directories or ()))
         servers = {server.name: server.entry for server in given.mcp_servers or ()}
@@ -165,7 +165,7 @@ class Agent:
                 await opened.session.close()
                 await opened.aclose()
                 raise
-            session = ClientSession(opened, models, self._client, on_taken_over=partial(self._given_up, key))
+            session = ClientSession(opened, models, self._client, on_taken_over=partial(self._close_taken_over, key))
             if self._is_leaving or (id and key != id):  # a part of an id is none here
                 await session.close()
                 raise NoSession(id)
@@ -174,7 +174,7 @@ class Agent:
         self._open[key] = session
         return session
 
-    def _given_up(self, id: str) -> None:
+    def _close_taken_over(self, id: str) -> None:
         """Close a session that another program goes on with."""
         if (session := self._open.pop(id, None)) is not None:
             task = asyncio.create_task(session.close())
@@ -215,10 +215,10 @@ class Agent:
             log.debug("there was no session %s to delete", given.session_id[:80])
         return {}
 
-    async def _prompt(self, given: messages.Prompt) -> dict[str, Any]:
+    async def _prompt(self, given: messages.PromptRequest) -> dict[str, Any]:
         return await self._session(given.session_id).prompt(given.prompt)
 
-    async def _set_mode(self, given: messages.SetMode) -> dict[str, Any]:
+    async def _set_mode(self, given: messages.SetModeRequest) -> dict[str, Any]:
         await self._session(given.session_id).set("mode", given.mode_id)
         return {}
 
@@ -236,7 +236,7 @@ def _introduced(session: ClientSession) -> dict[str, Any]:
     return session.state()
 
 
-def _told(error: UserError) -> rpc.RpcError:
+def _rpc_error(error: UserError) -> rpc.RpcError:
     match error:
         case NoSession():
             return rpc.RpcError(rpc.NOT_FOUND, str(error))

@@ -15,14 +15,14 @@ from msgspec import Struct
 
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.errors import ToolError
-from agentcli.frontends.acp.messages import ClientCapabilities, Filled, Message, Permission, TextFile
+from agentcli.frontends.acp.messages import AcpMessage, ClientCapabilities, FormAnswer, Permission, TextFile
 from agentcli.frontends.acp.rpc import INTERNAL_ERROR, Connection, RpcError
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.text.encoding import DecodedText, decode
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-M = TypeVar("M", bound=Message)
+M = TypeVar("M", bound=AcpMessage)
 
 MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file that an editor is asked for
 FILE_TIMEOUT_S = 30.0
@@ -69,7 +69,7 @@ class Client:
         if call_id:
             params["toolCallId"] = call_id
         params["requestedSchema"] = {"type": "object", "properties": fields, "required": list(required)}
-        filled = await self.request("elicitation/create", Filled, **params)
+        filled = await self.request("elicitation/create", FormAnswer, **params)
         return (filled.content or {}) if filled.action == "accept" else None
 
 

@@ -7,24 +7,24 @@ from typing import Any, Literal
 from msgspec import Struct
 
 
-class Message(Struct, frozen=True, rename="camel"):
+class AcpMessage(Struct, frozen=True, rename="camel"):
     """Unknown fields are ignored."""
 
 
-class FileAccess(Message, frozen=True):
+class FileAccess(AcpMessage, frozen=True):
     read_text_file: bool = False
     write_text_file: bool = False
 
 
-class Elicitation(Message, frozen=True):
+class Elicitation(AcpMessage, frozen=True):
     form: dict[str, Any] | None = None
 
 
-class AuthAccess(Message, frozen=True):
+class AuthAccess(AcpMessage, frozen=True):
     terminal: bool = False
 
 
-class ClientCapabilities(Message, frozen=True):
+class ClientCapabilities(AcpMessage, frozen=True):
     fs: FileAccess | None = None
     elicitation: Elicitation | None = None
     auth: AuthAccess | None = None
@@ -43,21 +43,21 @@ class ClientCapabilities(Message, frozen=True):
         return self.auth is not None and self.auth.terminal
 
 
-class Initialize(Message, frozen=True):
+class Initialize(AcpMessage, frozen=True):
     protocol_version: int
     client_capabilities: ClientCapabilities | None = None
 
 
-class Authenticate(Message, frozen=True):
+class Authenticate(AcpMessage, frozen=True):
     method_id: str
 
 
-class NamedValue(Message, frozen=True):
+class NamedValue(AcpMessage, frozen=True):
     name: str
     value: str
 
 
-class McpServer(Message, frozen=True):
+class McpServer(AcpMessage, frozen=True):
     """A server to connect to: by `command`, or with another `type` by `url`."""
 
     name: str
@@ -77,26 +77,26 @@ class McpServer(Message, frozen=True):
         return {"type": self.type, "url": self.url, "headers": headers}
 
 
-class NewSession(Message, frozen=True):
+class NewSessionRequest(AcpMessage, frozen=True):
     cwd: str
     mcp_servers: tuple[McpServer, ...] | None = None
     additional_directories: tuple[str, ...] | None = None
 
 
-class StoredSession(NewSession, frozen=True, kw_only=True):
+class StoredSession(NewSessionRequest, frozen=True, kw_only=True):
     session_id: str
 
 
-class OfSession(Message, frozen=True):
+class OfSession(AcpMessage, frozen=True):
     session_id: str
 
 
-class ListSessions(Message, frozen=True):
+class ListSessions(AcpMessage, frozen=True):
     cwd: str | None = None
     cursor: str | None = None
 
 
-class SetMode(OfSession, frozen=True):
+class SetModeRequest(OfSession, frozen=True):
     mode_id: str
 
 
@@ -105,21 +105,21 @@ class SetOption(OfSession, frozen=True):
     value: str | bool
 
 
-class TextContent(Message, frozen=True, tag="text"):
+class TextContent(AcpMessage, frozen=True, tag="text"):
     text: str
 
 
-class ImageContent(Message, frozen=True, tag="image"):
+class ImageContent(AcpMessage, frozen=True, tag="image"):
     data: str
     mime_type: str
 
 
-class LinkContent(Message, frozen=True, tag="resource_link"):
+class LinkContent(AcpMessage, frozen=True, tag="resource_link"):
     uri: str
     name: str = ""
 
 
-class Contents(Message, frozen=True):
+class Resource(AcpMessage, frozen=True):
     """A resource: its `text`, or its bytes in base64."""
 
     uri: str
@@ -128,36 +128,36 @@ class Contents(Message, frozen=True):
     blob: str | None = None
 
 
-class ResourceContent(Message, frozen=True, tag="resource"):
-    resource: Contents
+class ResourceContent(AcpMessage, frozen=True, tag="resource"):
+    resource: Resource
 
 
 Content = TextContent | ImageContent | LinkContent | ResourceContent
 
 
-class Prompt(OfSession, frozen=True):
+class PromptRequest(OfSession, frozen=True):
     prompt: tuple[Content, ...]
 
 
-class Outcome(Message, frozen=True):
+class PermissionOutcome(AcpMessage, frozen=True):
     outcome: Literal["selected", "cancelled"]
     option_id: str = ""
 
 
-class Permission(Message, frozen=True):
+class Permission(AcpMessage, frozen=True):
     """The answer to `session/request_permission`."""
 
-    outcome: Outcome
+    outcome: PermissionOutcome
 
 
-class Filled(Message, frozen=True):
+class FormAnswer(AcpMessage, frozen=True):
     """The answer to `elicitation/create`."""
 
     action: str
     content: dict[str, Any] | None = None
 
 
-class TextFile(Message, frozen=True):
+class TextFile(AcpMessage, frozen=True):
     """The answer to `fs/read_text_file`."""
 
     content: str

@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from agentcli.frontends.acp.messages import Content, Contents, ImageContent, LinkContent, ResourceContent, TextContent
+from agentcli.frontends.acp.messages import Content, ImageContent, LinkContent, Resource, ResourceContent, TextContent
 from agentcli.frontends.acp.rpc import INVALID_PARAMS, RpcError
 from agentcli.frontends.json_forms.input import DOCUMENT_TYPES, IMAGE_TYPES, check_media
 from agentcli.llm.messages import Base64Source, Document, Image, Text
@@ -18,7 +18,7 @@ from agentcli.llm.messages import Base64Source, Document, Image, Text
 _LINES = re.compile(r"L(\d+)(?:[:-]L?(\d+))?")
 
 
-class Given(Struct, frozen=True):
+class PromptParts(Struct, frozen=True):
     """A prompt's text, in which a link to a file reads `@path`. `links` holds the same links, quoted.
 
     `more` holds what is embedded in the prompt.
@@ -29,7 +29,7 @@ class Given(Struct, frozen=True):
     more: tuple[Text | Image | Document, ...]
 
 
-def given(content: Sequence[Content], cwd: Path) -> Given:
+def parse_prompt(content: Sequence[Content], cwd: Path) -> PromptParts:
     """Raises `RpcError` for an empty prompt, and for images or documents that no model takes."""
     text = ""
     links: list[str] = []
@@ -56,7 +56,7 @@ def given(content: Sequence[Content], cwd: Path) -> Given:
         raise RpcError(INVALID_PARAMS, f"Invalid params: {error}.") from error
     if not text.strip() and not more:
         raise RpcError(INVALID_PARAMS, "Invalid params: the prompt is empty.")
-    return Given(text, tuple(links), tuple(more))
+    return PromptParts(text, tuple(links), tuple(more))
 
 
 def _file(uri: str, cwd: Path) -> tuple[str, str] | None:
@@ -76,7 +76,7 @@ def _name(uri: str, cwd: Path) -> str:
     return "".join(_file(uri, cwd) or (uri,))
 
 
-def _contents(resource: Contents, cwd: Path) -> Iterator[Text | Image | Document]:
+def _contents(resource: Resource, cwd: Path) -> Iterator[Text | Image | Document]:
     name = _name(resource.uri, cwd)
     kind = resource.mime_type or ""
     if resource.text is not None:

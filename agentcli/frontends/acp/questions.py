@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from agentcli.agent.commands.command import Commands, Picked
+from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, LimitQuestion, PlanApproval, Question
 from agentcli.agent.ops import Approve, Interrupt
 from agentcli.agent.permissions.approvals import NOBODY_LEFT
@@ -19,13 +19,13 @@ from agentcli.frontends.acp.client import Client, Option
 from agentcli.frontends.acp.rpc import RpcError
 from agentcli.frontends.acp.updates import (
     call_id,
+    changes_content,
     fenced,
     file_diff,
     hidden_characters,
     kind_of,
     notice,
     text_content,
-    told_changes,
     updated,
 )
 from agentcli.frontends.choices import Choice, choices_for
@@ -39,7 +39,7 @@ _YES_OR_NO = (Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_onc
 _OWN_WORDS = "Or in your own words"
 
 
-class Questions:
+class ClientQuestions:
     """Each open question of a session is a request to the client, in a task that ends with it."""
 
     def __init__(self, client: Client, session: Session) -> None:
@@ -110,7 +110,7 @@ class Questions:
             case ChangesApproval(reason=reason, hunks=hunks):
                 notes = [reason]
                 for text in hunks:
-                    content += told_changes(text, self._cwd)
+                    content += changes_content(text, self._cwd)
             case CallApproval(reason=reason, preview=preview, effects=effects):
                 notes = [*effects, reason]
                 if changes := file_diff(preview, self._cwd):
@@ -138,7 +138,7 @@ class Questions:
             fields, required = _form(question.options, "Answer")
             key = call_id(question.agent_id, question.call.id)
             said = await self._client.fill_in(session_id, question.title, fields, required=required, call_id=key)
-            words = _said(said)
+            words = _answer_text(said)
             return Approve(id, bool(words), comment=words)
         if not question.options:
             return Approve(id, False, comment=NOBODY_LEFT)
@@ -164,7 +164,7 @@ def _form(options: Sequence[str], title: str) -> tuple[dict[str, Any], list[str]
     return {"choice": choice, "words": {"type": "string", "title": _OWN_WORDS}}, []
 
 
-def _said(filled: dict[str, Any] | None) -> str:
+def _answer_text(filled: dict[str, Any] | None) -> str:
     """The words, else the choice; empty for neither."""
     given = [(filled or {}).get(name) for name in ("words", "choice")]
     return next((text.strip() for text in given if isinstance(text, str) and text.strip()), "")
@@ -182,7 +182,7 @@ def _option(choice: Choice) -> Option:
 class ClientHost(ScreenlessHost):
     """Implements `CommandHost`. It opens no other session: clients do that themselves."""
 
-    def __init__(self, opener: SessionOpener, session: Session, commands: Commands, client: Client) -> None:
+    def __init__(self, opener: SessionOpener, session: Session, commands: CommandSet, client: Client) -> None:
         super().__init__(opener, session, commands, stays_open=False)
         self._client = client
 
@@ -199,7 +199,7 @@ class ClientHost(ScreenlessHost):
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> Picked | None:
+    ) -> ChoiceIndex | None:
         if not self._client.can.has_forms or not options or current is not None:
             return None
         rows = [{"const": str(n), "title": f"{label}  {detail}".strip()} for n, (label, detail) in enumerate(options)]
@@ -209,7 +209,7 @@ class ClientHost(ScreenlessHost):
         except RpcError as error:
             raise UserError(f"The question could not be put: {error}") from error
         chosen = str((filled or {}).get("choice", ""))
-        return Picked(chosen) if chosen.isdecimal() and int(chosen) < len(options) else None
+        return ChoiceIndex(chosen) if chosen.isdecimal() and int(chosen) < len(options) else None
 
     def put_into_input(self, text: str) -> None:
         self._client.update(self.session.id, notice(f"To be sent again, changed or not:\n{fenced(text)}"))

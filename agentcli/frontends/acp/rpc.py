@@ -35,18 +35,18 @@ class RpcError(Exception):
 
 
 Handle = Callable[[str, dict[str, Any]], Awaitable[Any]]
-Heed = Callable[[str, dict[str, Any]], None]
+OnNotification = Callable[[str, dict[str, Any]], None]
 
 
 class Connection:
     """A connection to a peer that reads from the descriptor `out`.
 
-    `handle` answers its requests, each in a task of its own, and raises `RpcError`; `heed` hears notifications. Both
-    are called in the order in which messages come.
+    `handle` answers its requests, each in a task of its own, and raises `RpcError`; `on_notification` takes its
+    notifications. Both are called in the order in which messages come.
     """
 
-    def __init__(self, out: int, *, handle: Handle, heed: Heed) -> None:
-        self._handle, self._heed = handle, heed
+    def __init__(self, out: int, *, handle: Handle, on_notification: OnNotification) -> None:
+        self._handle, self._on_notification = handle, on_notification
         self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._out = Output(out, on_failure=self.close)
         self._answering: dict[str | int | None, asyncio.Task[None]] = {}
@@ -149,7 +149,7 @@ class Connection:
                 case "$/cancel_request", {"requestId": str() | int() as id} if id in self._answering:
                     self._answering[id].cancel()
                 case _:
-                    self._heed(method, given)
+                    self._on_notification(method, given)
         except RpcError as error:
             log.warning("%s: %s", method, error)
 

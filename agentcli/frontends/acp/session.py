@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, get_args
 
 from agentcli.agent import events
-from agentcli.agent.commands.command import Command
+from agentcli.agent.commands.command import SlashCommand
 from agentcli.agent.ops import Op, Prompt, SetEffort, SetMode, SetModel
 from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
 from agentcli.agent.result import INTERRUPTED_EXIT
@@ -18,8 +18,8 @@ from agentcli.conversation.titles import title_of
 from agentcli.errors import UsageError
 from agentcli.frontends.acp.client import Client
 from agentcli.frontends.acp.messages import Content
-from agentcli.frontends.acp.prompts import given
-from agentcli.frontends.acp.questions import ClientHost, Questions
+from agentcli.frontends.acp.prompts import parse_prompt
+from agentcli.frontends.acp.questions import ClientHost, ClientQuestions
 from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, RpcError
 from agentcli.frontends.acp.updates import LiveOutput, Updates, call_id, fenced, notice, replayed
 from agentcli.frontends.run_end import ended_jobs, running_jobs
@@ -55,8 +55,8 @@ class ClientSession:
         self._host = ClientHost(opened.opener, session, opened.commands, client)
         self._cwd = session.snapshot().workspace.cwd
         self._updates = Updates(self._cwd, window=self._window, shows_claims=opened.opener.shows_claims)
-        self._live = LiveOutput(self._tell)
-        self._questions = Questions(client, session)
+        self._live = LiveOutput(self._send)
+        self._questions = ClientQuestions(client, session)
         self._turns_told = session.turns_begun
         self._turn_told = asyncio.Event()
         self._end: events.Done | events.TurnFailed | None = None  # of the newest turn
@@ -81,13 +81,13 @@ class ClientSession:
         """Send the whole conversation."""
         shown = self._session.snapshot()
         for update in replayed(shown, window=self._window(shown.model)):
-            self._tell(update)
+            self._send(update)
             await self._client.connection.room()
 
     def introduce(self) -> None:
         """Send the list of slash commands."""
         commands = [_offered(command) for command in self._opened.commands if command.name not in NOT_OFFERED]
-        self._tell({"sessionUpdate": "available_commands_update", "availableCommands": commands})
+        self._send({"sessionUpdate": "available_commands_update", "availableCommands": commands})
 
     # Prompts
 
@@ -100,7 +100,7 @@ class ClientSession:
             return await self._answered(content)
         except asyncio.CancelledError:  # by $/cancel_request
             self.cancel()
-            await self._all_told()
+            await self._wait_for_turns()
             return _CANCELLED
         finally:
             self._is_prompted = False
@@ -110,7 +110,7 @@ class ClientSession:
         self._host.interrupt()
 
     async def _answered(self, content: Sequence[Content]) -> dict[str, Any]:
-        said = given(content, self._cwd)
+        said = parse_prompt(content, self._cwd)
         if (typed := self._host.typed(said.text)) is not None:
             prompt = await self._run(typed, said.more)
             if prompt is None:
@@ -120,25 +120,25 @@ class ClientSession:
             attach = self._opened.opener.attach
             blocks = await asyncio.to_thread(attach, said.text, self._session, typed=names)
             prompt = Prompt((*blocks, *said.more))
-        await self._all_told()  # reports of subagents start turns, too
+        await self._wait_for_turns()  # reports of subagents start turns, too
         if self._is_cancelled:
             return _CANCELLED
         self._updates.said.append(prompt.content)
         self._session.submit(prompt)
-        await self._all_told()
+        await self._wait_for_turns()
         assert self._end is not None, "a turn has been told"
         return self._answer(self._end)
 
     async def _run(self, typed: TypedCommand, more: Sequence[Block]) -> Prompt | None:
         """Run a command and send its output; returns a prompt if the command stands for one."""
         ended = await self._host.run(typed, more=more)
-        self._tell_settings()
+        self._send_settings()
         if ended.prompt is not None:
             return ended.prompt
         self._is_cancelled |= ended.exit_code == INTERRUPTED_EXIT
         if ended.output:
             is_line = "\n" not in ended.output.strip()
-            self._tell(notice(ended.output if is_line or ended.is_error else fenced(ended.output)))
+            self._send(notice(ended.output if is_line or ended.is_error else fenced(ended.output)))
         return None
 
     def _answer(self, end: events.Done | events.TurnFailed) -> dict[str, Any]:
@@ -149,13 +149,13 @@ class ClientSession:
             case events.TurnFailed() if self._is_cancelled:
                 return _CANCELLED
             case events.TurnFailed(error) if self._is_refused:
-                self._tell(notice(error))
+                self._send(notice(error))
                 return {"stopReason": "refusal"}
             case events.TurnFailed(error, is_retryable, kind):
                 code = AUTH_REQUIRED if kind in ("AuthError", "NoKey") else INTERNAL_ERROR
                 raise RpcError(code, error, {"errorType": kind, "isRetryable": is_retryable})
 
-    async def _all_told(self) -> None:
+    async def _wait_for_turns(self) -> None:
         """Wait until the end of every turn has been sent."""
         while self._session.turns_begun > self._turns_told:
             self._turn_told.clear()
@@ -170,21 +170,21 @@ class ClientSession:
             self._session.submit(SetModel(value))
         else:
             self._session.submit(setting(option, value))
-        self._tell_settings()
+        self._send_settings()
 
     def _settings_now(self) -> tuple[object, ...]:
         shown = self._session.snapshot()
         return shown.model, shown.mode, shown.effort
 
-    def _tell_settings(self) -> None:
+    def _send_settings(self) -> None:
         """Send the config options if any has changed, whoever changed it."""
         if (now := self._settings_now()) != self._settings:
             self._settings = now
-            self._tell({"sessionUpdate": "config_option_update", "configOptions": self.state()["configOptions"]})
+            self._send({"sessionUpdate": "config_option_update", "configOptions": self.state()["configOptions"]})
 
     # Events
 
-    def _tell(self, update: dict[str, Any]) -> None:
+    def _send(self, update: dict[str, Any]) -> None:
         self._client.update(self.id, update)
 
     async def _follow(self, stream: AsyncGenerator[events.Event, None]) -> None:
@@ -203,7 +203,7 @@ class ClientSession:
         if isinstance(event, events.ToolFinished):
             self._live.ended(call_id(event.agent_id, event.id))
         for update in self._updates.of(event):
-            self._tell(update)
+            self._send(update)
         match event:
             case events.OutputDelta(id, text):
                 self._live.heard(call_id(event.agent_id, id), text)
@@ -212,27 +212,27 @@ class ClientSession:
             case events.ApprovalSettled() | events.ToolFinished() | events.Done() | events.TurnFailed():
                 self._questions.forget_settled()
             case events.ModeChanged() | events.ProviderSwitched() if event.agent_id == "main":
-                self._tell_settings()
+                self._send_settings()
             case events.EntryStored(Entry(body=Paid(reason="refused"))):
                 self._is_refused = True
             case events.EntryStored(Entry(body=User())) if not self._title:
-                self._tell_title()
+                self._send_title()
             case events.TakenOver():
                 self._on_taken_over()
             case _:
                 pass
 
-    def _tell_title(self) -> None:
+    def _send_title(self) -> None:
         if title := title_of(self._session.snapshot().conversation.path):
             self._title = title
-            self._tell({"sessionUpdate": "session_info_update", "title": title})
+            self._send({"sessionUpdate": "session_info_update", "title": title})
 
     async def close(self) -> None:
         """Interrupt what runs, which answers the prompt, and store everything."""
         self.cancel()
-        await self._all_told()
+        await self._wait_for_turns()
         if jobs := ended_jobs(running_jobs(self._session)):
-            self._tell(notice(jobs))
+            self._send(notice(jobs))
         try:
             await self._session.close()
         finally:
@@ -243,7 +243,7 @@ class ClientSession:
             await self._opened.aclose()
 
 
-def _offered(command: Command) -> dict[str, Any]:
+def _offered(command: SlashCommand) -> dict[str, Any]:
     hint = {"input": {"hint": command.argument}} if command.argument else {}
     return {"name": command.name, "description": command.help, **hint}
 

@@ -88,7 +88,7 @@ class Updates:
             case events.Compaction(before, after):
                 yield notice(f"The conversation was shortened from about {before:,} to {after:,} tokens.")
             case events.Done(claims=claims) if self._shows_claims and claims:
-                yield notice("\n".join(_told(claim) for claim in claims))
+                yield notice("\n".join(_claim_line(claim) for claim in claims))
             case _:
                 pass
 
@@ -186,7 +186,7 @@ def used(tokens: int, window: int, cost_usd: float | None) -> Update:
 _MARKS = {"verified": ("✓", ""), "unverified": ("?", " - not verified"), "refuted": ("✗", " - the log says otherwise")}
 
 
-def _told(claim: Claim) -> str:
+def _claim_line(claim: Claim) -> str:
     mark, why = _MARKS[claim.verdict]
     return f"- {mark} {' '.join(claim.text.split())}{why}"
 
@@ -240,7 +240,7 @@ def file_diff(diff: str, cwd: Path) -> dict[str, Any]:
     return {"content": list(_diffs(diff, cwd)), "locations": [{"path": str(cwd / path), "line": max(1, first)}]}
 
 
-def told_changes(text: str, cwd: Path) -> list[dict[str, Any]]:
+def changes_content(text: str, cwd: Path) -> list[dict[str, Any]]:
     """Turn the changes that a person is asked about into content: the diffs of files, and any text before them."""
     content: list[dict[str, Any]] = []
     for part in split_files(text):
@@ -319,7 +319,7 @@ class LiveOutput:
     def heard(self, id: str, text: str) -> None:
         self._heard[id] = (self._heard.get(id, "") + text)[-MOST_SHOWN:]
         if id not in self._due:
-            self._due[id] = asyncio.get_running_loop().call_later(STEP_S, self._tell, id)
+            self._due[id] = asyncio.get_running_loop().call_later(STEP_S, self._flush, id)
 
     def ended(self, id: str) -> None:
         """The call's result stands in place of what was heard."""
@@ -331,6 +331,6 @@ class LiveOutput:
         for id in list(self._heard):
             self.ended(id)
 
-    def _tell(self, id: str) -> None:
+    def _flush(self, id: str) -> None:
         del self._due[id]
         self._send(updated(id, content=[text_content(fenced(self._heard[id]))]))

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 
-from agentcli.frontends.export.story import CallTold, Item, Prompt, Remark, Reply, Story
+from agentcli.frontends.export.story import CallItem, Item, PromptItem, Remark, Reply, Story
 from agentcli.frontends.printable import pictured
 
 MAX_RESULT_CHARS = 20_000  # a page of a pull request takes 65,536 in all
@@ -41,7 +41,7 @@ def money(usd: float | None) -> str:
 
 def _item(item: Item) -> Iterator[str]:
     match item:
-        case Prompt(_, text, images, attached):
+        case PromptItem(_, text, images, attached):
             yield f"## Prompt\n\n{_quoted(contained(text))}"
             names = [f"`{_line(name).replace('`', '')}`" for name in attached] + ["an image"] * len(images)
             yield f"Attached: {', '.join(names)}" if names else ""
@@ -54,7 +54,7 @@ def _item(item: Item) -> Iterator[str]:
             yield _folded("Its text", pictured(detail)) if detail else ""
 
 
-def _call(call: CallTold) -> Iterator[str]:
+def _call(call: CallItem) -> Iterator[str]:
     outcome = f" · {_line(call.outcome)}" if call.outcome else ""
     yield f"{'✗' if call.failed else '✓'} **{_line(call.title)}**{outcome}"
     if call.diff:

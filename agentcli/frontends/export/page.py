@@ -14,7 +14,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from agentcli.frontends.export.markdown import facts, money, usage_table, when
-from agentcli.frontends.export.story import CallTold, Item, Prompt, Remark, Reply, Story
+from agentcli.frontends.export.story import CallItem, Item, PromptItem, Remark, Reply, Story
 from agentcli.frontends.printable import pictured
 from agentcli.llm.messages import Base64Source
 
@@ -71,7 +71,7 @@ def _text(text: str) -> str:
 
 def _item(item: Item) -> Iterator[str]:
     match item:
-        case Prompt(time, text, images, attached):
+        case PromptItem(time, text, images, attached):
             more = f" · with {line(', '.join(attached))}" if attached else ""
             yield f'<div class="meta">{when(time)}{more}</div><div class="prompt">{_text(text)}</div>'
             yield from _images(images)
@@ -92,7 +92,7 @@ def _folded(title: str, text: str) -> str:
     return f"<details><summary>{title}</summary><div>{_text(text)}</div></details>" if text else ""
 
 
-def _call(call: CallTold) -> Iterator[str]:
+def _call(call: CallItem) -> Iterator[str]:
     sign, kind = ("✗", ' class="failed"') if call.failed else ("✓", "")
     outcome = f" <small>{line(call.outcome)}</small>" if call.outcome else ""
     yield f"<details{kind}><summary>{sign} {line(call.title)}{outcome}</summary>"

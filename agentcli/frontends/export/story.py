@@ -20,7 +20,7 @@ from agentcli.conversation.entries import (
     Labelled,
     Paid,
     PlanAccepted,
-    ProviderSwitched,
+    ProviderSwitch,
     Result,
     Retracted,
     Rewound,
@@ -37,7 +37,7 @@ from agentcli.tools.summary import call_title
 _ATTACHED = re.compile(r'<(?:file|folder) path="([^"]*)"')
 
 
-class Prompt(Struct, frozen=True):
+class PromptItem(Struct, frozen=True):
     """A message of the person; `attached` names the files that came with it."""
 
     time: float
@@ -46,7 +46,7 @@ class Prompt(Struct, frozen=True):
     attached: tuple[str, ...] = ()
 
 
-class CallTold(Struct, frozen=True):
+class CallItem(Struct, frozen=True):
     """A call and its result, None where it has none."""
 
     use: ToolUse
@@ -87,7 +87,7 @@ class Reply(Struct, frozen=True):
     """One reply, and what came of its calls."""
 
     body: Assistant
-    calls: tuple[CallTold, ...]
+    calls: tuple[CallItem, ...]
 
     @property
     def model(self) -> str:
@@ -109,7 +109,7 @@ class Remark(Struct, frozen=True):
     detail: str = ""
 
 
-Item = Prompt | Reply | Remark
+Item = PromptItem | Reply | Remark
 
 
 class Story(Struct, frozen=True):
@@ -160,20 +160,20 @@ def _items(path: Sequence[Entry]) -> Iterator[tuple[bool, Item]]:
                 yield True, _prompt(entry.time, content)
             case Assistant() as body:
                 uses = ((use, results.get(use.id)) for use in calls_in(body))
-                calls = tuple(CallTold(use, there.popleft() if there else None) for use, there in uses)
+                calls = tuple(CallItem(use, there.popleft() if there else None) for use, there in uses)
                 yield False, Reply(body, calls)
             case _:
                 if remark := _remark(entry):
                     yield False, remark
 
 
-def _prompt(time: float, content: Sequence[Block]) -> Prompt:
+def _prompt(time: float, content: Sequence[Block]) -> PromptItem:
     typed = typed_blocks(content)
     text = "".join(block.text for block in typed if isinstance(block, Text)).strip()
     others = (block for block in content if isinstance(block, Text) and block not in typed)
     attached = [found[1] for block in others if (found := _ATTACHED.match(block.text))]
     attached += ["a document" for block in content if isinstance(block, Document)]
-    return Prompt(time, text, _images(content), tuple(attached))
+    return PromptItem(time, text, _images(content), tuple(attached))
 
 
 def _images(content: Sequence[Block]) -> tuple[Base64Source, ...]:
@@ -186,7 +186,7 @@ def _remark(entry: Entry) -> Remark | None:
         case Compaction() as made:
             sizes = f"{made.tokens_before:,} → {made.tokens_after:,} tokens, {made.strategy}, {made.trigger}"
             text, detail = f"The conversation was compacted ({sizes}).", made.carried
-        case ProviderSwitched(before, after, reason):
+        case ProviderSwitch(before, after, reason):
             text = f"Another model answers: {before} → {after} ({reason})."
         case Rewound() | HeadMoved():
             text = "The person went back to here; what followed is left out."

@@ -24,7 +24,7 @@ _OPEN = frozenset(("/", "/health", "/openapi.json", *(f"/{name}" for name in PAG
 _LOOPBACK = frozenset(("localhost", "127.0.0.1", "::1"))
 
 
-class Refused(UserError):
+class HttpError(UserError):
     """A request that is not served: an HTTP status, and a word for programs."""
 
     def __init__(self, status: int, code: str, message: str, *, headers: dict[str, str] | None = None) -> None:
@@ -51,9 +51,9 @@ _FAILURES: tuple[tuple[type[UserError], int, str], ...] = (
 
 def failed(error: UserError) -> Response:
     """Answer a request that failed: `{"error": {"code", "message"}}`."""
-    if not isinstance(error, Refused):
+    if not isinstance(error, HttpError):
         status, code = next((status, code) for kind, status, code in _FAILURES if isinstance(error, kind))
-        error = Refused(status, code, str(error))
+        error = HttpError(status, code, str(error))
     return json_answer({"error": {"code": error.code, "message": str(error)}}, error.status, error.headers)
 
 
@@ -103,37 +103,37 @@ class Guard:
             return
         try:
             scope["state"] = {**scope.get("state", {}), "token": self._allowed(HTTPConnection(scope))}
-        except Refused as refused:
+        except HttpError as refused:
             await failed(refused)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
     def _allowed(self, asked: HTTPConnection) -> ServeTokenSettings | None:
-        """Raises `Refused`."""
+        """Raises `HttpError`."""
         self._check_names(asked)
         if asked.scope["path"] in _OPEN:
             return None
         token = self._token_of(asked)
         if wait_s := self._buckets[token.sha256].wait_s():
             headers = {"Retry-After": str(int(wait_s) + 1)}
-            raise Refused(429, "rate_limit", f"Too many requests: try again in {wait_s:.1f} s.", headers=headers)
+            raise HttpError(429, "rate_limit", f"Too many requests: try again in {wait_s:.1f} s.", headers=headers)
         return token
 
     def _check_names(self, asked: HTTPConnection) -> None:
         """Another page in the same browser, or a name that leads here by DNS, is none of ours."""
         host = asked.headers.get("host", "")
         if not self._is_socket and _name_of(f"//{host}") not in self._hosts:
-            raise Refused(
+            raise HttpError(
                 403, "host", f"This server is not called {host[:200]!r}: name it in serve.hosts if it should be."
             )
         origin = asked.headers.get("origin")
         if origin is not None and origin.partition("://")[2].lower() != host.lower():
-            raise Refused(403, "origin", f"A page of {origin[:200]!r} may not use this server.")
+            raise HttpError(403, "origin", f"A page of {origin[:200]!r} may not use this server.")
 
     def _token_of(self, asked: HTTPConnection) -> ServeTokenSettings:
         kind, _, given = asked.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not given:
-            raise Refused(
+            raise HttpError(
                 401,
                 "no_token",
                 "Send the header Authorization: Bearer TOKEN, with what is in the token file.",
@@ -143,7 +143,7 @@ class Guard:
         found = [token for token in self._tokens if hmac.compare_digest(token.sha256, hashed)]
         if not found:
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"'}
-            raise Refused(401, "wrong_token", "That token is not one of this server's.", headers=headers)
+            raise HttpError(401, "wrong_token", "That token is not one of this server's.", headers=headers)
         return found[0]
 
 

@@ -17,7 +17,7 @@ from agentcli.agent.result import ResultBuilder
 from agentcli.agent.turn_start import half_answer, is_unanswered
 from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
-from agentcli.frontends.http.guard import Refused
+from agentcli.frontends.http.guard import HttpError
 from agentcli.frontends.http.stream import StreamWriter, Waiting, hash_of
 from agentcli.frontends.json_forms.input import Control, Message, RunCommand, control
 from agentcli.frontends.json_forms.input import Steer as SayNow
@@ -76,7 +76,7 @@ class HostedSession:
         if self._writer.note.entries > len(conversation.entries):  # the session was emptied
             self._writer.change(entries=0)
             missing = conversation.entries
-        told, is_open = self._told(missing)
+        told, is_open = self._missing_objects(missing)
         self._remember_waiting()
         shown = session.snapshot()
         self._writer.change(model=shown.model, mode=shown.mode, entries=len(conversation.entries))
@@ -96,7 +96,7 @@ class HostedSession:
         offered = [command.name for command in self._host.commands if command.name not in NOT_OFFERED]
         return init_object(self._session, offered, is_resumed=is_resumed)
 
-    def _told(self, missing: Sequence[Entry]) -> tuple[list[dict[str, Any]], bool]:
+    def _missing_objects(self, missing: Sequence[Entry]) -> tuple[list[dict[str, Any]], bool]:
         """The objects of entries that were not told, and whether a turn is open behind them.
 
         A prompt that waited begins a turn, with the name it was given; the turn before has ended then. So does one that
@@ -236,7 +236,7 @@ class HostedSession:
             if tools:
                 self._session.offer_tools(tools)
             if (typed := self._host.command_in(message.blocks)) is not None:
-                await self._note_taken(stream_id)
+                await self._store_stream_id(stream_id)
                 self._spawn_command(typed, stream_id, more=message.blocks[1:], answers=True)
                 return stream_id
             content = self._host.content_of(message)
@@ -245,7 +245,7 @@ class HostedSession:
                 self._steers[hash_of(content)] = span
                 self._session.submit(Steer(content))
                 await self._session.stored()
-                await self._note_taken(stream_id)
+                await self._store_stream_id(stream_id)
                 return span
             await self._submit(Prompt(content), stream_id)
             return stream_id
@@ -253,9 +253,10 @@ class HostedSession:
     def _check_room(self) -> None:
         queue = self._session.snapshot().conversation.queue
         if len(queue.steering) + len(queue.follow_ups) >= MOST_WAITING:
-            raise Refused(429, "queue_full", f"{MOST_WAITING} messages wait already: send this when some are answered.")
+            why = f"{MOST_WAITING} messages wait already: send this when some are answered."
+            raise HttpError(429, "queue_full", why)
 
-    async def _note_taken(self, stream_id: str) -> None:
+    async def _store_stream_id(self, stream_id: str) -> None:
         """Raises `StorageError`."""
         self._writer.change(taken=(*self._writer.note.taken, stream_id)[-MOST_TAKEN:])
         await self._writer.write_now(status=None)

@@ -93,7 +93,7 @@ class Hosting:
         try:
             if (account := self._account_of(request.user_id)) is not None:
                 opened.session.state.budgets = opened.session.state.budgets.within(account)
-            writer = await StreamWriter.taken(self.events, id)
+            writer = await StreamWriter.acquire(self.events, id)
             hosted = HostedSession(opened, writer, on_given_up=self.give_up)
             await hosted.begin(was_running=state is not None and state.status == "running")
         except BaseException:
@@ -205,7 +205,7 @@ class Hosting:
         try:
             if first:
                 await writer.write(first, status="complete")
-            await writer.tell_missing(missing)
+            await writer.write_missing(missing)
         except StreamMoved:
             log.debug("another process has told what was missing of session %s", session_id)
 

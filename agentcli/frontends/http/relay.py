@@ -15,7 +15,7 @@ from starlette.responses import Response
 from agentcli.agent.event_store import StreamEvent
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import StorageError
-from agentcli.frontends.http.guard import Refused
+from agentcli.frontends.http.guard import HttpError
 from agentcli.frontends.http.hosting import Hosting
 from agentcli.frontends.http.requests import Messages
 from agentcli.frontends.http.stream import StreamWriter
@@ -89,7 +89,7 @@ async def forward(request: Request, address: str, body: bytes, *, is_repeatable:
     """Send a request to another process, at an address such as `unix:/run/a.sock` or `http://10.0.0.5:8001`.
 
     Returns its answer; None where it was not asked, so that the request may be tried again. So may one that
-    `is_repeatable` when the answer did not come; raises `Refused` for others. A request is forwarded once: where two
+    `is_repeatable` when the answer did not come; raises `HttpError` for others. A request is forwarded once: where two
     processes each take the other for the owner, one of them learns better.
     """
     if FORWARDED in request.headers:
@@ -108,5 +108,5 @@ async def forward(request: Request, address: str, body: bytes, *, is_repeatable:
         if is_repeatable:
             return None
         why = "The server that has the session open ended: look what is done."
-        raise Refused(503, "unknown_outcome", why) from error
+        raise HttpError(503, "unknown_outcome", why) from error
     return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta, Struct
 from starlette.requests import ClientDisconnect, Request
 
-from agentcli.frontends.http.guard import Refused
+from agentcli.frontends.http.guard import HttpError
 from agentcli.frontends.json_forms import input as json_input
 from agentcli.llm.provider import ToolSpec
 from agentcli.version import __version__
@@ -144,22 +144,22 @@ class Operation(Struct, frozen=True, kw_only=True):
 
 
 async def body_of(request: Request) -> bytes:
-    """Raises `Refused`."""
+    """Raises `HttpError`."""
     parts: list[bytes] = []
     size = 0
     try:
         async for part in request.stream():
             size += len(part)
             if size > LARGEST_BODY:
-                raise Refused(413, "too_large", f"A request has at most {LARGEST_BODY // 1024**2} MB.")
+                raise HttpError(413, "too_large", f"A request has at most {LARGEST_BODY // 1024**2} MB.")
             parts.append(part)
     except ClientDisconnect as gone:
-        raise Refused(400, "invalid", "The request broke off.") from gone
+        raise HttpError(400, "invalid", "The request broke off.") from gone
     return b"".join(parts)
 
 
 def parsed(body: bytes, form: Any) -> Any:
-    """Return the body as a `form`. Raises `Refused` that says what was expected."""
+    """Return the body as a `form`. Raises `HttpError` that says what was expected."""
     try:
         given = msgspec.convert(json_input.json_in(body or b"{}"), form)
         is_message = isinstance(given, NewMessage)
@@ -167,7 +167,7 @@ def parsed(body: bytes, form: Any) -> Any:
             json_input.check_request(part)
     except (ValueError, RecursionError) as error:
         types = f" The type of an op is one of {', '.join((*json_input.CONTROLS, 'take_over'))}." if form is Op else ""
-        raise Refused(400, "invalid", f"{str(error).rstrip('.')}.{types}") from error
+        raise HttpError(400, "invalid", f"{str(error).rstrip('.')}.{types}") from error
     return given
 
 

@@ -25,7 +25,7 @@ from agentcli.agent.permissions.modes import parse_mode
 from agentcli.conversation.conversation import Conversation
 from agentcli.errors import NoSession, StreamMoved, UserError
 from agentcli.frontends.http import requests as forms
-from agentcli.frontends.http.guard import PAGE_FILES, Refused, failed, json_answer, token_of
+from agentcli.frontends.http.guard import PAGE_FILES, HttpError, failed, json_answer, token_of
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import Hosting
 from agentcli.frontends.http.relay import forward, stream_events, wire_messages
@@ -101,7 +101,7 @@ class Routes:
         if given.permission_mode:
             parse_mode(given.permission_mode)
         if token.user_id and given.user_id not in ("", token.user_id):
-            raise Refused(403, "user", f"This token begins sessions of {token.user_id} alone.")
+            raise HttpError(403, "user", f"This token begins sessions of {token.user_id} alone.")
         cwd = await asyncio.to_thread(working_folder, given.cwd) if given.cwd else self._cwd
         user_id = token.user_id or given.user_id
         wanted = OpenRequest(cwd=cwd, model=given.model, mode=given.permission_mode, name=given.name, user_id=user_id)
@@ -198,11 +198,11 @@ class Routes:
                 except StreamMoved:
                     self._hosting.give_up(info.id)  # another server has taken it
             elif not owner:
-                raise Refused(409, "in_use", _IN_TERMINAL.format(id=info.id))
+                raise HttpError(409, "in_use", _IN_TERMINAL.format(id=info.id))
             elif answer := await forward(request, owner, body, is_repeatable=is_repeatable):
                 return answer
             if time.monotonic() > deadline:
-                raise Refused(503, "no_owner", "The server that has the session open does not answer: try again.")
+                raise HttpError(503, "no_owner", "The server that has the session open does not answer: try again.")
             await asyncio.sleep(0.25)
 
     async def _elsewhere(self, request: Request, session_id: str) -> Response | None:
@@ -211,7 +211,7 @@ class Routes:
             return None
         owner = await self._hosting.store.holder(session_id)
         if owner == "":
-            raise Refused(409, "in_use", "A terminal has the session open: end it there, or take it over first.")
+            raise HttpError(409, "in_use", "A terminal has the session open: end it there, or take it over first.")
         return await forward(request, owner, b"", is_repeatable=True) if owner else None
 
     @_operation("GET", f"{_SESSION}/events", _FOLLOW, answer=forms.Event, query={"Last-Event-ID": int, "after": int})
@@ -242,7 +242,7 @@ def _number(request: Request, name: str, otherwise: int, *, most: int) -> int:
     if given is None:
         return otherwise
     if not given.isdecimal() or len(given) > 9 or int(given) > most:
-        raise Refused(400, "invalid", f"{name} is a number from 0 to {most}.")
+        raise HttpError(400, "invalid", f"{name} is a number from 0 to {most}.")
     return int(given)
 
 
@@ -279,4 +279,4 @@ async def _describe(request: Request) -> Response:
 
 async def _http_failure(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return failed(Refused(error.status_code, "not_found", f"{error.detail}: /openapi.json names what there is."))
+    return failed(HttpError(error.status_code, "not_found", f"{error.detail}: /openapi.json names what there is."))

@@ -36,7 +36,7 @@ class Waiting(Struct, frozen=True):
     content: str
 
 
-class Note(Struct, frozen=True, omit_defaults=True):
+class StreamNote(Struct, frozen=True, omit_defaults=True):
     """The state that the next writer of a stream needs; it is stored with the stream.
 
     `epoch` counts the writers, `entries` the entries of the log that were sent; `told` is the id of the event that sent
@@ -65,7 +65,7 @@ class StreamWriter:
         self._kept = kept  # the note as it is stored
         self._last_id = last_id
         self._writing = asyncio.Lock()
-        self.note = msgspec.json.decode(kept, type=Note) if kept else Note()
+        self.note = msgspec.json.decode(kept, type=StreamNote) if kept else StreamNote()
 
     @classmethod
     async def of(cls, store: EventStore, stream_id: str) -> StreamWriter:
@@ -74,7 +74,7 @@ class StreamWriter:
         return cls(store, stream_id, state.note if state else "", state.last_id if state else 0)
 
     @classmethod
-    async def taken(cls, store: EventStore, stream_id: str) -> StreamWriter:
+    async def acquire(cls, store: EventStore, stream_id: str) -> StreamWriter:
         """To be its only writer: whoever wrote before can write no more. Raises `StorageError`."""
         while True:
             writer = await cls.of(store, stream_id)
@@ -114,7 +114,7 @@ class StreamWriter:
 
     async def _append(self, objects: Sequence[dict[str, Any]], status: StreamStatus | None) -> None:
         events = [msgspec.json.encode(one) for one in objects]
-        telling = max((n for n, one in enumerate(objects, 1) if _tells_entry(one)), default=0)
+        telling = max((n for n, one in enumerate(objects, 1) if _reports_entry(one)), default=0)
         note = replace(self.note, told=self._last_id + telling) if telling else self.note
         text = msgspec.json.encode(note).decode()
         last_id = await self._store.append(
@@ -123,7 +123,7 @@ class StreamWriter:
         self._last_id = max(self._last_id, last_id)
         self._kept, self.note = text, replace(self.note, told=note.told)
 
-    async def tell_missing(self, entries: Iterable[Entry]) -> None:
+    async def write_missing(self, entries: Iterable[Entry]) -> None:
         """Tell the entries that follow those the stream has told. Raises `StreamMoved`."""
         missing = list(entries)
         self.change(entries=self.note.entries + len(missing))
@@ -135,5 +135,5 @@ def hash_of(content: Sequence[Block]) -> str:
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
 
 
-def _tells_entry(one: dict[str, Any]) -> bool:
+def _reports_entry(one: dict[str, Any]) -> bool:
     return one["type"] in ("assistant", "user") or "entry_id" in one

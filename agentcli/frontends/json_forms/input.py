@@ -93,7 +93,7 @@ Control = Interrupt | Steer | SetMode | SetModel | Approve | Answer | Deny | Run
 CONTROLS: dict[str, type[Struct]] = {str(form.__struct_config__.tag): form for form in get_args(Control)}
 
 
-class Line(Struct, frozen=True):
+class InputLine(Struct, frozen=True):
     """A line of input: what it asks for, or the `problem` it has; `id` is that of a control line."""
 
     raw: bytes
@@ -144,16 +144,16 @@ def json_in(raw: bytes) -> Any:
     return data
 
 
-def parse_line(raw: bytes) -> Line:
+def parse_line(raw: bytes) -> InputLine:
     """Never raises: a line that makes no sense is one with a problem, which names what was expected."""
     id: str | int | None = None
     data: Any = None
     try:
         data = json_in(raw)
         id = _id(data)
-        return Line(raw, _request_in(data), id)
+        return InputLine(raw, _request_in(data), id)
     except (ValueError, RecursionError) as error:
-        return Line(raw, None, id, f"{str(error).rstrip('.')}. {_expected(data)}")
+        return InputLine(raw, None, id, f"{str(error).rstrip('.')}. {_expected(data)}")
 
 
 def _id(data: Any) -> str | int | None:

@@ -225,7 +225,7 @@ def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None
             return _message("user", message, session_id, None) | {"entry_id": entry.id}
         case entries.Compaction() as done:
             return _compact_boundary(session_id, done) | {"entry_id": entry.id}
-        case entries.ProviderSwitched(before, after, reason):
+        case entries.ProviderSwitch(before, after, reason):
             told = {"from": before, "to": after, "reason": reason}
             return system_object("provider_switch", session_id, **told, entry_id=entry.id)
         case entries.Rewound(before):

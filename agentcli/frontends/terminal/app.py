@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from agentcli.agent.calls.own_command import run_in_terminal
-from agentcli.agent.commands.command import Commands, Picked
+from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import CommandRan
 from agentcli.agent.permissions.modes import MODE_TEXTS
@@ -28,7 +28,7 @@ from agentcli.frontends.terminal.keys import key_bindings
 from agentcli.frontends.terminal.live_region import LiveRegion
 from agentcli.frontends.terminal.output.live import TICK_S
 from agentcli.frontends.terminal.output.screen import Frame
-from agentcli.frontends.terminal.output.tool_views import Folded
+from agentcli.frontends.terminal.output.tool_views import FoldedText
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs import edit_text, lend_terminal, run_program
 from agentcli.frontends.terminal.protocols import TerminalOpener
@@ -46,7 +46,7 @@ class TerminalApp:
         self,
         console: Console,
         opener: TerminalOpener,
-        commands: Commands,
+        commands: CommandSet,
         *,
         settings: TerminalSettings,
         typing: Typing,
@@ -113,7 +113,7 @@ class TerminalApp:
         else:
             self.changed()
 
-    def tell(self, text: str) -> None:
+    def show_warning(self, text: str) -> None:
         """A warning of the runtime; before the session is open it waits for the first lines."""
         if self._console.head:
             self._warnings.append(text)
@@ -216,7 +216,7 @@ class TerminalApp:
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> Picked | None:
+    ) -> ChoiceIndex | None:
         picker = Picker(title, options, current=current, can_keep=can_keep)
         return await self._asking.picking.pick(picker) if options else None
 
@@ -253,7 +253,7 @@ class TerminalApp:
         if ended:
             view.line(ended, "warning")
         if said.count("\n") > UNFOLD_LINES:
-            view.folded.append(Folded(f"!{command}", said))
+            view.folded.append(FoldedText(f"!{command}", said))
         view.gap()
         whole = "\n".join(part for part in (said.rstrip(), ended) if part)
         session.submit(CommandRan(command, whole, to_model))

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from agentcli.agent.commands.command import AsDiff, AsPrompt, Command, CommandHost, Outcome
+from agentcli.agent.commands.command import AsDiff, AsPrompt, CommandHost, Outcome, SlashCommand
 from agentcli.frontends.terminal.output.turn_view import TurnView
 
 
@@ -19,7 +19,7 @@ class CommandRunner:
         self._changed = changed
         self._running: set[asyncio.Task[Outcome]] = set()
 
-    async def run(self, command: Command, argument: str, host: CommandHost) -> AsPrompt | None:
+    async def run(self, command: SlashCommand, argument: str, host: CommandHost) -> AsPrompt | None:
         """Show the command's outcome; one that is a prompt is returned instead. Raises what the command raises."""
         task = asyncio.ensure_future(command.run(host, argument))
         self._running.add(task)

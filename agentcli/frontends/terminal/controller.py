@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any
 
 from agentcli.agent import events
-from agentcli.agent.commands.command import Command, Commands, Picked
+from agentcli.agent.commands.command import ChoiceIndex, CommandSet, SlashCommand
 from agentcli.agent.ops import Approve, GoOn, Interrupt, Prompt, RunQueued, Steer
 from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 class TerminalController(OpenerHost):
     """Owns the open session. Implements `CommandHost` for slash commands."""
 
-    def __init__(self, opener: TerminalOpener, terminal: TerminalActions, commands: Commands, view: TurnView) -> None:
+    def __init__(self, opener: TerminalOpener, terminal: TerminalActions, commands: CommandSet, view: TurnView) -> None:
         super().__init__(opener)
         self._opener: TerminalOpener = opener
         self._terminal = terminal
@@ -135,7 +135,7 @@ class TerminalController(OpenerHost):
                 self._note(event)
             except Exception as bug:  # a bug in a view must not leave the person before a dead screen
                 log.exception("an event could not be shown: %r", event)
-                self._tell_of_bug(bug)
+                self._report_bug(bug)
             self._terminal.changed()
 
     def _note(self, event: events.Event) -> None:
@@ -212,7 +212,7 @@ class TerminalController(OpenerHost):
             found = self._command(text, shown)
             if found is None:
                 content = pastes.in_place(self._opener.attach(text, self.session, typed=shown))
-                self._say(content, shown=shown, queue=queue)
+                self._send(content, shown=shown, queue=queue)
                 if missing := missing_files(shown, self.session.snapshot().workspace.cwd):
                     names = ", ".join(f"@{name}" for name in missing)
                     self.view.line(f"Not found: {names}. The message is sent as it is.", "warning")
@@ -224,7 +224,7 @@ class TerminalController(OpenerHost):
                 return
         await self._run_command(command, argument, queue=queue)
 
-    def _command(self, text: str, shown: str) -> tuple[Command, str] | None:
+    def _command(self, text: str, shown: str) -> tuple[SlashCommand, str] | None:
         if not shown.startswith("/"):
             return None
         try:
@@ -233,12 +233,12 @@ class TerminalController(OpenerHost):
             self._terminal.put_into_input(shown)  # a slip is mended, not typed again
             raise
 
-    async def _run_command(self, command: Command, argument: str, *, queue: bool) -> None:
+    async def _run_command(self, command: SlashCommand, argument: str, *, queue: bool) -> None:
         prompt = await self._runner.run(command, argument, self)
         if prompt is not None:
             content = (*self._opener.attach(prompt.text, self.session, typed=prompt.text), *prompt.more)
             self._command_prompt = content, (Text(f"/{command.name} {argument}".rstrip()),)
-            self._say(content, shown="", queue=queue, model=prompt.model)
+            self._send(content, shown="", queue=queue, model=prompt.model)
         self._status.recount()
         self._terminal.changed()
         if not self.session.is_busy:
@@ -251,7 +251,7 @@ class TerminalController(OpenerHost):
             self.view.typed(text)
             self._terminal.run_own(command, to_model=to_model)
 
-    def _say(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
+    def _send(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
         if self.session.is_busy and not queue and not model:
             self.session.submit(Steer(content))
             return
@@ -295,7 +295,7 @@ class TerminalController(OpenerHost):
                 self.view.gap()
             except Exception as bug:  # what a command raises must not vanish with the task
                 log.exception("what was typed could not be done")
-                self._tell_of_bug(bug)
+                self._report_bug(bug)
                 self.view.gap()
             self._terminal.changed()
 
@@ -303,7 +303,7 @@ class TerminalController(OpenerHost):
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _tell_of_bug(self, bug: Exception) -> None:
+    def _report_bug(self, bug: Exception) -> None:
         self.view.line(f"Internal error: {bug!r}. The log has details.", "error")
 
     # For commands
@@ -327,7 +327,7 @@ class TerminalController(OpenerHost):
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> Picked | None:
+    ) -> ChoiceIndex | None:
         with self._runner.waiting():
             chosen = await self._terminal.choose(title, options, current=current, can_keep=can_keep)
         if chosen is None and options:

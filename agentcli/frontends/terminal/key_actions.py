@@ -18,7 +18,7 @@ from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
 from agentcli.frontends.terminal.input.keyboard import KeyLabels
 from agentcli.frontends.terminal.live_region import LiveRegion
-from agentcli.frontends.terminal.output.live import Live, said
+from agentcli.frontends.terminal.output.live import Live, message_text
 from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.llm.messages import Block
 
@@ -124,7 +124,7 @@ class KeyActions:
         if len(waiting) < 2:
             self.take_back()
         else:
-            self._pick("Take back", [said(content) for content in waiting], put_back)
+            self._pick("Take back", [message_text(content) for content in waiting], put_back)
 
     def search_history(self) -> None:
         entries = list({(sent.text, *sent.pastes.values()): sent for sent in self.composer.history.entries}.values())

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import TextIO
 
-from agentcli.agent.commands.command import Commands, Picked
+from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.events import AnyQuestion, Question
 from agentcli.agent.ops import Interrupt, RunCommand
 from agentcli.frontends.printable import printable
@@ -59,7 +59,7 @@ class PlainTerminal:
     def __init__(
         self,
         opener: TerminalOpener,
-        commands: Commands,
+        commands: CommandSet,
         *,
         stdin: int,
         out: TextIO,
@@ -208,7 +208,7 @@ class PlainTerminal:
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> Picked | None:
+    ) -> ChoiceIndex | None:
         for number, (label, detail) in enumerate(options, 1):
             mark = "●" if number - 1 == current else " "
             self._view.line(f"{number:>3} {mark} {label}  {detail}".rstrip())
@@ -218,7 +218,7 @@ class PlainTerminal:
             answer = await self._choosing
         finally:
             self._choosing = None
-        return Picked(int(answer) - 1) if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
+        return ChoiceIndex(int(answer) - 1) if answer.isdecimal() and 1 <= int(answer) <= len(options) else None
 
     async def ask_secret(self, question: str) -> str | None:
         self._view.line("A key is not typed here, where it would be seen: agentcli login PROVIDER keeps one.")

@@ -46,7 +46,7 @@ async def lend_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str 
 
     That result is None if the person ended it. Our screen must have let go of the terminal. Raises errors of `run`.
     """
-    lent = _Lent(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen stands on them
+    lent = _TerminalLoan(sys.__stdin__.fileno(), sys.__stdout__.fileno())  # type: ignore[union-attr]  # the screen stands on them
     try:
         ended = await lent.until_over(run)
     finally:
@@ -54,7 +54,7 @@ async def lend_terminal(run: Callable[[str], Awaitable[str]]) -> tuple[str, str 
     return lent.heard.text, ended
 
 
-class Heard:
+class ProgramOutput:
     """The output of a command: all of it, or its beginning and its end."""
 
     def __init__(self) -> None:
@@ -89,12 +89,12 @@ def as_read(said: str) -> str:
 
 def _last_writing(line: str) -> str:
     for part in reversed(line.split("\r")):
-        if (shown := printable(_without_taken_back(part))).strip():
+        if (shown := printable(_apply_backspaces(part))).strip():
             return shown
     return ""
 
 
-def _without_taken_back(text: str) -> str:
+def _apply_backspaces(text: str) -> str:
     if "\b" not in text:
         return text
     left: list[str] = []
@@ -106,11 +106,11 @@ def _without_taken_back(text: str) -> str:
     return "".join(left)
 
 
-class _Lent:
+class _TerminalLoan:
     """Our terminal while a command has it."""
 
     def __init__(self, stdin: int, stdout: int) -> None:
-        self.heard = Heard()
+        self.heard = ProgramOutput()
         self._stdin = stdin
         self._stdout = stdout
         self._loop = asyncio.get_running_loop()
@@ -130,7 +130,7 @@ class _Lent:
         self._fit()
         tty.setraw(self._stdin, termios.TCSADRAIN)  # keys that were typed meanwhile are the command's
         self._loop.add_reader(self._stdin, self._typed)
-        self._loop.add_reader(self._ours, self._said)
+        self._loop.add_reader(self._ours, self._read_output)
         self._running = asyncio.ensure_future(run(os.ttyname(self._theirs)))
         with attach_winch_signal_handler(self._fit):
             try:
@@ -172,7 +172,7 @@ class _Lent:
 
     # From the command
 
-    def _said(self) -> None:
+    def _read_output(self) -> None:
         try:
             data = os.read(self._ours, _CHUNK)
         except BlockingIOError:

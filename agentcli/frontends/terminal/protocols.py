@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from agentcli.agent.commands.command import Picked
+from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.agent.events import AnyQuestion
 from agentcli.agent.session import Session
 from agentcli.errors import UserError
@@ -44,7 +44,7 @@ class TerminalActions(Protocol):
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> Picked | None:
+    ) -> ChoiceIndex | None:
         """Let the person pick one of (label, detail); None when they leave."""
 
     async def ask_secret(self, question: str) -> str | None:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
-from agentcli.agent.commands.command import Command, CommandHost, marked, without_keep
+from agentcli.agent.commands.command import CommandHost, SlashCommand, marked, without_keep
 from agentcli.agent.commands.session import PROGRAM
 from agentcli.agent.turn_start import GO_ON
 from agentcli.conversation.entries import Assistant, User, reminder
@@ -64,7 +64,7 @@ class Appearance:
         self.use(self.choice)
 
 
-def screen_commands(controller: TerminalController, console: Console, appearance: Appearance) -> Sequence[Command]:
+def screen_commands(controller: TerminalController, console: Console, appearance: Appearance) -> Sequence[SlashCommand]:
     async def theme(host: CommandHost, argument: str) -> str:
         return await _theme(host, argument, appearance)
 
@@ -80,10 +80,10 @@ def screen_commands(controller: TerminalController, console: Console, appearance
         return await _copy(_copied(host, argument), console)
 
     return (
-        Command("copy", "copy an answer's source, or only its code", copy, "[N] [code]", group="Conversation"),
-        Command("login", "give a provider's key", login, "[PROVIDER]", group="Model"),
-        Command("logout", "forget a provider's key", logout, "PROVIDER", group="Model"),
-        Command("theme", "choose the colours", theme, "[NAME]", forms=("", "NAME", "NAME keep"), group=PROGRAM),
+        SlashCommand("copy", "copy an answer's source, or only its code", copy, "[N] [code]", group="Conversation"),
+        SlashCommand("login", "give a provider's key", login, "[PROVIDER]", group="Model"),
+        SlashCommand("logout", "forget a provider's key", logout, "PROVIDER", group="Model"),
+        SlashCommand("theme", "choose the colours", theme, "[NAME]", forms=("", "NAME", "NAME keep"), group=PROGRAM),
     )
 
 
@@ -130,7 +130,7 @@ async def _copy(text: str, console: Console) -> str:
 
 
 def argument_options(
-    name: str, typed: str, *, commands: Iterable[Command], opener: TerminalOpener, appearance: Appearance
+    name: str, typed: str, *, commands: Iterable[SlashCommand], opener: TerminalOpener, appearance: Appearance
 ) -> list[tuple[str, str]]:
     """The values for a command's argument, as (value, note), narrowed by what is typed."""
     options: Iterable[tuple[str, str]]

@@ -210,4 +210,4 @@ class SessionStatus:
 
 def _cold_read_usd(prices: Prices | None, tokens: int) -> float | None:
     """Return the cost of a prompt of so many tokens that is not in the model's cache; None if it has no cache."""
-    return None if prices is None or prices.cache_read is None else tokens * prices.dearest(tokens)[0]
+    return None if prices is None or prices.cache_read is None else tokens * prices.max_rates(tokens)[0]

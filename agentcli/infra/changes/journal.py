@@ -24,7 +24,7 @@ from agentcli.infra.changes.groups import ChangeGroup
 from agentcli.infra.changes.state import ChangeSet, FileEntry, parents_of
 from agentcli.infra.changes.writing import remove_tree
 from agentcli.infra.sandbox.mounts.mount_points import NOTE as MOUNT_POINTS
-from agentcli.infra.sandbox.mounts.mount_points import remove_left
+from agentcli.infra.sandbox.mounts.mount_points import remove_noted
 from agentcli.settings.files import make_private_folder, replace_file
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary
 
@@ -118,7 +118,7 @@ def abandoned_folders(folder: Path, *, spares: str = "") -> Iterator[Path]:
                 if spares and (entry / spares).exists():
                     continue
                 yield entry
-                remove_left(entry / MOUNT_POINTS)
+                remove_noted(entry / MOUNT_POINTS)
                 remove_tree(entry)
             finally:
                 os.close(lock)

@@ -179,7 +179,7 @@ def _plan(path: str, changes: Sequence[FileChange], objects: Objects, *, largest
             return PathPlan(path, now, now, conflict=f"what it held is not kept any more ({error.strerror or error})")
         is_merged = is_merged or before not in (state, change.before)
         state = before
-    if state != now and now is not None and not now.is_kept:
+    if state != now and now is not None and not now.is_stored:
         return PathPlan(path, now, now, conflict=f"it is too large to be kept ({now.size:,} bytes), or cannot be read")
     return PathPlan(path, now, state, is_merged and state != now, entry=entry)
 
@@ -203,19 +203,19 @@ def _without(state: FileState | None, change: FileChange, objects: Objects) -> F
         raise ConflictError("it was changed since")
     else:
         state = _merged_file(state, before, after, objects)
-    if state is not None and not state.is_kept:
+    if state is not None and not state.is_stored:
         raise ConflictError(f"what it held was not kept: it is too large ({state.size:,} bytes), or could not be read")
     return state
 
 
 def _is_same(one: FileState | None, other: FileState | None) -> bool:
     """True where both are known to be the same: of contents that are not kept nobody knows."""
-    return one == other and (one is None or one.is_kept)
+    return one == other and (one is None or one.is_stored)
 
 
 def _merged_file(state: FileState, before: FileState, after: FileState, objects: Objects) -> FileState:
     mode = before.mode if state.mode == after.mode else state.mode
-    if not (state.is_kept and before.is_kept and after.is_kept):
+    if not (state.is_stored and before.is_stored and after.is_stored):
         raise ConflictError("it is too large to be kept, or could not be read")
     if state.content == after.content:
         return FileState("file", mode, before.content, before.size)

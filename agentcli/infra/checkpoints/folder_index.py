@@ -71,14 +71,14 @@ class FolderState(msgspec.Struct, kw_only=True):
 class FolderIndex:
     """The entries of one folder, which must be a real path, as they were last seen; kept in `file` between sessions.
 
-    A git in a `writable` folder is not run. `files_seen` counts the files of a look that goes on.
+    A git in a `writable` folder is not run. `files_scanned` counts the files of a running look.
     """
 
     def __init__(
         self, root: Path, file: Path, objects: Objects, limits: SnapshotLimits, *, writable: Sequence[Path] = ()
     ) -> None:
         self.root, self.file = str(root), file
-        self.objects, self.limits, self.files_seen = objects, limits, 0
+        self.objects, self.limits, self.files_scanned = objects, limits, 0
         self.state = self._load()
         self.left_out = self.state.left_out
         name = hashlib.sha256(os.fsencode(root)).hexdigest()[:16]
@@ -89,7 +89,7 @@ class FolderIndex:
 
         Raises `TooManyFiles`, `OSError` where contents cannot be kept.
         """
-        walk = _Walk(self)
+        walk = _FolderWalk(self)
         self.state.looked_ns = time.time_ns()
         walk.run()
         before = (state for state, _ in walk.differences.values() if state is not None and state.kind == "file")
@@ -103,7 +103,7 @@ class FolderIndex:
         """Look at one path, relative to the folder, whose state is known to be of somebody's doing already."""
         folder, _, name = path.rpartition("/")
         if folder in self.state.entries:
-            walk = _Walk(self)
+            walk = _FolderWalk(self)
             walk.look_at(folder, name)
             self.state.skipped |= walk.skipped
 
@@ -128,7 +128,7 @@ class FolderIndex:
         new.replace(self.file)
 
 
-class _Walk:
+class _FolderWalk:
     """One look at a folder, which brings its index up to date."""
 
     def __init__(self, index: FolderIndex) -> None:
@@ -148,12 +148,12 @@ class _Walk:
             del self._left_out[path]
         if not self._entries:
             self._borrow()
-        waiting, self._index.files_seen = [""], 0
+        waiting, self._index.files_scanned = [""], 0
         while waiting:
             folder = waiting.pop()
             inside = self._look_in(folder)
-            self._index.files_seen += len(self._entries.get(folder, ()))
-            self._limits.check(self._root, files=self._index.files_seen)
+            self._index.files_scanned += len(self._entries.get(folder, ()))
+            self._limits.check(self._root, files=self._index.files_scanned)
             waiting += inside
 
     def _borrow(self) -> None:
@@ -162,10 +162,10 @@ class _Walk:
             self._tracked = self._index.borrowed.borrow()
         for path in self._listing - self._tracked.keys():
             with suppress(OSError):
-                self._count_kept(os.lstat(f"{self._root}/{path}"))
+                self._count_stored(os.lstat(f"{self._root}/{path}"))
         self._kept = 0
 
-    def _count_kept(self, status: os.stat_result) -> None:
+    def _count_stored(self, status: os.stat_result) -> None:
         if stat.S_ISREG(status.st_mode) and status.st_size <= self._limits.max_file_bytes:
             self._kept += status.st_size
             self._limits.check(self._root, size=self._kept)
@@ -265,7 +265,7 @@ class _Walk:
         if tracked is not None and tracked.stamp == stamp_of(status):
             return FileState("file", stat.S_IMODE(status.st_mode), tracked.id, status.st_size)
         if is_new:
-            self._count_kept(status)
+            self._count_stored(status)
         return state_of(f"{self._root}/{path}", status, self._index.objects, largest=self._limits.max_file_bytes)
 
     def _was_there(self, folder: str, path: str, status: os.stat_result) -> bool:

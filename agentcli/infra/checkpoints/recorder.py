@@ -111,8 +111,8 @@ class Recorder:
             self._beating.cancel()
         await self._in_thread(lambda: self._private.close() if self._private is not None else None)
 
-    def files_seen(self) -> int:
-        return sum(index.files_seen for index in self._indexes or ())
+    def files_scanned(self) -> int:
+        return sum(index.files_scanned for index in self._indexes or ())
 
     async def _beat(self) -> None:
         """Touch the notes of what is under way: what changes after a process has died was not its doing."""

@@ -26,7 +26,7 @@ from agentcli.infra.sandbox.mounts.protect_plan import Protection
 from agentcli.infra.sandbox.network.host_grants import read_grant
 from agentcli.infra.sandbox.network.proxy import NetworkProxy
 from agentcli.infra.sandbox.protection.created_config import present_names
-from agentcli.infra.sandbox.protection.left_behind import clean_up_left_behind
+from agentcli.infra.sandbox.protection.left_behind import clean_up_killed_sessions
 from agentcli.infra.sandbox.protection.planning import MAX_REPOSITORIES, plan_protection
 from agentcli.infra.sandbox.scan import PresentPaths, Scan
 from agentcli.safety.paths.judge import SECRET_HOME_PATHS, auto_executed, is_secret
@@ -231,7 +231,7 @@ class SessionConfinement:
         if (profile or self.profile) == "danger-full-access":
             plan = partial(self._protection, cwd=cwd)
             with self._snapshot.accepting(plan) if self._snapshot is not None else nullcontext():
-                yield Launch(list(argv), tuple(pass_fds), reverts=self._with_left_behind(Reverts()))
+                yield Launch(list(argv), tuple(pass_fds), reverts=self._with_unreported(Reverts()))
             return
         if self._cache is not None:
             make_private_folder(self._cache)
@@ -242,7 +242,7 @@ class SessionConfinement:
         with confined as launch, self._guarded(bounds, cwd, note) as reverts:
             reverts.put_back += earlier.put_back  # what still could not be is reported when the command has ended
             descriptor = note.descriptor if note is not None else None
-            yield launch._replace(reverts=self._with_left_behind(reverts), note=descriptor)
+            yield launch._replace(reverts=self._with_unreported(reverts), note=descriptor)
 
     def _session_note(self) -> SessionNote | None:
         """The note of the session, by which the keeper or the next start cleans up after a kill."""
@@ -303,12 +303,12 @@ class SessionConfinement:
         with self._cleaning:
             if self._left_behind is None:
                 notes = self._revert_notes
-                self._left_behind = left = clean_up_left_behind(notes) if notes is not None else Reverts()
+                self._left_behind = left = clean_up_killed_sessions(notes) if notes is not None else Reverts()
                 done = [f"{each}, changed by a command of a session that was killed" for each in left.put_back]
                 self._unreported = Reverts(done, [*left.left_changed])
             return self._left_behind
 
-    def _with_left_behind(self, reverts: Reverts) -> Reverts:
+    def _with_unreported(self, reverts: Reverts) -> Reverts:
         """Report it to the model with the first command."""
         reverts.add(self._unreported)
         self._unreported = Reverts()
@@ -347,7 +347,7 @@ class SessionConfinement:
             return ""
         from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot
 
-        found = ProtectedSnapshot("/").left_out(self._protection())
+        found = ProtectedSnapshot("/").unguarded_folders(self._protection())
         named = ", ".join(found)
         return f"More is in {named} than can be put back: what commands change there may stay." if found else ""
 

@@ -18,7 +18,7 @@ import apsw
 import filelock
 
 from agentcli.conversation.entries import as_readable
-from agentcli.conversation.titles import said_in_short
+from agentcli.conversation.titles import short_prompt
 from agentcli.errors import StorageError
 from agentcli.settings.files import make_private_folder
 
@@ -51,7 +51,7 @@ def connect(
         _add_functions(connection)
         if connection.pragma("user_version") != VERSION:
             with connection:  # from here on nobody else makes them
-                _bring_up(connection, on_notice)
+                _upgrade_tables(connection, on_notice)
         connection.pragma("journal_mode", "wal")
         connection.pragma("foreign_keys", "on")
         if sys.platform == "darwin":  # there a plain fsync does not reach the disk
@@ -119,7 +119,7 @@ def checked_version(connection: apsw.Connection) -> int:
     return version
 
 
-def _bring_up(connection: apsw.Connection, on_notice: Callable[[str], None]) -> None:
+def _upgrade_tables(connection: apsw.Connection, on_notice: Callable[[str], None]) -> None:
     """Make the tables, or those of an older file into today's; such a file is copied first."""
     version = checked_version(connection)
     if version == VERSION:  # another program was faster
@@ -144,7 +144,7 @@ def _add_functions(connection: apsw.Connection) -> None:
     def in_short(*values: Any) -> str:
         version, body = values
         record = {"id": "", "parent_id": None, "time": 0.0, "schema_version": version, "body": body}
-        return said_in_short(as_readable(record).body)
+        return short_prompt(as_readable(record).body)
 
     connection.create_scalar_function("crc32", lambda *values: crc32(values[0]), 1, deterministic=True)
     connection.create_scalar_function("in_short", in_short, 2, deterministic=True)
@@ -204,7 +204,7 @@ def _beside(path: Path, session_id: str, suffix: str) -> Path:
     return path.parent / "locks" / f"{session_id}.{suffix}"
 
 
-def wanted_file(path: Path, session_id: str) -> Path:
+def takeover_file(path: Path, session_id: str) -> Path:
     """Return the file that is there while another program waits for a session of the store `path`."""
     return _beside(path, session_id, "wanted")
 
@@ -229,7 +229,7 @@ def lock_session(path: Path, session_id: str, *, address: str = "") -> filelock.
     make_private_folder(path.parent / "locks")
     lock = filelock.FileLock(_beside(path, session_id, "lock"), timeout=_LOCK_TIMEOUT_S)
     lock.acquire(poll_interval=_LOCK_TIMEOUT_S / 4)
-    wanted_file(path, session_id).unlink(missing_ok=True)  # whoever waited for it has it now, or is gone
+    takeover_file(path, session_id).unlink(missing_ok=True)  # whoever waited for it has it now, or is gone
     if address:
         _beside(path, session_id, "address").write_text(address)
     else:

@@ -101,7 +101,7 @@ def text_of(body: Body) -> str:
         case User(is_reminder=False) as user:
             return user.text
         case Assistant(content):
-            texts = (_said(block) for block in content if isinstance(block, Text | ToolUse))
+            texts = (_block_text(block) for block in content if isinstance(block, Text | ToolUse))
             return "\n".join(texts)
         case Result(result):
             return result.text
@@ -113,7 +113,7 @@ def text_of(body: Body) -> str:
             return ""
 
 
-def _said(block: Text | ToolUse) -> str:
+def _block_text(block: Text | ToolUse) -> str:
     if isinstance(block, Text):
         return block.text
     return "\n".join((block.name, *_texts_in(block.input), block.unparsed))

@@ -140,7 +140,7 @@ class SqliteSessions(TableSessions):
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
         self._copy_meanwhile()
         deadline = time.monotonic() + PATIENCE_S
-        wanted = database.wanted_file(self.path, session_id)
+        wanted = database.takeover_file(self.path, session_id)
         while True:
             try:
                 return Ownership(

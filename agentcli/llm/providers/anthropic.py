@@ -14,7 +14,7 @@ from agentcli.llm.models import ModelInfo, refined
 from agentcli.llm.provider import Health, Request, StreamEvent, TokenCount
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.streaming import stream_reply
-from agentcli.llm.wire.anthropic_reply import ReplyReader
+from agentcli.llm.wire.anthropic_reply import AnthropicReader
 from agentcli.llm.wire.anthropic_request import media_rules, to_body
 from agentcli.llm.wire.calls import CallIds
 from agentcli.settings.keys import Key
@@ -38,7 +38,7 @@ class MessagesProvider(BaseProvider):
 
     def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
         self._require_key()
-        reader = ReplyReader(self.model, ids=CallIds(request.messages))
+        reader = AnthropicReader(self.model, ids=CallIds(request.messages))
         return stream_reply(self._carrier, MESSAGES, request, build=lambda: to_body(request, self.info), reader=reader)
 
     async def count_tokens(self, request: Request) -> TokenCount:

@@ -18,7 +18,7 @@ from agentcli.llm.provider import Health, Request, StreamEvent
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.streaming import stream_reply
 from agentcli.llm.wire.calls import CallIds
-from agentcli.llm.wire.ollama import ReplyReader, media_rules, to_body
+from agentcli.llm.wire.ollama import OllamaReader, media_rules, to_body
 
 BASE_URL = "http://127.0.0.1:11434"
 
@@ -56,7 +56,7 @@ class OllamaProvider(BaseProvider):
             "/api/chat",
             request,
             build=lambda: to_body(request, self.info, num_ctx=self.info.window, keep_alive=self._keep_alive),
-            reader=ReplyReader(request, self.info, ids=CallIds(request.messages)),
+            reader=OllamaReader(request, self.info, ids=CallIds(request.messages)),
             parser=LineParser(),
             content_type="ndjson",
         )

@@ -92,7 +92,7 @@ def _tool_use(id: str, name: str, arguments: str) -> ToolUse:
     return ToolUse(id, name, value) if isinstance(value, dict) else ToolUse(id, name, {}, unparsed=arguments)
 
 
-class ReplyReader:
+class AnthropicReader:
     """Builds a reply from the stream's events, in the order the API documents; unknown types are passed over."""
 
     def __init__(self, model: str, *, ids: CallIds) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded, error_told
+from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded, embedded_error
 from agentcli.llm.media import MediaRules, fitted
 from agentcli.llm.messages import Block, Image, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
@@ -87,7 +87,7 @@ def _message(role: str, content: str | tuple[Block, ...], **more: str) -> dict[s
     return wire
 
 
-class ReplyReader:
+class OllamaReader:
     """Builds a reply from lines. Raises `ProviderError` for an error line and for a truncated prompt."""
 
     def __init__(self, request: Request, info: ModelInfo, *, ids: CallIds) -> None:
@@ -108,7 +108,7 @@ class ReplyReader:
 
     def feed(self, line: dict[str, Any], out: list[StreamEvent]) -> None:
         if line.get("error"):
-            raise error_told(line)
+            raise embedded_error(line)
         message = line.get("message") or {}
         if thought := text_in(message.get("thinking")):
             self._tags.skip_opening()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from agentcli.llm.errors import ConnectionFailed, Overloaded, error_told
+from agentcli.llm.errors import ConnectionFailed, Overloaded, embedded_error
 from agentcli.llm.messages import Block, Message, Opaque, StopReason, Text, Thinking, ToolUse, Usage
 from agentcli.llm.provider import Done, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
 from agentcli.llm.wire.calls import ArrivingCalls, CallIds, call_events, calls_in_text
@@ -19,7 +19,7 @@ from agentcli.llm.wire.openai_request import EXTRAS, Quirks
 MAX_TEXT_OF_CALLS = 100_000  # characters that are searched for calls, where only a message comes of them
 
 
-class ReplyReader:
+class ChatReader:
     """Builds a reply from chunks. Raises `ProviderError` for an error inside the stream."""
 
     def __init__(self, model: str, provider: str, *, quirks: Quirks, tool_names: frozenset[str], ids: CallIds) -> None:
@@ -44,7 +44,7 @@ class ReplyReader:
 
     def feed(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
         if chunk.get("error") or chunk.get("object") == "error":
-            raise error_told(chunk)
+            raise embedded_error(chunk)
         self.model = text_in(chunk.get("model")) or self.model
         self._count(chunk, out)
         for position, choice in enumerate(chunk.get("choices") or ()):
@@ -68,7 +68,7 @@ class ReplyReader:
             if reason := choice.get("finish_reason"):
                 self._finish_reason = text_in(reason)
                 if reason == "error":
-                    raise error_told(choice if choice.get("error") else {"error": "the model's server failed"})
+                    raise embedded_error(choice if choice.get("error") else {"error": "the model's server failed"})
                 if reason == "insufficient_system_resource":
                     raise Overloaded("The service broke the reply off: it has no room at the moment.")
                 self.is_finished = True
@@ -127,7 +127,7 @@ class ReplyReader:
                     f"The model wrote a call of {written[0][0]} as text, so it did not run. If this server's models "
                     f"always do, set providers.{self._provider}.quirks.read_text_calls = true."
                 )
-        message = Message("assistant", (*self._said(), *uses))
+        message = Message("assistant", (*self._content_blocks(), *uses))
         return Done(message, self._stop_reason(bool(uses)), self._usage, self.model, lost_tool_call=lost, note=note)
 
     def _no_end(self) -> str:
@@ -148,7 +148,7 @@ class ReplyReader:
             out += call_events(uses[-1])
         return uses
 
-    def _said(self) -> list[Block]:
+    def _content_blocks(self) -> list[Block]:
         blocks: list[Block] = []
         if thought := "".join(self._thinking):
             blocks.append(Thinking(thought))
@@ -181,7 +181,7 @@ class ReplyReader:
     def partial(self) -> Message:
         """Return what arrived before a stream broke: the text, and no call (none is known to be whole)."""
         self._take(self._tags.close(), [])
-        return Message("assistant", tuple(block for block in self._said() if isinstance(block, Text)))
+        return Message("assistant", tuple(block for block in self._content_blocks() if isinstance(block, Text)))
 
 
 _JOINED = ("text", "summary", "data")  # of a detail, while it arrives a list of its pieces

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from agentcli.llm.errors import ConnectionFailed, ProviderError, error_for_status, error_told
+from agentcli.llm.errors import ConnectionFailed, ProviderError, embedded_error, error_for_status
 from agentcli.llm.messages import Block, Message, Opaque, StopReason, Text, Thinking, ToolUse, Usage
 from agentcli.llm.provider import (
     Done,
@@ -43,7 +43,7 @@ class _Item:
         return "".join(self.parts)
 
 
-class ReplyReader:
+class ResponsesReader:
     """Builds a reply from the stream's events; unknown ones are passed over."""
 
     def __init__(self, model: str, provider: str, *, ids: CallIds) -> None:
@@ -63,10 +63,10 @@ class ReplyReader:
             event = {"type": f"response.{event.get('status') or 'completed'}", "response": event}
         match text_in(event.get("type")):
             case "response.output_text.delta":
-                self._said(event, out)
+                self._add_text(event, out)
             case "response.refusal.delta":
                 self._refused = True
-                self._said(event, out)
+                self._add_text(event, out)
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 self._thought(event, text_in(event.get("delta")), out)
             case "response.reasoning_summary_part.added":
@@ -87,7 +87,7 @@ class ReplyReader:
             case "error":
                 raise _failure(event.get("error") or event)
             case "" if event.get("error"):
-                raise error_told(event)
+                raise embedded_error(event)
             case _:
                 pass
 
@@ -103,7 +103,7 @@ class ReplyReader:
         index = event.get("output_index")
         return self._items.get(index) or self._begin(index, {"type": kind}, out)
 
-    def _said(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
+    def _add_text(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
         if text := text_in(event.get("delta")):
             self._item(event, "message", out).parts.append(text)
             out.append(TextDelta(text))
@@ -128,9 +128,9 @@ class ReplyReader:
                 self._called(item, text_in(whole.get("arguments")), out)
             out.append(ToolCallEnded(item.id))
         elif not item.parts:
-            self._told_at_once(item, whole, out)
+            self._add_whole(item, whole, out)
 
-    def _told_at_once(self, item: _Item, whole: dict[str, Any], out: list[StreamEvent]) -> None:
+    def _add_whole(self, item: _Item, whole: dict[str, Any], out: list[StreamEvent]) -> None:
         make = ThinkingDelta if item.kind == "reasoning" else TextDelta
         for part in (whole.get("summary") or whole.get("content") or ()) if item.kind else ():
             self._refused |= part.get("type") == "refusal"

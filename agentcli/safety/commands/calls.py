@@ -71,7 +71,7 @@ def _without_git_options(fields: Sequence[Field], *, strict: bool = True) -> lis
 _MOST_LAYERS = 12
 
 
-class Call(Struct):
+class ProgramCall(Struct):
     """A command with all wrappers taken off.
 
     `layers` are the commands from the outermost to the innermost; the last one is what runs. If `script` is set, a
@@ -103,9 +103,9 @@ class Call(Struct):
         return name_of(self.fields)
 
 
-def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> Call:
+def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> ProgramCall:
     """Take off all wrappers. `fields` is not empty."""
-    call = Call([tuple(fields)])
+    call = ProgramCall([tuple(fields)])
     for _ in range(_MOST_LAYERS):
         program = call.fields[0]
         call.catastrophe = call.catastrophe or catastrophe(call.fields, state)
@@ -136,7 +136,7 @@ def unwrap(fields: Sequence[Field], state: State, depth: int = 0) -> Call:
     return call
 
 
-def _note_candidate(fields: Sequence[Field], call: Call, state: State, depth: int) -> None:
+def _note_candidate(fields: Sequence[Field], call: ProgramCall, state: State, depth: int) -> None:
     if depth > 3:
         call.unjudged = "it has too many wrappers"
         return

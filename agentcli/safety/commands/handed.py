@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec import Struct
 
-from agentcli.safety.commands.calls import Call
+from agentcli.safety.commands.calls import ProgramCall
 from agentcli.safety.commands.effects import effects_of_redirect
 from agentcli.safety.commands.paths import ReadCheck, is_system_path
 from agentcli.safety.commands.reader.syntax import HOLE, Field, Redirect, Script, State, name_of
@@ -69,7 +69,7 @@ _RENAMES = re.compile(
 )
 
 
-def scripts_of(call: Call, given: str) -> Iterator[str]:
+def scripts_of(call: ProgramCall, given: str) -> Iterator[str]:
     """The scripts a command may run besides those among its words. `given` is its input."""
     if call.hides_program or any(not file.is_known for file in call.script_files):
         yield HOLE
@@ -139,7 +139,7 @@ def variable_problem(assignments: Iterable[str]) -> str:
     return ""
 
 
-def states_after(call: Call, state: State) -> tuple[State, State]:
+def states_after(call: ProgramCall, state: State) -> tuple[State, State]:
     """The state after the command succeeded, and after it failed."""
     arguments: Sequence[Field] = call.fields[1:]
     if call.name in ("popd", "source", ".", "eval"):

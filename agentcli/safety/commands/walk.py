@@ -12,7 +12,7 @@ from functools import reduce
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.safety.commands.calls import Call, allow_forms, unwrap, with_assignments
+from agentcli.safety.commands.calls import ProgramCall, allow_forms, unwrap, with_assignments
 from agentcli.safety.commands.effects import UNKNOWN_EFFECTS, effects_of
 from agentcli.safety.commands.handed import (
     Redirected,
@@ -28,7 +28,7 @@ from agentcli.safety.commands.handed import (
 from agentcli.safety.commands.paths import ReadCheck
 from agentcli.safety.commands.reaches import grave_reason, named_secrets, opened_files
 from agentcli.safety.commands.reader.commands import read_commands
-from agentcli.safety.commands.reader.syntax import HOLE, Command, Field, Pipeline, Script, State, name_of
+from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Script, State, name_of
 from agentcli.safety.commands.reads import problem_of
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Places, Segment, Verdict
 from agentcli.safety.commands.refused import (
@@ -246,7 +246,7 @@ class Walk:
             self.catastrophe = REVERSE_SHELL
         return ends if len(node.parts) == 1 and node.then != "&" else (state, state)
 
-    def _command(self, node: Command, state: State, around: Around) -> Ends:
+    def _command(self, node: CommandNode, state: State, around: Around) -> Ends:
         self.commands += 1
         if self.commands > _MOST_COMMANDS:
             self._give_up("there is too much of it to be judged")
@@ -275,7 +275,7 @@ class Walk:
         return state, state
 
     def _call(
-        self, node: Command, call: Call, done: Redirected, state: State, *, around: Around, only_set: bool
+        self, node: CommandNode, call: ProgramCall, done: Redirected, state: State, *, around: Around, only_set: bool
     ) -> Ends:
         """Judge a command, or the script it gives to a shell."""
         given = HOLE if self._is_input_open else input_of(node.redirects, around.given, state)
@@ -305,7 +305,7 @@ class Walk:
         )
         if call.script is not None and not worst:
             inside = Around(problem, allow, deny, around.depth + 1, given)
-            return self._given_script(node, call, state, inside)
+            return self._walk_script(node, call, state, inside)
         check = ReadCheck(self.places, state)
         inner = problem_of(call.fields, check)
         reads = Effects(reads=tuple(check.reads))
@@ -323,7 +323,7 @@ class Walk:
         self._note(segment, state, worst=worst, seen=seen, values=values, grave=grave)
         return states_after(call, state)
 
-    def _given_script(self, node: Command, call: Call, state: State, around: Around) -> Ends:
+    def _walk_script(self, node: CommandNode, call: ProgramCall, state: State, around: Around) -> Ends:
         """Judge the text that a shell is given, in that shell or in this one."""
         assert call.script is not None
         assert call.script.script is not None

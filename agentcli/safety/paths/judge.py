@@ -200,16 +200,16 @@ def is_read_only_name(name: str) -> bool:
 def is_protected(path: PurePath) -> bool:
     """True if programs would run or obey what is written to `path`, which is relative to the workspace."""
     parts = folded_parts(path)
-    return _is_kept(parts) or _is_reviewed(parts)
+    return _is_write_protected(parts) or _is_reviewed(parts)
 
 
 def is_reviewed(path: PurePath) -> bool:
     """True if `path`, relative to the workspace, is protected, but commands write it as they write build files."""
     parts = folded_parts(path)
-    return _is_reviewed(parts) and not _is_kept(parts)
+    return _is_reviewed(parts) and not _is_write_protected(parts)
 
 
-def _is_kept(parts: tuple[str, ...]) -> bool:
+def _is_write_protected(parts: tuple[str, ...]) -> bool:
     table = auto_executed()
     if _holds(table.names, parts) or holds(table.home, parts, starts=range(len(parts))):
         return True

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
 from agentcli.safety.secrets.plain import PlainText
-from agentcli.safety.secrets.private_keys import LONGEST_MARK, Begun, find_key, find_key_ends, follow_key
+from agentcli.safety.secrets.private_keys import LONGEST_MARK, KeyStart, find_key, find_key_ends, follow_key
 from agentcli.safety.secrets.rules import LONGEST_CONTEXT, LONGEST_MATCH, Secret, bytes_for_search, find_tokens
 
 PRIVATE_KEY = "private-key"
@@ -120,7 +120,7 @@ class StreamMask:
         self._done = 0  # the text before this was given out or masked,
         self._masked = 0  # and the text before this, from the last marker on, was masked
         self._searched = 0  # private keys are searched from here
-        self._key: Begun | None = None  # the one that continues
+        self._key: KeyStart | None = None  # the one that continues
 
     def feed(self, text: str) -> str:
         self._text += self._plain.add(text)
@@ -190,7 +190,7 @@ class StreamMask:
             position, goes_on = follow_key(self._text, key.position, key.frame, is_all=is_all)
             keys.append(Secret(key.start, position, PRIVATE_KEY))
             if goes_on:
-                self._key = Begun(position - 1, position, key.frame)
+                self._key = KeyStart(position - 1, position, key.frame)
                 return keys, position
             end = max(end, position)
             start, key = position, None

@@ -47,7 +47,7 @@ _body = re.compile(rf"{_BASE64}+[ \t\r\"'`,;+$|│)\\]*\Z")
 _SHORTEST_BODY = 16
 
 
-class Begun(NamedTuple):
+class KeyStart(NamedTuple):
     """The beginning of a private key, the position up to which it is known, and what stands before each of its lines.
 
     If `position` is None, it takes more text to tell if it is one.
@@ -58,7 +58,7 @@ class Begun(NamedTuple):
     frame: re.Pattern[str] = _known_frame
 
 
-def find_key(text: str, start: int, *, is_all: bool) -> Begun | None:
+def find_key(text: str, start: int, *, is_all: bool) -> KeyStart | None:
     """The next private key from `start` on. `is_all`: no more text will come."""
     if all(text.find(mark, start) < 0 for mark in _BEGINNINGS):  # ten times faster than the expression for most texts
         return None
@@ -68,9 +68,9 @@ def find_key(text: str, start: int, *, is_all: bool) -> Begun | None:
             frame = _frame_before(text, start)
             position, ends = _step(text, begun.end(), frame)
             if position is not None and not ends:
-                return Begun(start, position, frame)
+                return KeyStart(start, position, frame)
         if not is_all and len(text) - start <= _LONGEST_LOOK + 80:
-            return Begun(start, None)
+            return KeyStart(start, None)
         start += 1
     return None
 

@@ -39,7 +39,7 @@ class Secret(NamedTuple):
     rule: str
 
 
-class Rule(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """One kind of secret, as a row of the TOML files beside this module.
 
     `pattern` is a regular expression (ASCII). Its group 1, or else the whole match, is the secret and contains no white
@@ -163,8 +163,8 @@ def find_tokens(text: str, raw: bytes) -> list[Secret]:
 
 
 @cache
-def _prepared() -> tuple[BytesAhoCorasick, list[list[Rule]], list[Rule]]:
-    by_literal: dict[bytes, list[Rule]] = {}
+def _prepared() -> tuple[BytesAhoCorasick, list[list[SecretRule]], list[SecretRule]]:
+    by_literal: dict[bytes, list[SecretRule]] = {}
     for rule in all_rules():
         for literal in rule.literals:
             by_literal.setdefault(literal.encode(), []).append(rule)
@@ -173,14 +173,15 @@ def _prepared() -> tuple[BytesAhoCorasick, list[list[Rule]], list[Rule]]:
 
 
 @cache
-def all_rules() -> tuple[Rule, ...]:
+def all_rules() -> tuple[SecretRule, ...]:
     """Return every rule, with the parts of its pattern filled in. Takes 5 ms, at the first text that is searched."""
     tokens, places, keys = map(read_table, ("tokens", "places", "provider_keys"))
     parts = {**tokens["parts"], **places["parts"], **keys["parts"]}
     rows = [row for table in (tokens, places) for group in table["rules"].values() for row in group]
     rows = [{**row, "pattern": _filled(row["pattern"], parts)} for row in rows]
     pattern = _filled(keys["pattern"], parts)
-    return tuple(convert([*rows, *(_provider_row(key, pattern, parts) for key in keys["rules"]["keys"])], list[Rule]))
+    rows += [_provider_row(key, pattern, parts) for key in keys["rules"]["keys"]]
+    return tuple(convert(rows, list[SecretRule]))
 
 
 def _provider_row(key: Mapping[str, str], pattern: str, parts: Mapping[str, str]) -> dict[str, Any]:

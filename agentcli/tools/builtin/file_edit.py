@@ -27,7 +27,7 @@ from agentcli.tools.text.syntax import syntax_note
 from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 
 
-class SomeHunks(FileEdit, frozen=True):
+class PartialEdit(FileEdit, frozen=True):
     """An edit of which only some hunks are made."""
 
     hunks: tuple[int, ...] = ()
@@ -45,10 +45,10 @@ async def preview(given: FileEdit, context: ToolContext) -> str:
 
 
 async def narrow(given: FileEdit, context: ToolContext, hunks: Sequence[int]) -> FileEdit:
-    return SomeHunks(given.path, edits=_edits(given), hunks=tuple(hunks))
+    return PartialEdit(given.path, edits=_edits(given), hunks=tuple(hunks))
 
 
-class _Change(Struct, frozen=True):
+class _EditedFile(Struct, frozen=True):
     """The new contents of a file: its bytes, the diff, and notes for the model."""
 
     content: bytes
@@ -56,7 +56,7 @@ class _Change(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-def _change(given: FileEdit, before: bytes, path: Path, workspace: Workspace) -> _Change:
+def _change(given: FileEdit, before: bytes, path: Path, workspace: Workspace) -> _EditedFile:
     """Raises `ToolError` when an edit does not apply to these bytes."""
     shown, old, edits = workspace.shown(path), as_text(before, path, workspace), _edits(given)
     if not old.is_certain and any(_has_other_characters(edit, without_surrogates(old.text)) for edit in edits):
@@ -67,10 +67,10 @@ def _change(given: FileEdit, before: bytes, path: Path, workspace: Workspace) ->
     if old.bom != new.bom:
         old, new = old.with_mark_in_text(), new.with_mark_in_text()
     text = new.text
-    if isinstance(given, SomeHunks):
+    if isinstance(given, PartialEdit):
         text = with_hunks(old.text, text, given.hunks)
         content = old.encoded(text)
-    return _Change(content, unified_diff(shown, old.text, text), applied.notes)
+    return _EditedFile(content, unified_diff(shown, old.text, text), applied.notes)
 
 
 def _has_other_characters(edit: Edit, text: str) -> bool:

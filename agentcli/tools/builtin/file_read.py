@@ -12,7 +12,7 @@ from agentcli.tools.builtin.files import HOW_TO_NAME_CHARSET, binary, charset_of
 from agentcli.tools.builtin.media import LARGEST_MEDIA, as_block
 from agentcli.tools.observation import LONGEST_LINE, PAGE_BYTES, cut_line
 from agentcli.tools.text.encoding import SNIFFED
-from agentcli.tools.text.stream import LONGEST_KEPT, Choice, Line, LinesRead, read_lines
+from agentcli.tools.text.stream import LONGEST_KEPT, FileLine, LineRange, LinesRead, read_lines
 from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 
 DEFAULT_LINES = 2_000
@@ -40,11 +40,11 @@ def read_file(given: FileRead, path: Path, workspace: Workspace) -> ToolOutput:
     return _numbered(read, given, shown)
 
 
-def _choice(given: FileRead) -> Choice:
+def _choice(given: FileRead) -> LineRange:
     first = given.offset or 1
     if given.limit == 0:
-        return Choice(first, MOST_CHOSEN_LINES, LARGEST_CHOICE, LONGEST_KEPT)
-    return Choice(first, given.limit or DEFAULT_LINES, PAGE_BYTES, LONGEST_LINE)
+        return LineRange(first, MOST_CHOSEN_LINES, LARGEST_CHOICE, LONGEST_KEPT)
+    return LineRange(first, given.limit or DEFAULT_LINES, PAGE_BYTES, LONGEST_LINE)
 
 
 def _numbered(read: LinesRead, given: FileRead, shown: str) -> ToolOutput:
@@ -79,7 +79,7 @@ def _numbered(read: LinesRead, given: FileRead, shown: str) -> ToolOutput:
     return ToolOutput(body, {"text": raw, "total_lines": total, "encoding": read.encoding}, summary)
 
 
-def _row(line: Line) -> str:
+def _row(line: FileLine) -> str:
     """A line as the model sees it, with a note of what is missing."""
     text = cut_line(line.text.removesuffix("\r"))
     return f"{text}[and {line.cut:,} bytes behind them]" if line.cut else text

@@ -17,7 +17,7 @@ from agentcli.tools.text.syntax import syntax_note
 from agentcli.tools.tool import ToolContext, ToolOutput, Workspace
 
 
-class SomeHunks(FileWrite, frozen=True):
+class PartialWrite(FileWrite, frozen=True):
     """A replacement of which only some hunks are made."""
 
     hunks: tuple[int, ...] = ()
@@ -35,10 +35,10 @@ async def preview(given: FileWrite, context: ToolContext) -> str:
 
 
 async def narrow(given: FileWrite, context: ToolContext, hunks: Sequence[int]) -> FileWrite:
-    return SomeHunks(given.path, given.content, hunks=tuple(hunks))
+    return PartialWrite(given.path, given.content, hunks=tuple(hunks))
 
 
-class _Change(Struct, frozen=True):
+class _WrittenFile(Struct, frozen=True):
     """The new contents of a file: its bytes, the diff, and a note for the model."""
 
     content: bytes
@@ -76,7 +76,7 @@ def _before(path: Path, context: ToolContext) -> bytes | None:
     return content
 
 
-def _change(given: FileWrite, before: bytes, path: Path, workspace: Workspace) -> _Change:
+def _change(given: FileWrite, before: bytes, path: Path, workspace: Workspace) -> _WrittenFile:
     """Raises `ToolError` for a character that the file's encoding does not have."""
     require_encodable(given.content, "content")
     shown, charset = workspace.shown(path), charset_of(path, workspace, is_ascii=before.isascii())
@@ -94,6 +94,6 @@ def _change(given: FileWrite, before: bytes, path: Path, workspace: Workspace) -
     note = f" [The file {'keeps' if before else 'has'} {' and '.join(kept)}.]" if kept else ""
     if 0 < crlf_ends < all_ends:
         note += " [It had LF and CRLF line ends; now it has those of content.]"
-    if isinstance(given, SomeHunks):
+    if isinstance(given, PartialWrite):
         text = with_hunks(decoded.text, text, given.hunks)
-    return _Change(decoded.encoded(text), unified_diff(shown, decoded.text, text), note)
+    return _WrittenFile(decoded.encoded(text), unified_diff(shown, decoded.text, text), note)

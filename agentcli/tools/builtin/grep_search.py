@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from agentcli.tools.builtin.arguments import GrepSearch
-from agentcli.tools.builtin.matches import AllMatches, Files, FirstMatches, Gatherer
-from agentcli.tools.builtin.searching import Place, relative_glob, remarks, search_with_literal_brackets, searchable
+from agentcli.tools.builtin.matches import AllMatches, FirstMatches, MatchCollector, MatchedFiles
+from agentcli.tools.builtin.searching import Target, relative_glob, remarks, search_with_literal_brackets, searchable
 from agentcli.tools.observation import beside
 from agentcli.tools.sandbox import Looked, Search
 from agentcli.tools.tool import ToolContext, ToolOutput
@@ -20,7 +20,7 @@ async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
     most = BRIEF_MATCHES if "brief" in (given.output_level, context.level) else given.limit
     files = context.workspace.sandbox
 
-    async def look(glob: str) -> tuple[Gatherer, Looked]:
+    async def look(glob: str) -> tuple[MatchCollector, Looked]:
         search = Search(
             place.path,
             given.pattern,
@@ -32,7 +32,7 @@ async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
             mode=given.output_mode,
             base=place.base,
         )
-        found = _gatherer(given, place, most=most)
+        found = _collector(given, place, most=most)
         return found, await files.search(search, found.add)
 
     found, looked = await search_with_literal_brackets(
@@ -41,28 +41,28 @@ async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
     return _output(found, looked, given, place)
 
 
-def _gatherer(given: GrepSearch, place: Place, *, most: int) -> Gatherer:
+def _collector(given: GrepSearch, place: Target, *, most: int) -> MatchCollector:
     if given.output_mode != "content":
-        return Files(most, are_counted=given.output_mode == "count", show=place.show)
+        return MatchedFiles(most, are_counted=given.output_mode == "count", show=place.show)
     has_marks = given.multiline or given.context > 0
     if not most:
         return AllMatches(has_marks=has_marks, show=place.show)
     return FirstMatches(most, has_marks=has_marks, context=given.context, show=place.show)
 
 
-def _output(found: Gatherer, looked: Looked, given: GrepSearch, place: Place) -> ToolOutput:
-    gathered = found.gathered()
-    lines = gathered.lines or ["No matches."]
-    if not gathered.lines and "$" in given.pattern:
+def _output(found: MatchCollector, looked: Looked, given: GrepSearch, place: Target) -> ToolOutput:
+    collected = found.collected()
+    lines = collected.lines or ["No matches."]
+    if not collected.lines and "$" in given.pattern:
         lines.append(r"[before CRLF, $ does not match: use \r?$ where files may have such line ends]")
-    if gathered.left_out:
-        lines.append(f"[{gathered.left_out} more]")
+    if collected.left_out:
+        lines.append(f"[{collected.left_out} more]")
     if looked.binary and given.output_mode == "content":
         lines.append(_binary_note([place.show(path) for path in looked.binary]))
     content = "\n".join([*lines, *remarks(looked)])
 
     def structured() -> dict[str, Any]:
-        answer = {"matches": gathered.entries(), "total": found.total}
+        answer = {"matches": collected.entries(), "total": found.total}
         return {**answer, "timed_out": True} if looked.timed_out else answer
 
     matches = f"{found.total} match{'' if found.total == 1 else 'es'} in "

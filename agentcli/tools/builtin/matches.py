@@ -44,7 +44,7 @@ class CountedFile(FoundFile, gc=False):
     count: int
 
 
-class Gathered(Struct, frozen=True):
+class MatchList(Struct, frozen=True):
     """The entries to show: for programs (made on demand), for the model, and the number of entries left out."""
 
     entries: Callable[[], Sequence[Match | FoundFile]]
@@ -52,7 +52,7 @@ class Gathered(Struct, frozen=True):
     left_out: int
 
 
-class Gatherer(Protocol):
+class MatchCollector(Protocol):
     """`add` is called while the search runs, in its thread; `total` counts matches, or files where those are wanted."""
 
     total: int
@@ -60,7 +60,7 @@ class Gatherer(Protocol):
 
     def add(self, found: Sequence[FoundRows]) -> None: ...
 
-    def gathered(self) -> Gathered: ...
+    def collected(self) -> MatchList: ...
 
 
 class AllMatches:
@@ -83,9 +83,9 @@ class AllMatches:
             text = _read_marked(shown, rows)[1] if self._has_marks else _text(shown, rows)
             self._parts.append(_Part(_order(path), shown, rows, text))
 
-    def gathered(self) -> Gathered:
+    def collected(self) -> MatchList:
         parts = sorted(self._parts, key=attrgetter("order"))
-        return Gathered(partial(self._entries, parts), [part.text for part in parts], 0)
+        return MatchList(partial(self._entries, parts), [part.text for part in parts], 0)
 
     def _entries(self, parts: Sequence[_Part]) -> list[Match]:
         if self._has_marks:
@@ -150,7 +150,7 @@ class FirstMatches:
             if dropped is self._last:
                 self._last = None
 
-    def gathered(self) -> Gathered:
+    def collected(self) -> MatchList:
         entries: list[Match] = []
         lines: list[str] = []
         for file in self._kept:
@@ -164,10 +164,10 @@ class FirstMatches:
                 matches, text = _matches(shown, rows), _text(shown, rows)
             entries += matches
             lines.append(text)
-        return Gathered(lambda: entries, lines, self.total - len(entries))
+        return MatchList(lambda: entries, lines, self.total - len(entries))
 
 
-class Files:
+class MatchedFiles:
     """Files with a match; with how many where those are counted. `most` 0 means all."""
 
     def __init__(self, most: int, *, are_counted: bool, show: Show) -> None:
@@ -182,7 +182,7 @@ class Files:
         self.files += len(found)
         self.total += sum(int(rows) for _, rows in found) if self._are_counted else len(found)
 
-    def gathered(self) -> Gathered:
+    def collected(self) -> MatchList:
         if self._most:
             first = nsmallest(self._most, self._found, key=_order_of)
         else:
@@ -190,10 +190,10 @@ class Files:
         shown = [(self._show(path), rows) for path, rows in first]
         left_out = self.files - len(shown)
         if not self._are_counted:
-            return Gathered(lambda: [FoundFile(path) for path, _ in shown], [path for path, _ in shown], left_out)
+            return MatchList(lambda: [FoundFile(path) for path, _ in shown], [path for path, _ in shown], left_out)
         counts = [(path, int(rows)) for path, rows in shown]
         lines = [f"{path}:{count}" for path, count in counts]
-        return Gathered(lambda: [CountedFile(path, count) for path, count in counts], lines, left_out)
+        return MatchList(lambda: [CountedFile(path, count) for path, count in counts], lines, left_out)
 
 
 def _order_of(file: FoundRows) -> bytes:

@@ -18,7 +18,7 @@ from agentcli.tools.sandbox import Files, Looked
 from agentcli.tools.tool import ToolContext
 
 
-class Place(Struct, frozen=True):
+class Target(Struct, frozen=True):
     """A real path to look at, and the folder that paths found there are relative to: the working directory or `path`.
 
     `prefix` stands before such a path when it is shown; empty for the working directory. `below` is the way from the
@@ -36,7 +36,7 @@ class Place(Struct, frozen=True):
         return display_name(parse_name(self.prefix) + os.fsdecode(path))
 
 
-def searchable(path: str, context: ToolContext) -> Place:
+def searchable(path: str, context: ToolContext) -> Target:
     """A file or folder to look at. Raises `ToolError` when there is none."""
     workspace = context.workspace
     found = context.readable(path)
@@ -55,10 +55,10 @@ def searchable(path: str, context: ToolContext) -> Place:
         base = found if is_folder else found.parent
         prefix = f"{workspace.shown(base)}/"
     below = str(found.relative_to(base))
-    return Place(found, is_folder, base, prefix, "" if below == "." else f"{below}/")
+    return Target(found, is_folder, base, prefix, "" if below == "." else f"{below}/")
 
 
-def relative_glob(glob: str | None, place: Place) -> str:
+def relative_glob(glob: str | None, place: Target) -> str:
     """A glob as the search takes it: `./` does not count, an absolute one starts at the base."""
     sign, glob = ("!", glob[1:]) if glob and glob.startswith("!") else ("", glob or "")
     if place.base.parent != place.base:
@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 
 async def search_with_literal_brackets(
-    glob: str, place: Place, files: Files, look: Callable[[str], Awaitable[T]], *, has_found: Callable[[T], bool]
+    glob: str, place: Target, files: Files, look: Callable[[str], Awaitable[T]], *, has_found: Callable[[T], bool]
 ) -> T:
     """Look with a glob in which `[slug]` is a folder's own name where one is called so, as in routes of web frameworks.
 
@@ -93,7 +93,7 @@ async def search_with_literal_brackets(
     return results[glob]
 
 
-def _with_literal_names(glob: str, place: Place, files: Files) -> str:
+def _with_literal_names(glob: str, place: Target, files: Files) -> str:
     """Escape the brackets of each name at the beginning of a glob that exists as it is written."""
     sign, parts = ("!", glob[1:].split("/")) if glob.startswith("!") else ("", glob.split("/"))
     names: list[str] = []

@@ -99,7 +99,7 @@ def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
             return [_replacement(text, place, old, new) for place in without_overlaps(places)], ""
     elif places := exact_places(text, old):
         place, note = _only_one(text, places, "")
-        notes = (note, _left_alone(text, old, place), _other_ends(old, new))
+        notes = (note, _untouched_note(text, old, place), _other_ends(old, new))
         return [_replacement(text, place, old, new)], " ".join(filter(None, notes))
     if _lf(old) == _lf(new):
         raise ToolError(
@@ -113,7 +113,7 @@ def _find(text: str, edit: Edit) -> tuple[list[_Replacement], str]:
     raise ToolError(f"old_string is not in the file. {nearest(_lf(text), _lf(old))}", kind="not_found")
 
 
-def _left_alone(text: str, old: str, taken: Place) -> str:
+def _untouched_note(text: str, old: str, taken: Place) -> str:
     """A note when the same lines stand elsewhere with other line ends: a reader does not see which is which."""
     if "\r\n" not in text or "\n" not in old:
         return ""

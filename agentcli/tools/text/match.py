@@ -184,7 +184,7 @@ class _KeptCharacters(Struct, frozen=True):
         return "".join(parts)
 
     def _shared(self, fresh: View, place: int, new_place: int, *, most: int, step: int) -> int:
-        """How many characters from two places on, forwards or backwards, are the same and whole on both sides."""
+        """Count the characters from two places on, forwards or backwards, that are equal and whole on both sides."""
         shared = 0
         for n in range(1, most + 1):
             a, c = place + step * n, new_place + step * n

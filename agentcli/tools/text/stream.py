@@ -20,7 +20,7 @@ LONGEST_KEPT = 1 << 20  # bytes of one line
 _CHUNK = 1 << 20  # bytes read at a time
 
 
-class Choice(Struct, frozen=True):
+class LineRange(Struct, frozen=True):
     """Which lines are wanted: from number `first` (1-based) on, at most `most_lines` (None: all).
 
     The choice also ends once it holds `most_bytes`, of which each line counts for `counted` at most.
@@ -32,7 +32,7 @@ class Choice(Struct, frozen=True):
     counted: int
 
 
-class Line(Struct, frozen=True):
+class FileLine(Struct, frozen=True):
     """A line without its line feed; `cut` counts the bytes left out of one longer than `LONGEST_KEPT`.
 
     Those of UTF-16 and UTF-32 count as UTF-8.
@@ -43,12 +43,12 @@ class Line(Struct, frozen=True):
 
 
 class LinesRead(Struct, frozen=True, kw_only=True):
-    """What was chosen of a file, and what is known of the whole of it; `digest` is its SHA-256.
+    """The chosen lines of a file, and facts about the whole file; `digest` is its SHA-256.
 
     `is_full` says that the byte limit ended the choice, `is_certain` that `encoding` is not only a guess.
     """
 
-    lines: tuple[Line, ...]
+    lines: tuple[FileLine, ...]
     is_full: bool
     total_lines: int
     ends_with_newline: bool
@@ -57,7 +57,7 @@ class LinesRead(Struct, frozen=True, kw_only=True):
     is_certain: bool = True
 
 
-def read_lines(head: bytes, file: BinaryIO, choice: Choice, declared: Callable[[], str]) -> LinesRead | None:
+def read_lines(head: bytes, file: BinaryIO, choice: LineRange, declared: Callable[[], str]) -> LinesRead | None:
     """The lines chosen; None for a binary file. `head` was read of the file already, 64 KiB if it has as many.
 
     `declared` is asked for a file that is not UTF-8: which charset the project says it has. Raises `OSError`.
@@ -96,11 +96,11 @@ def read_lines(head: bytes, file: BinaryIO, choice: Choice, declared: Callable[[
     )
 
 
-def _line(content: bytes, cut: int, encoding: str, errors: str) -> Line:
+def _line(content: bytes, cut: int, encoding: str, errors: str) -> FileLine:
     """The line of which `content` was kept; one that is cut ends with a whole character."""
     decoder = codecs.getincrementaldecoder(encoding)(errors)
     text = decoder.decode(content, final=not cut)
-    return Line(shown(text), cut + len(decoder.getstate()[0]) if cut else 0)
+    return FileLine(shown(text), cut + len(decoder.getstate()[0]) if cut else 0)
 
 
 def _chunks(head: bytes, file: BinaryIO, digest: _Hash) -> Iterator[bytes]:
@@ -133,7 +133,7 @@ def _bodies(chunks: Iterator[bytes], guess: EncodingGuess) -> Iterator[bytes]:
 class _Chosen:
     """Collects the lines chosen from the bytes it is fed, and counts all lines."""
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, choice: LineRange) -> None:
         self._choice = choice
         self._line = bytearray()
         self._cut = self._counted = 0

@@ -100,7 +100,7 @@ class _TavilyAnswer(msgspec.Struct, frozen=True):
 
 def _failure(error: ProviderError) -> ToolError:
     """Statuses after https://help.tavily.com/articles/8645538886-understanding-http-errors (read 2026-11)."""
-    said, status, wait = _said(error), error.status, error.retry_after
+    said, status, wait = _error_message(error), error.status, error.retry_after
     kind: ToolErrorKind = "execution_error"
     match error:
         case Timeout():
@@ -123,7 +123,7 @@ def _failure(error: ProviderError) -> ToolError:
     return ToolError(f"Tavily refused the search: {said} {advice}", kind=kind, code=str(status), retry_after=wait)
 
 
-def _said(error: ProviderError) -> str:
+def _error_message(error: ProviderError) -> str:
     """The message of an error; Tavily's own stands in `{"detail": {"error": …}}`."""
     text = str(error)
     try:

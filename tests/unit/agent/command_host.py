@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from agentcli.agent.commands.command import AsDiff, CommandHost, Commands, Outcome, Picked, Topic
+from agentcli.agent.commands.command import AsDiff, ChoiceIndex, CommandHost, CommandSet, Outcome, Topic
 from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.session import Session
@@ -25,7 +25,7 @@ class FakeHost:
 
     stage: Stage
     store: MemorySessions
-    commands: Commands = field(default_factory=conversation_commands)
+    commands: CommandSet = field(default_factory=conversation_commands)
     picks: list[int] = field(default_factory=list)
     asked: list[list[tuple[str, str]]] = field(default_factory=list)
     input: str = ""
@@ -74,11 +74,11 @@ class FakeHost:
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
-    ) -> Picked | None:
+    ) -> ChoiceIndex | None:
         self.asked.append(list(options))
         if not self.picks:
             return None
-        picked = Picked(self.picks.pop(0))
+        picked = ChoiceIndex(self.picks.pop(0))
         picked.keeps = can_keep
         return picked
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from agentcli.agent.commands.command import SCREEN_COMMANDS, AsPrompt, Command, CommandHost
+from agentcli.agent.commands.command import SCREEN_COMMANDS, AsPrompt, CommandHost, SlashCommand
 from agentcli.agent.commands.session import conversation_commands
 from agentcli.agent.commands.sessions import age
 from agentcli.agent.events import EntryStored, ModeChanged, QuestionEvent, ToolFinished
@@ -19,7 +19,7 @@ from agentcli.errors import NoSession, UsageError, UserError
 from agentcli.frontends.terminal.screen_commands import screen_commands
 from agentcli.infra.grants import FileGrants
 from agentcli.llm.messages import Text
-from agentcli.tools.command import Command as ShellCommand
+from agentcli.tools.command import Command
 from tests.rows import each_row
 from tests.unit.agent.command_host import command_host
 from tests.unit.agent.stage import answering, call
@@ -88,7 +88,7 @@ def test_a_command_that_is_added_is_found_and_listed() -> None:
         return argument
 
     commands = conversation_commands()
-    commands.add(Command("shout", "say it louder", run, "[WHAT]", ("loud",)))
+    commands.add(SlashCommand("shout", "say it louder", run, "[WHAT]", ("loud",)))
     found = commands.parse("/loud now")
     assert found is not None
     assert (found[0].name, found[1]) == ("shout", "now")
@@ -508,7 +508,7 @@ async def test_jobs_are_listed_and_ended(tmp_path: Folder) -> None:
         sandbox, work = host.session.runtime.calls.workspace.sandbox, host.stage.workspace
         assert await host.says("/tasks") == await host.says("/stop") == "No command runs in the background."
         for _ in range(3):
-            await sandbox.start_job(ShellCommand("sleep 30", work))
+            await sandbox.start_job(Command("sleep 30", work))
         assert (await host.says("/ps")).splitlines()[0] == "  job_1   runs   sleep 30"
         assert await host.says("/stop 2") == "Ended job_2."
         assert await host.says("/stop") == "Ended job_1, job_3."

@@ -571,7 +571,7 @@ async def test_another_model_takes_over_in_mid_conversation(tmp_path: Folder) ->
     assert isinstance(done, Done)
     assert done.text == "I am the other."
     assert stage.of(ProviderSwitched) == [ProviderSwitched("scripted/script", "scripted/other")]
-    assert logged.ProviderSwitched("scripted/script", "scripted/other") in [entry.body for entry in stage.entries]
+    assert logged.ProviderSwitch("scripted/script", "scripted/other") in [entry.body for entry in stage.entries]
     assert [notes_in(message) for message in other.requests[0].messages] == ["one", "First.", "two"]
 
 

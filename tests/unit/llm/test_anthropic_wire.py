@@ -43,7 +43,7 @@ from agentcli.llm.provider import (
     UsageUpdate,
 )
 from agentcli.llm.providers.anthropic import AnthropicProvider
-from agentcli.llm.wire.anthropic_reply import ReplyReader
+from agentcli.llm.wire.anthropic_reply import AnthropicReader
 from agentcli.llm.wire.anthropic_request import MOST_BREAKPOINTS, to_body
 from agentcli.llm.wire.calls import CallIds
 from tests.conformance.reading import LIST_FILES, READ_FILE, asking
@@ -54,7 +54,7 @@ HAIKU_4_5 = bundled_models().find("anthropic", "claude-haiku-4-5")
 
 
 def read_all(*events: dict[str, Any]) -> list[StreamEvent]:
-    reader, out = ReplyReader("claude-sonnet-5-5", ids=CallIds()), []
+    reader, out = AnthropicReader("claude-sonnet-5-5", ids=CallIds()), []
     for event in events:
         reader.feed(event, out)
     if reader.is_closed:
@@ -70,7 +70,7 @@ def done(*events: dict[str, Any]) -> Done:
 
 
 def partial(*events: dict[str, Any]) -> Message:
-    reader = ReplyReader("claude-sonnet-5-5", ids=CallIds())
+    reader = AnthropicReader("claude-sonnet-5-5", ids=CallIds())
     for event in events:
         reader.feed(event, [])
     return reader.partial()

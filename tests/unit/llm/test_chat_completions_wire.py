@@ -46,7 +46,7 @@ from agentcli.llm.provider import (
 )
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, Preset, presets
 from agentcli.llm.wire.calls import CallIds
-from agentcli.llm.wire.openai_reply import ReplyReader
+from agentcli.llm.wire.openai_reply import ChatReader
 from agentcli.llm.wire.openai_request import Quirks, to_body, wire_id
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import call_delta, chat_chunk, chat_sse
@@ -57,8 +57,8 @@ INFO = ModelInfo("test-model", "openrouter", thinking="effort")
 NAMES = frozenset({"read_file", "list_files"})
 
 
-def reader(provider: str = "openrouter", **options: Any) -> ReplyReader:
-    return ReplyReader(
+def reader(provider: str = "openrouter", **options: Any) -> ChatReader:
+    return ChatReader(
         "test-model", provider, **{"quirks": Quirks(), "tool_names": NAMES, "ids": CallIds(prefix="call_x_")} | options
     )
 

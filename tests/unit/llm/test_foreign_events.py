@@ -91,7 +91,7 @@ def objects(events: list[Any]) -> list[dict[str, Any]]:
 @example([{"type": "content_block_start", "index": 1, "content_block": {"type": None, "content": [None]}}])
 @given(disturbed(anthropic_events(SAID)))
 def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -> None:
-    reader = anthropic_reply.ReplyReader("m", ids=CallIds())
+    reader = anthropic_reply.AnthropicReader("m", ids=CallIds())
     heard, failure = read(objects(events), reader.feed)
     assert_sound(reader.partial())
     assert_can_be_stored(heard)
@@ -105,7 +105,7 @@ def test_a_disturbed_messages_stream_leaves_a_sound_message(events: list[Any]) -
 @quick
 @given(disturbed(chat_chunks(SAID)))
 def test_a_disturbed_chat_stream_leaves_a_sound_message(chunks: list[Any]) -> None:
-    reader = openai_reply.ReplyReader(
+    reader = openai_reply.ChatReader(
         "m", "p", quirks=openai_request.Quirks(), tool_names=frozenset({"read_file"}), ids=CallIds(prefix="c")
     )
     heard, failure = read(objects(chunks), reader.feed)
@@ -123,7 +123,7 @@ def test_a_disturbed_chat_stream_leaves_a_sound_message(chunks: list[Any]) -> No
 @quick
 @given(disturbed(ollama_lines(SAID)))
 def test_a_disturbed_ollama_stream_leaves_a_sound_message(lines: list[Any]) -> None:
-    reader = ollama.ReplyReader(asking("Hi"), INFO, ids=CallIds(prefix="c"))
+    reader = ollama.OllamaReader(asking("Hi"), INFO, ids=CallIds(prefix="c"))
     heard, failure = read(objects(lines), reader.feed)
     assert_can_be_stored(heard)
     if failure is None:

@@ -24,7 +24,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, ToolCallDelta, ToolSpec
 from agentcli.llm.providers.ollama import OllamaProvider, learned
 from agentcli.llm.wire.calls import CallIds
-from agentcli.llm.wire.ollama import ReplyReader, to_body
+from agentcli.llm.wire.ollama import OllamaReader, to_body
 from tests.conformance.reading import asking, hear
 from tests.conformance.replies import Said, ndjson, ollama_end, ollama_line, ollama_reply
 from tests.conformance.servers import NDJSON, OLLAMA_SHOW, LoopbackServer, Reply, json_reply, ollama_server, recorded
@@ -35,7 +35,7 @@ PICTURE = Image(Base64Source("image/png", picture()))
 
 
 def read_all(*lines: Any) -> list[StreamEvent]:
-    reader, out = ReplyReader(asking("Hi"), INFO, ids=CallIds(prefix="call_x_")), []
+    reader, out = OllamaReader(asking("Hi"), INFO, ids=CallIds(prefix="call_x_")), []
     for line in lines:
         reader.feed(line if isinstance(line, dict) else {}, out)  # as the loop does
     return [*out, reader.done(out)]

@@ -18,9 +18,9 @@ from agentcli.llm.errors import (
     RateLimit,
     ServerError,
     Timeout,
+    embedded_error,
     error_for_status,
     error_in_body,
-    error_told,
 )
 from tests.rows import each_row
 
@@ -190,6 +190,6 @@ def test_a_long_plain_body_is_shortened() -> None:
     ],
 )
 def test_an_error_told_with_status_200_is_judged_by_its_own_number(told: Any, kind: type[ProviderError]) -> None:
-    error = error_told(told)
+    error = embedded_error(told)
     assert type(error) is kind
     assert str(error)

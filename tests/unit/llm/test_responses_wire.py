@@ -32,7 +32,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, StreamEvent, TextDelta, ThinkingDelta, ToolCallEnded, ToolCallStarted
 from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.openai_request import Quirks
-from agentcli.llm.wire.responses_reply import ReplyReader
+from agentcli.llm.wire.responses_reply import ResponsesReader
 from agentcli.llm.wire.responses_request import to_body
 from tests.conformance.reading import asking
 from tests.conformance.replies import Call, Said, responses_events
@@ -45,8 +45,8 @@ KEPT = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "
 REASONING = Opaque("openai/responses", KEPT)
 
 
-def read_all(*events: dict[str, Any]) -> tuple[list[StreamEvent], ReplyReader]:
-    reader, out = ReplyReader("gpt-x", "openai", ids=CallIds()), []
+def read_all(*events: dict[str, Any]) -> tuple[list[StreamEvent], ResponsesReader]:
+    reader, out = ResponsesReader("gpt-x", "openai", ids=CallIds()), []
     for event in events:
         reader.feed(event, out)
     return out, reader

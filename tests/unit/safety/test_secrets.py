@@ -16,7 +16,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from agentcli.safety.secrets.masking import Masker, find_secrets, mask
-from agentcli.safety.secrets.rules import Rule, Secret, all_rules, bytes_for_search, find_tokens
+from agentcli.safety.secrets.rules import Secret, SecretRule, all_rules, bytes_for_search, find_tokens
 from tests.properties import examples
 from tests.rows import each_row
 
@@ -60,14 +60,14 @@ def names(text: str) -> set[str]:
 
 @each_row("rule", [rule for rule in RULES if rule.name != "lone-password"])
 @each_row("seed", range(3))
-def test_a_rule_finds_its_example_wherever_it_stands(rule: Rule, seed: int) -> None:
+def test_a_rule_finds_its_example_wherever_it_stands(rule: SecretRule, seed: int) -> None:
     secret = filled(rule.like, seed)
     for before, after in (("", ""), ("see ", "\n"), ("'", "'"), ("first\n", " and more")):
         assert rule.name in names(f"{before}{secret}{after}"), secret
 
 
 @each_row("rule", [rule for rule in RULES if rule.unlike])
-def test_a_rule_leaves_alone_what_only_looks_like_its_secrets(rule: Rule) -> None:
+def test_a_rule_leaves_alone_what_only_looks_like_its_secrets(rule: SecretRule) -> None:
     text = filled(rule.unlike)
     assert rule.name not in names(f"see {text} there"), text
 
@@ -78,7 +78,7 @@ _MADE_UP = {"aws-bedrock-key", "sidekiq-password", "twilio-key", "zapier-webhook
 
 
 @each_row("rule", [rule for rule in RULES if rule.name not in _MADE_UP])
-def test_a_placeholder_in_the_form_of_a_secret_stays(rule: Rule) -> None:
+def test_a_placeholder_in_the_form_of_a_secret_stays(rule: SecretRule) -> None:
     text = re.sub(r"\{[dhlaAwuZ](\d+)\}", lambda match: "x" * int(match[1]), rule.like.replace("{U}", "x" * 36))
     assert rule.name not in names(text), text
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.mounts.hide_plan import Place, Step, find_place, is_real, plan_hiding
+from agentcli.infra.sandbox.mounts.hide_plan import HideStep, RealPath, find_place, is_real, plan_hiding
 
 
-def folders(*paths: str) -> list[Place]:
-    return [Place(path, is_folder=True) for path in paths]
+def folders(*paths: str) -> list[RealPath]:
+    return [RealPath(path, is_folder=True) for path in paths]
 
 
 @pytest.mark.parametrize(
@@ -33,17 +33,17 @@ def test_the_longest_path_counts(masked: list[str], shown: list[str], expected: 
 
 
 def test_files_are_hidden_one_by_one() -> None:
-    assert plan_hiding([Place("/h/.netrc", is_folder=False)], []) == [Step("hide", "/h/.netrc")]
+    assert plan_hiding([RealPath("/h/.netrc", is_folder=False)], []) == [HideStep("hide", "/h/.netrc")]
 
 
 def test_a_workspace_inside_stays_reachable() -> None:
-    assert plan_hiding(folders("/h"), [], reachable=["/h/ws"]) == [Step("hide around", "/h")]
+    assert plan_hiding(folders("/h"), [], reachable=["/h/ws"]) == [HideStep("hide around", "/h")]
 
 
 def test_a_place_is_where_the_links_lead(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    assert find_place(str(tmp_path / "link")) == Place(str(tmp_path / "real"), is_folder=True)
+    assert find_place(str(tmp_path / "link")) == RealPath(str(tmp_path / "real"), is_folder=True)
     assert find_place(str(tmp_path / "missing")) is None
     assert not is_real(str(tmp_path / "link"))
     assert is_real(str(tmp_path / "real"))

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from agentcli.frontends.terminal.programs import MOST_KEPT, Heard, as_read
+from agentcli.frontends.terminal.programs import MOST_KEPT, ProgramOutput, as_read
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_it_is_what_a_terminal_would_show_in_the_end(said: str, read: str) -> No
 
 
 def test_of_much_output_the_beginning_and_the_end_are_kept() -> None:
-    heard = Heard()
+    heard = ProgramOutput()
     for number in range(100_000):
         heard.add(b"line %06d\r\n" % number)
     assert heard.text.startswith("line 000000\nline 000001\n")

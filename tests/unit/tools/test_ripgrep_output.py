@@ -53,7 +53,7 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def gathered(found: list[Any]) -> dict[Any, bytes]:
+def collected(found: list[Any]) -> dict[Any, bytes]:
     """The rows of each file, its parts put together."""
     files: dict[Any, bytes] = {}
     for entry in found:
@@ -97,7 +97,7 @@ def in_pieces(kind: str, output: bytes, size: int) -> tuple[dict[Any, bytes], se
     for start in range(0, len(output), size):
         reader.feed(output[start : start + size])
     reader.end()
-    return gathered(found), reader.binary
+    return collected(found), reader.binary
 
 
 def sizes(output: bytes) -> list[int]:
@@ -118,9 +118,9 @@ def test_of_millions_of_matches_only_the_shown_take_room() -> None:
         first.add([(b"folder/file%05d" % n, found[0][1])])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    gathered = first.gathered()
-    assert (first.total, first.files, gathered.left_out) == (3_000_000, 300, 2_999_900)
-    assert gathered.entries()[-1] == Match("folder/file00000", 100, "a match in a line")
+    collected = first.collected()
+    assert (first.total, first.files, collected.left_out) == (3_000_000, 300, 2_999_900)
+    assert collected.entries()[-1] == Match("folder/file00000", 100, "a match in a line")
     assert peak < 3_000_000
 
 
@@ -133,7 +133,7 @@ def test_the_first_matches_are_those_of_all_in_whatever_order_files_come(most: i
     for _ in range(20):
         first = FirstMatches(most, has_marks=False, context=0, show=bytes.decode)
         first.add(dice.sample(found, len(found)))
-        assert first.gathered().entries() == everything.gathered().entries()[:most]
+        assert first.collected().entries() == everything.collected().entries()[:most]
         assert first.total == everything.total
 
 

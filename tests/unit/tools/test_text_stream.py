@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.tools.text.encoding import decode, shown
-from agentcli.tools.text.stream import Choice, read_lines
+from agentcli.tools.text.stream import LineRange, read_lines
 from tests.properties import examples
 from tests.unit.tools.bench import Bench
 
@@ -40,7 +40,7 @@ def test_lines_read_in_pieces_are_those_of_the_whole(
     content: bytes, first: int, most: int | None, head: int, size: int
 ) -> None:
     decoded = decode(content)
-    choice = Choice(first, most, most_bytes=10**9, counted=10**9)
+    choice = LineRange(first, most, most_bytes=10**9, counted=10**9)
     read = read_lines(content[:head], Pieces(content[head:], size), choice, str)
     if decoded is None:
         assert read is None

@@ -43,12 +43,7 @@ class Asking:
     """The questions that are open; `purpose` is the use of the input just now."""
 
     def __init__(
-        self,
-        console: Console,
-        controller: TerminalController,
-        composer: Composer,
-        *,
-        notify: Callable[[str], None],
+        self, console: Console, controller: TerminalController, composer: Composer, *, notify: Callable[[str], None]
     ) -> None:
         self._console = console
         self._controller = controller
@@ -189,7 +184,7 @@ class Asking:
                 self._draft = f"{self._draft}{text}"
                 self._area.replace_text("")
 
-    def _bring_draft_back(self) -> None:
+    def _restore_draft(self) -> None:
         """After the last approval; text typed since then stands behind the draft."""
         if self.panel is None and self.purpose == "prompt":
             self._answered, self._is_writing = None, False
@@ -211,12 +206,12 @@ class Asking:
                     self._draft += self._area.buffer.text
                 self.end_answer()
             self._show_next()
-            self._bring_draft_back()
+            self._restore_draft()
 
     def forget_questions(self) -> None:
         while self._panels:
             self.forget_question(self._panels[-1].question.id)
-        self._bring_draft_back()
+        self._restore_draft()
 
     # Keys at a question
 
@@ -331,7 +326,7 @@ class Asking:
 
     def _linger_no_more(self, answered: QuestionPanel) -> None:
         if self._answered is answered:
-            self._bring_draft_back()
+            self._restore_draft()
 
     # Answers in the input
 

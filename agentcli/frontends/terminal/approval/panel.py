@@ -30,7 +30,7 @@ MAX_RULE_ROWS = 6
 MAX_BESIDE = 3  # choices beside the question
 MAX_ROWS = 100  # of the choices, where the window has no limit
 
-_TITLE_SAYS_ALL = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
+_COMPLETE_TITLES = frozenset(("file_read", "file_list", "grep_search", "web_fetch", "web_search"))
 _MARK: Fragment = ("accent", "❯")
 _VIEW, _RULE = Choice("view", "v", "View all of it"), Choice("rule", "e", "Edit the rule")
 _HUNK_CHOICES = [
@@ -166,7 +166,7 @@ class QuestionPanel:
                 return head if is_plain else [("", f"{exposed(text).rstrip()}\n"), *head]
             case ChangesApproval():
                 shown = self._changes(question, columns)
-            case CallApproval(preview=text) if not _title_says_all(question.call):
+            case CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
                     shown = diff_fragments(text, width=columns, most_lines=None)
                 else:
@@ -276,9 +276,9 @@ def marked_cell(rows: Sequence[Row]) -> tuple[int, int]:
     return max(0, len(rows) - 1), row_width(rows[-1]) if rows else 0
 
 
-def _title_says_all(call: ToolUse) -> bool:
+def _is_title_complete(call: ToolUse) -> bool:
     """Return True if the title of a call holds all of its arguments, as they are."""
-    if call.name not in _TITLE_SAYS_ALL or len(call.input) != 1:
+    if call.name not in _COMPLETE_TITLES or len(call.input) != 1:
         return False
     text = str(*call.input.values())
     is_whole = len(text) <= LONGEST_SUBJECT and text == " ".join(text.split())

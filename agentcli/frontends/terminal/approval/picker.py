@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from agentcli.agent.commands.command import Picked
+from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.text.fragments import Row, clipped, width
 
@@ -93,7 +93,7 @@ class Picking:
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
-        self._picked: asyncio.Future[Picked | None] | None = None
+        self._picked: asyncio.Future[ChoiceIndex | None] | None = None
         self.picker: Picker | None = None
 
     @property
@@ -104,7 +104,7 @@ class Picking:
     def can_keep(self) -> bool:
         return self.picker is not None and self.picker.can_keep
 
-    def pick(self, picker: Picker) -> asyncio.Future[Picked | None]:
+    def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
         """Open a list at once, for the next key. Gives None when the person leaves it."""
         self.end(taken=False)
         self.picker = picker
@@ -113,7 +113,7 @@ class Picking:
         self._changed()
         return picked
 
-    def _withdrawn(self, picked: asyncio.Future[Picked | None]) -> None:
+    def _withdrawn(self, picked: asyncio.Future[ChoiceIndex | None]) -> None:
         """Close the list of somebody who waits no longer."""
         if picked.cancelled() and picked is self._picked:
             self.picker = self._picked = None
@@ -125,7 +125,7 @@ class Picking:
             return
         self.picker = self._picked = None
         if picker is not None and picked is not None and not picked.done():
-            chosen = Picked(picker.chosen) if taken and picker.chosen is not None else None
+            chosen = ChoiceIndex(picker.chosen) if taken and picker.chosen is not None else None
             if chosen is not None:
                 chosen.keeps = keeps
             picked.set_result(chosen)

@@ -11,7 +11,7 @@ from prompt_toolkit.application import get_app_or_none
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 
-from agentcli.agent.commands.command import Command
+from agentcli.agent.commands.command import SlashCommand
 from agentcli.frontends.terminal.input.file_index import FileIndex, leads_out, paths_elsewhere
 
 # The values that fit an argument as typed so far, and a note on each; a value replaces the whole argument.
@@ -32,7 +32,7 @@ class PromptCompleter(Completer):
     """
 
     def __init__(
-        self, commands: Iterable[Command], arguments: Arguments, files: FileIndex, *, folder: Path, home: Path
+        self, commands: Iterable[SlashCommand], arguments: Arguments, files: FileIndex, *, folder: Path, home: Path
     ) -> None:
         self._commands = commands
         self._arguments = arguments
@@ -66,7 +66,7 @@ class PromptCompleter(Completer):
             yield Completion(text, -len(mention[0]), display=path)
 
     def _command_completions(self, typed: str, *, after: str) -> Iterator[Completion]:
-        def rank(command: Command) -> int:
+        def rank(command: SlashCommand) -> int:
             if command.name.startswith(typed):
                 return 0
             return 1 if any(name.startswith(typed) for name in command.aliases) else 2
@@ -83,7 +83,7 @@ class PromptCompleter(Completer):
                 yield Completion(value, -len(typed), display_meta=note)
 
 
-def _names(command: Command) -> tuple[str, ...]:
+def _names(command: SlashCommand) -> tuple[str, ...]:
     return (command.name, *command.aliases)
 
 

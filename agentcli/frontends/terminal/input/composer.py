@@ -15,7 +15,7 @@ from agentcli.errors import UserError
 from agentcli.frontends.terminal.input.file_index import FileIndex
 from agentcli.frontends.terminal.input.history import Drafts, ProjectHistory
 from agentcli.frontends.terminal.input.keyboard import KeyLabels
-from agentcli.frontends.terminal.input.pastes import Pastes, Sent, clean, clipboard_image, image_path, read_image
+from agentcli.frontends.terminal.input.pastes import Pastes, TypedText, clean, clipboard_image, image_path, read_image
 from agentcli.frontends.terminal.input.prompt import PromptArea
 from agentcli.frontends.terminal.programs import edit_text
 from agentcli.llm.messages import Base64Source, Block, Image, Text
@@ -53,12 +53,12 @@ class Composer:
         self.history = typing.history
         self._recalled = 0  # the history's entry on show, 1 for the newest; 0 for none
         self._shown = ""  # its text
-        self._typed = Sent("")  # the text being written when the first one was recalled
+        self._typed = TypedText("")  # the text being written when the first one was recalled
         self._environment = environment
         self._tell = tell
         self._stash_key = labels.first("stash")
         self._hand_over = hand_over
-        self._stash: list[Sent] = []
+        self._stash: list[TypedText] = []
         self._saving: asyncio.TimerHandle | None = None
         self._writing: asyncio.Future[None] | None = None
         self._last_paste: tuple[str, str] = ("", "")  # the token and its contents
@@ -87,16 +87,16 @@ class Composer:
         return self.area.buffer.text == "?"
 
     @property
-    def sent(self) -> Sent:
+    def sent(self) -> TypedText:
         """The typed text, as the history stores it."""
         return self.pastes.typed(self.area.buffer.text)
 
-    def put(self, sent: Sent) -> None:
+    def put(self, sent: TypedText) -> None:
         """Replace the typed text by one of the history; undo does not bring it back."""
         self.pastes = Pastes()
         self.area.replace_text(self.pastes.adopt(sent))
 
-    def put_before(self, sent: Sent) -> None:
+    def put_before(self, sent: TypedText) -> None:
         """Put a text on lines before the typed one."""
         text, typed = self.pastes.adopt(sent), self.area.buffer.text
         self.area.set_text(f"{text}\n{typed}" if typed else text)
@@ -128,7 +128,7 @@ class Composer:
         if by < 0:  # so that Down goes through its lines first
             buffer.cursor_position = buffer.document.get_end_of_line_position() if position else len(buffer.text)
 
-    def as_typed(self, content: Sequence[Block]) -> Sent:
+    def as_typed(self, content: Sequence[Block]) -> TypedText:
         """A prompt as it was typed: from the history, else from its blocks, its images as tokens again."""
         said = _words(typed_blocks(content))
         for sent in self.history.entries[:MOST_LOOKED_THROUGH]:

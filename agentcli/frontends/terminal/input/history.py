@@ -15,7 +15,7 @@ from typing import TextIO
 
 import msgspec
 
-from agentcli.frontends.terminal.input.pastes import Sent
+from agentcli.frontends.terminal.input.pastes import TypedText
 from agentcli.llm.messages import Image
 from agentcli.settings.files import make_private_folder, replace_file
 
@@ -44,8 +44,8 @@ class ProjectHistory:
     def __init__(self, file: Path | None, project: str) -> None:
         self._file = file
         self._project = project
-        self._sent: list[Sent] = []  # in this session, the newest last
-        self._stored: list[Sent] | None = None  # the newest first
+        self._sent: list[TypedText] = []  # in this session, the newest last
+        self._stored: list[TypedText] | None = None  # the newest first
         self._lock = threading.Lock()
 
     def load(self) -> None:
@@ -56,25 +56,25 @@ class ProjectHistory:
                 self._stored = [sent for sent in self._read() if sent not in own]
 
     @property
-    def entries(self) -> Sequence[Sent]:
+    def entries(self) -> Sequence[TypedText]:
         """The project's entries, newest first."""
         self.load()
         return [*reversed(self._sent), *(self._stored or ())]
 
-    def add(self, sent: Sent) -> None:
+    def add(self, sent: TypedText) -> None:
         """Add an entry, unless it repeats the one before it."""
         if (self._sent[-1:] or (self._stored or [])[:1]) != [sent]:
             self._sent.append(sent)
             self._store(sent)
 
-    def _read(self) -> Iterator[Sent]:
+    def _read(self) -> Iterator[TypedText]:
         lines: Sequence[bytes] = ()
         with suppress(OSError):
             lines = _tail(self._file).split(b"\n") if self._file is not None else ()
         entries = (sent for line in reversed(lines) if (sent := self._entry(line)) is not None)
         return itertools.islice((sent for sent, _ in itertools.groupby(entries)), MOST_ENTRIES)
 
-    def _store(self, sent: Sent) -> None:
+    def _store(self, sent: TypedText) -> None:
         lines = (self._line(one) for one in (sent, sent.without_images()))
         line = next((line for line in lines if len(line) <= LONGEST_ENTRY), b"")
         if self._file is not None and line:
@@ -82,16 +82,16 @@ class ProjectHistory:
                 make_private_folder(self._file.parent)
                 _append(self._file, line)
 
-    def _line(self, sent: Sent) -> bytes:
+    def _line(self, sent: TypedText) -> bytes:
         text = sent.text.encode(errors="replace").decode()
         return msgspec.json.encode(_Entry(self._project, text, round(time.time(), 3), sent.pastes)) + b"\n"
 
-    def _entry(self, line: bytes) -> Sent | None:
+    def _entry(self, line: bytes) -> TypedText | None:
         try:
             entry = msgspec.json.decode(line, type=_Entry)
         except (msgspec.MsgspecError, ValueError):
             return None
-        return Sent(entry.text, entry.pastes) if entry.text and entry.project == self._project else None
+        return TypedText(entry.text, entry.pastes) if entry.text and entry.project == self._project else None
 
 
 def _tail(file: Path) -> bytes:
@@ -168,20 +168,20 @@ class Drafts:
         self._file = file
         self._lock = lock
 
-    def save(self, draft: Sent) -> None:
+    def save(self, draft: TypedText) -> None:
         """Store a text; an empty one leaves no draft."""
         if not draft.text:
             self.clear()
             return
         # A terminal can send bytes that are no UTF-8; prompt_toolkit makes lone surrogates of them.
-        draft = Sent(draft.text.encode(errors="replace").decode(), draft.pastes)
+        draft = TypedText(draft.text.encode(errors="replace").decode(), draft.pastes)
         with suppress(OSError):
             make_private_folder(self._file.parent)
             replace_file(self._file, msgspec.json.encode(draft), syncs=False)
 
-    def load(self) -> Sent | None:
+    def load(self) -> TypedText | None:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=Sent)
+            return msgspec.json.decode(self._file.read_bytes(), type=TypedText)
         except (OSError, msgspec.MsgspecError, ValueError):
             return None
 

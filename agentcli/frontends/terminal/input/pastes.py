@@ -99,15 +99,15 @@ _SEQUENCE = re.compile(r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]")
 _CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
 
 
-class Sent(Struct, frozen=True):
+class TypedText(Struct, frozen=True):
     """A text as it was typed, and the contents of its tokens."""
 
     text: str
     pastes: dict[str, str | Image] = {}
 
-    def without_images(self) -> Sent:
+    def without_images(self) -> TypedText:
         text = _TOKEN.sub(lambda found: "" if isinstance(self.pastes.get(found[0]), Image) else found[0], self.text)
-        return Sent(text, {token: content for token, content in self.pastes.items() if isinstance(content, str)})
+        return TypedText(text, {token: content for token, content in self.pastes.items() if isinstance(content, str)})
 
 
 class Pastes:
@@ -160,11 +160,11 @@ class Pastes:
         """
         return next((one.span() for one in self._tokens(text) if one.start() < cursor <= one.end()), None)
 
-    def typed(self, text: str) -> Sent:
+    def typed(self, text: str) -> TypedText:
         """`text` with the contents of its tokens, to be stored."""
-        return Sent(text, {found.group(): self._contents[found.group()] for found in self._tokens(text)})
+        return TypedText(text, {found.group(): self._contents[found.group()] for found in self._tokens(text)})
 
-    def adopt(self, sent: Sent) -> str:
+    def adopt(self, sent: TypedText) -> str:
         """Take in a text with its contents; tokens that mean something else here get new numbers."""
         text, contents = sent.text, sent.pastes
         tokens: dict[str, str] = {}

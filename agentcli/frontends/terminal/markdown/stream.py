@@ -73,7 +73,7 @@ class MarkdownStream:
         for piece in rest:
             self._end_line()
             self._add(piece)
-        return self._taken()
+        return self._take_output()
 
     def close(self) -> list[Fragment]:
         """Return the rest. The whole output ends with one line break, if there is any."""
@@ -81,7 +81,7 @@ class MarkdownStream:
             self._end_line()
         self._end_table()
         self._end_paragraph()
-        return self._taken()
+        return self._take_output()
 
     @property
     def is_table(self) -> bool:
@@ -109,7 +109,7 @@ class MarkdownStream:
         self._shown = chars, width, rows
         return rows
 
-    def _taken(self) -> list[Fragment]:
+    def _take_output(self) -> list[Fragment]:
         out = merged(self._out)
         self._out = []
         if out:

@@ -202,10 +202,10 @@ class Live:
 
     @staticmethod
     def _queue_row(kind: str, content: Sequence[Block], columns: int) -> Row:
-        return clipped([("accent", f"{kind}: "), ("muted", " ".join(said(content).split()))], columns)
+        return clipped([("accent", f"{kind}: "), ("muted", " ".join(message_text(content).split()))], columns)
 
 
-def said(content: Sequence[Block]) -> str:
+def message_text(content: Sequence[Block]) -> str:
     """The person's words, without the files attached to them."""
     parts = []
     for block in typed_blocks(content):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from agentcli.agent.events import ToolFinished
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Result, Unreadable, User
-from agentcli.frontends.terminal.output.live import said
+from agentcli.frontends.terminal.output.live import message_text
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.summary import call_title
@@ -22,7 +22,7 @@ def replay(conversation: Conversation, view: TurnView) -> None:
     for entry in shown[-MOST_ENTRIES:]:
         match entry.body:
             case User(content):
-                view.prompt(said(content))
+                view.prompt(message_text(content))
             case Assistant(content):
                 calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
                 for block in content:

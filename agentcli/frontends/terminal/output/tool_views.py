@@ -28,7 +28,7 @@ _SAID_ABOVE = re.compile(
 _SIGNS = {"completed": ("ok", "✓"), "in_progress": ("accent", "▸"), "pending": ("muted", "○")}
 
 
-class Folded(Struct, frozen=True):
+class FoldedText(Struct, frozen=True):
     """Something shown in part: its title and the whole of it."""
 
     title: str
@@ -36,20 +36,20 @@ class Folded(Struct, frozen=True):
     is_diff: bool = False
 
 
-class View(Struct, frozen=True):
+class ToolView(Struct, frozen=True):
     """`fragments` go on the screen; `folded` is the whole for unfolding."""
 
     fragments: list[Fragment]
-    folded: Folded | None = None
+    folded: FoldedText | None = None
 
 
 def tool_view(
     event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False, unfold_key: str = "Ctrl-O"
-) -> View:
+) -> ToolView:
     """The view of a finished call; `unfold_key`, where there is one, shows the whole of a cut text."""
     diff, rest = _diff_of(event), f" ({unfold_key} shows all)" if unfold_key else ""
     if event.answer.startswith("declined"):  # which the line says
-        return View(_failed_line(event, title, columns))
+        return ToolView(_failed_line(event, title, columns))
     if event.result.is_error:
         head, body = _failed(event, title, columns, rest)
     else:
@@ -57,8 +57,8 @@ def tool_view(
         body = [] if diff and diff_was_shown else _BODIES.get(event.name, _nothing)(event, columns, rest)
     whole = printable(diff or event.result.text)
     is_cut = not body or any("more line" in text for role, text in body if role == "muted")
-    folded = Folded(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
-    return View([*head, *body], folded)
+    folded = FoldedText(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
+    return ToolView([*head, *body], folded)
 
 
 def summary_line(event: ToolFinished, title: str, columns: int) -> list[Fragment]:

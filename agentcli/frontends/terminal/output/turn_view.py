@@ -12,8 +12,8 @@ from agentcli.agent.calls.own_command import OWN_CALL
 from agentcli.conversation.evidence import Claim
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
-from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Live, RunningCall, said
-from agentcli.frontends.terminal.output.tool_views import Folded, duration, tool_view
+from agentcli.frontends.terminal.output.live import LONGEST_TAIL, Live, RunningCall, message_text
+from agentcli.frontends.terminal.output.tool_views import FoldedText, duration, tool_view
 from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.frontends.terminal.text.highlight import warm_up
@@ -76,7 +76,7 @@ class TurnView:
         self._previewed: set[str] = set()
         self._taken_back: list[Sequence[Block]] = []
         self._last_kind = ""  # of the block printed last; empty after an empty line
-        self.folded: deque[Folded] = deque(maxlen=MOST_FOLDED)
+        self.folded: deque[FoldedText] = deque(maxlen=MOST_FOLDED)
 
     def show(self, event: events.Event) -> None:
         if event.agent_id != "main":
@@ -254,7 +254,7 @@ class TurnView:
         took = duration((time.monotonic() - self._thinking_since) * 1000)
         how_long = f" for {took}" if took else ""
         words = len(thought.split())
-        self.folded.append(Folded("Thinking", thought))
+        self.folded.append(FoldedText("Thinking", thought))
         self._begin("calls")
         rest = f" ({self._unfold_key})" if self._unfold_key else ""
         self._print([("muted", f"∴ Thought{how_long} · {words:,} words{rest}\n")])
@@ -283,7 +283,7 @@ class TurnView:
             elif content in self._taken_back:
                 self._taken_back.remove(content)
             else:
-                self.prompt(said(content))
+                self.prompt(message_text(content))
         live.steering = tuple(tuple(content) for content in steering)
         live.follow_ups = tuple(tuple(content) for content in follow_ups)
 

@@ -199,12 +199,12 @@ def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: boo
     if not is_terminal and not environment.get("FORCE_COLOR"):
         return "none"
     if choice == "high-contrast":
-        return f"high-contrast-{background or _told_background(environment) or 'dark'}"
+        return f"high-contrast-{background or _background_from_environment(environment) or 'dark'}"
     if choice in PALETTES:
         return choice
     if not has_256_colours(environment):
         return "ansi"
-    return background or _told_background(environment) or "ansi"
+    return background or _background_from_environment(environment) or "ansi"
 
 
 def has_true_colours(environment: Mapping[str, str]) -> bool:
@@ -215,7 +215,7 @@ def has_256_colours(environment: Mapping[str, str]) -> bool:
     return "256" in environment.get("TERM", "") or bool(environment.get("COLORTERM"))
 
 
-def _told_background(environment: Mapping[str, str]) -> str:
+def _background_from_environment(environment: Mapping[str, str]) -> str:
     """The background from COLORFGBG, which some terminals set: `15;0` is light on dark."""
     last = environment.get("COLORFGBG", "").rpartition(";")[2]
     if not last.isdecimal():

@@ -15,8 +15,8 @@ from pathlib import Path
 from agentcli.infra.sandbox.confinement import Bounds, Launch, Mount, memory_file
 from agentcli.infra.sandbox.mounts.hide_plan import (
     NOTHING,
+    HideStep,
     SecretCovers,
-    Step,
     find_place,
     find_places,
     is_private,
@@ -94,7 +94,7 @@ class Layout:
             if path not in private_folders() and is_private(path) and kind_of(path) == "folder":
                 self._mounts.append(Mount(path, path))
 
-    def _plan_masks(self) -> tuple[list[Step], list[Step]]:
+    def _plan_masks(self) -> tuple[list[HideStep], list[HideStep]]:
         """Steps outside the folders that are mounted on themselves, to come before those; steps inside, for after."""
         visible = (*self._shown_in_private, *self._areas)
         masked = [
@@ -116,7 +116,7 @@ class Layout:
         )
         return outside, inside
 
-    def _mask(self, steps: Sequence[Step]) -> None:
+    def _mask(self, steps: Sequence[HideStep]) -> None:
         for step in steps:
             match step.what:
                 case "hide":

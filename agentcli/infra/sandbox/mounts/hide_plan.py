@@ -27,33 +27,33 @@ NOTHING = "/dev/null"  # a device, on a mount without devices: it cannot be read
 _KEPT_FOR_S = 24 * 3_600  # what is mounted stays mounted when its name goes
 
 
-class Place(NamedTuple):
+class RealPath(NamedTuple):
     """Something that exists, by its real path."""
 
     path: str
     is_folder: bool
 
 
-class Step(NamedTuple):
+class HideStep(NamedTuple):
     """`hide` a file, `hide folder` entirely, `hide around` what further steps show in it, `show` again."""
 
     what: Literal["hide", "hide folder", "hide around", "show"]
     path: str
 
 
-def find_places(paths: Iterable[Path | str]) -> list[Place]:
+def find_places(paths: Iterable[Path | str]) -> list[RealPath]:
     """Return the `paths` that exist and can be reached, with their symlinks resolved."""
     return [place for path in paths if (place := find_place(str(path))) is not None]
 
 
-def find_place(path: str) -> Place | None:
+def find_place(path: str) -> RealPath | None:
     """Two system calls, where `os.path.realpath` needs one for each part of the path."""
     try:
         descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except (OSError, ValueError):
         return None
     try:
-        return Place(real_path(descriptor), stat.S_ISDIR(os.fstat(descriptor).st_mode))
+        return RealPath(real_path(descriptor), stat.S_ISDIR(os.fstat(descriptor).st_mode))
     finally:
         os.close(descriptor)
 
@@ -64,14 +64,14 @@ def is_real(path: str) -> bool:
     return place is not None and place.path == path
 
 
-def plan_hiding(masked: Iterable[Place], shown: Iterable[Place], reachable: Iterable[str] = ()) -> list[Step]:
+def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable: Iterable[str] = ()) -> list[HideStep]:
     """Hide and show so that for each path the longest that leads to it counts; of two equal ones the exception.
 
     `reachable` are folders that are mounted after these steps anyway and have to be reachable.
     """
     is_hidden = dict.fromkeys(masked, True) | dict.fromkeys(shown, False)
     order = sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path))
-    steps: list[tuple[Place, bool]] = []
+    steps: list[tuple[RealPath, bool]] = []
     for place in order:
         around = [hidden for before, hidden in steps if is_inside(place.path, before.path) and before != place]
         if is_hidden[place] != (around[-1] if around else False):
@@ -80,13 +80,13 @@ def plan_hiding(masked: Iterable[Place], shown: Iterable[Place], reachable: Iter
     return [_step(place, hidden, [*shown_again, *reachable]) for place, hidden in steps]
 
 
-def _step(place: Place, is_hidden: bool, reachable: list[str]) -> Step:
+def _step(place: RealPath, is_hidden: bool, reachable: list[str]) -> HideStep:
     if not is_hidden:
-        return Step("show", place.path)
+        return HideStep("show", place.path)
     if not place.is_folder:
-        return Step("hide", place.path)
+        return HideStep("hide", place.path)
     has_exceptions = any(is_inside(path, place.path) for path in reachable)
-    return Step("hide around" if has_exceptions else "hide folder", place.path)
+    return HideStep("hide around" if has_exceptions else "hide folder", place.path)
 
 
 def listening_sockets() -> list[str]:

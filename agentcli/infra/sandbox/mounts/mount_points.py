@@ -41,7 +41,7 @@ _LOOK_EVERY_S = 0.02
 _NOTHING_CAN_BE_MADE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
 
 
-class _Held(NamedTuple):
+class _HeldName(NamedTuple):
     """A name in an open folder; `content` is that of a file."""
 
     folder: int
@@ -73,7 +73,7 @@ class MountPoints:
     """
 
     def __init__(self, note: Note | None = None) -> None:
-        self._held: list[_Held] = []
+        self._held: list[_HeldName] = []
         self._note = note
 
     def __enter__(self) -> Self:
@@ -125,7 +125,7 @@ class MountPoints:
         if lock is None:
             os.close(folder)
         else:
-            self._held.append(_Held(folder, name, lock, content))
+            self._held.append(_HeldName(folder, name, lock, content))
         return True
 
 
@@ -174,7 +174,7 @@ def locked(path: Path, patience_s: float = 0.0) -> Iterator[int]:
         os.close(descriptor)
 
 
-def remove_left(note: Path) -> None:
+def remove_noted(note: Path) -> None:
     """Remove what a killed process noted, as far as nobody uses it. Raises nothing."""
     with MountPoints() as points, contextlib.suppress(OSError):
         words = note.read_bytes().split(b"\0")
@@ -281,7 +281,7 @@ def _make(name: str, folder: int, content: bytes | None) -> None:
             os.unlink(draft, dir_fd=folder)
 
 
-def _remove_unless_used(held: _Held) -> None:
+def _remove_unless_used(held: _HeldName) -> None:
     try:
         fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # in use: whoever leaves last gets it

@@ -37,7 +37,7 @@ _HEADER = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\r\n\0]*)")
 _NOT_PASSED_ON = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"te", b"upgrade", b"host"))
 
 
-class _Refused(Exception):
+class _Denial(Exception):
     """An answer instead of a connection."""
 
     def __init__(self, status: int, reason: str) -> None:
@@ -106,9 +106,9 @@ class NetworkProxy:
         self._connections.add(task)
         try:
             if len(self._connections) > _MOST_CONNECTIONS:
-                raise _Refused(503, "too many connections at once")
+                raise _Denial(503, "too many connections at once")
             await self._serve(reader, writer)
-        except _Refused as refusal:
+        except _Denial as refusal:
             with contextlib.suppress(OSError):
                 writer.write(_answer(refusal))
                 await writer.drain()
@@ -122,7 +122,7 @@ class NetworkProxy:
         line, headers = await _read_head(reader)
         match = _REQUEST_LINE.fullmatch(line)
         if match is None:
-            raise _Refused(400, "not a request that a proxy understands")
+            raise _Denial(400, "not a request that a proxy understands")
         method, target = match[1], match[2].decode()
         if method == b"CONNECT":
             host, port = _read_authority(target)
@@ -145,22 +145,22 @@ class NetworkProxy:
         grant = find_grant(self._grants, host, port)
         if grant is None:
             name = host if port in {80, 443} else _authority(host, port, default=None)
-            raise _Refused(403, f"host {name} is not granted. {self._how_to_grant}")
+            raise _Denial(403, f"host {name} is not granted. {self._how_to_grant}")
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 addresses = await self._addresses(host, port, grant)
                 return await _connect_to_one_of(addresses, port)
         except TimeoutError as error:
-            raise _Refused(504, f"{host} does not answer") from error
+            raise _Denial(504, f"{host} does not answer") from error
         except OSError as error:
-            raise _Refused(502, f"{host} cannot be reached: {error.strerror or error}") from error
+            raise _Denial(502, f"{host} cannot be reached: {error.strerror or error}") from error
 
     async def _addresses(self, host: str, port: int, grant: HostGrant) -> list[str]:
         """Resolve once, so that what is judged is what is connected to. One bad address spoils them all."""
         addresses = await self._resolve(host, port)
         for address in addresses:
             if not may_lead_to(grant, address):
-                raise _Refused(
+                raise _Denial(
                     403, f"{host} leads to {address}, which a name may not lead to. Grant the address itself."
                 )
         return addresses
@@ -182,13 +182,13 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[bytes, list[tuple[by
         async with asyncio.timeout(_HEAD_TIMEOUT_S):
             head = await reader.readuntil(b"\r\n\r\n")
     except TimeoutError as error:
-        raise _Refused(408, "no request came") from error
+        raise _Denial(408, "no request came") from error
     except asyncio.LimitOverrunError as error:
-        raise _Refused(431, "the request's head is too large") from error
+        raise _Denial(431, "the request's head is too large") from error
     line, *lines = head[:-4].split(b"\r\n")
     headers = [_HEADER.fullmatch(header) for header in lines]
     if not all(headers):
-        raise _Refused(400, "a header that nobody should send")
+        raise _Denial(400, "a header that nobody should send")
     return line, [(match[1], match[2]) for match in headers if match is not None]
 
 
@@ -199,7 +199,7 @@ def _read_authority(text: str) -> tuple[str, int]:
             raise ValueError(f"{text!r} has no port")
         return read_host(host), port
     except ValueError as error:
-        raise _Refused(400, str(error)) from error
+        raise _Denial(400, str(error)) from error
 
 
 def _read_url(text: str) -> tuple[str, int, str]:
@@ -212,14 +212,14 @@ def _read_url(text: str) -> tuple[str, int, str]:
         path = (url.path or "/") + (f"?{url.query}" if url.query else "")
         return read_host(host), port or 80, path
     except ValueError as error:
-        raise _Refused(400, str(error)) from error
+        raise _Denial(400, str(error)) from error
 
 
 def _request(method: bytes, path: str, authority: str, headers: list[tuple[bytes, bytes]]) -> bytes:
     """A request to the server itself, for one answer: a second one on the connection could be for another host."""
     names = [name.lower() for name, _ in headers]
     if names.count(b"content-length") > 1 or {b"content-length", b"transfer-encoding"} <= set(names):
-        raise _Refused(400, "two lengths")
+        raise _Denial(400, "two lengths")
     kept = [
         name + b": " + value
         for name, value in headers
@@ -242,7 +242,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         writer.write_eof()
 
 
-def _answer(refusal: _Refused) -> bytes:
+def _answer(refusal: _Denial) -> bytes:
     """The reason is in the status line too: of an answer to CONNECT, programs show nothing else."""
     text = f"agentcli: {refusal.reason}"
     line = re.sub(r"[^ -~]", "?", text)[:300]

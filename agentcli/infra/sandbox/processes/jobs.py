@@ -13,7 +13,7 @@ from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import BackgroundJob
 
 
-class Jobs:
+class JobTable:
     """The jobs of one session; the files of their output are in `folder`."""
 
     def __init__(self, folder: Path) -> None:

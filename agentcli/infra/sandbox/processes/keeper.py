@@ -169,18 +169,18 @@ class Supervisor:
         try:
             self._main = self._start()
         except OSError as error:
-            self._say(f"error {error.errno or 0}")
-            self._tell()
+            self._queue_line(f"error {error.errno or 0}")
+            self._send_lines()
             return 0
-        self._say(f"pid {self._main} {os.getpid()}")
+        self._queue_line(f"pid {self._main} {os.getpid()}")
         while not self._is_alone():
-            self._tell()
+            self._send_lines()
             if time.monotonic() > self._give_up_at:
                 return 1
             self._wait()
         self._copy_rest()
-        self._say("gone")  # in one piece with the exit of a command that leaves nothing: nobody need wait twice
-        self._tell()
+        self._queue_line("gone")  # in one piece with the exit of a command that leaves nothing: nobody need wait twice
+        self._send_lines()
         return 0
 
     def _start(self) -> int:
@@ -231,10 +231,10 @@ class Supervisor:
         now = time.monotonic()
         if now >= self._limit_at:
             self._limit_at = float("inf")
-            self._say("late")
+            self._queue_line("late")
             self._end(GRACE_S)
         if self._swarms():
-            self._say("swarm")
+            self._queue_line("swarm")
             self._end(0)
         if self._asked and self._has_grown():
             self._kill_at = now
@@ -250,7 +250,7 @@ class Supervisor:
             self._pipe, self._file, *_ = descriptors
             os.set_blocking(self._pipe, False)
             self._poll.register(self._pipe, select.POLLIN)
-            self._say("kept")
+            self._queue_line("kept")
         elif order == b"T":
             self._end(GRACE_S)
         elif not order:
@@ -282,7 +282,7 @@ class Supervisor:
     def _reap_all(self) -> None:
         ended, self._has_children = _reap()
         if self._main in ended:
-            self._say(f"exit {ended[self._main]}")
+            self._queue_line(f"exit {ended[self._main]}")
 
     def _is_alone(self) -> bool:
         return not self._has_children and (_IS_LINUX or not processes_below(self._main))
@@ -319,10 +319,10 @@ class Supervisor:
         while self._pipe >= 0 and self._copy():
             pass
 
-    def _say(self, line: str) -> None:
+    def _queue_line(self, line: str) -> None:
         self._unsaid += f"{line}\n".encode()
 
-    def _tell(self) -> None:
+    def _send_lines(self) -> None:
         said, self._unsaid = self._unsaid, b""
         try:
             self._control.sendall(said)

@@ -43,7 +43,7 @@ class CommandOutput:
         self._line = ""
         self._cut = 0
         self._unwritten = bytearray()
-        self._file = _File(new_file)
+        self._file = _OutputFile(new_file)
         self._live = _Live(on_output)
         self.heard_at = time.monotonic()
         """When the newest output came."""
@@ -129,7 +129,7 @@ class CommandOutput:
         return self._file.path
 
 
-class _File:
+class _OutputFile:
     """A file that is made when first written to, and that a full disk or 1 GB leaves incomplete."""
 
     def __init__(self, new_file: Callable[[], Path]) -> None:

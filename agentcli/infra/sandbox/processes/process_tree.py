@@ -13,7 +13,7 @@ from collections.abc import Collection
 _IS_LINUX = sys.platform == "linux"
 
 
-class Seen:
+class ProcessInfo:
     """One process of a walk: `started` tells it from a later one of the same number."""
 
     __slots__ = ("group", "has_ended", "parent", "pid", "started")
@@ -51,9 +51,9 @@ def kill_below(root: int, spare: Collection[int] = ()) -> None:
         _send(process, signal.SIGKILL)
 
 
-def _freeze_below(root: int, spare: Collection[int] = ()) -> list[Seen]:
+def _freeze_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
     """SIGSTOP for a tree, walk by walk, until no walk finds anything new: all that were found."""
-    frozen: dict[tuple[int, int], Seen] = {}
+    frozen: dict[tuple[int, int], ProcessInfo] = {}
     for _ in range(100):
         found = [process for process in processes_below(root, spare) if process.key not in frozen]
         if not found:
@@ -66,17 +66,17 @@ def _freeze_below(root: int, spare: Collection[int] = ()) -> list[Seen]:
     return list(frozen.values())
 
 
-def _groups(processes: list[Seen]) -> set[int]:
+def _groups(processes: list[ProcessInfo]) -> set[int]:
     """Their process groups. They are all the tree's own: its first process began a session."""
     return {process.group for process in processes} - {os.getpgrp(), 0, 1}
 
 
-def processes_below(root: int, spare: Collection[int] = ()) -> list[Seen]:
+def processes_below(root: int, spare: Collection[int] = ()) -> list[ProcessInfo]:
     """The living descendants of a process, parents first; not those in `spare` and what is below them."""
-    children: dict[int, list[Seen]] = {}
+    children: dict[int, list[ProcessInfo]] = {}
     for process in _all_processes():
         children.setdefault(process.parent, []).append(process)
-    found: list[Seen] = []
+    found: list[ProcessInfo] = []
     waiting = [root]
     while waiting:
         below = [child for child in children.pop(waiting.pop(0), []) if child.pid not in spare]
@@ -85,7 +85,7 @@ def processes_below(root: int, spare: Collection[int] = ()) -> list[Seen]:
     return found
 
 
-def _all_processes() -> list[Seen]:
+def _all_processes() -> list[ProcessInfo]:
     try:
         numbers = [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208  see `look_at`
     except FileNotFoundError:
@@ -93,17 +93,17 @@ def _all_processes() -> list[Seen]:
     return [process for number in numbers if (process := look_at(number)) is not None]
 
 
-def look_at(pid: int) -> Seen | None:
+def look_at(pid: int) -> ProcessInfo | None:
     """One process, from /proc/PID/stat: see proc(5). None when there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:  # noqa: PTH123  pathlib would slow the start
             fields = file.read(4_096).rpartition(b")")[2].split()
-        return Seen(pid, int(fields[1]), int(fields[2]), int(fields[19]), has_ended=fields[0] in (b"Z", b"X"))
+        return ProcessInfo(pid, int(fields[1]), int(fields[2]), int(fields[19]), has_ended=fields[0] in (b"Z", b"X"))
     except (OSError, IndexError):
         return None
 
 
-def _listed_by_ps() -> list[Seen]:
+def _listed_by_ps() -> list[ProcessInfo]:
     """macOS: a process without its parent counts as a child of its session's first."""
     read, write = os.pipe()
     ps = os.posix_spawnp(
@@ -121,11 +121,11 @@ def _listed_by_ps() -> list[Seen]:
                 parent = str(os.getsid(int(pid)))
             except OSError:  # ended meanwhile, or somebody else's
                 continue
-        found.append(Seen(int(pid), int(parent), int(group), 0, has_ended=state.startswith("Z")))
+        found.append(ProcessInfo(int(pid), int(parent), int(group), 0, has_ended=state.startswith("Z")))
     return found
 
 
-def _is_in_namespace_below(child: Seen, parent: Seen) -> bool:
+def _is_in_namespace_below(child: ProcessInfo, parent: ProcessInfo) -> bool:
     return _namespace_depth(child.pid) > _namespace_depth(parent.pid) > 0
 
 
@@ -138,7 +138,7 @@ def _namespace_depth(pid: int) -> int:
     return len(numbers.split()) - 1
 
 
-def _send(process: Seen, number: signal.Signals) -> None:
+def _send(process: ProcessInfo, number: signal.Signals) -> None:
     """A signal for this very process, not for a later one that got its number."""
     try:
         if not _IS_LINUX:

@@ -77,7 +77,7 @@ class Run:
             else:
                 async with asyncio.timeout(self._command.timeout_s):
                     goes_on = await self._wait(detach)
-                goes_on = goes_on or await self._left_something()
+                goes_on = goes_on or await self._has_survivors()
         except TimeoutError:
             return await asyncio.shield(self._end())
         except asyncio.CancelledError:
@@ -160,7 +160,7 @@ class Run:
         except OSError:
             return time.time() - self._detached_at, ""
 
-    async def _left_something(self) -> bool:
+    async def _has_survivors(self) -> bool:
         """True if processes of a command that has ended go on; those that are about to end do not count."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(GRACE_AFTER_EXIT_S):

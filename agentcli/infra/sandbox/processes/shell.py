@@ -14,7 +14,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.backends.bubblewrap_layout import rendered
 from agentcli.infra.sandbox.confinement import MOST_PLANS, Launch
 from agentcli.infra.sandbox.network.relay import RELAY_NAME
-from agentcli.infra.sandbox.processes.jobs import Jobs
+from agentcli.infra.sandbox.processes.jobs import JobTable
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
 from agentcli.infra.sandbox.processes.run import Run, not_started
 from agentcli.tools.command import Command, CommandResult, Profile
@@ -67,7 +67,7 @@ class Shell:
         self._keeper = Keeper(environment)
         self._argv = _shell_argv()
         self._processes: set[Process] = set()
-        self.jobs = Jobs(folder)
+        self.jobs = JobTable(folder)
 
     async def exec(
         self,

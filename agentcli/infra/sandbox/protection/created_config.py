@@ -86,10 +86,10 @@ def watched(roots: Iterable[Path]) -> dict[Path, State]:
 def made_or_changed(before: Mapping[Path, State], roots: Iterable[Path], git: str) -> list[Path]:
     """Return the watched paths that are new or changed; a repository only where it would start programs."""
     others = [path for path, state in watched(roots).items() if before.get(path) != state]
-    return [path for path in others if _is_obeyed(path, git)]
+    return [path for path in others if _may_start_programs(path, git)]
 
 
-def _is_obeyed(path: Path, git: str) -> bool:
+def _may_start_programs(path: Path, git: str) -> bool:
     if path.name == "HEAD":
         return looks_like_the_inside(str(path.parent)) and _starts_programs(path.parent, git)
     if path.name != ".git":

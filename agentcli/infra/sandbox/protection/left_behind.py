@@ -7,13 +7,13 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 
-from agentcli.infra.sandbox.mounts.mount_points import NOTE, PROTECTED, locked, real_path, remove_left
+from agentcli.infra.sandbox.mounts.mount_points import NOTE, PROTECTED, locked, real_path, remove_noted
 from agentcli.tools.command import Reverts
 
 _PATIENCE_S = 15.0  # a keeper takes no longer to end what is left
 
 
-def clean_up_left_behind(around: Path) -> Reverts:
+def clean_up_killed_sessions(around: Path) -> Reverts:
     """Remove the mount points of killed sessions, and revert what their commands changed of protected files.
 
     Waits for a keeper that is about to end these commands. Raises nothing.
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _clean_up(folder: Path) -> Reverts:
-    remove_left(folder / NOTE)
+    remove_noted(folder / NOTE)
     if not (folder / PROTECTED).exists():
         return Reverts()
     from agentcli.infra.sandbox.protection.snapshot import ProtectedSnapshot  # seldom needed

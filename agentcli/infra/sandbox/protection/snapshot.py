@@ -109,7 +109,7 @@ class ProtectedSnapshot:
             self._end(report)
         return report
 
-    def left_out(self, protection: Protection) -> list[str]:
+    def unguarded_folders(self, protection: Protection) -> list[str]:
         """The folders in which there is more than can be reverted: what commands change there stays."""
         self._take(protection)
         self._forget_all_but(())
@@ -188,7 +188,7 @@ class ProtectedSnapshot:
         except OSError:
             state = _UNKNOWN
         is_beyond_limits = min(entries, self._entries) <= 0 or path.count("/") > MAX_DEPTH
-        if state is not None and (is_beyond_limits or not state.is_kept):
+        if state is not None and (is_beyond_limits or not state.is_stored):
             self._left_out.add(above(path))
             self._before[path] = _UNKNOWN
             if not is_beyond_limits:
@@ -284,7 +284,7 @@ class ProtectedSnapshot:
         """True for a git configuration in which no more changed than `git push -u` and `git remote add` write."""
         if name != "config" or now is None or not (now.kind == want.kind == "file" and now.mode == want.mode):
             return False
-        return now.is_kept and adds_only_remotes(self._contents.kept[want.content], contents.kept[now.content])
+        return now.is_stored and adds_only_remotes(self._contents.kept[want.content], contents.kept[now.content])
 
     def _move_aside(self, folder: int, name: str, report: Reverts) -> None:
         """Move what is there, on the same disk, to a name at which nothing obeys it: it may be the only copy."""

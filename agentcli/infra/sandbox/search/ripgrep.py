@@ -48,17 +48,14 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
     wanted: set[str] = set()
     await _list(listing, options, environment, lambda names: wanted.update(names_in(names)))
 
-    def take_wanted(names: str) -> None:
+    def take_matching(names: str) -> None:
         take("".join([f"{name}\0" for name in names_in(names) if name in wanted]))
 
-    return await _list(listing, [], environment, take_wanted)
+    return await _list(listing, [], environment, take_matching)
 
 
 async def _list(
-    listing: Listing,
-    options: Sequence[str],
-    environment: Mapping[str, str],
-    take: Callable[[str], None],
+    listing: Listing, options: Sequence[str], environment: Mapping[str, str], take: Callable[[str], None]
 ) -> Looked:
     arguments = ["--files", "--null", *options, _NOT_THE_REPOSITORY]
     arguments += ["--no-ignore"] if listing.include_ignored else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from agentcli.safety.commands.reader.syntax import HOLE, Command, Field, Pipeline, Reading, Redirect, Script
+from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Reading, Redirect, Script
 from agentcli.safety.commands.reader.words import DEEPEST, WordReader
 
 _OPERATOR = re.compile(r";;&|;;|;&|;|&&|&|\|\||\|&|\||\n|\(|\)|\Z")
@@ -45,7 +45,7 @@ class CommandReader(WordReader):
         outer = self._here, self._cases, self.inside
         self._here, self._cases, self.inside = [], 0, []
         pipelines: list[Pipeline] = []
-        parts: list[Command] = []
+        parts: list[CommandNode] = []
         before = operator = ""
         while True:
             part = self._part()
@@ -103,7 +103,7 @@ class CommandReader(WordReader):
             redirect.target = Field(re.sub(r"(?m)^\t+", "", text) if tabs else text)
         self._here = []
 
-    def _parenthesis(self, parts: list[Command]) -> None:
+    def _parenthesis(self, parts: list[CommandNode]) -> None:
         """A `(` behind words: of a function, an array, or a mistake."""
         if parts and len(parts[-1].words) == 1 and self._next_is(")"):
             parts.pop()
@@ -122,7 +122,7 @@ class CommandReader(WordReader):
             self._refuse("'(' stands where no command can begin")
             self.at -= 1
 
-    def _part(self) -> Command | None:
+    def _part(self) -> CommandNode | None:
         """The next part of a pipeline; None if there is none."""
         outer, self.inside = self.inside, []
         assignments: list[tuple[str, Field]] = []
@@ -171,7 +171,7 @@ class CommandReader(WordReader):
             self._note("it sets a variable")
         text = self.text[start : self.at].strip(" \t")
         lists = tuple(assignments), tuple(words), tuple(redirects)
-        return Command(text, " ".join(written), *lists, inside, subshell)
+        return CommandNode(text, " ".join(written), *lists, inside, subshell)
 
     def _is_before_redirection(self, raw: str) -> bool:
         """True for a number or a variable right before a redirection, which is about that descriptor."""

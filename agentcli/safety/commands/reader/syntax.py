@@ -46,7 +46,7 @@ class Redirect(Struct):
     target: Field
 
 
-class Command(Struct, frozen=True):
+class CommandNode(Struct, frozen=True):
     """A simple command, or a subshell. Without words it only sets variables or redirects.
 
     `text` is all of it as written, `written` only its words. `inside` are the scripts substituted in its words.
@@ -64,7 +64,7 @@ class Command(Struct, frozen=True):
 class Pipeline(Struct, frozen=True):
     """Commands joined by `|`, and the operator behind them: `;`, `&`, `&&`, `||`, a newline, `)`, or nothing."""
 
-    parts: tuple[Command, ...]
+    parts: tuple[CommandNode, ...]
     then: str
 
 

@@ -10,7 +10,7 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent, Completion
 from prompt_toolkit.document import Document
 
-from agentcli.agent.commands.command import Command, CommandHost
+from agentcli.agent.commands.command import CommandHost, SlashCommand
 from agentcli.frontends.terminal.input.completion import PromptCompleter
 from agentcli.frontends.terminal.input.file_index import FileIndex
 
@@ -20,10 +20,10 @@ async def run(host: CommandHost, argument: str) -> str:
 
 
 COMMANDS = [
-    Command("model", "choose the model", run, "[NAME]"),
-    Command("clear", "start anew", run, aliases=("new",)),
-    Command("remodel", "build anew", run),
-    Command("quit", "leave", run, aliases=("exit", "q")),
+    SlashCommand("model", "choose the model", run, "[NAME]"),
+    SlashCommand("clear", "start anew", run, aliases=("new",)),
+    SlashCommand("remodel", "build anew", run),
+    SlashCommand("quit", "leave", run, aliases=("exit", "q")),
 ]
 
 
@@ -76,7 +76,7 @@ def test_a_command_is_shown_with_its_help() -> None:
 def test_a_command_that_came_later_is_offered() -> None:
     commands = list(COMMANDS)
     completer = PromptCompleter(commands, arguments, FileIndex(files), folder=Path(), home=Path())
-    commands.append(Command("shout", "say it louder", run))
+    commands.append(SlashCommand("shout", "say it louder", run))
     assert [c.text for c in completer.get_completions(Document("/sh"), CompleteEvent())] == ["/shout "]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.frontends.terminal.input.history import Drafts
-from agentcli.frontends.terminal.input.pastes import Pastes, Sent
+from agentcli.frontends.terminal.input.pastes import Pastes, TypedText
 from agentcli.llm.messages import Base64Source, Image
 
 
@@ -21,8 +21,8 @@ def test_a_draft_comes_back_with_its_pastes(file: Path) -> None:
         "[Pasted #1 +9 lines]": "long\n" * 9,
         "[Image #1]": Image(Base64Source("image/png", "AA==")),
     }
-    Drafts(file).save(Sent("see [Pasted #1 +9 lines] and [Image #1]", pastes))
-    assert Drafts(file).load() == Sent("see [Pasted #1 +9 lines] and [Image #1]", pastes)
+    Drafts(file).save(TypedText("see [Pasted #1 +9 lines] and [Image #1]", pastes))
+    assert Drafts(file).load() == TypedText("see [Pasted #1 +9 lines] and [Image #1]", pastes)
     assert file.stat().st_mode & 0o777 == 0o600
 
 
@@ -39,20 +39,20 @@ def test_the_tokens_of_a_draft_mean_the_same_in_the_next_session(file: Path) -> 
 
 def test_a_later_draft_replaces_the_one_before(file: Path) -> None:
     drafts = Drafts(file)
-    drafts.save(Sent("one"))
-    drafts.save(Sent("two"))
-    assert drafts.load() == Sent("two")
+    drafts.save(TypedText("one"))
+    drafts.save(TypedText("two"))
+    assert drafts.load() == TypedText("two")
     assert [path.name for path in file.parent.iterdir()] == ["draft.json"]
 
 
 def test_a_draft_that_is_cleared_or_emptied_is_gone(file: Path) -> None:
     drafts = Drafts(file)
     drafts.clear()
-    drafts.save(Sent("one"))
+    drafts.save(TypedText("one"))
     drafts.clear()
     assert drafts.load() is None
-    drafts.save(Sent("two"))
-    drafts.save(Sent(""))
+    drafts.save(TypedText("two"))
+    drafts.save(TypedText(""))
     assert drafts.load() is None
 
 
@@ -64,8 +64,8 @@ def test_a_file_that_holds_no_draft_is_none(file: Path, content: bytes) -> None:
 
 
 def test_bytes_that_are_no_text_lose_themselves_only(file: Path) -> None:
-    Drafts(file).save(Sent("a\udcffb"))
-    assert Drafts(file).load() == Sent("a?b")
+    Drafts(file).save(TypedText("a\udcffb"))
+    assert Drafts(file).load() == TypedText("a?b")
 
 
 def test_a_disk_that_fails_takes_the_draft_and_no_more(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_disk_that_fails_takes_the_draft_and_no_more(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     for file in (tmp_path / "no-folder" / "draft", tmp_path / "folder"):
         drafts = Drafts(file)
-        drafts.save(Sent("x"))
+        drafts.save(TypedText("x"))
         assert drafts.load() is None
         drafts.clear()
     assert list((tmp_path / "folder").iterdir()) == []

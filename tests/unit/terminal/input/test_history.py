@@ -12,7 +12,7 @@ from prompt_toolkit.history import FileHistory
 
 from agentcli.frontends.terminal.input import history as limits
 from agentcli.frontends.terminal.input.history import ProjectHistory
-from agentcli.frontends.terminal.input.pastes import Sent
+from agentcli.frontends.terminal.input.pastes import TypedText
 from agentcli.llm.messages import Base64Source, Image
 
 
@@ -29,20 +29,20 @@ def file(tmp_path: Path) -> Path:
 def test_entries_of_a_session_are_there_in_the_next(file: Path) -> None:
     first = ProjectHistory(file, "/p")
     for text in ("one", "two\nlines", "drei ü 文"):
-        first.add(Sent(text))
+        first.add(TypedText(text))
     for history in (first, ProjectHistory(file, "/p")):
         assert entries(history) == ["drei ü 文", "two\nlines", "one"]
 
 
 def test_each_project_has_its_own(file: Path) -> None:
-    ProjectHistory(file, "/p").add(Sent("in p"))
-    ProjectHistory(file, "/q").add(Sent("in q"))
+    ProjectHistory(file, "/p").add(TypedText("in p"))
+    ProjectHistory(file, "/q").add(TypedText("in q"))
     assert entries(ProjectHistory(file, "/p")) == ["in p"]
     assert entries(ProjectHistory(file, "/q")) == ["in q"]
 
 
 def test_the_file_is_the_persons_alone_and_says_when(file: Path) -> None:
-    ProjectHistory(file, "/p").add(Sent("secret"))
+    ProjectHistory(file, "/p").add(TypedText("secret"))
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
     line = json.loads(file.read_text())
@@ -53,32 +53,32 @@ def test_the_file_is_the_persons_alone_and_says_when(file: Path) -> None:
 def test_a_file_that_others_could_read_is_closed_to_them(file: Path) -> None:
     file.parent.mkdir()
     file.touch(mode=0o644)
-    ProjectHistory(file, "/p").add(Sent("x"))
+    ProjectHistory(file, "/p").add(TypedText("x"))
     assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_same_twice_is_one_entry(file: Path) -> None:
     history = ProjectHistory(file, "/p")
     for text in ("a", "a", "b", "a"):
-        history.add(Sent(text))
+        history.add(TypedText(text))
     assert entries(history) == ["a", "b", "a"]
-    ProjectHistory(file, "/p").add(Sent("a"))  # has not read what another session sent last
+    ProjectHistory(file, "/p").add(TypedText("a"))  # has not read what another session sent last
     assert entries(ProjectHistory(file, "/p")) == ["a", "b", "a"]
 
 
 def test_what_is_sent_before_the_file_is_read_comes_first_and_once(file: Path) -> None:
-    ProjectHistory(file, "/p").add(Sent("old"))
+    ProjectHistory(file, "/p").add(TypedText("old"))
     history = ProjectHistory(file, "/p")
-    history.add(Sent("new"))
+    history.add(TypedText("new"))
     assert entries(history) == ["new", "old"]
-    history.add(Sent("newer"))
+    history.add(TypedText("newer"))
     assert entries(history) == ["newer", "new", "old"]
 
 
 def test_nothing_is_read_before_it_is_asked_for(file: Path) -> None:
     history = ProjectHistory(file, "/p")
     assert not file.parent.exists()
-    ProjectHistory(file, "/p").add(Sent("later"))
+    ProjectHistory(file, "/p").add(TypedText("later"))
     assert entries(history) == ["later"]
 
 
@@ -87,7 +87,7 @@ def test_lines_that_are_no_entries_are_skipped(file: Path) -> None:
     FileHistory(str(file)).store_string("of the\nold format")
     with file.open("ab") as stream:
         stream.write(b'{"project": "/p"}\n{"project": 1, "text": 2, "time": 3}\n[]\n\xff\xfe{\n{"project"')
-    ProjectHistory(file, "/p").add(Sent("good"))
+    ProjectHistory(file, "/p").add(TypedText("good"))
     assert entries(ProjectHistory(file, "/p")) == ["good"]
 
 
@@ -106,7 +106,7 @@ def test_a_huge_file_is_read_at_its_end_only_and_trimmed(file: Path) -> None:
     file.write_text(old + line * 1_000)
     history = ProjectHistory(file, "/p")
     assert entries(history) == []
-    history.add(Sent("new"))
+    history.add(TypedText("new"))
     assert file.stat().st_size <= limits.KEPT_BYTES
     assert file.stat().st_mode & 0o777 == 0o600
     assert [json.loads(kept)["project"] for kept in file.read_text().splitlines()][-2:] == ["/other", "/p"]
@@ -116,13 +116,13 @@ def test_a_huge_file_is_read_at_its_end_only_and_trimmed(file: Path) -> None:
 
 def test_an_entry_as_long_as_a_book_is_kept_for_the_session_only(file: Path) -> None:
     history = ProjectHistory(file, "/p")
-    history.add(Sent("x" * (limits.LONGEST_ENTRY + 1)))
+    history.add(TypedText("x" * (limits.LONGEST_ENTRY + 1)))
     assert len(history.entries) == 1
     assert entries(ProjectHistory(file, "/p")) == []
 
 
 def test_bytes_that_are_no_text_lose_themselves_only(file: Path) -> None:
-    ProjectHistory(file, "/p").add(Sent("a\udcffb"))
+    ProjectHistory(file, "/p").add(TypedText("a\udcffb"))
     assert entries(ProjectHistory(file, "/p")) == ["a?b"]
 
 
@@ -131,14 +131,14 @@ def test_a_disk_that_fails_takes_the_history_and_no_more(tmp_path: Path) -> None
     (tmp_path / "folder").mkdir()
     for file in (tmp_path / "no-folder" / "history", tmp_path / "folder"):
         history = ProjectHistory(file, "/p")
-        history.add(Sent("kept in memory"))
+        history.add(TypedText("kept in memory"))
         assert entries(history) == ["kept in memory"]
 
 
 def _send(file: Path, name: str, filler: str) -> None:
     history = ProjectHistory(file, "/p")
     for number in range(100):
-        history.add(Sent(f"{name} {number} {filler}"))
+        history.add(TypedText(f"{name} {number} {filler}"))
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ PASTED = "[Pasted #1 +120 lines]"
 
 
 def test_what_was_pasted_is_kept_with_its_entry(file: Path) -> None:
-    sent = Sent(f"see {PASTED} [Image #1 4×4]", {PASTED: "line\n" * 120, "[Image #1 4×4]": IMAGE})
+    sent = TypedText(f"see {PASTED} [Image #1 4×4]", {PASTED: "line\n" * 120, "[Image #1 4×4]": IMAGE})
     ProjectHistory(file, "/p").add(sent)
     assert list(ProjectHistory(file, "/p").entries) == [sent]
 
@@ -169,25 +169,25 @@ def test_what_was_pasted_is_kept_with_its_entry(file: Path) -> None:
 def test_an_image_too_large_for_the_file_leaves_the_text(file: Path) -> None:
     image = Image(Base64Source("image/png", "A" * limits.LONGEST_ENTRY))
     history = ProjectHistory(file, "/p")
-    history.add(Sent(f"see {PASTED}[Image #1 4×4]", {PASTED: "line\n" * 120, "[Image #1 4×4]": image}))
+    history.add(TypedText(f"see {PASTED}[Image #1 4×4]", {PASTED: "line\n" * 120, "[Image #1 4×4]": image}))
     assert len(history.entries[0].pastes) == 2
-    assert list(ProjectHistory(file, "/p").entries) == [Sent(f"see {PASTED}", {PASTED: "line\n" * 120})]
+    assert list(ProjectHistory(file, "/p").entries) == [TypedText(f"see {PASTED}", {PASTED: "line\n" * 120})]
 
 
 def test_the_same_words_with_another_paste_are_another_entry(file: Path) -> None:
     history = ProjectHistory(file, "/p")
     for pasted in ("a", "b", "b"):
-        history.add(Sent(PASTED, {PASTED: pasted}))
+        history.add(TypedText(PASTED, {PASTED: pasted}))
     assert [sent.pastes[PASTED] for sent in history.entries] == ["b", "a"]
 
 
 def test_entries_without_pastes_are_read_as_they_are(file: Path) -> None:
     file.parent.mkdir()
     file.write_text('{"project": "/p", "text": "laid open\\nhere [Pasted #1 +9 lines]", "time": 1.5}\n')
-    assert list(ProjectHistory(file, "/p").entries) == [Sent("laid open\nhere [Pasted #1 +9 lines]")]
+    assert list(ProjectHistory(file, "/p").entries) == [TypedText("laid open\nhere [Pasted #1 +9 lines]")]
 
 
 def test_without_a_file_it_lasts_for_the_session() -> None:
     history = ProjectHistory(None, "/p")
-    history.add(Sent("one"))
+    history.add(TypedText("one"))
     assert entries(history) == ["one"]

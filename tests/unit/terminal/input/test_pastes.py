@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.errors import UserError
-from agentcli.frontends.terminal.input.pastes import LARGEST_IMAGE, Pastes, Sent, clean
+from agentcli.frontends.terminal.input.pastes import LARGEST_IMAGE, Pastes, TypedText, clean
 from agentcli.llm.messages import Base64Source, Image, Text
 from tests.conformance.wire_rules import picture
 
@@ -130,7 +130,7 @@ def test_the_contents_of_a_text_can_be_kept_and_restored() -> None:
     contents = pastes.typed(f"{paste} {image}").pastes
     assert contents == {paste: "line\n" * 20, image: IMAGE}
     later = Pastes()
-    later.adopt(Sent(f"{paste} {image}", {**contents, "no token": "x"}))
+    later.adopt(TypedText(f"{paste} {image}", {**contents, "no token": "x"}))
     assert later.blocks(f"{paste}{image}") == (Text("line\n" * 20), IMAGE)
     assert later.expand("no token") == "no token"
     assert later.token_for("next\n" * 20) == "[Pasted #2 +20 lines]"
@@ -139,6 +139,6 @@ def test_the_contents_of_a_text_can_be_kept_and_restored() -> None:
 def test_a_token_that_means_something_else_here_gets_a_number_of_its_own() -> None:
     pastes = Pastes()
     here = pastes.token_for("here\n" * 20)
-    adopted = pastes.adopt(Sent(f"old {here} and {here}", {here: "old\n" * 20}))
+    adopted = pastes.adopt(TypedText(f"old {here} and {here}", {here: "old\n" * 20}))
     assert adopted == "old [Pasted #2 +20 lines] and [Pasted #2 +20 lines]"
     assert pastes.expand(f"{here}|{adopted}") == "here\n" * 20 + "|old " + "old\n" * 20 + " and " + "old\n" * 20

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.agent.events import ToolFinished
-from agentcli.frontends.terminal.output.tool_views import LONGEST_LINE, OUTPUT_LINES, View, duration, tool_view
+from agentcli.frontends.terminal.output.tool_views import LONGEST_LINE, OUTPUT_LINES, ToolView, duration, tool_view
 from agentcli.frontends.terminal.text.fragments import plain
 from agentcli.llm.messages import Base64Source, Image, Text, ToolResult
 from tests.rows import each_row
@@ -59,7 +59,7 @@ def finished(content: Any, name: str = "bash", *, is_error: bool = False, **othe
     return ToolFinished("1", name, ToolResult("1", content, is_error), other.pop("duration_ms", 3.0), **other)
 
 
-def view(event: ToolFinished, columns: int = 80, **other: bool) -> View:
+def view(event: ToolFinished, columns: int = 80, **other: bool) -> ToolView:
     return tool_view(event, "title", columns=columns, **other)
 
 
