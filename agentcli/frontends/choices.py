@@ -25,7 +25,7 @@ _HEADINGS: dict[type[events.QuestionEvent], str] = {
 
 
 class Choice(Struct, frozen=True):
-    """One answer. `rule` is what a yes for longer covers; a choice without an `answer` leads to one."""
+    """One answer. `rule` is what a yes that lasts covers; a choice without an `answer` leads to one."""
 
     id: str
     key: str
@@ -44,7 +44,7 @@ def heading(question: AnyQuestion) -> str:
 
 
 def choices_for(question: AnyQuestion, rules: Sequence[str] = ()) -> list[Choice]:
-    """Return the answers that can be given as they are; a yes for longer covers one of the `rules`."""
+    """Return the answers that can be given as they are; a yes that lasts covers one of the `rules`."""
     yes, no = Approve(question.id, True), Approve(question.id, False)
     match question:
         case events.Question(options=options):

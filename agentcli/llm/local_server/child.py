@@ -84,7 +84,7 @@ class Users:
         self._open.add(writer)
         writer.write(self._greeting)
         with suppress(OSError):
-            while word := await reader.read(4096):  # from those who only use it just the end comes
+            while word := await reader.read(4096):  # a user of the server only ever closes its end
                 if word == b"stop\n" or (word == b"yield\n" and self._open == {writer}):
                     self.end()
         self._open.discard(writer)

@@ -156,7 +156,7 @@ class Asking:
         panel.rest, panel.rows_left = rest, rows_of(rest, columns) if rest else 0
         self._view.block(shown, "question")
         if not rest and is_next:
-            self._shown_at = time.monotonic()  # no key pressed again and again to get here is an answer
+            self._shown_at = time.monotonic()  # the key that scrolled to this place is no answer
             asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)
         if not rest and panel.hunk is None:
             self._view.was_previewed(panel.question.id)

@@ -56,7 +56,7 @@ class QuestionPanel:
         self.hunk: int | None = None  # the hunk on the screen
         self._accepted: list[int] = []
         self._comment = ""  # on hunks
-        self.rest: list[Fragment] = []  # what is asked about and was not on the screen yet: until then there is no yes
+        self.rest: list[Fragment] = []  # what was not on the screen yet; only after it a yes counts
         self.rows_left = 0
 
     @property

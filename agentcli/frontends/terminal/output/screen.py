@@ -204,7 +204,7 @@ class Screen(Renderer):
         self._write(out)
 
     def _leave_rows(self, lines: list[Fragment]) -> list[Fragment]:
-        """Leave the region's first rows to the transcript where they show the next lines; gives the other lines."""
+        """Turn the region's first rows into transcript where they already show the next lines; return the other lines."""
         if not lines or not self._rows:
             return lines
         wanted = lines_of(lines)

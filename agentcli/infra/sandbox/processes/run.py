@@ -142,7 +142,7 @@ class Run:
             if found is not None and found != self._stall and not listens and self._file is None:
                 self._on_output(f"\n[{found.text}]\n")
             if found is not None or self._stall is None or self._stall.kind != "listens":
-                self._stall = found  # a server that answers somebody is one all the same
+                self._stall = found  # a server that is busy with a request stays a server
             if listens and self._file is None:
                 return
             await asyncio.sleep(min(pause_s, MIN_QUIET_S) + 0.01)
