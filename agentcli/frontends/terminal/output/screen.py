@@ -204,7 +204,7 @@ class Screen(Renderer):
         self._write(out)
 
     def _leave_rows(self, lines: list[Fragment]) -> list[Fragment]:
-        """Turn the region's first rows into transcript where they already show the next lines; return the other lines."""
+        """Turn first rows of the region that already show the next lines into transcript; return the other lines."""
         if not lines or not self._rows:
             return lines
         wanted = lines_of(lines)
