@@ -98,10 +98,10 @@ class Builder:
         self.store = store
         self.models = Models(config, on_wait=on_notice)
         self._extras = extras
-        self.skills = Skills(config, is_bare=extras.bare, tell=on_notice, added=extras.skill_folders)
+        self.skills = Skills(config=config, is_bare=extras.bare, tell=on_notice, added=extras.skill_folders)
         self.programs = WorkspacePrograms(config)
         self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice, programs=self.programs)
-        self.agents = Agents(config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
+        self.agents = Agents(config=config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
         self.opening = Opening(
             config=config,
@@ -290,7 +290,7 @@ class Builder:
             folder = self.config.paths.state / "summaries"
             lasts, kept = self.store.is_lasting, partial(SummaryFiles, hours=settings.cache_hours)
             files = kept(folder, most=settings.cache_entries) if lasts else None
-            summaries = Summaries(settings, writer, watch.paid, state.budgets, kept=files)
+            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, budgets=state.budgets, kept=files)
             return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
 
         def recall() -> LogSearch:
@@ -323,7 +323,7 @@ class Builder:
             max_parallel=tools.max_parallel,
             tries=self.config.settings.permissions.tries,
         )
-        return SessionCalls(services, registry)
+        return SessionCalls(services=services, tools=registry)
 
     def tool_registry(self) -> ToolRegistry:
         """Return all tools, or those the settings name. Raises `ConfigError` for a name that no tool has."""

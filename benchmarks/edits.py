@@ -43,7 +43,7 @@ class Hands:
     def __init__(self, folder: Path) -> None:
         sandbox = LocalSandbox([folder], environment=dict(os.environ), job_folder=folder.parent / "jobs")
         self.folder = folder.resolve()
-        self.context = ToolContext(Workspace(self.folder, sandbox), "id")
+        self.context = ToolContext(Workspace(cwd=self.folder, sandbox=sandbox), "id")
         self.tools = ToolRegistry(builtin_tools())
 
     async def call(self, name: str, **given: object) -> object:

@@ -79,8 +79,8 @@ def own_milliseconds(bounds: Bounds, rounds: int) -> float:
     """The processor's time that one command takes in this process: planning, starting, reading, cleaning up."""
     state = bounds.home / "state"
     limits = CommandLimits(
-        "workspace-write",
-        bounds.home,
+        profile="workspace-write",
+        home=bounds.home,
         cache=bounds.home / "cache",
         tries=state / "tries",
         aside=state / "put_aside",

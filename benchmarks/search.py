@@ -98,7 +98,7 @@ class InProcess:
 
     def __init__(self, top: Path, scratch: Path) -> None:
         sandbox = LocalSandbox([top], environment={"PATH": "/usr/bin:/bin"}, job_folder=scratch)
-        self._context = ToolContext(Workspace(top, sandbox), "call")
+        self._context = ToolContext(Workspace(cwd=top, sandbox=sandbox), "call")
         self._tools = ToolRegistry(builtin_tools())
         self._loop = asyncio.new_event_loop()
 

@@ -97,7 +97,7 @@ async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
     return messages
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Runtime:
     """The parts of a session. `resolve` chooses the provider before each request.
 

@@ -41,7 +41,7 @@ NOT_ANSWERED = "Not run: the program ended before the user had answered whether 
 NOT_BEGUN = "Not run: the program ended while a question about another call waited."
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Turn:
     """One prompt being answered. `round` counts its requests, from 1.
 

@@ -97,8 +97,8 @@ def _resume_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     budgets = state.budgets.within(Account("turn", runtime.limits.budgets))
-    calls, most = TurnCalls(runtime.calls, state, emit), runtime.limits.max_turns
-    turn = Turn(state, runtime, emit, calls, most_rounds=most, budgets=budgets)
+    calls, most = TurnCalls(session=runtime.calls, state=state, emit=emit), runtime.limits.max_turns
+    turn = Turn(state=state, runtime=runtime, emit=emit, calls=calls, most_rounds=most, budgets=budgets)
     turn.calls.store, turn.calls.settle = partial(add_one, turn), partial(settled, turn)
     turn.calls.budgets, turn.calls.charge = budgets, partial(charge_subagent, turn)
     return turn

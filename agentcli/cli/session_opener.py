@@ -190,9 +190,9 @@ def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[
 
 def extras_from(options: argparse.Namespace) -> Extras:
     return Extras(
-        text_or_file(options, "system-prompt"),
-        text_or_file(options, "append-system-prompt") or "",
-        options.bare,
+        system_prompt=text_or_file(options, "system-prompt"),
+        append_system_prompt=text_or_file(options, "append-system-prompt") or "",
+        bare=options.bare,
         brings_tools=options.input_format == "stream-json",
         mcp_config=options.mcp_config or "",
         is_strict_mcp=options.strict_mcp_config,

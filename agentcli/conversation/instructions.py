@@ -49,7 +49,7 @@ class Instructions(Struct, frozen=True):
         return reminder("\n".join([_HEADING, *parts]))
 
 
-@dataclass
+@dataclass(kw_only=True)
 class InstructionReader:
     """Reads instruction files of a project whose folder is `root`; all that it reads shares one budget.
 
@@ -125,7 +125,7 @@ class InstructionReader:
 
 def find_instructions(cwd: Path, root: Path, user_files: Sequence[Path], home: Path | None = None) -> Instructions:
     """The user's files, then those of each folder from the project's root down to `cwd`."""
-    reader = InstructionReader(root, home)
+    reader = InstructionReader(root=root, home=home)
     for file in user_files:
         if is_file(file):
             reader.take(file, Path(file.anchor))
@@ -142,7 +142,7 @@ def nested_instructions(
 
     `told` are paths. They count against the budget as they are now.
     """
-    reader = InstructionReader(root, home)
+    reader = InstructionReader(root=root, home=home)
     for path in map(Path, told):
         reader.take(path, Path(path.anchor))
     reader.take_found()

@@ -38,7 +38,7 @@ class Pair(Struct, frozen=True):
         return difference
 
 
-class Comparison(Struct, frozen=True):
+class Comparison(Struct, frozen=True, kw_only=True):
     """`left_out` are tasks that only one run has, or of which both have different versions.
 
     `measures` are numbers in A and in B, by name, as means over the tasks.
@@ -85,7 +85,7 @@ def compare(a: EvalRun, b: EvalRun) -> Comparison:
     if not pairs:
         raise UsageError(f"Runs {a.id} and {b.id} have no attempts at the same version of a task.")
     left_out = tuple(name for name in names if name not in {pair.task for pair in pairs})
-    return Comparison(a, b, pairs, left_out, measures=_measures(pairs), chance=_chance(pairs))
+    return Comparison(a=a, b=b, pairs=pairs, left_out=left_out, measures=_measures(pairs), chance=_chance(pairs))
 
 
 def _chance(pairs: Sequence[Pair]) -> float:

@@ -13,7 +13,7 @@ from agentcli.llm.messages import Usage
 End = Literal["end_turn", "max_tokens", "max_turns", "max_budget", "timeout", "stopped", "interrupted", "error"]
 
 
-class Variant(Struct, frozen=True, omit_defaults=True):
+class Variant(Struct, frozen=True, omit_defaults=True, kw_only=True):
     """The setup of a run's agent, in which two runs may differ.
 
     `model` is `provider/model`; `scripted/reference` plays each task's own solution, `scripted/nothing` does nothing.

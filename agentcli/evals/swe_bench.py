@@ -31,7 +31,7 @@ _END = "END_OF_PATCH"  # every line of a patch begins with a sign or a word of g
 _NAME = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"  # of a folder: nothing that leads out of the one it lies in
 
 
-class _Instance(Struct, frozen=True):
+class _Instance(Struct, frozen=True, kw_only=True):
     instance_id: Annotated[str, Meta(pattern=rf"^{_NAME}\Z")]
     repo: Annotated[str, Meta(pattern=rf"^{_NAME}/{_NAME}\Z")]
     base_commit: Annotated[str, Meta(pattern=r"^[0-9a-f]{40}\Z")]

@@ -48,7 +48,7 @@ class MediaFacts(NamedTuple):
     pages: int
 
 
-class MediaRules(Struct, frozen=True):
+class MediaRules(Struct, frozen=True, kw_only=True):
     """The limits of an API for one request: number of images, bytes of base64 for each, pixels of the longest edge.
 
     All PDFs together have at most `pages`. In a request with more than `crowd` images each edge is at most

@@ -24,7 +24,7 @@ REGIONAL, GOVERNMENT = (
 )  # what clouds charge for an endpoint that stays in a region (their price lists, 2026-11)
 
 
-class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """USD per million tokens. `above` (prompt tokens) and `higher` hold a dearer band by prompt length."""
 
     input: Usd = 0.0

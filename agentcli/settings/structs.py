@@ -34,7 +34,7 @@ Charset = Literal[
 ]  # fmt: skip
 
 
-class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True):
+class ProviderSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`model` is `provider/model`; empty means the first that is found. `read_timeout` is seconds of silence.
 
     `transport` is what carries requests to Anthropic: our own HTTP client, or Anthropic's SDK.
@@ -62,7 +62,7 @@ class ServerSettings(Struct, frozen=True, forbid_unknown_fields=True):
     quirks: dict[str, Any] = {}
 
 
-class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True):
+class TokenSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`max_output` bounds a reply. `temperature` is left out where an API refuses it.
 
     `encoders` is a TOML or YAML file that says how tokens are counted: see docs/providers.md.
@@ -85,7 +85,7 @@ class RetrySettings(Struct, frozen=True, forbid_unknown_fields=True):
     initial_delay: Seconds = 1.0
 
 
-class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True):
+class CompactionSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The conversation is compacted before a request that would fill the share `at` of the model's window.
 
     From `warn_at` on you are told how full it is. It shrinks to the share `target`, at most three quarters of `at`; the
@@ -134,7 +134,7 @@ class MemorySettings(Struct, frozen=True, forbid_unknown_fields=True):
     max_files: Positive = 200
 
 
-class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True):
+class ToolSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`only` names the tools a model gets (empty: all). `max_parallel` bounds reading calls that run together.
 
     `output_level` is how detailed results are, `output_levels` the same for single tools by name. `charset` is that of
@@ -191,7 +191,7 @@ class DataSettings(Struct, frozen=True, forbid_unknown_fields=True):
     clean_every_minutes: Annotated[float, Meta(ge=0, le=525_600)] = 60.0
 
 
-class CheckpointSettings(Struct, frozen=True, forbid_unknown_fields=True):
+class CheckpointSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The workspace is recorded, so that changes can be undone, also those that commands make.
 
     Files of more than `largest_mb` are left out, and so is a folder of more than `most_files` or `most_gb` as a whole.
@@ -213,7 +213,7 @@ class EvidenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
     show: bool = True
 
 
-class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, rename={"tries": "try"}):
+class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, rename={"tries": "try"}, kw_only=True):
     """With `try`, commands run on a stand-in of the workspace where that works; what they changed is asked about."""
 
     mode: Literal["default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions"] = "default"
@@ -224,7 +224,7 @@ class PermissionSettings(Struct, frozen=True, forbid_unknown_fields=True, rename
     tries: bool = True
 
 
-class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True):
+class SandboxSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Commands are confined. `hosts` may be reached (`example.org`, `*.example.org`, with or without a port).
 
     `environment` names variables that commands see although they look like credentials. `writable` are further folders
@@ -246,7 +246,7 @@ class WebSettings(Struct, frozen=True, forbid_unknown_fields=True):
     hosts: tuple[str, ...] = ()
 
 
-class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
+class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`max_turns` counts requests of one prompt. Unset: 100 in the terminal, which asks then, and 25 elsewhere.
 
     A run without a terminal in which nothing has happened for `idle_s` seconds ends with exit code 1. A single reply is
@@ -264,7 +264,7 @@ class LimitSettings(Struct, frozen=True, forbid_unknown_fields=True):
     max_budget_usd: Usd | None = None
 
 
-class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True):
+class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Limits of a turn, a session and a day in US dollars, tokens, seconds of requests and calls, and calls.
 
     The worst case is reserved before each request: its reply gets shorter where little is left, and below 1,024 tokens
@@ -291,7 +291,7 @@ class BudgetSettings(Struct, frozen=True, forbid_unknown_fields=True):
     fallback_at: Share = 0.8
 
 
-class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True):
+class ObservabilitySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The export over OTLP ([telemetry.md](telemetry.md)), and the program's log.
 
     `traces` and `metrics` are sent to `endpoint` (unset: `OTEL_EXPORTER_OTLP_ENDPOINT`, else `http://localhost:4318`)
@@ -335,7 +335,7 @@ class ServeTokenSettings(Struct, frozen=True, forbid_unknown_fields=True):
     budget_usd: Usd | None = None
 
 
-class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True):
+class ServeSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`agentcli serve`. `hosts` are names of this machine by which it may be called, beside localhost.
 
     `database` (postgresql://…) and `redis` (redis://…) hold sessions and events for servers on several machines, which

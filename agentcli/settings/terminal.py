@@ -41,7 +41,7 @@ _KEY_IN_WORDS = (
 Keys = str | tuple[str, ...]
 
 
-class KeySettings(Struct, frozen=True, forbid_unknown_fields=True):
+class KeySettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The keys of the input, one or a list for each action; an empty list leaves an action without a key.
 
     `c-` is Ctrl, `a-` Alt, `s-` Shift. `previous` takes back what is queued, else steps through the history. Questions
@@ -74,7 +74,7 @@ class KeySettings(Struct, frozen=True, forbid_unknown_fields=True):
         return {action: (keys,) if isinstance(keys, str) else tuple(keys) for action, keys in asdict(self).items()}
 
 
-class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True):
+class TerminalSettings(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`status_command` gets the state as JSON on stdin; the first line it prints stands below the input.
 
     `notifications` come when something waits or is done and the window has not the focus. `theme` is one of these or

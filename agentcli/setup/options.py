@@ -45,7 +45,7 @@ class SessionFiles(Protocol):
     def checkpoints(self, made: Checkpoints) -> Checkpoints: ...
 
 
-class Extras(Struct, frozen=True):
+class Extras(Struct, frozen=True, kw_only=True):
     """The options that a caller adds to the configuration. `system_prompt` replaces the system text.
 
     `bare` leaves out hooks, skills, MCP servers, memory and instruction files.

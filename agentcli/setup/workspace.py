@@ -68,8 +68,8 @@ class WorkspaceFactory:
 
         lazy = LazySandbox(open_sandbox)
         workspace = Workspace(
-            config.cwd,
-            cast("Sandbox", lazy),
+            cwd=config.cwd,
+            sandbox=cast("Sandbox", lazy),
             data=self._data.of_session(session_id),
             web=Web(granted_hosts=config.settings.web.hosts, find_search=self._find_search),
             memory=make_memory(config) if self.has_memory else None,
@@ -151,8 +151,8 @@ def make_sandbox(
     home, settings = home_of(config.environment), config.settings.sandbox
     state, cache = config.paths.state, config.paths.cache
     limits = CommandLimits(
-        profile or settings.profile,
-        home,
+        profile=profile or settings.profile,
+        home=home,
         masked=(
             *(_absolute(name, config.cwd, home) for name in settings.masked),
             *config.paths.secret,

@@ -11,7 +11,7 @@ from msgspec import Struct
 from agentcli.tools.command import CommandResult
 
 
-class ChangeSummary(Struct, frozen=True):
+class ChangeSummary(Struct, frozen=True, kw_only=True):
     """One change that can be applied by itself.
 
     `name` is unique, as a person calls it: relative to the workspace, or absolute. `diff` is a unified one, empty where

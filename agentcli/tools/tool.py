@@ -122,7 +122,7 @@ def digest_of(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Workspace:
     """State shared by all calls of a session. `cwd` anchors relative paths; `shell_cwd` is the shell's folder.
 
@@ -216,7 +216,7 @@ class ToolContext:
         return real
 
 
-class RetryRule(Struct, frozen=True):
+class RetryRule(Struct, frozen=True, kw_only=True):
     """When a failed call is made again by itself: for which kinds of error, how often, after how many seconds."""
 
     retry_on: frozenset[ToolErrorKind] = frozenset(("timeout", "resource_error"))

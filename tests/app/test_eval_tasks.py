@@ -19,7 +19,7 @@ TASKS = find_tasks()
 
 
 async def outcome(config: Config, task: Task, model: str) -> Outcome:
-    attempts = LocalEngine(config, Variant(model))
+    attempts = LocalEngine(config, Variant(model=model))
     try:
         return (await attempts.make(task, 1)).outcome
     finally:

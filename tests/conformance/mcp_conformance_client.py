@@ -61,7 +61,7 @@ async def main(url: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         logins = KeptLogins(KeptKeys(Path(folder, "keys")))
         async with AsyncExitStack() as stack:
-            spec = ServerSpec("conformance", "http", url=url, oauth=oauth_of(given))
+            spec = ServerSpec(name="conformance", type="http", url=url, oauth=oauth_of(given))
             auth = None
             if scenario == "auth/basic-cimd":
                 spec.oauth["clientMetadataUrl"] = "https://conformance-test.local/client-metadata.json"

@@ -36,7 +36,7 @@ def encoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         lines = (base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))
         file.write_bytes(b"".join(lines))
         parameters = {"file": str(file)}
-    return encoders.encoder(EncoderRow(name, 1.0, parameters))
+    return encoders.encoder(EncoderRow(encoder=name, margin=1.0, parameters=parameters))
 
 
 def require_right_count(encoder: TokenEncoder, text: str) -> None:

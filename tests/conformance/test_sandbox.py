@@ -816,7 +816,7 @@ class Bench:
     """Every built-in tool, on a sandbox alone: what of it does not go through the protocol fails or goes astray."""
 
     def __init__(self, sandbox: Sandbox, cwd: Path) -> None:
-        self.workspace = Workspace(cwd, sandbox)
+        self.workspace = Workspace(cwd=cwd, sandbox=sandbox)
         self.tools = ToolRegistry(builtin_tools())
 
     async def call(self, name: str, **given: Any) -> str:

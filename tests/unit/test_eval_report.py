@@ -26,7 +26,7 @@ def run_of(*outcomes: Outcome, tasks: tuple[PlannedTask, ...] = (), ended: float
     tasks = tasks or tuple(task(name) for name in dict.fromkeys(outcome.task for outcome in outcomes))
     samples = max((outcome.sample for outcome in outcomes), default=1)
     return EvalRun(
-        "1124-1200-abcd", 1.0, ended, About(Variant("scripted/reference"), tasks, samples, **about), outcomes
+        "1124-1200-abcd", 1.0, ended, About(Variant(model="scripted/reference"), tasks, samples, **about), outcomes
     )
 
 

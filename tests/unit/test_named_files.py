@@ -57,11 +57,14 @@ def test_a_file_that_is_run_is_named(command: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("server", "path"),
     [
-        (ServerSpec("x", command="node", args=("server.js",), cwd="tools"), "/r/tools/server.js"),
-        (ServerSpec("x", command="node", args=("server.js",), cwd="${CLAUDE_PROJECT_DIR}/tools"), "/r/tools/server.js"),
-        (ServerSpec("x", command="serve", env={"PATH": "./bin:/usr/bin"}), "/r/bin/serve"),
-        (ServerSpec("x", command="bash", args=("-c", "x"), env={"BASH_ENV": "env.txt"}), "/r/env.txt"),
-        (ServerSpec("x", command="node", args=("a",), env={"NODE_OPTIONS": "--require ./b.js"}), "/r/b.js"),
+        (ServerSpec(name="x", command="node", args=("server.js",), cwd="tools"), "/r/tools/server.js"),
+        (
+            ServerSpec(name="x", command="node", args=("server.js",), cwd="${CLAUDE_PROJECT_DIR}/tools"),
+            "/r/tools/server.js",
+        ),
+        (ServerSpec(name="x", command="serve", env={"PATH": "./bin:/usr/bin"}), "/r/bin/serve"),
+        (ServerSpec(name="x", command="bash", args=("-c", "x"), env={"BASH_ENV": "env.txt"}), "/r/env.txt"),
+        (ServerSpec(name="x", command="node", args=("a",), env={"NODE_OPTIONS": "--require ./b.js"}), "/r/b.js"),
     ],
 )
 def test_what_a_server_is_started_from_is_named(server: ServerSpec, path: str) -> None:

@@ -113,7 +113,7 @@ def attempt(origin: Origin, tmp_path: Path, model: str | list[dict[str, Any]], *
     person = load_config(find_paths(str(tmp_path / "home")), tmp_path, dict(os.environ))
     # The sandbox has a /tmp of its own, where this Python and the folders of the test may lie.
     settings = {"sandbox": {"writable": [sys.prefix, str(tmp_path)]}}
-    return asyncio.run(made(LocalEngine(person, Variant(model, settings=settings)), task))
+    return asyncio.run(made(LocalEngine(person, Variant(model=model, settings=settings)), task))
 
 
 async def made(attempts: LocalEngine, task: Task) -> Outcome:

@@ -80,7 +80,7 @@ async def make_dry_run(
     call.turn.store(CallTried(call.use.id))
     call.report.is_trial = request.obstacle is None or not request.obstacle.host
     attempt = await _attempt(call, request, arguments, context)
-    trial, review, kept = attempt.trial, Review(attempt), ApplyOutcome()
+    trial, review, kept = attempt.trial, Review(attempt=attempt), ApplyOutcome()
     try:
         obstacle = None if request.is_requested or request.obstacle else _obstacle(call, request, attempt)
         if obstacle is not None and await _may_go_on(call, request, obstacle):

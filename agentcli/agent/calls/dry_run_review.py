@@ -17,7 +17,7 @@ PLAN = "plan mode keeps no changes"
 _LONGEST_COMMAND = 60
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Review:
     """The changes of a dry run that are to be applied, by name, and who says so.
 

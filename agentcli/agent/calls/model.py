@@ -48,7 +48,7 @@ class NoLocks:
         yield
 
 
-@dataclass
+@dataclass(kw_only=True)
 class CallServices:
     """The parts that calls use for as long as a session lasts.
 
@@ -172,7 +172,7 @@ def _no_agents() -> SubagentRuns:
     raise UsageError("There are no subagents in this session.")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class SessionCalls:
     """Parts that the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
 
@@ -249,7 +249,7 @@ def at_once(*_: object) -> Awaitable[object]:
     return done
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TurnCalls:
     """The calls of one turn. `store` adds an entry to the log, `settle` waits until all are on disk.
 
@@ -286,7 +286,7 @@ class Call:
         self.turn = turn
         self.reply_id = reply_id
         services = turn.session.services
-        self.report = Report(use, turn.emit, mask=services.mask, gives_all=services.gives_all)
+        self.report = Report(call=use, emit=turn.emit, mask=services.mask, gives_all=services.gives_all)
 
     @property
     def result(self) -> Result | None:

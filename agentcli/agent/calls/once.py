@@ -92,7 +92,7 @@ async def call_directly(
         """Only what undo and blame have to know: other entries belong to calls of the model's."""
         return session.append(body) if isinstance(body, FilesChanged) else at_once()
 
-    turn = TurnCalls(calls, session.state, hear, store, budgets=session.state.budgets)
+    turn = TurnCalls(session=calls, state=session.state, emit=hear, store=store, budgets=session.state.budgets)
     call = Call(use, turn)
     try:
         async with asyncio.timeout(timeout_s):

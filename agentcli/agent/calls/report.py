@@ -28,7 +28,7 @@ OMITTED = {"omitted": "larger than 1 MB"}
 _SLICE = 1_000  # entries of a list whose size is looked at together
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Report:
     """The report on one call; `result` is set once it has ended.
 

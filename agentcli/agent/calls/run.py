@@ -38,7 +38,7 @@ LOCK_PATIENCE_S = 30.0
 MOST_LOCKED = 500  # of the files that a tried command changed: each lock is a file
 
 
-class ParsedCall(Struct, frozen=True):
+class ParsedCall(Struct, frozen=True, kw_only=True):
     """A call whose arguments are understood, and what the hooks said of it."""
 
     record: CallRecord
@@ -118,7 +118,7 @@ async def parse_call(call: Call) -> ParsedCall:
     level = services.levels.level_for(tool.name, asked=asked, own=tool.level, window_share=share)
     call.report.level = level
     context = ToolContext(services.workspace, use.id, call.report.show, level=level, publish=turn.emit)
-    return ParsedCall(record, tool, arguments, context, merged)
+    return ParsedCall(record=record, tool=tool, arguments=arguments, context=context, hooks=merged)
 
 
 async def _apply_hooks(call: Call, record: CallRecord) -> HookAnswer:
@@ -154,7 +154,7 @@ async def permit(call: Call, parsed: ParsedCall) -> PermittedCall:
         return verdict if session.skills is None else session.skills.narrowed(parsed.tool.name, verdict)
 
     verdict = decided()
-    question = PendingCall(call.use, facts, parsed.context, verdict, decided)
+    question = PendingCall(call=call.use, judged=facts, context=parsed.context, verdict=verdict, decide=decided)
     if verdict.decision == "try":
         trial = DryRunRequest(facts, is_requested=False, grant=partial(grant, call, question))
         writing = msgspec.structs.replace(verdict, only_reads=False)  # what it writes is on the stand-in alone

@@ -28,7 +28,7 @@ CAUSES = {
 }
 
 
-class CacheLoss(Struct, frozen=True):
+class CacheLoss(Struct, frozen=True, kw_only=True):
     """The tokens of a request that the cache held and did not give. `usd` is None where the price is unknown."""
 
     time: float
@@ -57,7 +57,7 @@ def cache_losses(entries: Sequence[Entry], model_info: Callable[[str], ModelInfo
                 if lost > (0 if _is_explicit(prices, before.usage) else 2 * _STEP_TOKENS):
                     cause = "compaction" if is_compacted else _cause(before, reply, _sent(entry) - _sent(earlier))
                     usd = _price(reply.usage, lost, prices) if prices else None
-                    yield CacheLoss(entry.time, reply, held=held, lost=lost, usd=usd, cause=cause)
+                    yield CacheLoss(time=entry.time, reply=reply, held=held, lost=lost, usd=usd, cause=cause)
                 break
 
 

@@ -36,7 +36,7 @@ class NestedInstructions:
 
     def read_again(self, conversation: Conversation, told_now: str) -> Instructions:
         """Read again the files that the model was given before, except those that `told_now` has already."""
-        reader = InstructionReader(self.root, self.home)
+        reader = InstructionReader(root=self.root, home=self.home)
         for path in instruction_paths(entry.body for entry in conversation.request_entries):
             if f'<instructions path="{path}">' not in told_now:
                 reader.take(Path(path), self.root)

@@ -58,7 +58,7 @@ class EmptySummary(ProviderError):
 Writer = Callable[[], Awaitable[tuple[Provider, ModelInfo]]]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Summaries:
     """`writer` gives the model that writes; `paid` is told of every request, also of one that came to nothing.
 

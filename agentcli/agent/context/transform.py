@@ -50,7 +50,7 @@ def create_context_transform(
         provider = await made if inspect.isawaitable(made) else made
         return provider, getattr(provider, "info", ModelInfo(provider.model, provider.name))
 
-    summaries = Summaries(settings, writer, lambda *request: None)
+    summaries = Summaries(settings=settings, writer=writer, paid=lambda *request: None)
     compactor = Compactor(settings, lambda info: (), lambda path: "", summaries)
     followed = _Followed()
 

@@ -47,7 +47,7 @@ class PermittedCall(Struct, frozen=True):
     answer: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PendingCall:
     """A call that may not run by itself, the verdict that says why, and `decide` for the permissions of later."""
 

@@ -92,7 +92,7 @@ def run_tasks(
     texts = Namespace(system_prompt=system_prompt, append_system_prompt=append_system_prompt)
     texts.system_prompt_file, texts.append_system_prompt_file = system_prompt_file, append_system_prompt_file
     variant = Variant(
-        model or wait_for(_default_model(config)),
+        model=model or wait_for(_default_model(config)),
         system_prompt=text_or_file(texts, "system-prompt"),
         append_system_prompt=text_or_file(texts, "append-system-prompt") or "",
         skills=tuple(map(str, skills or ())),

@@ -223,7 +223,7 @@ class Bench(NamedTuple):
     async def answer(self, call: ToolLine) -> dict[str, Any]:
         events: list[Event] = []
         use = ToolUse(call.id or f"call_{secrets.token_hex(6)}", call.name, call.input)
-        await run_call(Call(use, TurnCalls(self.calls, self.state, events.append)))
+        await run_call(Call(use, TurnCalls(session=self.calls, state=self.state, emit=events.append)))
         answer = _answer(call, next(event for event in reversed(events) if isinstance(event, ToolFinished)))
         if (mask := self.calls.services.mask) is not None:  # the title has what the call was given
             answer["summary"] = mask.text(answer["summary"])

@@ -29,7 +29,7 @@ class FileNote(Struct, frozen=True):
         return f"- {self.path} ({self.done} in turn {self.turn}{f', sha256 {self.hash}' if self.hash else ''})"
 
 
-class Carried(Struct, frozen=True):
+class Carried(Struct, frozen=True, kw_only=True):
     """`opening` are the notes of a session's start as they read now: surroundings, instruction files, memory."""
 
     pins: tuple[str, ...] = ()
@@ -57,11 +57,11 @@ def collect(
     conversation: Conversation, turns: Sequence[TurnRecord], opening: Iterable[str], seen_hash: SeenHash
 ) -> Carried:
     return Carried(
-        tuple(conversation.pins),
-        tuple(_tasks(turns)),
-        tuple(_files(turns, seen_hash)),
-        tuple(opening),
-        tuple(_folders(conversation)),
+        pins=tuple(conversation.pins),
+        tasks=tuple(_tasks(turns)),
+        files=tuple(_files(turns, seen_hash)),
+        opening=tuple(opening),
+        folders=tuple(_folders(conversation)),
     )
 
 

@@ -25,7 +25,7 @@ class Claim(Struct, frozen=True):
     entries: tuple[str, ...] = ()
 
 
-class Statement(Struct, frozen=True):
+class Statement(Struct, frozen=True, kw_only=True):
     """A claim that can be checked, made at `start` of a sentence.
 
     `target` is the command or the file. `count` of `out_of` tests pass or fail (of a command `count` is its exit code);

@@ -59,7 +59,7 @@ class Sentence(Struct, frozen=True):
 
     def claim(self, kind: str, start: int, target: str = "", **more: Any) -> Statement:
         text = _MARK.sub(lambda mark: self.marked[int(mark[2])], self.marks.replace("⟦q⟧", "…"))
-        return Statement(kind, text, start, target, **more)
+        return Statement(kind=kind, text=text, start=start, target=target, **more)
 
 
 def find_claims(message: str) -> list[Statement]:

@@ -20,7 +20,7 @@ Scope = Literal["project", "local", "user", "flag", "caller"]
 STARTUP_TIMEOUT_S = 30.0  # npx and uvx may have to download a server first
 
 
-class ServerSpec(Struct, frozen=True):
+class ServerSpec(Struct, frozen=True, kw_only=True):
     """A configured server. `env`, `headers` and the like are as written: `${VAR}` is expanded when it is started.
 
     `timeout_s` bounds one call, without the time the person takes to answer, `startup_timeout_s` connecting. Only the

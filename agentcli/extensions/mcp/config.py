@@ -39,7 +39,7 @@ EXTRA = "MCP servers need the extra mcp: ./install.sh --extras mcp, or pip insta
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
-class _ServerEntry(msgspec.Struct, frozen=True):
+class _ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A server as `.mcp.json` and settings have it, with the keys that other tools use; others are passed over."""
 
     type: str = ""

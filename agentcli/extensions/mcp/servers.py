@@ -57,7 +57,7 @@ class Servers:
         made = partial(Server, tell=lambda text: self.tell(text), updated=self._note_update)  # noqa: PLW0108 - of now
         self._servers = {spec.name: made(spec, connect, pins) for spec in specs}
         for client in clients:
-            spec = ServerSpec(client.name, scope="caller")
+            spec = ServerSpec(name=client.name, scope="caller")
             self._servers[client.name] = made(spec, partial(_connected, client), None)
         self._starting: set[asyncio.Task[None]] = set()
         self._joining = asyncio.Lock()

@@ -46,7 +46,7 @@ def bundled_folder() -> Path:
     return in_wheel if in_wheel.is_dir() else package.parent / "skills"
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Skills:
     """The skills of one configuration, looked for when they are asked for. `tell` hears of those that are left out."""
 

@@ -90,7 +90,7 @@ def _tools(value: Any) -> tuple[str, ...] | None:
     return tuple(ALIASES.get(name, name) for name in names)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Agents:
     """The kinds of subagents that settings and trust let a session have, and where their conversations are kept.
 

@@ -28,7 +28,7 @@ MAX_RUNNING = 4  # at a time; the others wait
 _MAX_EARLIER = 20
 
 
-@dataclass
+@dataclass(kw_only=True)
 class AgentRun:
     """A subagent of this session, also one that has ended. `doing` is what it does now, in a line."""
 
@@ -76,7 +76,7 @@ class Subagents:
         if (definition := known.get(given.agent or DEFAULT)) is None:
             near, all = did_you_mean(given.agent, known), ", ".join(known)
             raise ToolError(f"There is no agent {given.agent!r}{near}; there is {all}.", kind="not_found")
-        run = AgentRun(f"{definition.name}-{len(self.runs) + 1}", definition, given, call)
+        run = AgentRun(id=f"{definition.name}-{len(self.runs) + 1}", definition=definition, given=given, call=call)
         self.runs.append(run)
         if not given.background:
             return await self._answer_of(run)

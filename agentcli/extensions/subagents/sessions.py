@@ -92,8 +92,8 @@ class ChildSessions:
         nested = self.nested()
         watch = self.watch(state, workspace, nested)
         calls = SessionCalls(
-            replace(runtime.calls.services, workspace=workspace),
-            tools,
+            services=replace(runtime.calls.services, workspace=workspace),
+            tools=tools,
             agent_id=run.id,
             client=runtime.calls.client,
             made_by=call,

@@ -132,11 +132,11 @@ def _summary(path: str, changes: ChangeSet, name: str, budget: list[int]) -> Cha
     diff, hunks = shown or ("", 1)
     is_obeyed = is_protected(PurePath(path))
     return ChangeSummary(
-        name,
-        "created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed",
-        entry.kind if entry.kind != "other" else "file",
-        diff,
-        1 if is_obeyed else hunks,
+        name=name,
+        kind="created" if before is None else "deleted" if after is None else "mode" if is_mode else "changed",
+        what=entry.kind if entry.kind != "other" else "file",
+        diff=diff,
+        hunks=1 if is_obeyed else hunks,
         size=entry.size if entry.kind == "file" else 0,
         notes=tuple(_notes(path, before, after, is_shown=is_mode or shown is not None)),
         is_obeyed=is_obeyed,
@@ -186,9 +186,9 @@ def _summary_of_many(path: str, changes: ChangeSet, inside: list[str], name: str
         links = [shown_path(f"{one} → {entry.target}") for one, entry in made if entry.kind == "link"]
         notes += _counted("link", links, path)
     return ChangeSummary(
-        name,
-        "created" if is_new else "deleted" if is_gone else "changed",
-        "repository" if is_git else "folder" if is_new != is_gone else "tree",
+        name=name,
+        kind="created" if is_new else "deleted" if is_gone else "changed",
+        what="repository" if is_git else "folder" if is_new != is_gone else "tree",
         files=len(files),
         size=sum(entry.size for _, entry in files if entry.kind == "file"),
         notes=tuple(notes),

@@ -12,7 +12,7 @@ import msgspec
 from agentcli.tools.ripgrep import find_rg
 
 
-class SnapshotLimits(msgspec.Struct, frozen=True):
+class SnapshotLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of checkpoints: at most `max_file_bytes` of a file, `max_files` and `max_bytes` in all.
 
     Of what git ignores no more than `ignored_files` and `ignored_bytes` together. `excluded` are globs of names, or of

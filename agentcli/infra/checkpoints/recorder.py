@@ -37,7 +37,7 @@ _MAX_NAMED = 100  # paths that are left out
 T = TypeVar("T")
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Mark:
     """A call that is under way. Without `before` it may change anything; `found` is what it has changed so far."""
 
@@ -148,7 +148,7 @@ class Recorder:
 
     def _begin(self, call_id: str, paths: Sequence[Path] | None) -> Mark:
         self.objects.make()
-        mark = Mark(call_id, self._new_note())
+        mark = Mark(call_id=call_id, note=self._new_note())
         if paths is not None:
             mark.before = {path: self._state(path) for path in _with_missing_folders(map(str, paths))}
             CallNote(call_id, {stored_path(path): state for path, state in mark.before.items()}).write(mark.note)

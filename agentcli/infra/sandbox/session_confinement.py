@@ -47,7 +47,7 @@ _EVEN_IF_MISSING = frozenset((".agentcli", ".claude", ".cursor", ".husky", ".ide
 log = logging.getLogger(__name__)
 
 
-class CommandLimits(Struct, frozen=True):
+class CommandLimits(Struct, frozen=True, kw_only=True):
     """The settings for commands. Paths are absolute; `cache` is where tools keep theirs, per workspace.
 
     `tries` holds what stands in for the workspace while a command is tried, `aside` what stood in the way of something

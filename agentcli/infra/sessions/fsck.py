@@ -64,7 +64,7 @@ class Fault(msgspec.Struct, frozen=True):
     entry_id: str = ""
 
 
-class CheckReport(msgspec.Struct, frozen=True):
+class CheckReport(msgspec.Struct, frozen=True, kw_only=True):
     """The faults that were found; after a repair also those that are left, and where the damaged file is kept.
 
     `restored_from` is when the copy was made that took the place of the file, in seconds since 1970; 0 where the file
@@ -93,7 +93,7 @@ class CheckReport(msgspec.Struct, frozen=True):
 def check(path: Path) -> CheckReport:
     """Raises `StorageError` for a file that is not ours, or that cannot be opened."""
     found = _faults(path) if path.exists() else []
-    return CheckReport(str(path), found, found)
+    return CheckReport(path=str(path), found=found, left=found)
 
 
 def first_damage(path: Path, *, within_s: float) -> str:
@@ -204,7 +204,7 @@ def repair(path: Path, *, even_if_open: bool = False) -> CheckReport:
             f"{path} could not be repaired ({error}): make room for two copies of it in its folder, then try again. "
             "Nothing was changed."
         ) from error
-    return CheckReport(str(path), before.found, [], str(kept), restored_from)
+    return CheckReport(path=str(path), found=before.found, left=[], kept_as=str(kept), restored_from=restored_from)
 
 
 def replace_damaged(path: Path) -> str:

@@ -36,7 +36,7 @@ _TOKENS = [4.0**power for power in range(14)]
 _SECONDS = [0.01 * 2**power for power in range(14)]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Request:
     """A request under way. Times are in nanoseconds since 1970; at `tried_at` its newest try was sent."""
 
@@ -55,7 +55,7 @@ class _Request:
         return bool(self.first_at or self.retries or self.usage != Usage())
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _Agent:
     """The open spans of an agent: its turn, its request, and by id its calls with the time when they began."""
 
@@ -99,7 +99,7 @@ class SessionSpans:
 
     def record(self, at: int, event: events.Event, model: str) -> None:
         """Record an event that came `at` nanoseconds since 1970, when the session's model was `model`."""
-        agent = self._agents.setdefault(event.agent_id, _Agent(event.agent_id))
+        agent = self._agents.setdefault(event.agent_id, _Agent(id=event.agent_id))
         request = agent.request
         match event:
             case events.TurnStarted():
@@ -184,7 +184,7 @@ class SessionSpans:
         self._turn(agent, at)
         if agent.request is not None and agent.request.was_sent:
             self._end_request(agent, at, error="_OTHER")
-        agent.model, agent.request = model, _Request(model, at, at)
+        agent.model, agent.request = model, _Request(model=model, began_at=at, tried_at=at)
 
     def _record_compaction(self, agent: _Agent, at: int, event: events.Compaction) -> None:
         if agent.turn is not None:

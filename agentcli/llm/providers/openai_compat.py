@@ -21,7 +21,7 @@ from agentcli.settings.keys import Key
 NOT_FOUND = 404
 
 
-class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A server: its address, the environment variable of its key, and its quirks.
 
     `key_path` is what only a key opens, where the list of models needs none. `key_header` carries the key; in

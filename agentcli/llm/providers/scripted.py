@@ -48,7 +48,7 @@ class ScriptedError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     message: str = ""
 
 
-class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """One reply. With an `error`, text and thinking are sent first and then it breaks."""
 
     text: str = ""

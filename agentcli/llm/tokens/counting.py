@@ -118,7 +118,7 @@ class ByteEncoder(Struct, frozen=True, forbid_unknown_fields=True):
         return ceil(len(text.encode(errors="replace")) / self.bytes_per_token)
 
 
-class EncoderRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class EncoderRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The way to count the tokens of some models.
 
     A count is what `encoder`, made with `parameters`, says times `margin`: rather too many than too few. `counter` is
@@ -232,12 +232,12 @@ def _tables_of(file: Path) -> dict[str, Any]:
 
 # cl100k and o200k are the encodings of the gpt models themselves (tiktoken's own table, 0.14). The vocabularies of
 # Llama 3, Qwen and DeepSeek grew out of ones like cl100k and need a little more of them.
-_CL100K, _O200K = EncoderRow("cl100k_base", 1.0), EncoderRow("o200k_base", 1.0)
+_CL100K, _O200K = EncoderRow(encoder="cl100k_base", margin=1.0), EncoderRow(encoder="o200k_base", margin=1.0)
 encoders = Encoders(
     ChainMap(
         dict.fromkeys(("text-embedding-*", "gpt-3.5*", "gpt-4*"), _CL100K)
         | dict.fromkeys(("gpt-4.5*", "gpt-4.1*", "gpt-4o*", "gpt"), _O200K)
-        | {"gemini": EncoderRow("o200k_base", 1.2)}
+        | {"gemini": EncoderRow(encoder="o200k_base", margin=1.2)}
         | {name: EncoderRow(margin=1.15) for name in ("claude", "llama")}
         | {name: EncoderRow(margin=1.25) for name in ("glm", "mistral")}
         | {name: EncoderRow(margin=1.2) for name in ("qwen", "deepseek", UNKNOWN)}

@@ -28,7 +28,7 @@ class BadUrl(ValueError):
     """Not a web address that this program opens. The message says what is wrong with it."""
 
 
-class WebUrl(msgspec.Struct, frozen=True):
+class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
     """An address in canonical form: `host` in ASCII without brackets or trailing dot, `target` percent-encoded.
 
     A name or password before `@` is never sent; `has_userinfo` says that there was one. The fragment is dropped.
@@ -85,7 +85,7 @@ def parse_url(text: str) -> WebUrl:
         raise BadUrl("the part before @ holds characters that have no place there")
     host, port = _host_and_port(place, _DEFAULT_PORTS[name])
     target = _target(rest[2 + len(authority) :])
-    return WebUrl(name, host, port, target, bool(at))
+    return WebUrl(scheme=name, host=host, port=port, target=target, has_userinfo=bool(at))
 
 
 def join_url(base: WebUrl, reference: str) -> WebUrl:

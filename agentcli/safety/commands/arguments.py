@@ -68,7 +68,7 @@ def options(row: str) -> Options:
     return Options(operands, kinds, "tolerant" in words)
 
 
-class Arguments(Struct):
+class Arguments(Struct, kw_only=True):
     """The arguments of a call: operands, names of options, files and globs that options name.
 
     `problem` says why they cannot be judged.
@@ -83,7 +83,7 @@ class Arguments(Struct):
 
 def read_arguments(fields: Sequence[Field], known: Options, *, stops_at_operand: bool = False) -> Arguments:
     """Options may stand among the operands, up to `--`. `stops_at_operand`: only before the first operand."""
-    read = Arguments([], [], [])
+    read = Arguments(operands=[], files=[], given=[])
     rest = list(reversed(fields))
     while rest and not read.problem:
         field = rest.pop()

@@ -18,7 +18,7 @@ _RUNNING = frozenset("-exec -execdir -ok -okdir".split())
 _WRITING = {"-fprint": 1, "-fprint0": 1, "-fls": 1, "-fprintf": 2}
 
 
-class FindCall(Struct):
+class FindCall(Struct, kw_only=True):
     """A `find` expression: where it starts, what it runs, writes and deletes.
 
     `problem` names what is not known. `deletes_all` is set if no test narrows down what `-delete` deletes;
@@ -37,7 +37,7 @@ class FindCall(Struct):
 
 def read_find(fields: Sequence[Field]) -> FindCall:
     """Read the words behind `find`."""
-    call = FindCall([], [], [], [])
+    call = FindCall(starts=[], runs=[], writes=[], runs_on_all=[])
     rest = list(reversed(fields))
     while rest and _LEADING.fullmatch(rest[-1].text):
         call.problem = f"the option {rest.pop().text} of find is not known to only read"

@@ -13,7 +13,7 @@ from agentcli.safety.commands.find import read_find
 from agentcli.safety.commands.reader.syntax import HOLE, Field
 
 
-class Layer(Struct, frozen=True):
+class Layer(Struct, frozen=True, kw_only=True):
     """A wrapper that was taken off.
 
     `inner` is the command it runs, or `script` the text that a shell runs. `problem` says why the

@@ -29,7 +29,7 @@ class FileEdit(Struct, frozen=True):
     edits: tuple[Edit, ...] | None = None
 
 
-class FileList(Struct, frozen=True):
+class FileList(Struct, frozen=True, kw_only=True):
     path: str = "."
     pattern: str | None = None
     depth: Annotated[int, Meta(ge=1)] | None = None
@@ -38,7 +38,7 @@ class FileList(Struct, frozen=True):
     output_level: OutputLevel | None = None
 
 
-class GrepSearch(Struct, frozen=True):
+class GrepSearch(Struct, frozen=True, kw_only=True):
     pattern: str
     path: str = "."
     glob: str | None = None
@@ -94,7 +94,7 @@ class SkillCall(Struct, frozen=True):
     end: bool = False
 
 
-class CreateSubagent(Struct, frozen=True):
+class CreateSubagent(Struct, frozen=True, kw_only=True):
     task: str
     agent: str = "general"
     tools: tuple[str, ...] | None = None

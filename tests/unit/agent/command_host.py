@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,9 +53,7 @@ class FakeHost:
             log, entries = await self.store.fork(session_id, cwd=cwd)
         else:
             log, entries = await self.store.open(session_id, take_over=take_over)
-        runtime = type(before.runtime)(
-            before.runtime.resolve, before.runtime.calls, log, before.runtime.prefix_for, before.runtime.limits
-        )
+        runtime = replace(before.runtime, log=log)
         self.others.append(Session(rebuilt(AgentState(before.state.model), entries), runtime))
         await before.close()
         return self.session

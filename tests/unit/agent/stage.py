@@ -272,12 +272,17 @@ async def on_stage(
     session = Session(
         rebuilt(state, entries),
         Runtime(
-            resolve or by_name,
-            SessionCalls(CallServices(Workspace(work, sandbox), grants=grants, max_parallel=max_parallel), registry),
-            log,
-            lambda info, known: Prefix("You help.", known.specs()),
-            limits,
-            fallback_model,
+            resolve=resolve or by_name,
+            calls=SessionCalls(
+                services=CallServices(
+                    workspace=Workspace(cwd=work, sandbox=sandbox), grants=grants, max_parallel=max_parallel
+                ),
+                tools=registry,
+            ),
+            log=log,
+            prefix_for=lambda info, known: Prefix("You help.", known.specs()),
+            limits=limits,
+            fallback_model=fallback_model,
             **{"retry": SOON, "hooks": hooks or NoHooks(), **runtime},
         ),
         can_ask=can_ask,

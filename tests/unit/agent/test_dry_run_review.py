@@ -59,7 +59,7 @@ async def trying(
     reply = {"tool_calls": [call("bash", id="c", **{"command": COMMAND, **how})]}
     async with on_stage(folder, [reply, END], can_ask=can_ask, mode=mode) as stage:
         limits = CommandLimits(
-            "workspace-write", home=folder / "home", tries=folder / "tries", tried=tried or DryRunLimits()
+            profile="workspace-write", home=folder / "home", tries=folder / "tries", tried=tried or DryRunLimits()
         )
         sandbox = LocalSandbox(
             [stage.workspace],

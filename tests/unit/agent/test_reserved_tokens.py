@@ -46,4 +46,4 @@ TEXTS = {
 def test_no_text_has_more_tokens_than_are_reserved(name: str, encoding: str) -> None:
     text = TEXTS[name]
     most = most_tokens(Request("", (user_message(text),)), ModelInfo("m", "p"))
-    assert encoders.encoder(EncoderRow(encoding)).count(text) <= most <= len(text.encode()) + 20
+    assert encoders.encoder(EncoderRow(encoder=encoding)).count(text) <= most <= len(text.encode()) + 20

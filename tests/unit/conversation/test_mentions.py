@@ -31,7 +31,7 @@ def workspace(tmp_path: Path) -> Workspace:
         (ws / name).write_text(f"# text of {name}\n")
     (tmp_path / "outside.txt").write_text("secret\n")
     (ws / "link.txt").symlink_to("../outside.txt")
-    return Workspace(ws, LocalSandbox([ws], environment={}, job_folder=tmp_path / "jobs"))
+    return Workspace(cwd=ws, sandbox=LocalSandbox([ws], environment={}, job_folder=tmp_path / "jobs"))
 
 
 def attached(prompt: str, workspace: Workspace, *, bare_names: bool = False) -> list[str]:

@@ -35,7 +35,7 @@ def test_what_fits_is_left_as_it_is() -> None:
     [
         (image(101), TAKES, "[Image (image/png) left out: it has 101 x 9 pixels, more than 100 on a side]"),
         (image(), MediaRules(), "[Image (image/png) left out: this model sees no images]"),
-        (PDF, MediaRules(1), "[PDF left out: this model takes none; read its text with a tool, such as pdftotext]"),
+        (PDF, MediaRules(images=1), "[PDF left out: this model takes none; read its text with a tool, such as pdftotext]"),  # noqa: E501
         (Image(Base64Source("image/png", "iVBO")), TAKES, "[Image (image/png) left out: it is broken]"),
         (Image(Base64Source("image/png", "?")), TAKES, "[Image (image/png) left out: it is broken]"),
         (Document(Base64Source("application/pdf", "iVBO")), TAKES, "[PDF left out: it is broken]"),

@@ -24,7 +24,7 @@ class AnyServer(ChatBackend):
         self.info = ModelInfo("test-model", "any", window=4_000, max_output=1_000)
 
     def provider(self, url: str, **options: Any) -> Any:
-        return OpenAICompatProvider(**{"info": self.info, "preset": Preset(url, needs_key=False)} | options)
+        return OpenAICompatProvider(**{"info": self.info, "preset": Preset(base_url=url, needs_key=False)} | options)
 
 
 CHAT, LOCAL, OLLAMA, ANTHROPIC = AnyServer(), LocalBackend(), OllamaBackend(), AnthropicBackend()

@@ -125,7 +125,7 @@ def test_a_daemon_that_does_not_answer_is_said_before_any_command(log: Path, scr
         [log.parent / "ws"],
         environment={},
         job_folder=log.parent / "jobs",
-        limits=CommandLimits("workspace-write", home=log.parent),
+        limits=CommandLimits(profile="workspace-write", home=log.parent),
         choose=lambda: docker(log),
     )
     assert f"NO COMMAND CAN RUN: {program} does not answer: {why}. Start its daemon" in sandbox.warning()

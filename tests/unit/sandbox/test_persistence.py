@@ -32,7 +32,7 @@ def said_by(root: Path, home: Path, *commands: str, kind: str = "bubblewrap", **
         [root],
         environment={"PATH": "/usr/bin:/bin", "HOME": str(home)},
         job_folder=home.parent / f"{home.name}.jobs",
-        limits=CommandLimits("workspace-write", home=home, **limits),
+        limits=CommandLimits(profile="workspace-write", home=home, **limits),
         choose=lambda: confinement_for(f"{kind}, {WHO}")[0],
     )
 

@@ -60,7 +60,7 @@ def sandbox_in(home: Path, times: int) -> LocalSandbox:
         [home / "ws"],
         environment={"PATH": "/usr/bin:/bin", "HOME": str(home)},
         job_folder=home / "jobs",
-        limits=CommandLimits("workspace-write", home=home),
+        limits=CommandLimits(profile="workspace-write", home=home),
         choose=lambda: Churning(confinement, home / "socket", times),
     )
 

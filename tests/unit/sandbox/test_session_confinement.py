@@ -54,7 +54,7 @@ def said_by(sandbox: LocalSandbox, *commands: str) -> list[tuple[int, str]]:
 def told(sandbox: LocalSandbox, command: str) -> str:
     """What the model is told of a command."""
     tool = ToolRegistry(builtin_tools()).get("bash")
-    context = ToolContext(Workspace(sandbox.roots[0], sandbox), "id")
+    context = ToolContext(Workspace(cwd=sandbox.roots[0], sandbox=sandbox), "id")
     return str(result_of(sandbox, tool.run(tool.parse({"command": command}), context)).content)
 
 
@@ -63,7 +63,7 @@ def sandbox_in(root: Path, home: Path, *own: Path) -> LocalSandbox:
         [root],
         environment={"PATH": "/usr/bin:/bin", "HOME": str(home)},
         job_folder=home.parent / f"{home.name}.jobs",
-        limits=CommandLimits("workspace-write", home=home, own_folders=own),
+        limits=CommandLimits(profile="workspace-write", home=home, own_folders=own),
         choose=lambda: confinement_for("bubblewrap, root" if os.getuid() == 0 else "bubblewrap, user")[0],
     )
 
@@ -74,7 +74,7 @@ def test_a_git_that_a_command_put_on_the_path_is_not_run_outside_of_the_sandbox(
     root.mkdir()
     marks.mkdir()
     (root / ".env").write_text("TOKEN=kT9sQ2vXb7LmZr4WcYpH8nDf\n")
-    limits = CommandLimits("workspace-write", home=home)
+    limits = CommandLimits(profile="workspace-write", home=home)
     path = f"{root}/bin:/usr/bin:/bin"
     sandbox = LocalSandbox([root], environment={"PATH": path}, job_folder=home / "jobs", limits=limits)
     script = f"#!/bin/sh\ntouch {marks}/ran\n"

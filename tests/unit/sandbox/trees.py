@@ -70,7 +70,7 @@ async def run(end: str, folder: Path, mark: str, confinement: str) -> None:
         [folder],
         environment={"PATH": "/usr/local/bin:/usr/bin:/bin"},
         job_folder=folder / "jobs",
-        limits=CommandLimits(profile, home=folder),
+        limits=CommandLimits(profile=profile, home=folder),
         choose=partial(choose_confinement, tmp=folder, kinds=(confinement,)),
     )
     if sandbox.confines != (confinement != "none"):

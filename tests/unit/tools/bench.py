@@ -31,7 +31,7 @@ class Bench:
         self.sandbox = LocalSandbox(
             [self.ws], environment={**ENVIRONMENT, **(environment or {})}, job_folder=folder / "jobs"
         )
-        self.workspace = Workspace(self.ws, self.sandbox)
+        self.workspace = Workspace(cwd=self.ws, sandbox=self.sandbox)
         self.tools = ToolRegistry(builtin_tools())
         self.heard: list[str] = []
 
@@ -41,7 +41,7 @@ class Bench:
             [self.ws],
             environment=ENVIRONMENT,
             job_folder=self.folder / "jobs",
-            limits=CommandLimits(profile, home=self.folder / "home"),
+            limits=CommandLimits(profile=profile, home=self.folder / "home"),
         )
         self.workspace.sandbox = self.sandbox
 
@@ -51,7 +51,7 @@ class Bench:
             [self.ws],
             environment=ENVIRONMENT,
             job_folder=self.folder / "jobs",
-            limits=CommandLimits("workspace-write", home=self.folder / "home"),
+            limits=CommandLimits(profile="workspace-write", home=self.folder / "home"),
             choose=lambda: Seatbelt(self.folder),
         )
         self.workspace.sandbox = self.sandbox

@@ -24,7 +24,7 @@ SAVE_DRAFT_AFTER_S = 0.4
 MOST_LOOKED_THROUGH = 50  # entries of the history, for the one that a message was sent as
 
 
-class Typing(Struct, frozen=True):
+class Typing(Struct, frozen=True, kw_only=True):
     """Everything that typing in a folder needs; without `drafts` nothing is stored."""
 
     folder: Path

@@ -105,7 +105,7 @@ def _path_names(text: str) -> tuple[Setting, ...]:
     return tuple(Setting(sections[key], "", key, value.strip().strip('"')) for key, value in found)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class NamedPaths:
     """`hooks` as they are written, `included` and `worktree` as absolute paths whose symlinks are not resolved."""
 

@@ -10,7 +10,7 @@ from typing import Literal
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Protection:
     """Absolute paths, without duplicates within a list; those of the others are inside those of the first."""
 

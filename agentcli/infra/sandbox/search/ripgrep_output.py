@@ -190,7 +190,7 @@ class _Text(Struct, frozen=True):
         return (self.text or "").encode() if self.base64 is None else base64.b64decode(self.base64)
 
 
-class _Data(Struct, frozen=True):
+class _Data(Struct, frozen=True, kw_only=True):
     path: _Text = _Text()
     lines: _Text = _Text()
     line_number: int | None = None

@@ -25,7 +25,7 @@ def panel(
         return QuestionPanel(EditApproval("1", "Edit a.py", **fields, hunks=hunks))
     if not hunks:
         return QuestionPanel(CommandApproval("1", "Run", **fields))
-    changes = tuple(ChangeSummary(f"{number}.py", "changed", "file") for number in range(len(hunks)))
+    changes = tuple(ChangeSummary(name=f"{number}.py", kind="changed", what="file") for number in range(len(hunks)))
     return QuestionPanel(ChangesApproval("1", "Changed", **fields, hunks=hunks, changes=changes))
 
 

@@ -21,7 +21,7 @@ RESULT = {"title": "Python asyncio", "url": "https://docs.python.org/3/library/a
 
 
 def context(web: Web | None, level: OutputLevel = "standard") -> ToolContext:
-    workspace = Workspace(Path("/"), None, web=web)  # type: ignore[arg-type]  # the web tools use no file, no command
+    workspace = Workspace(cwd=Path("/"), sandbox=None, web=web)  # type: ignore[arg-type]  # the web tools use no file, no command
     return ToolContext(workspace, "id", level=level)
 
 
