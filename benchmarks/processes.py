@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from agentcli.infra.sandbox.local import LocalSandbox  # noqa: E402  the checkout, wherever this is started
-from agentcli.tools.sandbox import Command  # noqa: E402
+from agentcli.tools.command import Command  # noqa: E402
 from tests.unit.sandbox.trees import ENDS, TREES, alive  # noqa: E402
 
 PATIENCE_S = 3.0
