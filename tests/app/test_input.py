@@ -333,7 +333,7 @@ def test_keys_can_be_chosen_and_are_shown(open_terminal: Open, tmp_path: Path, c
     terminal.type("\x0b")
     terminal.see("Interrupted")
     terminal.type(f"{ESC}OR")
-    terminal.see("plan|accept|default")
+    terminal.see("ask before edits|plan|accept")
 
 
 @pytest.mark.parametrize(

@@ -384,7 +384,7 @@ def test_commands_run_in_a_container_where_the_settings_want_it(program: Program
     bin.mkdir()
     docker = bin / "docker"
     docker.write_text(
-        f'#!/bin/sh\necho "$*" >>{tmp_path}/told\n[ "$1" = rm ] && exit 0\n'
+        f'#!/bin/sh\necho "$*" >>{tmp_path}/told\ncase "$1" in rm|version) exit 0;; esac\n'
         'while [ "$1" != img ]; do shift; done\nshift\nexec "$@"\n'
     )
     docker.chmod(0o755)
@@ -394,6 +394,7 @@ def test_commands_run_in_a_container_where_the_settings_want_it(program: Program
     assert "sandbox.docker_image" in wanted.err
     ran = program("tools", "run", "bash", '{"command": "echo hi"}', **settings, AGENTCLI_SANDBOX_DOCKER_IMAGE="img")
     assert json.loads(ran.out)["content"] == "hi"
-    started, removed = (tmp_path / "told").read_text().splitlines()
+    asked, started, removed = (tmp_path / "told").read_text().splitlines()
+    assert asked.startswith("version")
     assert "--network=none" in started
     assert removed.startswith("rm --force")

@@ -48,11 +48,9 @@ def test_a_pipe_gets_one_uncut_line_a_row_and_no_heading(stored: tuple[Place, st
     assert line.endswith(NAME)
 
 
-def test_doctor_draws_its_findings_and_still_exits_1_for_one_that_is_missing(
-    place: Place,
-) -> None:
+def test_doctor_marks_its_findings_and_exits_1_for_one_that_is_missing(place: Place) -> None:
     with closing(Terminal(place.folder, "doctor", columns=80, rows=60)) as terminal:
-        terminal.see("part +found")
+        terminal.see("✓ +agentcli +")
         terminal.see("✗ +model +No model is set up")
         assert terminal.exit_code() == 1
 

@@ -157,7 +157,7 @@ def test_any_start_finishes_a_keep_that_was_killed_and_says_so(tmp_path: Path, h
         assert running.left().code == -signal.SIGKILL
     model = () if how in ("tools run", "doctor") else ("-m", place.script({"text": "the end"}))
     ran = place.run(*STARTS[how], *model)
-    assert "kept now: f0, f1, f10" in ran.err
+    assert "they are complete now: f0, f1, f10" in ran.err
     assert {(place.folder / f"f{number}").read_text() for number in range(400)} == {"new\n"}
     assert not list(place.home.glob("state/tries/try-*/plan"))
 

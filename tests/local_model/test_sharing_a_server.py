@@ -12,8 +12,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,13 @@ server = asyncio.run(acquire(model_path=model, state_folder=state, context=conte
 print(server.info.pid, server.base_url, flush=True)
 time.sleep(600)
 """
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder whose path leaves room for a socket's, which is about a hundred bytes."""
+    with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
+        yield Path(folder).resolve()
 
 
 @pytest.fixture

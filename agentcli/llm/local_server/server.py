@@ -251,7 +251,10 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
         process, connection = _launch(control, [str(model), str(context), str(linger_s)], log)
         try:
             return await _greeted(connection, START_DEADLINE_S)
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, ConnectionResetError):
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=2)  # what it still writes to its log says why it ended
             process.kill()
             process.wait()
             control.unlink(missing_ok=True)  # noqa: ASYNC240
