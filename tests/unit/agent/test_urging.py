@@ -69,7 +69,7 @@ async def test_an_answer_that_came_with_its_calls_is_the_last(tmp_path: Path) ->
     assert [path.read_text() for path in tmp_path.rglob("new.py")] == ["x = 1\n"]
 
 
-@pytest.mark.parametrize("first", [shows("x = (\n"), shows("x = 1\n", path="/proc/new.py")])
+@pytest.mark.parametrize("first", [shows("x = (\n"), shows("x = 1\n", path="\0")])
 async def test_what_came_of_its_calls_is_told_where_it_is_not_right(tmp_path: Path, first: dict[str, Any]) -> None:
     async with on_stage(tmp_path, [first, {"text": "I see."}], info=SMALL, mode="bypassPermissions") as stage:
         done = await stage.ask("Write new.py")
