@@ -174,7 +174,7 @@ class QuestionEvent(AgentEvent, frozen=True):
 
     @property
     def call(self) -> ToolUse:
-        """The call it is about; one without a name where it is about the turn."""
+        """The call that the question is about; a call without a name if it is about the turn."""
         return ToolUse(self.id, "", {})
 
     def __getattr__(self, name: str) -> Any:

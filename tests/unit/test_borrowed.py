@@ -202,14 +202,19 @@ def _in_sha256(project: Project) -> None:
     project.commit()
 
 
+def _refresh_index(project: Project, name: str) -> None:
+    """Work in another checkout, with an index written later than its files: what is as new as they are is read."""
+    project.root = (project.base / name).resolve()
+    time.sleep(0.05)
+    git(project.root, "read-tree", "HEAD")
+    git(project.root, "update-index", "--refresh")
+
+
 def _in_a_worktree(project: Project) -> None:
     project.make()
     project.commit()
     git(project.folder, "worktree", "add", "-q", str(project.base / "tree"))
-    project.root = (project.base / "tree").resolve()
-    time.sleep(0.05)
-    git(project.root, "read-tree", "HEAD")
-    git(project.root, "update-index", "--refresh")
+    _refresh_index(project, "tree")
 
 
 def _with_alternates(project: Project) -> None:
@@ -217,10 +222,7 @@ def _with_alternates(project: Project) -> None:
     project.commit()
     git(project.folder, "gc", "-q")
     git(project.base, "clone", "-q", "--shared", str(project.folder), "clone")
-    project.root = (project.base / "clone").resolve()
-    time.sleep(0.05)
-    git(project.root, "read-tree", "HEAD")
-    git(project.root, "update-index", "--refresh")
+    _refresh_index(project, "clone")
 
 
 def _below_the_top(project: Project) -> None:

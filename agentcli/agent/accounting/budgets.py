@@ -45,7 +45,7 @@ class Account:
         self._numbers = count()
 
     def locked(self) -> AbstractContextManager[object]:
-        """While the body runs nobody else holds anything, in no process. Raises `StorageError`."""
+        """Keep everybody else, in other processes too, from reserving while the body runs. Raises `StorageError`."""
         return nullcontext()
 
     def spent(self) -> Amounts:

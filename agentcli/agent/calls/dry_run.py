@@ -1,4 +1,4 @@
-"""Runs a command on a stand-in of the workspace, and settles which of its changes stay."""
+"""Runs a command as a dry run, and decides which of its changes are applied."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ async def _attempt(call: Call, request: DryRunRequest, arguments: Any, context: 
 
 
 async def _stay(call: Call, sign: asyncio.Event) -> None:
-    """Answer who sends it to the background, where nothing of a try may go on."""
+    """Say that a dry run stays in the foreground, each time somebody tries to send it to the background."""
     while await sign.wait():
         sign.clear()
         call.turn.emit(Notice(_STAYS))
@@ -210,7 +210,7 @@ async def _may_go_on(call: Call, request: DryRunRequest, obstacle: Obstacle) -> 
 
 
 async def _settle(call: Call, request: DryRunRequest, review: Review) -> None:
-    """Decide about what rules or the mode decide, and ask about the rest; what programs obey is asked by itself."""
+    """Let rules and the mode decide, and ask about the rest; auto-executed files are asked about separately."""
     mode = None if request.is_requested else call.turn.state.mode
     for (order, rule), group in await asyncio.to_thread(_groups, call, request, review.attempt.trial, mode):
         if rule is not None and order == _DENIED:

@@ -19,10 +19,10 @@ _LONGEST_COMMAND = 60
 
 @dataclass(kw_only=True)
 class Review:
-    """The changes of a dry run that are to be applied, by name, and who says so.
+    """Says which changes of a dry run are applied, by name, and who decided.
 
-    Of those in `parts` only these hunks are; `left_out` is the text of the others. `why` nothing was asked where
-    something is discarded.
+    Only the hunks in `parts` are applied of a change named there; `left_out` is the text of the others. `why` is the
+    reason for which changes are discarded without a question.
     """
 
     attempt: Attempt
@@ -103,7 +103,7 @@ def hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
 
 
 def shown_change(change: ChangeSummary) -> str:
-    """A change as text: what to know before it is kept, then its diff; without one, what it is."""
+    """Return a change as text: notes on it, then its diff, or a description where there is no diff."""
     notes = "".join(f"  {note}\n" for note in change.notes)
     if change.diff and change.what != "repository":
         return f"{change.name}\n{notes}{change.diff}" if notes else change.diff

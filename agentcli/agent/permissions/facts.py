@@ -93,7 +93,7 @@ class PathLookup:
         )
 
     def _kind(self, given: str, real: Path, access: Access) -> PathKind:
-        """By where the path leads first; by its name where that says more."""
+        """Return the kind of a path, judged by where it leads, and by its name where the name is more telling."""
         sandbox, home, cwd = self.workspace.sandbox, self.workspace.home, self.workspace.cwd
         is_granted = sandbox.knows(real, access)
         if not is_granted:

@@ -129,7 +129,7 @@ def repair_result(method: str, version: str, result: Item, report: Callable[[str
 
 
 def _plain(result: Item) -> Item:
-    """Return a result without values of a wrong kind that it need not have; other structured values become text."""
+    """Return a result without optional values of the wrong type; structured values that are no object become text."""
     structured = result.get("structuredContent")
     plain = {name: value for name, value in result.items() if name not in ("_meta", "structuredContent", "isError")}
     plain |= {"structuredContent": structured} if isinstance(structured, dict) else {}

@@ -1,4 +1,4 @@
-"""Makes tools of those of MCP servers, in names and schemas that providers take, small where the prompt is short."""
+"""Turns tools of MCP servers into ours, with names and schemas that providers accept; stubs where room is short."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def write_atomically(folder: int, name: str, fill: Callable[[int], None], *, mod
 def move_into_place(
     folder: int, name: str, *, temporary: str = "", check: Callable[[], None] | None = None, replaces: bool = True
 ) -> Iterator[str]:
-    """Give what the body makes under a temporary name its own; `check` may raise right before that.
+    """Rename what the body makes under a temporary name to `name`; `check` runs right before that and may raise.
 
     Where it `replaces` nothing, something that was made there meanwhile is a `ConflictError`. Raises `OSError`.
     """

@@ -1,6 +1,6 @@
-"""Runs a command on overlays of every folder that it may write; what it did is applied, in parts too, or dropped.
+"""Runs a command on overlays of every folder that it may write; its changes are applied, all or some, or discarded.
 
-In all other respects it is confined as ever. What it sends to granted hosts is sent, and its caches go to layers of
+In all other respects it is confined as usual. What it sends to granted hosts is sent, and its caches go to layers of
 their own.
 """
 
