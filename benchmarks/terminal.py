@@ -651,7 +651,7 @@ def idle(table: Table, place: Place, seconds: float = 30) -> None:
         place.open(*place.script({"tool_calls": [write]}, {"text": "ok"})) as asking,
     ):
         asking.type("go\r")
-        asking.wait_for(b"Allow")
+        asking.wait_for(b"Make this edit")
         both = (("at the prompt", resting), ("while an approval waits", asking))
         for _, terminal in both:
             terminal.read(3)
