@@ -21,9 +21,10 @@ from agentcli.agent.interfaces import Checkpoints, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
-from agentcli.agent.runtime import Runtime
+from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, chosen_model, rebuilt
+from agentcli.agent.steps import usual_steps
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
 from agentcli.conversation.turns import carried_notes
@@ -171,25 +172,27 @@ class Builder:
     ) -> Runtime:
         settings, extras = self.config.settings, self._extras
         return Runtime(
-            resolve=extras.resolve or self._resolve,
+            models=ModelAccess(
+                resolve=extras.resolve or self._resolve,
+                prefix_for=self.opening.prefix,
+                info=self.models.info,
+                fallback=settings.provider.fallback_model,
+                retry=retry_policy(settings),
+                temperature=settings.tokens.temperature,
+                effort=settings.tokens.effort,
+            ),
             calls=calls,
             log=log,
-            prefix_for=self.opening.prefix,
-            limits=turn_limits(settings, asks=self._is_interactive),
-            fallback_model=settings.provider.fallback_model,
-            warn_at=settings.compaction.warn_at,
-            most_breaks=int(self._goes_on),
-            retry=retry_policy(settings),
-            temperature=settings.tokens.temperature,
-            effort=settings.tokens.effort,
+            steps=usual_steps(nested=nested, schema=extras.answer_schema),
+            limits=turn_limits(settings, asks=self._is_interactive, max_breaks=int(self._goes_on)),
+            context=ContextControl(
+                policy=extras.context_policy or watch,
+                compactor=watch,
+                transform=extras.context_transform,
+                warn_at=settings.compaction.warn_at,
+                count_texts=self._count_texts,
+            ),
             hooks=extras.hooks or NoHooks(),
-            context_policy=extras.context_policy or watch,
-            context_transform=extras.context_transform,
-            compactor=watch,
-            nested=nested,
-            count_texts=self._count_texts,
-            answer_schema=extras.answer_schema,
-            model_info=self.models.info,
         )
 
     @cached_property
@@ -217,7 +220,10 @@ class Builder:
         """Let a session use the MCP servers; where it stays open they are connected now, else when one is called."""
         if (servers := self.servers) is None:
             return
+        from agentcli.extensions.mcp.servers import JoinServers
+
         session.runtime.calls.servers = servers
+        session.runtime.steps.append(partial(JoinServers, servers))
         servers.tell = lambda text: session.publish(Notice(text))
         servers.can_skip = self._is_interactive
         if self._can_ask:

@@ -22,9 +22,9 @@ from agentcli.agent.permissions.approvals import NOBODY_LEFT, check_named_rule
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.questions import Questions, decided_now, stopped
 from agentcli.agent.rewind import going_back, prompts
-from agentcli.agent.runtime import Runtime
+from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState, SessionSnapshot
-from agentcli.agent.turn_log import Turn, compacted, queue_changed, store
+from agentcli.agent.turn_log import compacted, queue_changed, store
 from agentcli.agent.turn_start import Storing, begin_turn, cut_turn, watch_for_takeover
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_blocks
@@ -371,8 +371,8 @@ class Session:
             if task is not None:
                 task.cancel()
         await self.idle()
-        if self.runtime.compactor is not None:
-            await self.runtime.compactor.aclose()
+        if self.runtime.context.compactor is not None:
+            await self.runtime.context.compactor.aclose()
         await self._storing.wait()
         if self.runtime.calls.agents is not None:
             await self.runtime.calls.agents.aclose()

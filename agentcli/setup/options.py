@@ -121,7 +121,7 @@ async def open_log(
 ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
 
 
-def turn_limits(settings: Settings, *, asks: bool) -> TurnLimits:
+def turn_limits(settings: Settings, *, asks: bool, max_breaks: int = 0) -> TurnLimits:
     """Return the limits of one prompt; with `asks` there is a person who may allow more."""
     return TurnLimits(
         settings.limits.max_turns or (INTERACTIVE_ROUNDS if asks else ROUNDS),
@@ -131,6 +131,7 @@ def turn_limits(settings: Settings, *, asks: bool) -> TurnLimits:
         cheaper_model=settings.budgets.fallback_model,
         cheaper_at=settings.budgets.fallback_at,
         waits_for_reset=settings.limits.wait_for_reset,
+        max_breaks=max_breaks,
     )
 
 

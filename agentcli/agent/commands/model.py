@@ -52,7 +52,7 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     level, keeps = without_keep(argument)
     if not level:
-        options = [("default", f"{session.runtime.effort or 'as the model has it'}"), *_IN_WORDS.items()]
+        options = [("default", f"{session.runtime.models.effort or 'as the model has it'}"), *_IN_WORDS.items()]
         names = [name for name, _ in options]
         current = names.index(session.state.effort or "default")
         picked = await host.choose("How hard the model thinks", options, current=current, can_keep=True)
@@ -61,7 +61,7 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
         level, keeps = names[picked], picked.keeps
     effort = None if level == "default" else _level(level)
     session.submit(SetEffort(effort))
-    said = f"Effort from the next request on: {effort or session.runtime.effort or 'as the model has it'}."
+    said = f"Effort from the next request on: {effort or session.runtime.models.effort or 'as the model has it'}."
     if keeps:
         return f"{said} {await host.store_setting('tokens.effort', effort)}"
     return f"{said} For this session; /effort {level} keep keeps it."

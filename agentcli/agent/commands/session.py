@@ -73,7 +73,11 @@ async def _status(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     state, workspace = session.state, session.runtime.calls.workspace
     use = await context_use(session)
-    effort = f", effort {state.effort or session.runtime.effort}" if state.effort or session.runtime.effort else ""
+    effort = (
+        f", effort {state.effort or session.runtime.models.effort}"
+        if state.effort or session.runtime.models.effort
+        else ""
+    )
     rows = {
         "agentcli": __version__,
         "session": session.id,

@@ -44,7 +44,7 @@ class ContextUse(Struct, frozen=True):
 async def context_use(session: Session) -> ContextUse:
     """Count the tokens that the next request would hold, by source."""
     state, runtime = session.state, session.runtime
-    provider, info = await runtime.resolve(state)
+    provider, info = await runtime.models.resolve(state)
     prefix = runtime.prefix(info)
     found: dict[str, list[str]] = {source: [] for source in SOURCES}
     found["skills"] += _SKILLS.findall(prefix.system)
@@ -54,7 +54,7 @@ async def context_use(session: Session) -> ContextUse:
     for body in (*(entry.body for entry in state.conversation.request_entries), *state.notes):
         for source, part in _parts(body):
             found[source].append(part) if isinstance(part, str) else media.append(part)
-    counted = await asyncio.to_thread(_counted, found, info, runtime.count_texts)
+    counted = await asyncio.to_thread(_counted, found, info, runtime.context.count_texts)
     if media:
         counted["messages"] += estimate(Request("", (Message("user", tuple(media)),)), info).tokens
     request = state.conversation.size.tokens(prefix.system, prefix.tools, info)

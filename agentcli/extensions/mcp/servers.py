@@ -12,6 +12,7 @@ from typing import Any
 from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.runtime import Step, Turn
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import User
 from agentcli.conversation.mentions import typed_blocks
@@ -29,6 +30,17 @@ QUIET_WAIT_S = 1.0  # most servers are there by then
 MAX_TEXT = 100_000  # characters of one resource
 _MENTION = re.compile(r"(?<!\S)@([\w.-]+):(\S+)")  # a resource in a prompt: `@server:uri`
 _PIPED = "\n\n<stdin>\n"  # what was piped in is somebody else's text
+
+
+class JoinServers(Step):
+    """Gives a turn the servers' tools before its first request, and the resources that its prompt names."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    async def begin(self, turn: Turn) -> None:
+        await self._servers.join(turn.runtime.calls)
+        await self._servers.attach_named(turn.state, turn.log.prompt_ids, turn.emit)
 
 
 class Servers:

@@ -8,6 +8,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agentcli.agent.runtime import Step, Turn
+from agentcli.agent.turn_log import add
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.find import Catalog, SkillFolder, find_skills, listing
 from agentcli.extensions.skills.skill import Skill
@@ -92,6 +94,19 @@ class Skills:
             return SessionSkills(SkillRegistry(self.catalog), session, partial(model_named, models=models), outer)
 
         session.runtime.calls.make_skills = make
+        session.runtime.steps.append(ActiveSkills)
+
+
+class ActiveSkills(Step):
+    """Keeps the active skills of a session in step with its log, and ends with a turn those that the model chose."""
+
+    def start(self, turn: Turn, *, is_resumed: bool) -> None:
+        if (skills := turn.runtime.calls.skills) is not None:
+            skills.begin_turn(turn.state.conversation, is_resumed=is_resumed)
+
+    def end(self, turn: Turn) -> None:
+        if (skills := turn.runtime.calls.skills) is not None:
+            skills.end_turn(partial(add, turn))
 
 
 def _notices(catalog: Catalog) -> list[str]:

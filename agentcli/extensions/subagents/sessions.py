@@ -18,6 +18,7 @@ from agentcli.agent.permissions.rules import ALIASES, Rule
 from agentcli.agent.runtime import Prefix, Runtime, TurnLimits
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
+from agentcli.agent.steps import usual_steps
 from agentcli.conversation.entries import Entry, User
 from agentcli.errors import ToolError, UsageError
 from agentcli.extensions.skills.config import Skills, model_named
@@ -109,18 +110,16 @@ class ChildSessions:
         self, run: AgentRun, calls: SessionCalls, log: SessionLog, *, watch: ContextWatch, nested: Any
     ) -> Runtime:
         parent, max_turns = self.parent.runtime, self.agents.config.settings.agents.max_turns
+        most = min(run.given.max_turns or max_turns, max_turns)
         return replace(
             parent,
+            models=replace(parent.models, prefix_for=self.prefix_for(run.definition.prompt)),
             calls=calls,
             log=log,
-            prefix_for=self.prefix_for(run.definition.prompt),
-            limits=TurnLimits(min(run.given.max_turns or max_turns, max_turns), parent.limits.max_tokens),
-            most_breaks=1,
-            context_policy=watch,
-            compactor=watch,
-            nested=nested,
+            steps=usual_steps(nested=nested),
+            limits=TurnLimits(most, parent.limits.max_tokens, max_breaks=1),
+            context=replace(parent.context, policy=watch, compactor=watch),
             collect=lambda session_id, entry: None,
-            answer_schema=None,
         )
 
     async def _log(self, run: AgentRun) -> tuple[SessionLog, Sequence[Entry]]:
