@@ -13,7 +13,7 @@ from agentcli.agent.calls.batches import run_calls
 from agentcli.agent.calls.report import INTERRUPTED
 from agentcli.agent.events import Done, DoneReason, TurnFailed, TurnStarted
 from agentcli.agent.requests.request import request_reply
-from agentcli.agent.runtime import Ending, Turn
+from agentcli.agent.runtime import EarlyEnd, Turn
 from agentcli.agent.steps.claims import check_answer
 from agentcli.agent.turn_end import done, failed, failure
 from agentcli.conversation.entries import Result
@@ -96,7 +96,7 @@ async def _recover(turn: Turn, error: ProviderError | OverBudget) -> DoneReason 
     raise error
 
 
-async def _check(turn: Turn, reply: llm.Done) -> Ending | None:
+async def _check(turn: Turn, reply: llm.Done) -> EarlyEnd | None:
     for step in turn.steps:
         if (ending := await step.before_calls(turn, reply)) is not None:
             return ending

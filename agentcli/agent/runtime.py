@@ -1,4 +1,4 @@
-"""What the agent loop works with: the services of a session, a turn, and the steps around its requests."""
+"""The records of the agent loop: a session's services, a turn, and the steps around its requests."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from agentcli.agent.accounting.budgets import Amounts, Budgets, OverBudget
 from agentcli.agent.calls.model import SessionCalls, TurnCalls
-from agentcli.agent.context.sources import CountTexts, estimated
+from agentcli.agent.context.sources import ContextUse, CountTexts, count_context, estimated
 from agentcli.agent.events import DoneReason, Emit
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog
@@ -22,7 +22,7 @@ from agentcli.llm import provider as llm
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.models import ModelInfo, bundled_models
-from agentcli.llm.provider import Effort, Provider, Request, ToolSpec
+from agentcli.llm.provider import Effort, Prefix, Provider, Request
 from agentcli.llm.retry import RetryPolicy
 from agentcli.tools.registry import ToolRegistry
 
@@ -48,13 +48,6 @@ class TurnLimits(msgspec.Struct, frozen=True):
     cheaper_at: float = 0.8
     waits_for_reset: bool = False
     max_breaks: int = 0
-
-
-class Prefix(msgspec.Struct, frozen=True):
-    """The fixed beginning of every request to a kind of model: the same objects, so the same bytes, each time."""
-
-    system: str
-    tools: tuple[ToolSpec, ...]
 
 
 class ContextPolicy(Protocol):
@@ -142,11 +135,17 @@ class Runtime:
     models: ModelAccess
     calls: SessionCalls
     log: SessionLog
-    steps: list[Callable[[], Step]]
+    steps: list[Callable[[], TurnStep]]
     limits: TurnLimits = TurnLimits()
     context: ContextControl = field(default_factory=ContextControl)
     hooks: TurnHooks = field(default_factory=NoHooks)
     collect: Callable[[str, Entry], object] = lambda session_id, entry: None
+
+    async def context_use(self, state: AgentState) -> ContextUse:
+        """The tokens that the next request would hold, by source."""
+        provider, info = await self.models.resolve(state)
+        model, prefix = f"{provider.name}/{provider.model}", self.prefix(info)
+        return await count_context(state, model=model, info=info, prefix=prefix, count=self.context.count_texts)
 
     async def compaction(self, state: AgentState, *, focus: str, is_dry: bool) -> Compaction | str:
         """A compaction as the person asks for it, or why there is none. Raises `UserError`."""
@@ -212,8 +211,8 @@ class Spending:
 
 
 @dataclass(kw_only=True)
-class Answer:
-    """What the model has said: `parts` of the answer so far, and `earlier` texts, before calls or a new message.
+class AnswerText:
+    """The model's words in a turn: `parts` of the answer so far, and `earlier` texts, before calls or a new message.
 
     `is_half`: a reply broke off in its text, and no other has come since.
     """
@@ -238,23 +237,26 @@ class Turn:
 
     state: AgentState
     runtime: Runtime
-    emit: Emit
     calls: TurnCalls
-    steps: Sequence[Step]
+    steps: Sequence[TurnStep]
     spending: Spending
     log: TurnLog = field(default_factory=TurnLog)
-    answer: Answer = field(default_factory=Answer)
+    answer: AnswerText = field(default_factory=AnswerText)
     round: int = 0
 
+    @property
+    def emit(self) -> Emit:
+        return self.calls.emit
 
-class Ending(NamedTuple):
+
+class EarlyEnd(NamedTuple):
     """The end of a turn though its newest reply has calls; each of them is answered with `why`."""
 
     reason: DoneReason
     why: str
 
 
-class Step:
+class TurnStep:
     """Something a session does around the requests of a turn; it defines those of these methods that it needs.
 
     A step is made for each turn, so it may count. The steps are called in the order of `Runtime.steps`.
@@ -278,7 +280,7 @@ class Step:
         """After a request that failed: True asks for another one, a reason ends the turn, False leaves the error."""
         return False
 
-    async def before_calls(self, turn: Turn, reply: llm.Done) -> Ending | None:
+    async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
         """After a reply, before its calls; an ending ends the turn, and none of them is run."""
         return None
 

@@ -38,8 +38,8 @@ class AgentState:
     `model` is the chosen one (`provider/model`), `last_used` the one that replied last. `effort` overrides that of the
     settings. `notes` are told to the model with its next request. `window_share` is how full the newest request made
     the model's window, `refused` what each model did not take (keys of `requests/repairs.py`). `switch_reason` says why
-    the next request goes to another model; a resolver may set it. The model asked last may be `is_small`. `told` is what
-    the person need not be told again. It `awaits_reset` while a turn waits for a usage limit.
+    the next request goes to another model; a resolver may set it. The model asked last may be `is_small`. `told` is
+    what the person need not be told again. It `awaits_reset` while a turn waits for a usage limit.
     """
 
     model: str

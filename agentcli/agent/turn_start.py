@@ -13,7 +13,7 @@ from agentcli.agent.events import Emit, Notice, TakenOver
 from agentcli.agent.interfaces import SessionLog
 from agentcli.agent.ops import Interrupt, Op
 from agentcli.agent.requests.request import add_notes
-from agentcli.agent.runtime import Answer, Runtime, Spending, Turn
+from agentcli.agent.runtime import AnswerText, Runtime, Spending, Turn
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import add, add_one, answer_open_calls, charge_subagent, queue_changed, settled
 from agentcli.conversation.conversation import Conversation
@@ -74,7 +74,7 @@ def is_unanswered(conversation: Conversation) -> bool:
 def _continue_answer(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     """Go on with the answer that broke off at the end of the turn before; the rest joins its first part."""
     turn = _new_turn(state, runtime, emit)
-    turn.answer = Answer(parts=[half_answer(state.conversation)], is_half=True)
+    turn.answer = AnswerText(parts=[half_answer(state.conversation)], is_half=True)
     add_notes(turn)
     add(turn, reminder(GO_ON))
     return turn
@@ -97,7 +97,6 @@ def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     turn = Turn(
         state=state,
         runtime=runtime,
-        emit=emit,
         calls=TurnCalls(session=runtime.calls, state=state, emit=emit, budgets=budgets),
         steps=[make() for make in runtime.steps],
         spending=Spending(budgets=budgets),

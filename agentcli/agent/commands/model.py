@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import get_args
 
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, without_keep
-from agentcli.agent.context.sources import context_use
 from agentcli.agent.ops import SetEffort, SetModel
 from agentcli.agent.side_question import answer_side_question
 from agentcli.errors import UsageError
@@ -74,7 +73,7 @@ def _level(text: str) -> Effort:
 
 
 async def _context(host: CommandHost, argument: str) -> Outcome:
-    use = await context_use(host.session)
+    use = await host.session.runtime.context_use(host.session.state)
     width = max(len(name) for name in use.parts)
     rows = [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in use.parts.items()]
     share = f"{use.request / use.window:.0%}"

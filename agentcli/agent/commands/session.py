@@ -13,7 +13,6 @@ from agentcli.agent.commands.project import PROJECT_COMMANDS
 from agentcli.agent.commands.sessions import SESSION_COMMANDS
 from agentcli.agent.commands.undo import UNDO_COMMANDS
 from agentcli.agent.commands.usage import USAGE_COMMANDS
-from agentcli.agent.context.sources import context_use
 from agentcli.conversation.entries import Compaction, Pinned, reminder
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.tools.command import BackgroundJob
@@ -72,12 +71,9 @@ async def _quit(host: CommandHost, argument: str) -> Outcome:
 async def _status(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     state, workspace = session.state, session.runtime.calls.workspace
-    use = await context_use(session)
-    effort = (
-        f", effort {state.effort or session.runtime.models.effort}"
-        if state.effort or session.runtime.models.effort
-        else ""
-    )
+    use = await session.runtime.context_use(state)
+    chosen = state.effort or session.runtime.models.effort
+    effort = f", effort {chosen}" if chosen else ""
     rows = {
         "agentcli": __version__,
         "session": session.id,

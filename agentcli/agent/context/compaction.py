@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from agentcli.agent.context.summaries import Summaries
 from agentcli.agent.context.watch import message_tokens, prefix_tokens, request_tokens
 from agentcli.agent.events import Emit, Notice
-from agentcli.agent.runtime import Prefix
 from agentcli.conversation.compaction.carried import SeenHash, collect
 from agentcli.conversation.compaction.digest import Summary
 from agentcli.conversation.compaction.planning import Budget, Planner
@@ -21,6 +20,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, User
 from agentcli.conversation.turns import TurnRecord, is_prompt, turn_records
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Prefix
 from agentcli.settings.structs import CompactionSettings
 
 FORCED_AT = 0.95  # share of the window from which nothing is waited for

@@ -10,12 +10,12 @@ from math import inf
 from agentcli.agent.context.compaction import Compactor
 from agentcli.agent.context.summaries import Summaries
 from agentcli.agent.context.watch import message_tokens
-from agentcli.agent.runtime import ContextTransform, Prefix
+from agentcli.agent.runtime import ContextTransform
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Result, User, entry_now
 from agentcli.llm.messages import Message, Text, ToolResult
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider
+from agentcli.llm.provider import Prefix, Provider
 from agentcli.settings.structs import CompactionSettings
 
 _WRITES_FROM = 0.8  # of the threshold: from there on a summary is written, so that it is ready in time

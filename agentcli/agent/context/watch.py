@@ -8,12 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from agentcli.agent.events import Emit
-from agentcli.agent.runtime import Prefix
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Compaction, PaidReason
 from agentcli.llm.messages import Message, Usage
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Request
+from agentcli.llm.provider import Prefix, Request
 from agentcli.llm.tokens import estimate
 from agentcli.settings.structs import CompactionSettings
 

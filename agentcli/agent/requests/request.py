@@ -15,7 +15,7 @@ from agentcli.agent.hooks import fire
 from agentcli.agent.requests.paid_request import PaidRequest
 from agentcli.agent.requests.repairs import with_repairs
 from agentcli.agent.requests.reply_blocks import ReplyBlocks
-from agentcli.agent.runtime import Prefix, Runtime, Turn
+from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState
 from agentcli.agent.turn_log import add, book, compacted, settled
 from agentcli.conversation import entries as log
@@ -26,7 +26,7 @@ from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
 from agentcli.llm.messages import Message, Text, Usage, answered
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider, Request
+from agentcli.llm.provider import Prefix, Provider, Request
 from agentcli.llm.retry import time_span, with_wait
 from agentcli.llm.tokens.estimates import estimate, request_size
 from agentcli.llm.transcript import doctor

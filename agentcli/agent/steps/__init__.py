@@ -7,17 +7,23 @@ from functools import partial
 
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.result import AnswerSchema
-from agentcli.agent.runtime import Step
+from agentcli.agent.runtime import TurnStep
 from agentcli.agent.steps.hooks import PromptHooks, ReplyHook, StopHooks
 from agentcli.agent.steps.limits import BudgetLimit, RepeatLimit, ResetWait, RoundLimit
 from agentcli.agent.steps.messages import FolderInstructions, QueuedMessages
-from agentcli.agent.steps.plan import PlanReview
-from agentcli.agent.steps.replies import CallsPending, ContinuedReply, FittingAnswer, RequiredAnswer, SmallModelNudge
+from agentcli.agent.steps.replies import (
+    CallsPending,
+    ContinuedReply,
+    FittingAnswer,
+    PlanReview,
+    RequiredAnswer,
+    SmallModelNudge,
+)
 
 
 def usual_steps(
     *, nested: NestedInstructions | None = None, schema: AnswerSchema | None = None
-) -> list[Callable[[], Step]]:
+) -> list[Callable[[], TurnStep]]:
     """Return what makes the steps of a turn; features add theirs behind them.
 
     `nested` finds the instruction files of folders that calls go to; an answer has to fit the `schema`.

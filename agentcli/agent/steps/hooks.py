@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agentcli.agent.hooks import EventName, fire
-from agentcli.agent.runtime import Ending, Step, Turn
+from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
 from agentcli.agent.turn_log import hook_allows, refuse_calls, take_back_prompt
 from agentcli.conversation.entries import Result, User, reminder
 from agentcli.errors import UserError
@@ -15,7 +15,7 @@ MAX_STOPS = 5  # times that hooks let one turn go on
 _STOPPED = "Not run: the turn was stopped."
 
 
-class PromptHooks(Step):
+class PromptHooks(TurnStep):
     """Lets hooks see the prompt before the model does. One that they refuse is taken back."""
 
     async def begin(self, turn: Turn) -> None:
@@ -33,18 +33,18 @@ class PromptHooks(Step):
             raise UserError(f"A hook refused the message: {answer.reason or 'it gave no reason'} It was taken back.")
 
 
-class ReplyHook(Step):
+class ReplyHook(TurnStep):
     """Ends the turn where the program's `on_turn_end` says so."""
 
-    async def before_calls(self, turn: Turn, reply: llm.Done) -> Ending | None:
+    async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
         try:
-            return None if await hook_allows(turn, reply.usage) else Ending("stopped", _STOPPED)
+            return None if await hook_allows(turn, reply.usage) else EarlyEnd("stopped", _STOPPED)
         except UserError:
             refuse_calls(turn, reply.message.tool_uses, _STOPPED)
             raise
 
 
-class StopHooks(Step):
+class StopHooks(TurnStep):
     """Has the turn go on where a hook wants that; its reason is a note for the model."""
 
     def __init__(self) -> None:

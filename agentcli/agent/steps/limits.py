@@ -11,7 +11,7 @@ from agentcli.agent.accounting.budgets import OverBudget
 from agentcli.agent.events import DoneReason, LimitQuestion, Notice, Retry
 from agentcli.agent.ops import Approve
 from agentcli.agent.requests.request import describe_error
-from agentcli.agent.runtime import Ending, Step, Turn
+from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
 from agentcli.agent.state import awaited_reset
 from agentcli.agent.turn_start import GO_ON
 from agentcli.conversation.entries import ResetAwaited, Result, reminder
@@ -24,7 +24,7 @@ from agentcli.llm.retry import LONGEST_WAIT_S, clock_time
 COUNTDOWN_S = 60.0  # between two events that tell how long it still takes
 
 
-class RoundLimit(Step):
+class RoundLimit(TurnStep):
     """Asks the person at the limit of rounds for as many more. Within it an answer that broke off goes on unasked."""
 
     def __init__(self) -> None:
@@ -34,10 +34,10 @@ class RoundLimit(Step):
     async def before_request(self, turn: Turn) -> DoneReason | None:
         return None if self._has_rounds(turn) or await self._allow_more(turn) else "max_turns"
 
-    async def before_calls(self, turn: Turn, reply: llm.Done) -> Ending | None:
+    async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
         if not reply.message.tool_uses or self._has_rounds(turn) or await self._allow_more(turn):
             return None
-        return Ending("max_turns", f"Not run: the limit of {turn.round} rounds is reached.")
+        return EarlyEnd("max_turns", f"Not run: the limit of {turn.round} rounds is reached.")
 
     async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool:
         """Continue an answer that broke off with a reminder that asks for the rest."""
@@ -65,7 +65,7 @@ def broke_off(turn: Turn, error: Exception) -> bool:
     return turn.answer.is_half and isinstance(error, ProviderError) and error.is_retryable
 
 
-class BudgetLimit(Step):
+class BudgetLimit(TurnStep):
     """Holds requests and calls to the budgets; where one is used up, the person may allow as much again."""
 
     async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool | DoneReason:
@@ -80,7 +80,7 @@ class BudgetLimit(Step):
             turn.emit(Notice("The message was taken back."))
         return "max_budget"
 
-    async def before_calls(self, turn: Turn, reply: llm.Done) -> Ending | None:
+    async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
         while calls := len(reply.message.tool_uses):
             try:
                 turn.spending.budgets.check()
@@ -89,7 +89,7 @@ class BudgetLimit(Step):
             except OverBudget as over:
                 if not await self._allow_more(turn, over):
                     turn.emit(Notice(str(over)))
-                    return Ending("max_budget", "Not run: the budget is used up.")
+                    return EarlyEnd("max_budget", "Not run: the budget is used up.")
         return None
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> None:
@@ -118,7 +118,7 @@ async def _ask(turn: Turn, id: str, title: str, reason: str) -> bool:
     return answer.allowed
 
 
-class RepeatLimit(Step):
+class RepeatLimit(TurnStep):
     """Ends a turn that the person stopped at a call, and one whose model makes the same call again and again."""
 
     async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> DoneReason | None:
@@ -138,7 +138,7 @@ class RepeatLimit(Step):
         return None if is_allowed else "declined"
 
 
-class ResetWait(Step):
+class ResetWait(TurnStep):
     """Waits, once a turn, for the end of a usage limit that the provider names, also after a restart."""
 
     def __init__(self) -> None:

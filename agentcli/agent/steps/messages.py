@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.events import Notice
-from agentcli.agent.runtime import Step, Turn
+from agentcli.agent.runtime import Turn, TurnStep
 from agentcli.agent.turn_log import add
 from agentcli.agent.turn_start import add_messages
 from agentcli.conversation.entries import Result, User
@@ -15,7 +15,7 @@ from agentcli.llm import provider as llm
 from agentcli.llm.messages import Text
 
 
-class QueuedMessages(Step):
+class QueuedMessages(TurnStep):
     """Adds the person's messages that came meanwhile, and what subagents in the background report."""
 
     async def deliver(self, turn: Turn, reply: llm.Done) -> bool:
@@ -36,7 +36,7 @@ class QueuedMessages(Step):
         return agents.take_reports()
 
 
-class FolderInstructions(Step):
+class FolderInstructions(TurnStep):
     """Gives the model the instruction files of the folders that its calls went to."""
 
     def __init__(self, nested: NestedInstructions) -> None:

@@ -1,27 +1,34 @@
-"""Replies that end no turn: those with calls, cut or empty ones, answers that do not fit, and small models' lapses."""
+"""Replies that end no turn: with calls, cut or empty, with a plan to review, that fit no schema, or change nothing."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from msgspec import structs
 
+from agentcli.agent.events import PlanApproval
+from agentcli.agent.ops import Approve
 from agentcli.agent.result import AnswerSchema
-from agentcli.agent.runtime import Step, Turn
+from agentcli.agent.runtime import Turn, TurnStep
 from agentcli.agent.turn_log import add
-from agentcli.conversation.entries import Entry, Result, User, reminder
+from agentcli.conversation.entries import Entry, PlanAccepted, Result, User, reminder
 from agentcli.conversation.file_changes import FilesChanged
 from agentcli.llm import provider as llm
 from agentcli.llm.block_edits import asks_for_change
 from agentcli.llm.errors import ServerError
+from agentcli.llm.messages import Text
 from agentcli.llm.provider import Request
 from agentcli.tools.text.syntax import IS_INVALID
 
 MAX_CONTINUATIONS = 3  # of a reply that was cut by length, in a row
 NUDGE = "No file was changed yet. Write each changed function whole in a ```python block now."
+_HEADING = re.compile(r"^#{1,4}[ \t].*\bplan\b", re.IGNORECASE | re.MULTILINE)
+_ACCEPTED = "The user has accepted your plan: carry it out now. Keep a list of its steps with todo."
+_CHANGED = "The user has changed your plan to the following, and accepted it: carry it out now.\n"
 
 
-class CallsPending(Step):
+class CallsPending(TurnStep):
     """Sends the results of calls, except where a small model answered with its calls, and all went well."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
@@ -31,7 +38,7 @@ class CallsPending(Step):
         return bool(reply.message.tool_uses)
 
 
-class ContinuedReply(Step):
+class ContinuedReply(TurnStep):
     """Has a reply that is no answer yet go on, with a note that says how."""
 
     def __init__(self) -> None:
@@ -63,7 +70,30 @@ class ContinuedReply(Step):
         return True
 
 
-class FittingAnswer(Step):
+class PlanReview(TurnStep):
+    """Asks about the plan that an answer in plan mode holds; the turn goes on with what the person says."""
+
+    async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
+        state, calls = turn.state, turn.runtime.calls
+        plan = turn.answer.text.strip()
+        if state.mode != "plan" or calls.ask is None or calls.made_by is not None or not _HEADING.search(plan):
+            return False
+        id, title = f"plan_{turn.round}", "Carry out this plan?"
+        answer = await calls.ask(PlanApproval(id, title, preview=plan, next_mode=state.mode_before_plan), None)
+        if not isinstance(answer, Approve):
+            return False
+        comment = answer.comment.strip()
+        if answer.allowed:
+            add(turn, PlanAccepted(comment or plan), reminder(f"{_CHANGED}{comment}" if comment else _ACCEPTED))
+        elif comment:
+            add(turn, User((Text(comment),)))
+        else:
+            return False
+        turn.answer.begin()
+        return True
+
+
+class FittingAnswer(TurnStep):
     """Asks for an answer that fits a schema, and again for one that does not."""
 
     def __init__(self, schema: AnswerSchema) -> None:
@@ -85,7 +115,7 @@ class FittingAnswer(Step):
         return bool(problem)
 
 
-class SmallModelNudge(Step):
+class SmallModelNudge(TurnStep):
     """Has a small model go on, once, that was asked for a change and made none. Larger ones mean it."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
@@ -118,7 +148,7 @@ def _is_prompt(entry: Entry) -> bool:
     return isinstance(entry.body, User) and not entry.body.is_reminder
 
 
-class RequiredAnswer(Step):
+class RequiredAnswer(TurnStep):
     """Fails a turn that would end without a word: that is no success."""
 
     async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.permissions.rules import Rule
-from agentcli.agent.runtime import Step, Turn
+from agentcli.agent.runtime import Turn, TurnStep
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import User
 from agentcli.conversation.mentions import typed_blocks
@@ -32,7 +32,7 @@ _MENTION = re.compile(r"(?<!\S)@([\w.-]+):(\S+)")  # a resource in a prompt: `@s
 _PIPED = "\n\n<stdin>\n"  # what was piped in is somebody else's text
 
 
-class JoinServers(Step):
+class JoinServers(TurnStep):
     """Gives a turn the servers' tools before its first request, and the resources that its prompt names."""
 
     def __init__(self, servers: Servers) -> None:

@@ -8,7 +8,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from agentcli.agent.runtime import Step, Turn
+from agentcli.agent.runtime import Turn, TurnStep
 from agentcli.agent.turn_log import add
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.find import Catalog, SkillFolder, find_skills, listing
@@ -97,7 +97,7 @@ class Skills:
         session.runtime.steps.append(ActiveSkills)
 
 
-class ActiveSkills(Step):
+class ActiveSkills(TurnStep):
     """Keeps the active skills of a session in step with its log, and ends with a turn those that the model chose."""
 
     def start(self, turn: Turn, *, is_resumed: bool) -> None:

@@ -15,7 +15,7 @@ from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import SessionLog
 from agentcli.agent.permissions.modes import mode_notes
 from agentcli.agent.permissions.rules import ALIASES, Rule
-from agentcli.agent.runtime import Prefix, Runtime, TurnLimits
+from agentcli.agent.runtime import Runtime, TurnLimits
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.agent.steps import usual_steps
@@ -26,6 +26,7 @@ from agentcli.extensions.subagents.definitions import Agents
 from agentcli.extensions.subagents.running import AgentRun, Subagents
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Prefix
 from agentcli.models.choice import Models
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import FileLedger, Workspace

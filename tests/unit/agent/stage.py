@@ -24,7 +24,7 @@ from agentcli.agent.interfaces import NEWEST, Appended, GrantStore, SessionLog
 from agentcli.agent.ops import Approve, Op, Prompt
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules, parse_rule
-from agentcli.agent.runtime import ContextControl, ModelAccess, Prefix, Runtime, TurnLimits, unchanged
+from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime, TurnLimits, unchanged
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.agent.steps import usual_steps
@@ -34,7 +34,7 @@ from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.messages import Block, Message, Text, ToolResult
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider
+from agentcli.llm.provider import Prefix, Provider
 from agentcli.llm.providers.scripted import ScriptedProvider
 from agentcli.llm.retry import RetryPolicy
 from agentcli.llm.transcript import is_valid
