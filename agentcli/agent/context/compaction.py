@@ -14,8 +14,8 @@ from agentcli.agent.context.summaries import Summaries
 from agentcli.agent.context.watch import message_tokens, prefix_tokens, request_tokens
 from agentcli.agent.events import Emit, Notice
 from agentcli.conversation.compaction.carried import SeenHash, collect
-from agentcli.conversation.compaction.digest import Summary
 from agentcli.conversation.compaction.planning import Budget, Planner
+from agentcli.conversation.compaction.telling import Summary
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, User
 from agentcli.conversation.turns import TurnRecord, is_prompt, turn_records
@@ -117,7 +117,7 @@ class Compactor:
             lambda messages: int(scale * message_tokens(tuple(messages), basis.model)),
         )
         opening = [note.text for note in self.opening(basis.model)]
-        carried = collect(basis.conversation, turns, opening, self.seen_hash)
+        carried = collect(basis.conversation, turns, opening, self.seen_hash, focus=basis.focus)
         return Planner(
             conversation=basis.conversation,
             turns=turns,
@@ -126,7 +126,6 @@ class Compactor:
             budget=budget,
             trigger=basis.trigger,
             summaries=summaries,
-            focus=basis.focus,
             can_recall=any(tool.name == "recall" for tool in basis.prefix.tools),
         ).plan()
 

@@ -20,7 +20,7 @@ from agentcli.agent.accounting.budgets import Budgets, OverBudget, most_tokens
 from agentcli.agent.context.watch import Paid
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.paid_request import PaidRequest
-from agentcli.conversation.compaction.digest import Summary
+from agentcli.conversation.compaction.telling import Summary
 from agentcli.conversation.entries import Assistant, Result, User
 from agentcli.conversation.turns import TurnRecord, calls_in, text_of
 from agentcli.llm.errors import ProviderError

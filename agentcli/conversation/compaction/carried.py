@@ -10,7 +10,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import ADDED_FOLDER, Result, User, bare_note
 from agentcli.conversation.turns import TurnRecord
 
-MOST_FILES = 200  # told where there is room
+LEAST_FILES = 10
 _READS, _CHANGES = ("file_read",), ("file_write", "file_edit")
 
 SeenHash = Callable[[str], str]  # a file's hash as this session last saw it; empty where it has not
@@ -30,31 +30,59 @@ class FileNote(Struct, frozen=True):
 
 
 class Carried(Struct, frozen=True, kw_only=True):
-    """`opening` are the notes of a session's start as they read now: surroundings, instruction files, memory."""
+    """`opening` are the notes of a session's start as they read now: surroundings, instruction files, memory.
+
+    `focus` is what the user asked to keep in mind.
+    """
 
     pins: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     files: tuple[FileNote, ...] = ()
     opening: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    focus: str = ""
+
+    @property
+    def fixed(self) -> list[str]:
+        """All texts but the list of files."""
+        return [*self.parts(0), *self.opening]
+
+    def newest_files(self, size: Callable[[str], int], room: int) -> list[str]:
+        """The lines of the newest files that fit, those that were changed before those that were read."""
+        lines: list[str] = []
+        for file in self._newest():
+            room -= size(file.line)
+            if room < 0 and len(lines) >= LEAST_FILES:
+                break
+            lines.append(file.line)
+        return lines
+
+    def _newest(self) -> list[FileNote]:
+        return sorted(self.files, key=lambda file: (file.done == "read", -file.turn))
 
     def parts(self, most_files: int) -> list[str]:
         """As the model reads it; of the files the newest, those that were changed before those that were read."""
-        newest = sorted(self.files, key=lambda file: file.done != "read")[-most_files:]
+        newest = self._newest()[:most_files]
         shown = [file.line for file in self.files if file in newest]
-        if (more := len(self.files) - len(shown)) > 0:
+        if most_files and (more := len(self.files) - len(shown)) > 0:
             shown.insert(0, f"- {more} more before these")
         listed = (
             ("Pinned by the user", [f"- {pin}" for pin in self.pins]),
             ("Task list", list(self.tasks)),
             ("Folders", [f"- {folder}" for folder in self.folders]),
             ("Files worked on, as they were last seen", shown),
+            ("The user asked to keep in mind", [self.focus] if self.focus else []),
         )
         return ["\n".join([f"## {heading}", *lines]) for heading, lines in listed if lines]
 
 
 def collect(
-    conversation: Conversation, turns: Sequence[TurnRecord], opening: Iterable[str], seen_hash: SeenHash
+    conversation: Conversation,
+    turns: Sequence[TurnRecord],
+    opening: Iterable[str],
+    seen_hash: SeenHash,
+    *,
+    focus: str = "",
 ) -> Carried:
     return Carried(
         pins=tuple(conversation.pins),
@@ -62,6 +90,7 @@ def collect(
         files=tuple(_files(turns, seen_hash)),
         opening=tuple(opening),
         folders=tuple(_folders(conversation)),
+        focus=focus,
     )
 
 
