@@ -294,9 +294,9 @@ class Builder:
             from agentcli.infra.summary_files import SummaryFiles
 
             folder = self.config.paths.state / "summaries"
-            lasts, kept = self.store.is_lasting, partial(SummaryFiles, hours=settings.cache_hours)
-            files = kept(folder, most=settings.cache_entries) if lasts else None
-            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, budgets=state.budgets, kept=files)
+            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, budgets=state.budgets)
+            if self.store.is_lasting:
+                summaries.kept = SummaryFiles(folder, hours=settings.cache_hours, most=settings.cache_entries)
             return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
 
         def recall() -> LogSearch:

@@ -56,7 +56,7 @@ class Compactor:
         basis = Basis(conversation, model, prefix, used)
         share, is_forced = used / model.window, used >= FORCED_AT * model.window
         if share < self.settings.at:
-            self._write_ahead(basis, tell)
+            self.write_ahead(basis, tell)
             return None
         is_short = self.settings.strategy == "auto" and len(conversation.messages) < self.settings.min_messages
         if not is_forced and (is_short or _replies_since(conversation) < self.settings.cooldown):
@@ -137,22 +137,22 @@ class Compactor:
         if settings.strategy == "summarize" and may_ask:
             try:
                 async with asyncio.timeout(settings.summary_timeout):
-                    await self.summaries.write(older, basis.model, basis.focus)
+                    await self.summaries.write(older, basis.focus)
             except TimeoutError:
-                self.summaries.problem = f"none came within {settings.summary_timeout:g} s"
+                self.summaries.fail(f"none came within {settings.summary_timeout:g} s")
         return self.summaries.ready(older, basis.focus)
 
-    def _write_ahead(self, basis: Basis, tell: Emit) -> None:
+    def write_ahead(self, basis: Basis, tell: Emit) -> None:
         """Have the summary ready by the time it is due, where cutting results will not be enough."""
         turns = turn_records(basis.conversation)
         older = turns[: -self.settings.keep_turns]
         missing = self.summaries.missing(older)
         is_written = len(missing) < min(self.settings.keep_turns, len(older)) and self.settings.strategy != "summarize"
-        if not older or is_written or not self._may_summarize(basis) or not self.summaries.is_idle:
+        if not older or is_written or not self._may_summarize(basis):
             return
         by_rules = self._planned(basis, turns, ())
         if isinstance(by_rules, str) or by_rules.strategy != "truncate" or self.settings.strategy == "summarize":
-            self.summaries.begin(older, basis.model, tell)
+            self.summaries.begin(older, tell)
 
     def _may_summarize(self, basis: Basis) -> bool:
         settings = self.settings

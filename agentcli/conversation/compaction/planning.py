@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from itertools import accumulate, product
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -32,11 +32,11 @@ LEAST_LEFT = 0.2  # share of what the system text and the tools leave, where the
 # Of the share from which a compaction is due: the target at most, and what is fixed with some room.
 _MOST_OF_DUE, _LONGER_THAN_DUE = 0.75, 0.9
 _AIM = 0.8  # of the limit: what may be left out is told up to here
-_PROMPTS, _FILES = 0.5, 0.1  # of the room: kept for older prompts before newer turns stay whole; for the list of files
+# Shares of the room: for older turns before newer ones stay whole, for their answers before prompts are cut, for files.
+_OLDER, _DECISIONS, _FILES = 0.5, 0.2, 0.1
 _LEAST_GAIN = 0.1  # of the request: for less, nobody's prompt cache is thrown away
 _CORRECTIONS = 4  # times that a plan is made with less room, as sizes do not quite add up
 _JOINED = 20  # tokens, at least, of the line that stands for the oldest turns
-_RECENT = 5  # turns that are shortened after older ones
 _ALL = 1_000_000_000
 
 Count = Callable[[Sequence[Message]], int]
@@ -67,7 +67,9 @@ class Budget(Struct, frozen=True):
         return int(max(target * self.window, min(least, _LONGER_THAN_DUE * at * self.window)))
 
     def size(self, text: str) -> int:
-        return self.count([Message("user", (Text(f"{text}\n"),))]) if text else 0
+        """Tokens that a text adds to a message."""
+        empty = self.count([Message("user", (Text("\n"),))])
+        return self.count([Message("user", (Text(f"{text}\n"),))]) - empty if text else 0
 
 
 class Tail(Struct, frozen=True):
@@ -178,13 +180,14 @@ class Planner(Struct, frozen=True, kw_only=True):
         room -= fixed
         files = carried.newest_files(self.budget.size, int(_FILES * room))
         room -= sum(map(self.budget.size, files))
-        for share in (_PROMPTS, 0.0):
+        for share, length in ((_OLDER, 1), (_OLDER, 0), (0.0, 0)):  # first with the beginnings of all prompts
             for tail in tails(self.settings):
                 covered, kept = self._parted(tail)
                 stubs = {id: stub for turn in kept for id, stub in self._stubs(turn, tail).items()}
                 left = room - self._size(kept, stubs)
                 whole = sum(size(turn, BRIEF) for turn in covered)
-                if left < min(whole, int(share * room)):
+                least = sum(size(turn, length) for turn in covered) if length else 0
+                if left < min(whole, max(least, int(share * room))):
                     continue
                 fill = _filled(covered, size, left, left - int((1 - _AIM) * limit), self._first_told(covered))
                 if fill is None:
@@ -308,7 +311,9 @@ def _filled(
     """
     chosen = [BRIEF] * len(turns)
     total = sum(size(turn, BRIEF) for turn in turns)
-    older, but_newest, every = (range(max(0, len(turns) - spared)) for spared in (_RECENT, 1, 0))
+    decided = accumulate(size(turn, BRIEF) - size(turn, BRIEF - 1) for turn in reversed(turns))
+    recent = sum(tokens <= _DECISIONS * room for tokens in decided)
+    older, but_newest, every = (range(max(0, len(turns) - spared)) for spared in (recent, 1, 0))
     for length, places in (
         *((length, older) for length in (5, 4, 3)),
         *((length, but_newest) for length in (5, 4, 3)),

@@ -108,8 +108,10 @@ class Teller(Struct, frozen=True):
         return self._start(text, NEWEST_START, step) if len(text) > NEWEST_START or has_more else ""
 
     def _start(self, text: str, most: int, step: Step) -> str:
-        if len(text) <= most:
+        if len(text) <= most + _MARK:
             return text
+        if most < NEWEST_START:  # its number stands before it
+            return f"{text[:most].rstrip()}… ({len(text):,} characters)"
         return f"{text[:most].rstrip()}… [the whole message has {len(text):,} characters{self._recalled(step)}]"
 
     def _typed(self, step: Step) -> str:
