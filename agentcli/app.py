@@ -289,14 +289,18 @@ class Builder:
             return await (self._extras.resolve or self._resolve)(state)
 
         def make() -> Compactor:
+            from cachetools import TTLCache
+
             from agentcli.agent.context.compaction import Compactor
-            from agentcli.agent.context.summaries import Summaries
+            from agentcli.agent.context.summaries import Summaries, TextCache
             from agentcli.infra.summary_files import SummaryFiles
 
             folder = self.config.paths.state / "summaries"
-            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, budgets=state.budgets)
+            hours, most = settings.cache_hours, settings.cache_entries
+            kept: TextCache = TTLCache(most, 3_600 * hours)
             if self.store.is_lasting:
-                summaries.kept = SummaryFiles(folder, hours=settings.cache_hours, most=settings.cache_entries)
+                kept = SummaryFiles(folder, hours=hours, most=most)
+            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, kept=kept, budgets=state.budgets)
             return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
 
         def recall() -> LogSearch:

@@ -14,8 +14,6 @@ from importlib.resources import files
 from math import inf
 from typing import Protocol
 
-from cachetools import TTLCache
-
 from agentcli.agent.accounting.budgets import Budgets, most_tokens
 from agentcli.agent.context.watch import Paid
 from agentcli.agent.events import Emit, Notice
@@ -40,8 +38,7 @@ MOST_AT_ONCE = 4
 FIRST_PAUSE_S = 30.0  # after a failure; doubled with each further one, up to an hour
 LONGEST_RESULT = 2_000  # characters of a result that the writer reads
 ROOM_TO_THINK = 2_000  # tokens of a reply that are no summary
-MOST_REDUCTIONS = 4  # summaries of summaries, should they not get shorter
-SHARE_READ = 0.5  # of the writer's window that one request may fill
+SHARE_READ = 0.5  # of the writer's window that a turn may fill
 _AN_HOUR = 3_600.0
 _RUNNING: set[asyncio.Task[None]] = set()  # a program may drop what began them
 _BEING_WRITTEN: set[str] = set()
@@ -73,8 +70,8 @@ class Summaries:
     settings: CompactionSettings
     writer: Writer
     paid: Paid
+    kept: TextCache
     budgets: Budgets = field(default_factory=Budgets)
-    kept: TextCache = field(default_factory=lambda: TTLCache(1_000, 24 * _AN_HOUR))
     model: str = ""
     problem: str = ""
 
@@ -180,19 +177,10 @@ class Summaries:
         return hashlib.sha256(of.encode(errors="replace")).hexdigest()
 
     async def _about(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
-        """The summary of a text; of one that is larger than the window in parts, and then of their summaries."""
-        room = int(SHARE_READ * writer.window)
-        for _ in range(MOST_REDUCTIONS):
-            if (tokens := estimate_text(text, writer)) <= room:
-                break
-            size = max(1, int(len(text) * room / tokens))
-            parts = [text[start : start + size] for start in range(0, len(text), size)]
-            text = "\n\n".join([await self._reply(part, focus, provider, writer) for part in parts])
-        return await self._reply(text, focus, provider, writer)
-
-    async def _reply(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
-        """One request. Raises `ProviderError` or `OverBudget`."""
-        settings = self.settings
+        """The summary of a text, of which the middle is left out where the window is small. Raises as a request."""
+        settings, room = self.settings, int(SHARE_READ * writer.window)
+        if (tokens := estimate_text(text, writer)) > room:
+            text = cut_middle(text, len(text) * room // tokens)
         about = f"\nPay attention to: {focus}" if focus else ""
         system = _prose().replace("{words}", str(settings.summary_words)) + about
         request = Request(

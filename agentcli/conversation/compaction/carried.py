@@ -10,7 +10,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import ADDED_FOLDER, Result, User, bare_note
 from agentcli.conversation.turns import TurnRecord
 
-LEAST_FILES = 10
+MOST_FILES, FEW_FILES = 40, 10
 _READS, _CHANGES = ("file_read",), ("file_write", "file_edit")
 
 SeenHash = Callable[[str], str]  # a file's hash as this session last saw it; empty where it has not
@@ -42,29 +42,11 @@ class Carried(Struct, frozen=True, kw_only=True):
     folders: tuple[str, ...] = ()
     focus: str = ""
 
-    @property
-    def fixed(self) -> list[str]:
-        """All texts but the list of files."""
-        return [*self.parts(0), *self.opening]
-
-    def newest_files(self, size: Callable[[str], int], room: int) -> list[str]:
-        """The lines of the newest files that fit, those that were changed before those that were read."""
-        lines: list[str] = []
-        for file in self._newest():
-            room -= size(file.line)
-            if room < 0 and len(lines) >= LEAST_FILES:
-                break
-            lines.append(file.line)
-        return lines
-
-    def _newest(self) -> list[FileNote]:
-        return sorted(self.files, key=lambda file: (file.done == "read", -file.turn))
-
-    def parts(self, most_files: int) -> list[str]:
+    def parts(self, most_files: int = MOST_FILES) -> list[str]:
         """As the model reads it; of the files the newest, those that were changed before those that were read."""
-        newest = self._newest()[:most_files]
+        newest = sorted(self.files, key=lambda file: (file.done == "read", -file.turn))[:most_files]
         shown = [file.line for file in self.files if file in newest]
-        if most_files and (more := len(self.files) - len(shown)) > 0:
+        if (more := len(self.files) - len(shown)) > 0:
             shown.insert(0, f"- {more} more before these")
         listed = (
             ("Pinned by the user", [f"- {pin}" for pin in self.pins]),

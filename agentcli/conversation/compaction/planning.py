@@ -9,7 +9,7 @@ from itertools import accumulate, product
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.conversation.compaction.carried import Carried
+from agentcli.conversation.compaction.carried import FEW_FILES, MOST_FILES, Carried
 from agentcli.conversation.compaction.telling import BRIEF, TIMES, Summary, Teller, is_about, lengths, stub_of
 from agentcli.conversation.conversation import Conversation, compacted, messages_of
 from agentcli.conversation.entries import (
@@ -136,7 +136,7 @@ class Planner(Struct, frozen=True, kw_only=True):
     def limit(self) -> int:
         """Tokens that the request is to have afterwards at most; where nothing is so small, it may have more."""
         fixed = messages_of(step.entry for step in self.turns[-1].steps if is_prompt(step.entry))
-        fixed.append(Message("user", (Text("\n".join(self.carried.fixed)),)))
+        fixed.append(Message("user", (Text("\n".join([*self.carried.parts(0), *self.carried.opening])),)))
         limit = self.budget.limit(self.settings.target, self.settings.at, self.budget.count(fixed))
         if self.trigger == "manual":  # who asks for it where there is room means the conversation
             limit = min(limit, self.budget.prefix + (self.budget.before - self.budget.prefix) // 2)
@@ -148,7 +148,7 @@ class Planner(Struct, frozen=True, kw_only=True):
         """Cut results, oldest first, and then other messages, until little enough is left."""
         first = self.turns[0].steps[0]
         stubs = {id: "" for turn in self.turns for id in self._repeated(turn)}
-        made = self._made(self._carried([], _ALL), first, "truncate", stubs)
+        made = self._made(self._carried([]), first, "truncate", stubs)
         left = made.tokens_after
         older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
         result, message = self.settings.result_chars, self.settings.message_chars
@@ -165,7 +165,6 @@ class Planner(Struct, frozen=True, kw_only=True):
 
     def _told(self, room: int, limit: int) -> Compaction | None:
         """Return the fullest plan for so much room; None where even the barest takes more."""
-        carried = self.carried
         lengths_of = lengths(self.settings)
         teller = Teller(self.settings, self.turns[-1].number, self.can_recall, self.summaries)
         sizes: dict[tuple[int, int, int], int] = {}
@@ -176,10 +175,10 @@ class Planner(Struct, frozen=True, kw_only=True):
                 sizes[key] = self.budget.size(teller.text(turn, lengths_of[length]))
             return sizes[key]
 
-        fixed = self.budget.size("\n".join([_HEADING, _RECALL, *carried.fixed])) + self.budget.prefix
-        room -= fixed
-        files = carried.newest_files(self.budget.size, int(_FILES * room))
-        room -= sum(map(self.budget.size, files))
+        sizes_of_files = {most: self.budget.size(self._carried([], most)) for most in (MOST_FILES, FEW_FILES)}
+        room -= self.budget.prefix + sizes_of_files[FEW_FILES]
+        files = MOST_FILES if sizes_of_files[MOST_FILES] - sizes_of_files[FEW_FILES] < _FILES * room else FEW_FILES
+        room -= sizes_of_files[files] - sizes_of_files[FEW_FILES]
         for share, length in ((_OLDER, 1), (_OLDER, 0), (0.0, 0)):  # first with the beginnings of all prompts
             for tail in tails(self.settings):
                 covered, kept = self._parted(tail)
@@ -201,7 +200,7 @@ class Planner(Struct, frozen=True, kw_only=True):
                     first, last = oldest.steps[0].number, newest.steps[-1].number
                     texts.insert(0, f"Turns {oldest.number} to {newest.number}: entries [#{first} to #{last}]")
                 strategy: CompactionStrategy = "summarize" if self.summaries else "extract"
-                return self._made(self._carried(texts, len(files)), kept[0].steps[0], strategy, stubs, covered)
+                return self._made(self._carried(texts, files), kept[0].steps[0], strategy, stubs, covered)
         return None
 
     def _first_told(self, covered: Sequence[TurnRecord]) -> list[int]:
@@ -246,7 +245,7 @@ class Planner(Struct, frozen=True, kw_only=True):
             if is_note and ("<instructions path=" in text or text in self.carried.opening or SHORTENED_SOON in text):
                 yield step.entry.id
 
-    def _carried(self, texts: Sequence[str], files: int) -> str:
+    def _carried(self, texts: Sequence[str], files: int = MOST_FILES) -> str:
         what = "its older part is told below" if texts else "older results and replies are cut"
         heading = _HEADING.format(what=what) + (_RECALL if self.can_recall else "")
         told = [f"## What was said and done\n\n{chr(10).join(filter(None, texts)).strip()}"] if texts else []
@@ -327,13 +326,12 @@ def _filled(
                 total -= size(turns[place], chosen[place]) - size(turns[place], length)
                 chosen[place] = length
     joined = 0
-    while joined < len(turns) and total + (_JOINED if joined else 0) > room:
-        total -= size(turns[joined], chosen[joined])
+    while total > room:
+        if joined == len(turns):
+            return None
+        total += (0 if joined else _JOINED) - size(turns[joined], chosen[joined])
         joined += 1
-    if total + (_JOINED if joined else 0) > room:
-        return None
-    last = len(lengths(CompactionSettings())) - 1
-    for length in range(1, last + 1):
+    for length in range(1, BRIEF + len(TIMES) + 1):
         for place in order:
             more = size(turns[place], length) - size(turns[place], length - 1)
             if chosen[place] == length - 1 and place >= joined and total + more <= aim:
