@@ -269,8 +269,9 @@ class Builder:
         return children.subagents()
 
     def _checkpoints(self, session_id: str, workspace: Workspace, files: SessionFiles | None) -> Checkpoints | None:
-        roots = partial(getattr, workspace.sandbox, "roots")
-        made = make_checkpoints(self.config, session_id, roots, is_lasting=self.store.is_lasting)
+        made = make_checkpoints(
+            self.config, session_id, lambda: workspace.facts.roots, is_lasting=self.store.is_lasting
+        )
         return files.checkpoints(made) if files and made else made
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:

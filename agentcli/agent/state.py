@@ -138,7 +138,7 @@ class SessionSnapshot(Struct, frozen=True, kw_only=True):
     @property
     def running_jobs(self) -> int:
         """The number of its background jobs that run now."""
-        return sum(job.is_running for job in self.workspace.sandbox.jobs())
+        return len(self.workspace.running_jobs())
 
     @property
     def context_tokens(self) -> int:

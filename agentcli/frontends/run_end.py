@@ -98,7 +98,7 @@ def _is_stuck(session: Session) -> bool:
 
 
 def running_jobs(session: Session) -> list[BackgroundJob]:
-    return [job for job in session.snapshot().workspace.sandbox.jobs() if job.is_running]
+    return session.snapshot().workspace.running_jobs()
 
 
 def ended_jobs(jobs: Sequence[BackgroundJob]) -> str:

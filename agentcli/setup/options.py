@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 class SessionFiles(Protocol):
     """Wraps the sandbox and the checkpoints of one session, so that unsaved changes count."""
 
-    def sandbox(self, made: Sandbox) -> Sandbox: ...
+    def sandbox(self, made: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
+        """Wrap a sandbox; `roots` are the folders of its workspace now."""
+        ...
 
     def checkpoints(self, made: Checkpoints) -> Checkpoints: ...
 
@@ -193,7 +195,7 @@ def check_hosts(config: Config) -> None:
     """Raises `ConfigError` for a host that can be none."""
     for key, hosts in (("sandbox.hosts", config.settings.sandbox.hosts), ("web.hosts", config.settings.web.hosts)):
         for host in hosts:
-            from agentcli.infra.sandbox.network.host_grants import read_grant  # few grant any
+            from agentcli.safety.addresses.host_grants import read_grant  # few grant any
 
             try:
                 read_grant(host)

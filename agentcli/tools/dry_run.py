@@ -8,8 +8,6 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from agentcli.tools.command import CommandResult
-
 
 class ChangeSummary(Struct, frozen=True, kw_only=True):
     """One change that can be applied by itself.
@@ -61,9 +59,6 @@ class DryRun(Protocol):
     `cached` are folders it made that say they are caches: they are not in the workspace, but later dry runs see them.
     `too_much` says why nothing of it can be applied, where it took or changed more than a dry run can hold.
     """
-
-    @property
-    def result(self) -> CommandResult: ...
 
     @property
     def changes(self) -> Sequence[ChangeSummary]: ...

@@ -17,11 +17,12 @@ from msgspec import Struct
 from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
+from agentcli.tools.command import NO_GRANTS, Access, BackgroundJob, CommandResult, Grants
 from agentcli.tools.data_files import DataFiles
 from agentcli.tools.dry_run import DryRun
 from agentcli.tools.path_names import display_name, parse_name
 from agentcli.tools.remembered import Memory, Past
-from agentcli.tools.sandbox import Sandbox
+from agentcli.tools.sandbox import PathStatus, Sandbox, SandboxFacts, Use
 from agentcli.tools.schemas import problem_with, schema_of
 from agentcli.tools.web.web import Web
 
@@ -129,11 +130,14 @@ class Workspace:
     `data` keeps results that are too large to be shown. `web` is None where nothing may be fetched. `exposed` are
     secret files that the person lets commands read where no sandbox hides them. `preload` imports ahead of the first
     call; it is called in a thread. `past` gives the session's log, `memory` the project's notes. `charset` is that of
-    files that are not UTF-8, empty where nothing says it.
+    files that are not UTF-8, empty where nothing says it. `grants` hold for every call of the session. The sandbox
+    `is_open` once it was made; before that nothing runs in it.
     """
 
     cwd: Path
     sandbox: Sandbox
+    grants: Grants = NO_GRANTS
+    is_open: Callable[[], bool] = lambda: True
     files: FileLedger = field(default_factory=FileLedger)
     shell_cwd: Path | None = None
     data: DataFiles | None = None
@@ -145,15 +149,37 @@ class Workspace:
     memory: Memory | None = None
     charset: str = ""
 
-    def readable(self, path: str) -> Path:
-        return self.sandbox.validate_path(self.lexical_path(path), "read")
+    @property
+    def facts(self) -> SandboxFacts:
+        return self.sandbox.facts(self.grants)
 
-    def writable(self, path: str) -> Path:
-        return self.sandbox.validate_path(self.lexical_path(path), "write")
+    def running_jobs(self) -> list[BackgroundJob]:
+        return [job for job in self.sandbox.jobs.list() if job.is_running] if self.is_open() else []
+
+    def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
+        return self.sandbox.look(path, use, self.grants + grants)
+
+    def usable_path(self, path: Path, access: Access, grants: Grants = NO_GRANTS) -> Path:
+        """The real path of what may be read or written. Raises `ToolError` (permission_denied)."""
+        status = self.look(path, access, grants)
+        if status.is_usable:
+            return status.real
+        if status.place == "secret":
+            why = "is kept from tools (it may hold secrets, or a rule says so): the user has to grant it."
+        else:
+            where = ", ".join(map(str, self.facts.roots))
+            why = f"is outside the workspace ({where}) and may not be {'written' if access == 'write' else 'read'}."
+        raise ToolError(f"{path} {why}", kind="permission_denied")
+
+    def readable(self, path: str, grants: Grants = NO_GRANTS) -> Path:
+        return self.usable_path(self.lexical_path(path), "read", grants)
+
+    def writable(self, path: str, grants: Grants = NO_GRANTS) -> Path:
+        return self.usable_path(self.lexical_path(path), "write", grants)
 
     def real_path(self, path: str) -> Path:
         """Where a path leads, wherever that is. Raises `ToolError` (invalid_parameters) for a loop of links."""
-        return self.sandbox.real_path(self.lexical_path(path))
+        return self.look(self.lexical_path(path)).real
 
     def lexical_path(self, path: str) -> Path:
         """A path from the working directory on, links not followed. Raises `ToolError` for what is no path."""
@@ -174,7 +200,7 @@ class Workspace:
 
     @cached_property
     def real_cwd(self) -> Path:
-        return self.sandbox.real_path(self.cwd)
+        return self.look(self.cwd).real
 
     @cached_property
     def _below(self) -> str:
@@ -187,7 +213,7 @@ class ToolContext:
 
     `level` is how detailed the result is to be. Once `detach` is set, a command the call waits for goes on as a
     background job. `judged` is where the paths of the call led when it was judged, None where nobody judged it. With
-    `only_reads` a command is held to reading. `ask` is None where nobody can be asked.
+    `only_reads` a command is held to reading. `ask` is None where nobody can be asked. `grants` are the call's own.
     """
 
     workspace: Workspace
@@ -199,14 +225,20 @@ class ToolContext:
     only_reads: bool = False
     publish: Callable[[Any], None] = lambda event: None
     ask: Ask | None = None
+    grants: Grants = NO_GRANTS
+
+    @property
+    def all_grants(self) -> Grants:
+        """The session's and the call's own."""
+        return self.workspace.grants + self.grants
 
     def readable(self, path: str) -> Path:
         """The real path of what to read. Raises `ToolError`, also when it is not the one that was judged."""
-        return self._as_judged(path, self.workspace.readable(path))
+        return self._as_judged(path, self.workspace.readable(path, self.grants))
 
     def writable(self, path: str) -> Path:
         """The same for a file to change."""
-        return self._as_judged(path, self.workspace.writable(path))
+        return self._as_judged(path, self.workspace.writable(path, self.grants))
 
     def _as_judged(self, given: str, real: Path) -> Path:
         if self.judged is not None and real not in self.judged:
@@ -232,13 +264,14 @@ class RetryRule(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Attempt:
-    """A call that ran on a stand-in of the workspace; `output` is its result, asked for once the trial is over.
+    """A call that ran as a dry run. `output` makes its result for the model, once the dry run is over.
 
     As far as its output tells, `needed_host` is a host that it could not reach, and `unread` are paths that it could
     not read, links followed.
     """
 
     trial: DryRun
+    result: CommandResult
     output: Callable[[], ToolOutput]
     needed_host: str = ""
     unread: tuple[Path, ...] = ()

@@ -6,6 +6,7 @@ import asyncio
 import shlex
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace as copied
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rule, rule_about_edits, speaks_of_edits
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried
 from agentcli.errors import ToolError
+from agentcli.tools.command import Grants
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRun
 from agentcli.tools.summary import call_title
 from agentcli.tools.tool import Attempt, Tool, ToolContext, ToolOutput
@@ -127,22 +129,16 @@ async def make_dry_run(
 
 async def _attempt(call: Call, request: DryRunRequest, arguments: Any, context: ToolContext) -> Attempt:
     """Run it, with a host or a path open for no longer than that."""
-    tool, sandbox = request.judged.tool, context.workspace.sandbox
+    tool = request.judged.tool
     host, path = (request.obstacle.host, request.obstacle.path) if request.obstacle else ("", None)
     assert tool.attempt is not None
-    if host:
-        sandbox.grant_host(host)
-    if path:
-        sandbox.grant(path, "read")
+    opened = Grants(readable=(path,) if path else (), hosts=(host,) if host else ())
+    context = copied(context, grants=context.grants + opened)
     staying = asyncio.create_task(_stay(call, context.detach or asyncio.Event()))
     try:
         return await tool.attempt(arguments, context, not request.is_requested, bool(host))
     finally:
         staying.cancel()
-        if host:
-            sandbox.revoke_host(host)
-        if path:
-            sandbox.revoke(path, "read")
 
 
 async def _stay(call: Call, sign: asyncio.Event) -> None:
@@ -156,8 +152,8 @@ def _obstacle(call: Call, request: DryRunRequest, attempt: Attempt) -> Obstacle 
     trial = attempt.trial
     if trial.too_much:
         return Obstacle(trial.too_much, "runs it in the workspace itself")
-    if trial.result.stall.startswith("listens"):
-        return Obstacle(f"it {trial.result.stall.partition(';')[0]}", "starts it as a job", is_server=True)
+    if attempt.result.stall.startswith("listens"):
+        return Obstacle(f"it {attempt.result.stall.partition(';')[0]}", "starts it as a job", is_server=True)
     if host := attempt.needed_host:
         effects = (f"reaches {host}",)
         return Obstacle(f"it could not reach {host}", "tries it again with that host", effects, effects, host)
@@ -307,6 +303,6 @@ def can_dry_run(tool: Tool, arguments: Any, context: ToolContext) -> bool:
     if tool.attempt is None or getattr(arguments, "background", False) or getattr(arguments, "unconfined", False):
         return False
     try:
-        return not context.workspace.sandbox.why_no_trial()
+        return not context.workspace.facts.dry_run_problem
     except (ToolError, OSError):
         return False

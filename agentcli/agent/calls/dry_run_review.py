@@ -131,7 +131,7 @@ def counted(changes: Sequence[ChangeSummary]) -> str:
 
 
 def ending_of(attempt: Attempt) -> str:
-    result = attempt.trial.result
+    result = attempt.result
     if result.timed_out:
         return "it ran out of time"
     return f"exit code {result.exit_code}" if result.exit_code else ""

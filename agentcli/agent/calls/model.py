@@ -73,8 +73,7 @@ class CallServices:
     async def know_secrets(self, *, is_changed: bool = False) -> None:
         """Mask the values that secret files of the workspace hold now."""
         if self.mask is not None:
-            sandbox = self.workspace.sandbox
-            self.mask.know(await asyncio.to_thread(sandbox.secret_values, is_changed=is_changed))
+            self.mask.know(await asyncio.to_thread(self.workspace.facts.secret_values, is_changed=is_changed))
 
     async def masked(self, text: str) -> str:
         """Mask the output of a command that has just run, also secrets it has only now written to a file."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 
+from agentcli.tools.command import Grants
 from agentcli.tools.data_files import DataFile
 from agentcli.tools.data_summary import data_summary
 from agentcli.tools.observation import LARGEST_KEPT_AS_IS, LARGEST_UNPAGED, cut_middle, formatted, leaves_out, pages_of
@@ -38,30 +40,32 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
     content = "" if content is None else content
     if not isinstance(content, str) or (len(content.encode()) <= LARGEST_UNPAGED and not full):
         return msgspec.structs.replace(output, content=content)
-    return msgspec.structs.replace(output, content=await asyncio.to_thread(_shown, content, full, context))
+    shown, openable = await asyncio.to_thread(_shown, content, full, context)
+    context.workspace.grants += Grants(readable=openable)
+    return msgspec.structs.replace(output, content=shown)
 
 
-def _shown(text: str, full: str, context: ToolContext) -> str:
-    """A short text and where the full one is, or the first page of a long one."""
+def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
+    """A short text and where the full one is, or the first page of a long one; and the files that may now be read."""
     data = context.workspace.data
     if data is None:
-        return cut_middle(text)
+        return cut_middle(text), ()
     is_short = len(text.encode()) <= LARGEST_UNPAGED
     whole = full if is_short else text
     try:
         kept = data.store(whole.encode(), context.call_id)
     except OSError as error:
-        return text if is_short else f"{cut_middle(text)}\n[the rest could not be kept: {error}]"
+        return text if is_short else f"{cut_middle(text)}\n[the rest could not be kept: {error}]", ()
     pages = pages_of(whole)
     more = f'read_more with result_id="{context.call_id}"'
     if is_short:
         notes = f"[{more} and page=1 shows all of it{f', in {len(pages)} pages' if len(pages) > 1 else ''}]"
     else:
         notes = f"[page 1 of {len(pages)}; {more} and page=2 shows the next]"
-    if kept.size > LARGEST_KEPT_AS_IS:
-        context.workspace.sandbox.grant(kept.path.resolve(), "read")
+    openable = kept.size > LARGEST_KEPT_AS_IS
+    if openable:
         notes += f"\n{describe_data_file(kept, whole)}"
-    return f"{(text if is_short else pages[0]).rstrip()}\n{notes}"
+    return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", (kept.path.resolve(),) if openable else ()
 
 
 def describe_data_file(file: DataFile, text: str) -> str:

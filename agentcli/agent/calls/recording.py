@@ -77,7 +77,7 @@ async def end_recording(session: SessionCalls) -> None:
 
 
 def _running_jobs(session: SessionCalls) -> set[str]:
-    return {job.id for job in session.workspace.sandbox.jobs() if job.is_running}
+    return {job.id for job in session.workspace.running_jobs()}
 
 
 def _keep(session: SessionCalls, work: Coroutine[Any, Any, None]) -> None:

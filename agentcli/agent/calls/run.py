@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -27,11 +27,11 @@ from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.approvals import PendingCall, PermittedCall, ask_person, grant
 from agentcli.agent.permissions.decide import Verdict, decide_with_exposure
-from agentcli.agent.permissions.facts import CallFacts, judge
+from agentcli.agent.permissions.facts import judge
 from agentcli.conversation.entries import CallDenied, Result, reminder
 from agentcli.errors import ToolError, ToolErrorKind, UsageError, errno_name
 from agentcli.llm.messages import Text, ToolUse
-from agentcli.tools.tool import Ask, Tool, ToolContext, ToolOutput, Workspace
+from agentcli.tools.tool import Ask, Tool, ToolContext, ToolOutput
 
 LARGEST_ARGUMENTS = 10 * 1024 * 1024  # bytes
 LOCK_PATIENCE_S = 30.0
@@ -88,7 +88,7 @@ async def _mask_for(services: CallServices, permitted: PermittedCall) -> Mask | 
     facts = permitted.facts
     if services.mask is None or facts.tool.name != "file_read" or not permitted.verdict.needs:
         return services.mask
-    values = await asyncio.to_thread(facts.workspace.sandbox.secret_values, apart_from=facts.files[0].real)
+    values = await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real)
     return services.mask.knowing(values)
 
 
@@ -203,7 +203,7 @@ async def perform(call: Call, parsed: ParsedCall, permitted: PermittedCall) -> T
         async with recorded(call, _changed_paths(permitted)):
             return await tool.output(permitted.arguments, context)
 
-    async with _opened(session.workspace, verdict), hold(_named_files(permitted.facts)):
+    async with hold(_named_files(permitted)):
         if tool.is_idempotent and (before := session.history.replays.get(call.replay_key)) is not None:
             return before
         report.is_running = True
@@ -213,6 +213,7 @@ async def perform(call: Call, parsed: ParsedCall, permitted: PermittedCall) -> T
                 detach=sign,
                 judged=verdict.judged,
                 only_reads=verdict.only_reads,
+                grants=verdict.grants,
                 ask=asking(session, call) if tool.server and session.ask is not None else None,
             )
             attempts = await run_with_retries(tool, run)
@@ -223,37 +224,21 @@ async def perform(call: Call, parsed: ParsedCall, permitted: PermittedCall) -> T
         return output
 
 
-@asynccontextmanager
-async def _opened(workspace: Workspace, verdict: Verdict) -> AsyncIterator[None]:
-    """The exceptions the sandbox makes for one call, and no longer."""
-    sandbox = workspace.sandbox
-    for need in verdict.needs:
-        sandbox.grant(need.path, need.access)
-    for host in verdict.hosts:
-        sandbox.grant_host(host)
-    try:
-        yield
-    finally:
-        for need in verdict.needs:
-            sandbox.revoke(need.path, need.access)
-        for host in verdict.hosts:
-            sandbox.revoke_host(host)
-
-
-def _named_files(facts: CallFacts) -> list[Path]:
+def _named_files(permitted: PermittedCall) -> list[Path]:
     """The real paths of the files that a call names and changes."""
+    facts, grants = permitted.facts, permitted.verdict.grants
     tool, workspace = facts.tool, facts.workspace
     if tool.effect == "edit":
         return [path.real for path in facts.files] if tool.file_arguments else []
     given = (getattr(facts.arguments, name, None) for name in tool.file_arguments)
-    return [workspace.writable(name) for name in given if isinstance(name, str)]
+    return [workspace.writable(name, grants) for name in given if isinstance(name, str)]
 
 
 def _changed_paths(permitted: PermittedCall) -> Sequence[Path] | None:
     """The files that a call may change: none, those it names, or (None) any."""
     match permitted.facts.tool.effect:
         case "edit":
-            return _named_files(permitted.facts) or None
+            return _named_files(permitted) or None
         case "command":
             return () if permitted.verdict.only_reads else None
         case "foreign":

@@ -79,7 +79,7 @@ async def _status(host: CommandHost, argument: str) -> Outcome:
         "session": session.id,
         "model": f"{state.model}{effort}",
         "mode": state.mode,
-        "folder": ", ".join(map(str, workspace.sandbox.roots)),
+        "folder": ", ".join(map(str, workspace.facts.roots)),
         "context": f"about {use.request:,} of {use.window:,} tokens ({use.request / use.window:.0%})",
     }
     return "\n".join(f"  {name:<9} {value}" for name, value in rows.items())
@@ -101,7 +101,7 @@ STATUS_COMMANDS = (
 
 
 async def _tasks(host: CommandHost, argument: str) -> Outcome:
-    jobs = host.session.runtime.calls.workspace.sandbox.jobs()
+    jobs = host.session.runtime.calls.workspace.sandbox.jobs.list()
     return "\n".join(map(_row, jobs)) or "No command runs in the background."
 
 
@@ -111,14 +111,14 @@ def _row(job: BackgroundJob) -> str:
 
 
 async def _stop(host: CommandHost, which: str) -> Outcome:
-    sandbox = host.session.runtime.calls.workspace.sandbox
-    running = [job.id for job in sandbox.jobs() if job.is_running]
+    workspace = host.session.runtime.calls.workspace
+    running = [job.id for job in workspace.running_jobs()]
     if which:
         running = [f"job_{which}" if which.isdecimal() else which]
     if not running:
         return "No command runs in the background."
     try:
-        await asyncio.gather(*map(sandbox.stop_job, running))
+        await asyncio.gather(*map(workspace.sandbox.jobs.stop, running))
     except ToolError as error:
         raise UserError(str(error)) from error
     return f"Ended {', '.join(running)}."

@@ -28,6 +28,7 @@ from agentcli.agent.permissions.rules import (
 from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis
 from agentcli.safety.commands.rules import escaped, rules_by_segment
+from agentcli.tools.command import Grants
 from agentcli.tools.tool import kind_argument
 
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
@@ -48,6 +49,11 @@ class Verdict(Struct, frozen=True):
     judged: frozenset[Path] | None = None
     only_reads: bool = False
     exposes: tuple[Path, ...] = ()
+
+    @property
+    def grants(self) -> Grants:
+        readable, writable = ([need.path for need in self.needs if need.access == how] for how in ("read", "write"))
+        return Grants(tuple(readable), tuple(writable), self.hosts)
 
 
 def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
@@ -73,7 +79,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
 
 
 def _decide_files(facts: CallFacts, mode: Mode, found: Matches) -> Verdict:
-    tool, needs, sandbox = facts.tool, facts.needs, facts.workspace.sandbox
+    tool, needs, sandbox = facts.tool, facts.needs, facts.workspace.facts
     if mode == "plan" and tool.effect == "edit":
         return Verdict("deny", _PLAN)
     if found.ask is not None:
@@ -95,7 +101,7 @@ def _decide_files(facts: CallFacts, mode: Mode, found: Matches) -> Verdict:
 
 def _bypassed(facts: CallFacts, needs: tuple[Need, ...]) -> Verdict:
     """No mode is a yes to secrets, and none widens the sandbox."""
-    profile = facts.workspace.sandbox.profile
+    profile = facts.workspace.facts.profile
     for path in facts.files:
         if path.holds_secrets:
             tool = "Edit" if path.access == "write" else "Read"
@@ -126,7 +132,7 @@ _PLAN = "plan mode reads only: describe the change instead of making it"
 
 
 def _decide_command(facts: CallFacts, command: CommandAnalysis, mode: Mode, found: Matches, *, rules: Rules) -> Verdict:
-    needs, hosts, sandbox, granting = facts.needs, facts.hosts, facts.workspace.sandbox, found.allow
+    needs, hosts, sandbox, granting = facts.needs, facts.hosts, facts.workspace.facts, found.allow
     if facts.verdict == "block":
         return Verdict("deny", f"refused in every mode: {command.reason}")
     if found.deny is not None:
@@ -204,7 +210,7 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     verdict, workspace = decide(facts, mode, rules), facts.workspace
     if facts.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
         return verdict
-    found = workspace.sandbox.exposed_secrets("read-only" if verdict.only_reads else None)
+    found = workspace.facts.exposed_secrets("read-only" if verdict.only_reads else None)
     exposed = [path for path in found if path not in workspace.exposed and not _is_meant(path, facts, rules)]
     if not exposed or (verdict.only_reads and facts.command is not None and not _may_show(facts.command, exposed)):
         return verdict

@@ -29,8 +29,9 @@ from agentcli.safety.paths.judge import (
     is_secret,
     judge_path,
 )
+from agentcli.tools.command import Access
 from agentcli.tools.path_names import parse_name
-from agentcli.tools.sandbox import Access
+from agentcli.tools.sandbox import PathStatus
 from agentcli.tools.tool import Tool, Workspace
 
 
@@ -39,34 +40,45 @@ class PathLookup:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self._real: dict[Path, Path] = {}
+        self._looks: dict[tuple[Path, Access], PathStatus] = {}
         self._facts: dict[tuple[str, Access], PathFacts] = {}
 
     @cached_property
     def ground(self) -> PathGround:
         workspace = self.workspace
-        return PathGround(workspace.real_cwd, workspace.sandbox.roots[0], workspace.home)
+        return PathGround(workspace.real_cwd, self.roots[0], workspace.home)
+
+    @cached_property
+    def roots(self) -> tuple[Path, ...]:
+        return self.workspace.facts.roots
 
     def is_readable(self, path: Path) -> bool:
         """True if the sandbox lets everybody read an absolute path."""
         try:
-            self._real[path] = self.workspace.sandbox.validate_path(path, "read")
+            return self._look(path, "read").is_usable
         except ToolError:
             return False
-        return True
+
+    def _look(self, path: Path, access: Access) -> PathStatus:
+        if (status := self._looks.get((path, access))) is None:
+            status = self._looks[path, access] = self.workspace.look(path, access)
+        return status
 
     def find(self, given: str, access: Access) -> PathFacts:
         """Return the facts of a path. Raises `ToolError` (invalid_parameters) for one that leads nowhere."""
         if (known := self._facts.get((given, access))) is None:
             named = self.workspace.lexical_path(given)
-            if (real := self._real.get(named)) is None:
-                real = self._real[named] = self.workspace.sandbox.real_path(named)
-            known = self._facts[given, access] = self._judged(given, named, real, access)
+            known = self._facts[given, access] = self._judged(given, named, self._look(named, access), access)
         return known
 
     def find_real(self, given: str, access: Access) -> PathFacts:
         """Return the facts of a path that needs no resolving, or that cannot be resolved: it stands for itself."""
-        return self._judged(given, Path(given), Path(given), access)
+        path = Path(given)
+        try:
+            status = self._look(path, access)
+        except ToolError:  # a loop of links
+            status = PathStatus(real=path, place="inside")
+        return self._judged(given, path, status, access)
 
     def find_each(self, paths: tuple[str, ...], access: Access) -> list[PathFacts]:
         """Return the facts of the paths of a command that are known; a loop of links stands for itself."""
@@ -78,46 +90,34 @@ class PathLookup:
                 found.append(self.find_real(path, access))
         return found
 
-    def _judged(self, given: str, named: Path, real: Path, access: Access) -> PathFacts:
-        sandbox, kind = self.workspace.sandbox, self._kind(given, real, access)
-        root = next((root for root in sandbox.roots if real.is_relative_to(root)), None)
+    def _judged(self, given: str, named: Path, status: PathStatus, access: Access) -> PathFacts:
+        real, kind = status.real, self._kind(given, status, access)
+        root = next((root for root in self.roots if real.is_relative_to(root)), None)
         holds_secrets, is_kept = kind == "secret", access == "write" and root is None
         if root is not None and access == "write" and kind in ("secret", "protected"):
             below = real.relative_to(root)
             if kind == "protected":
-                is_kept = not is_reviewed(below) or sandbox.is_write_protected(real)
+                is_kept = not is_reviewed(below) or status.is_auto_executed
             elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.home):
-                holds_secrets = is_protected(below) or self._is_there(real)
+                holds_secrets = is_protected(below) or status.kind is not None or bool(status.errno)
         return PathFacts(
             given, named, real, access, kind, is_outside=root is None, holds_secrets=holds_secrets, is_kept=is_kept
         )
 
-    def _kind(self, given: str, real: Path, access: Access) -> PathKind:
+    def _kind(self, given: str, status: PathStatus, access: Access) -> PathKind:
         """Return the kind of a path, judged by where it leads, and by its name where the name is more telling."""
-        sandbox, home, cwd = self.workspace.sandbox, self.workspace.home, self.workspace.cwd
-        is_granted = sandbox.knows(real, access)
-        if not is_granted:
-            by_place = judge_path(str(real), access=access, cwd=cwd, roots=sandbox.roots, home=home)
+        real, home, cwd, roots = status.real, self.workspace.home, self.workspace.cwd, self.roots
+        if status.place != "granted":
+            by_place = judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
             if by_place != "plain":
                 return by_place
-        if is_granted or given != str(real):
-            by_name = judge_path(parse_name(given), access=access, cwd=cwd, roots=sandbox.roots, home=home)
+        if status.place == "granted" or given != str(real):
+            by_name = judge_path(parse_name(given), access=access, cwd=cwd, roots=roots, home=home)
             if by_name in ("odd", "secret", "protected"):
                 return by_name
-        if access == "write" and sandbox.is_write_protected(real):
+        if status.is_auto_executed:
             return "protected"
-        try:
-            status = sandbox.status(real) if access == "write" else None
-        except OSError:
-            return "plain"
-        return "linked" if status is not None and status.kind == "file" and status.links > 1 else "plain"
-
-    def _is_there(self, real: Path) -> bool:
-        """Also where the system does not tell."""
-        try:
-            return self.workspace.sandbox.status(real) is not None
-        except OSError:
-            return True
+        return "linked" if access == "write" and status.kind == "file" and status.links > 1 else "plain"
 
     def opened_by(self, effects: Effects, search: GlobSearch) -> Iterator[PathFacts]:
         """The files of a command; a glob stands for itself and for the first files that it finds."""
@@ -224,8 +224,11 @@ def _places(paths: PathLookup, cwd: str | None) -> Places:
     """The places that a command is judged by."""
     workspace = paths.workspace
     start = paths.find(cwd, "read").real if cwd else (workspace.shell_cwd or workspace.real_cwd)
-    sandbox = workspace.sandbox
-    return Places(start, sandbox.roots, workspace.home, paths.is_readable, program_of_git=sandbox.program_of_git)
+
+    def program_of_git(folder: Path) -> str:
+        return workspace.look(folder, "git").git_program
+
+    return Places(start, paths.roots, workspace.home, paths.is_readable, program_of_git=program_of_git)
 
 
 def known(things: tuple[str, ...]) -> tuple[str, ...]:

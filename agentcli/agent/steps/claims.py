@@ -14,7 +14,7 @@ from agentcli.conversation.entries import Entry
 from agentcli.conversation.evidence import Claim
 from agentcli.conversation.file_changes import real_path
 from agentcli.errors import ToolError
-from agentcli.tools.sandbox import Files
+from agentcli.tools.tool import Workspace
 
 log = logging.getLogger(__name__)
 
@@ -44,21 +44,22 @@ def _check_claims(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ..
     from agentcli.conversation.evidence.verdicts import Record, check_claims
 
     services = turn.runtime.calls.services
-    cwd, content_id = str(services.workspace.real_cwd), partial(_content_id, services.workspace.sandbox)
+    cwd, content_id = str(services.workspace.real_cwd), partial(_content_id, services.workspace)
     record = Record(path, cwd, content_id, is_complete=services.checkpoints is not None)
     return tuple(check_claims(find_claims(answer), record))
 
 
-def _content_id(files: Files, stored: str) -> str | None:
+def _content_id(workspace: Workspace, stored: str) -> str | None:
     """Return the id of what a file holds now, as snapshots give it; empty if it is gone, None if that is unknown."""
     try:
-        path = files.validate_path(Path(real_path(stored)), "read")
-        status = files.status(path)
-        if status is None:
+        status = workspace.look(Path(real_path(stored)))
+        if not status.is_usable:
+            return None
+        if not status.is_there:
             return ""
         if status.kind != "file" or status.size > _MAX_FILE_BYTES:
             return None
-        with files.read(path) as file:
+        with workspace.sandbox.read(status.real) as file:
             content = file.read()
     except (ToolError, OSError):
         return None

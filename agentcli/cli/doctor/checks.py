@@ -94,8 +94,8 @@ def sandbox(subject: Subject) -> Iterator[Result]:
     permissions = PermissionSettings(tries=subject.config.settings.permissions.tries)
     builder = subject.builder(on_notice, permissions=permissions)
     try:
-        confinement = builder.workspace().sandbox
-        found, how, confines = confinement.warning(), " ".join(confinement.told()), confinement.confines
+        facts = builder.workspace().facts
+        found, how, confines = facts.warning, " ".join(facts.description), facts.confines
     finally:
         wait_for(builder.aclose())
     for text in notices:

@@ -101,7 +101,7 @@ class Judging:
 
     @cached_property
     def _can_try(self) -> bool:
-        return self._tries and not self._builder.workspace(self.rules).sandbox.why_no_trial()
+        return self._tries and not self._builder.workspace(self.rules).facts.dry_run_problem
 
     def _judged(self, command: str) -> tuple[Verdict, CallFacts, CommandAnalysis]:
         facts = judge(self.bash, self.bash.parse({"command": command}), self.workspace)

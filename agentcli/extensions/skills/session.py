@@ -25,6 +25,7 @@ from agentcli.extensions.skills.activation import Activation, By, SkillRegistry
 from agentcli.extensions.skills.skill import Skill
 from agentcli.settings.files import read_small_file
 from agentcli.tools.builtin.arguments import SkillCall
+from agentcli.tools.command import Grants
 from agentcli.tools.tool import ToolOutput
 
 _MAX_FOUND = 50
@@ -185,8 +186,7 @@ class SessionSkills:
                 self._notify(f"The skill {skill.name} asks for {skill.model}: {error} Going on with {state.model}.")
         if skill.effort:
             self._override(activation.id, "effort", skill.effort)
-        for path in self._files(skill):
-            self.session.runtime.calls.workspace.sandbox.grant(path, "read")
+        self.session.runtime.calls.workspace.grants += Grants(readable=self._files(skill))
 
     def _override(self, id: str, key: Literal["model", "effort"], value: Any) -> None:
         self._overrides[key].append((id, value, getattr(self.state, key)))
@@ -204,12 +204,11 @@ class SessionSkills:
                         setattr(self.state, key, before)
                     del overrides[at]
                     break
-        for path in self._files(activation.skill):
-            self.session.runtime.calls.workspace.sandbox.revoke(path, "read")
+        self.session.runtime.calls.workspace.grants -= Grants(readable=self._files(activation.skill))
 
-    def _files(self, skill: Skill) -> list[Path]:
+    def _files(self, skill: Skill) -> tuple[Path, ...]:
         folder = Path(skill.folder).resolve()
-        return [skill.file.resolve(), *(path for name in skill.resources() if (path := folder / name).is_file())]
+        return (skill.file.resolve(), *(path for name in skill.resources() if (path := folder / name).is_file()))
 
 
 def skills_of(calls: SessionCalls) -> SessionSkills:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import io
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -17,6 +17,7 @@ from agentcli.agent.interfaces import Checkpoints
 from agentcli.errors import ToolError
 from agentcli.frontends.acp.messages import AcpMessage, ClientCapabilities, FormAnswer, Permission, TextFile
 from agentcli.frontends.acp.rpc import INTERNAL_ERROR, Connection, RpcError
+from agentcli.tools.command import Grants
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.text.encoding import DecodedText, decode
 
@@ -86,9 +87,10 @@ class ClientFiles:
         self._session_id = session_id
         self._loop = asyncio.get_running_loop()
         self._disk: Sandbox
+        self._roots: Callable[[], Sequence[Path]]
 
-    def sandbox(self, made: Sandbox) -> Sandbox:
-        self._disk = made
+    def sandbox(self, made: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
+        self._disk, self._roots = made, roots
         return cast("Sandbox", _Over(made, read=self._read, write=self._write))
 
     def checkpoints(self, made: Checkpoints) -> Checkpoints:
@@ -116,8 +118,8 @@ class ClientFiles:
         """Leave exactly `content` on the disk, even if the editor does not save it, or reformats it."""
         decoded = decode(content)
         is_plain = decoded is not None and decoded.encoding == "utf-8" and not decoded.bom
-        parent = self._disk.status(path.parent)
-        if decoded is not None and is_plain and parent is not None and self._is_shared(path):
+        has_folder = self._disk.look(path.parent).kind is not None
+        if decoded is not None and is_plain and has_folder and self._is_shared(path):
             params = {**self._about(path), "content": decoded.text}
             try:
                 self._wait(self._client.connection.request("fs/write_text_file", params))
@@ -168,8 +170,10 @@ class ClientFiles:
                 return False
         except RuntimeError:
             pass  # in a thread, as it should be
-        is_inside = any(path.is_relative_to(root) for root in self._disk.roots)
-        return is_inside and not self._disk.is_write_protected(path)
+        roots = tuple(self._roots())
+        if not any(map(path.is_relative_to, roots)):
+            return False
+        return not self._disk.look(path, "write", Grants(roots=roots)).is_auto_executed
 
     def _about(self, path: Path) -> dict[str, Any]:
         """The path is the editor's own, which may have opened the folder through a link."""

@@ -37,6 +37,7 @@ from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.llm.messages import Text, ToolUse
+from agentcli.tools.command import Grants
 from agentcli.tools.dry_run import DryRunLimits
 from tests.conformance.confining import git
 from tests.unit.agent.stage import Stage, call, on_stage
@@ -395,7 +396,7 @@ async def test_a_host_that_a_try_could_not_reach_is_asked_about(tmp_path: Folder
         stage.submit(Approve("c", allowed))
         keep = await stage.heard(QuestionEvent, 2)
         assert (keep.kind, keep.changes[0].name) == ("keep", "x.txt")
-        assert "api.example.org" not in " ".join(stage.session.runtime.calls.workspace.sandbox.told())
+        assert stage.session.runtime.calls.workspace.grants == Grants()
         stage.submit(Approve("c", False, comment="no"))
         await stage.ended()
     proxied = not str(stage.results["c"].content).startswith("None")
@@ -460,8 +461,8 @@ print("proxy", os.environ.get("http_proxy"))
 async def test_a_path_that_was_hidden_from_a_try_is_asked_about(tmp_path: Folder, what: str, allowed: bool) -> None:
     named, real, told = OUTSIDE[what]
     async with trying(tmp_path, command=reads(tmp_path, named)) as stage:
-        sandbox = stage.session.runtime.calls.workspace.sandbox
-        sandbox.grant_host("api.example.org")
+        workspace = stage.session.runtime.calls.workspace
+        workspace.grants = granted = Grants(hosts=("api.example.org",))
         stage.say("Go")
         request = await stage.heard(QuestionEvent)
         assert (request.kind, request.rules, len(request.effects)) == ("run", (), 1)
@@ -470,7 +471,7 @@ async def test_a_path_that_was_hidden_from_a_try_is_asked_about(tmp_path: Folder
         stage.submit(Approve("c", allowed))
         keep = await stage.heard(QuestionEvent, 2)
         assert (keep.kind, keep.changes[0].name) == ("keep", "x.txt")
-        assert sandbox.knows(sandbox.real_path(tmp_path / "home" / real), "read") is False
+        assert workspace.grants == granted
         stage.submit(Approve("c", True))
         await stage.ended()
     content = str(stage.results["c"].content)
@@ -541,7 +542,7 @@ async def test_a_server_that_was_tried_may_become_a_job(tmp_path: Folder) -> Non
         assert "job" in request.reason
         stage.submit(Approve("c", True))
         await stage.ended()
-        assert len(stage.session.runtime.calls.workspace.sandbox.jobs()) == 1
+        assert len(stage.session.runtime.calls.workspace.sandbox.jobs.list()) == 1
     assert "Started job" in str(stage.results["c"].content)
 
 

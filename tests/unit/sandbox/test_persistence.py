@@ -38,7 +38,7 @@ def said_by(root: Path, home: Path, *commands: str, kind: str = "bubblewrap", **
 
     async def run() -> list[str]:
         try:
-            return [(await sandbox.exec(Command(c, root, timeout_s=20))).output for c in commands]
+            return [(await sandbox.run(Command(c, root, timeout_s=20))).output for c in commands]
         finally:
             await sandbox.aclose()
 

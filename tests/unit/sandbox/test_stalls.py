@@ -196,7 +196,7 @@ async def test_a_server_moves_to_the_background_by_itself(bench: Bench) -> None:
     assert "goes on as job job_1" in str(output.content)
     assert "Output so far:\nup" in str(output.content)
     assert not output.is_error
-    (job,) = bench.sandbox.jobs()
+    (job,) = bench.sandbox.jobs.list()
     assert job.is_running
     port = int(output.structured["stall"].rpartition(":")[2])
     socket.create_connection(("127.0.0.1", port)).close()
@@ -207,10 +207,10 @@ async def test_a_server_moves_to_the_background_by_itself(bench: Bench) -> None:
 
 async def test_a_stalled_job_says_why(bench: Bench) -> None:
     await bench.acall("bash", command="mkfifo f; read x <>f", background=True)
-    assert await until(lambda: bench.sandbox.jobs()[0].stall, 8)
+    assert await until(lambda: bench.sandbox.jobs.list()[0].stall, 8)
     listed = await bench.acall("jobs", action="list")
     assert str(listed.content).startswith("job_1: running, waits for input: mkfifo f; read x <>f (PID ")
     threading.Thread(target=(bench.ws / "f").write_text, args=("at last\n",)).start()
-    assert await until(lambda: not bench.sandbox.jobs()[0].is_running)
-    assert bench.sandbox.jobs()[0].stall == ""
+    assert await until(lambda: not bench.sandbox.jobs.list()[0].is_running)
+    assert bench.sandbox.jobs.list()[0].stall == ""
     await bench.sandbox.aclose()
