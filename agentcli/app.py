@@ -12,7 +12,6 @@ from msgspec import structs
 
 from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.calls.recording import account_for_interrupted
-from agentcli.agent.calls.run import asking
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice
@@ -21,6 +20,7 @@ from agentcli.agent.interfaces import Checkpoints, SessionLog, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.questions import make_ask
 from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, chosen_model, rebuilt
@@ -149,14 +149,14 @@ class Builder:
         nested = self.opening.nested()
         watch = self._watch(state, workspace, nested)
         calls = self.session_calls(registry, workspace)
-        calls.services.checkpoints = self._checkpoints(log.session_id, workspace, files)
+        calls.recording.checkpoints = self._checkpoints(log.session_id, workspace, files)
         session = Session(state, self._runtime(calls, log, watch, nested), can_ask=self._can_ask)
         watch.paid = session.paid
         self._observed.follow(session)
         await self._begin_hooks(session, source="resume" if entries else "startup")
         self._offer(session, entries)
         self._attach_servers(session)
-        if (checkpoints := calls.services.checkpoints) and has_interrupted(self.config, log.session_id):
+        if (checkpoints := calls.recording.checkpoints) and has_interrupted(self.config, log.session_id):
             try:
                 await account_for_interrupted(checkpoints, entries, session.append)
             except (StorageError, ToolError) as error:  # the next start looks again
@@ -222,7 +222,7 @@ class Builder:
             return
         from agentcli.extensions.mcp.servers import JoinServers
 
-        session.runtime.calls.servers = servers
+        session.runtime.calls.delegates.servers = servers
         session.runtime.steps.append(partial(JoinServers, servers))
         servers.tell = lambda text: session.publish(Notice(text))
         servers.can_skip = self._is_interactive
@@ -234,21 +234,21 @@ class Builder:
         calls = session.runtime.calls
         self.skills.attach(session, self.models)
         if "create_subagent" in calls.tools:
-            calls.make_agents = partial(self._subagents, session)
+            calls.delegates.make_agents = partial(self._subagents, session)
         if any(isinstance(entry.body, SkillActivated) for entry in entries):
-            calls.open_skills()
+            calls.delegates.open_skills()
 
     async def _begin_hooks(self, session: Session, *, source: str) -> None:
         """Have the person's command hooks called around calls and at events."""
-        state, services = session.state, session.runtime.calls.services
+        state, calls, services = session.state, session.runtime.calls, session.runtime.calls.services
         if (hooks := self.hooks.of_session(session.id, lambda: state.mode)) is None:
             return
-        services.hooks, services.events = (*services.hooks, hooks), hooks
+        services.hooks, calls.delegates.events = (*services.hooks, hooks), hooks
         hooks.publish = session.publish
         if services.mask is not None:
             hooks.mask = services.mask.text
         said = await hooks.fire("SessionStart", subject=source, source=source)  # nobody listens yet who could be asked
-        hooks.ask = asking(session.runtime.calls)
+        hooks.ask = make_ask(calls)
         if said.context:
             state.notes.append(reminder(said.context))
 
@@ -332,7 +332,7 @@ class Builder:
             hooks=self._extras.call_hooks,
             levels=Levels(tools.output_level, tools.output_levels),
             max_parallel=tools.max_parallel,
-            tries=self.config.settings.permissions.tries,
+            dry_runs=self.config.settings.permissions.tries,
         )
         return SessionCalls(services=services, tools=registry)
 

@@ -114,14 +114,14 @@ class NoHooks:
 
 async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> EventAnswer:
     """Return the answer of the hooks of an event; an empty one where there are none."""
-    events = calls.services.events
+    events = calls.delegates.events
     return EventAnswer() if events is None else await events.fire(event, agent_id=calls.agent_id, **fields)
 
 
 async def fire_about(call: Call, event: EventName, **fields: Any) -> EventAnswer:
     """Return the answer of the hooks of an event about a call."""
     use, calls = call.use, call.turn.session
-    if (events := calls.services.events) is None:
+    if (events := calls.delegates.events) is None:
         return EventAnswer()
     return await events.fire_about(event, use, use.input, agent_id=calls.agent_id, **fields)
 

@@ -174,7 +174,7 @@ class Runtime:
             max_budget_usd=state.budgets.limit("session", "usd"),
             max_turns=self.limits.max_turns,
             is_busy=is_busy,
-            mcp_servers=calls.servers.listing() if calls.servers is not None else [],
+            mcp_servers=servers.listing() if (servers := calls.delegates.servers) is not None else [],
         )
 
     def prefix(self, info: ModelInfo) -> Prefix:

@@ -33,7 +33,7 @@ from agentcli.llm.models import ModelInfo
 log = logging.getLogger(__name__)
 
 UNKNOWN_OUTCOME = "Interrupted: the outcome is unknown; look before doing it again."
-DROPPED = "Dropped: the program ended while this ran on a stand-in of the workspace; nothing of it was kept."
+DROPPED = "Dropped: the program ended during a dry run of this; nothing of it was kept."
 NOT_ANSWERED = "Not run: the program ended before the user had answered whether it may run."
 NOT_BEGUN = "Not run: the program ended while a question about another call waited."
 

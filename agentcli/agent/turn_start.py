@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from agentcli.agent.accounting.budgets import Account
-from agentcli.agent.calls.model import TurnCalls
+from agentcli.agent.calls.model import SubagentSpending, TurnCalls
 from agentcli.agent.events import Emit, Notice, TakenOver
 from agentcli.agent.interfaces import SessionLog
 from agentcli.agent.ops import Interrupt, Op
@@ -97,12 +97,12 @@ def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     turn = Turn(
         state=state,
         runtime=runtime,
-        calls=TurnCalls(session=runtime.calls, state=state, emit=emit, budgets=budgets),
+        calls=TurnCalls(session=runtime.calls, state=state, emit=emit, spending=SubagentSpending(budgets=budgets)),
         steps=[make() for make in runtime.steps],
         spending=Spending(budgets=budgets),
     )
-    turn.calls.store, turn.calls.settle = partial(add_one, turn), partial(settled, turn)
-    turn.calls.charge = partial(charge_subagent, turn)
+    turn.calls.store, turn.calls.commit = partial(add_one, turn), partial(settled, turn)
+    turn.calls.spending.charge = partial(charge_subagent, turn)
     return turn
 
 

@@ -14,8 +14,8 @@ from msgspec import Struct
 from agentcli.agent.accounting.budgets import Account, Amounts, Budgets, Kind
 from agentcli.agent.hooks import CallHooks, TurnHooks
 from agentcli.agent.interfaces import Checkpoints, Locks, SessionLog, SessionStore
-from agentcli.agent.permissions.checks import check_rule
-from agentcli.agent.permissions.rules import Rule, Rules, Verb, parse_rule
+from agentcli.agent.permissions.rule_text import check_rule, parse_rule
+from agentcli.agent.permissions.rules import Rule, Rules, Verb
 from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, TurnLimits, unchanged
 from agentcli.conversation.entries import Entry
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean

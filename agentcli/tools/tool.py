@@ -53,7 +53,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
     `structured` is a `LazyResult` where it is large and there is content. Without content the structured part is
     formatted for the model, as detailed as the output level says. `full` is the whole text where the content is only
     its beginning; read_more finds it. `error_kind` is for an error that still has a result of its own, such as a
-    command that timed out.
+    command that timed out. A call that was asked for a dry run gives a `dry_run` instead of all this.
     """
 
     content: Content | None = None
@@ -62,6 +62,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
     is_error: bool = False
     error_kind: ToolErrorKind | None = None
     full: str = ""
+    dry_run: DryRunReport | None = None
 
     def whole(self) -> ToolOutput:
         """The same with a structured part that is made."""
@@ -70,15 +71,29 @@ class ToolOutput(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, structured=self.structured.make())
 
 
+class DryRunReport(Struct, frozen=True):
+    """A dry run whose changes wait; `output` makes the result of the call once it is settled which are applied.
+
+    As far as its output tells, `needed_host` is a host that it could not reach, and `unread` are paths that it could
+    not read, links followed.
+    """
+
+    dry_run: DryRun
+    result: CommandResult
+    output: Callable[[], ToolOutput]
+    needed_host: str = ""
+    unread: tuple[Path, ...] = ()
+
+
 class FileLedger:
     """The contents of files as this session last saw them, by hash: never by time, which a checkout changes.
 
-    Also what a person was shown of a file when asked about a call, so that nothing else is changed than they judged.
+    Also what a person was shown of a file when asked about a call, so that nothing else is changed than they approved.
     """
 
     def __init__(self) -> None:
         self._seen: dict[Path, bytes] = {}
-        self._judged: dict[tuple[str, Path], bytes] = {}
+        self._approved: dict[tuple[str, Path], bytes] = {}
 
     def saw(self, path: Path, content: bytes) -> None:
         self.saw_digest(path, digest_of(content))
@@ -108,14 +123,14 @@ class FileLedger:
         if seen != digest_of(content):
             raise ToolError(f"{path.name} has changed since it was read: read it again.", kind="validation_error")
 
-    def judged(self, call_id: str, path: Path, content: bytes) -> None:
+    def approve(self, call_id: str, path: Path, content: bytes) -> None:
         """Note what a call would change, as the person sees it when they are asked."""
-        self._judged[call_id, path] = digest_of(content)
+        self._approved[call_id, path] = digest_of(content)
 
-    def require_as_judged(self, call_id: str, path: Path, content: bytes) -> None:
+    def require_as_approved(self, call_id: str, path: Path, content: bytes) -> None:
         """Raises `ToolError` when the file is not what it was when a person was asked about this call."""
-        judged = self._judged.pop((call_id, path), None)
-        if judged is not None and judged != digest_of(content):
+        approved = self._approved.pop((call_id, path), None)
+        if approved is not None and approved != digest_of(content):
             raise ToolError(f"{path.name} has changed since it was approved: read it again.", kind="validation_error")
 
 
@@ -207,13 +222,26 @@ class Workspace:
         return f"{str(self.real_cwd).rstrip(os.sep)}{os.sep}"
 
 
+class RunTerms(Struct, frozen=True, kw_only=True):
+    """The terms on which a call was permitted: with which `grants` beside the session's, and where its `paths` led.
+
+    `paths` is None where nobody decided that. With `only_reads` a command is held to reading. A `dry_run` changes
+    nothing yet; a "narrow" one, which nobody allowed, reads only the workspace, the system and what is granted, and
+    reaches no host but those of its own grants.
+    """
+
+    grants: Grants = NO_GRANTS
+    paths: frozenset[Path] | None = None
+    only_reads: bool = False
+    dry_run: Literal["full", "narrow"] | None = None
+
+
 @dataclass(frozen=True)
 class ToolContext:
     """The surroundings of one call. `emit` shows output while the call runs, `publish` an event; neither waits.
 
     `level` is how detailed the result is to be. Once `detach` is set, a command the call waits for goes on as a
-    background job. `judged` is where the paths of the call led when it was judged, None where nobody judged it. With
-    `only_reads` a command is held to reading. `ask` is None where nobody can be asked. `grants` are the call's own.
+    background job. `ask` is None where nobody can be asked.
     """
 
     workspace: Workspace
@@ -221,27 +249,30 @@ class ToolContext:
     emit: Callable[[str], None] = lambda text: None
     detach: asyncio.Event | None = None
     level: OutputLevel = "standard"
-    judged: frozenset[Path] | None = None
-    only_reads: bool = False
     publish: Callable[[Any], None] = lambda event: None
     ask: Ask | None = None
-    grants: Grants = NO_GRANTS
+    terms: RunTerms = field(default_factory=RunTerms)
+
+    @property
+    def grants(self) -> Grants:
+        """The call's own."""
+        return self.terms.grants
 
     @property
     def all_grants(self) -> Grants:
         """The session's and the call's own."""
-        return self.workspace.grants + self.grants
+        return self.workspace.grants + self.terms.grants
 
     def readable(self, path: str) -> Path:
-        """The real path of what to read. Raises `ToolError`, also when it is not the one that was judged."""
-        return self._as_judged(path, self.workspace.readable(path, self.grants))
+        """The real path of what to read. Raises `ToolError`, also when it is not the one that was permitted."""
+        return self._as_permitted(path, self.workspace.readable(path, self.grants))
 
     def writable(self, path: str) -> Path:
         """The same for a file to change."""
-        return self._as_judged(path, self.workspace.writable(path, self.grants))
+        return self._as_permitted(path, self.workspace.writable(path, self.grants))
 
-    def _as_judged(self, given: str, real: Path) -> Path:
-        if self.judged is not None and real not in self.judged:
+    def _as_permitted(self, given: str, real: Path) -> Path:
+        if self.terms.paths is not None and real not in self.terms.paths:
             raise ToolError(
                 f"{given} leads elsewhere since it was looked at: make the call again.", kind="permission_denied"
             )
@@ -263,30 +294,14 @@ class RetryRule(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """A call that ran as a dry run. `output` makes its result for the model, once the dry run is over.
-
-    As far as its output tells, `needed_host` is a host that it could not reach, and `unread` are paths that it could
-    not read, links followed.
-    """
-
-    trial: DryRun
-    result: CommandResult
-    output: Callable[[], ToolOutput]
-    needed_host: str = ""
-    unread: tuple[Path, ...] = ()
-
-
-@dataclass(frozen=True)
 class Tool:
     """A tool. `run` raises `ToolError` with a message that tells the model what to do instead.
 
     A library caller's `run` may be sync, give a `str` and raise anything: `own_tools.guarded` makes it like ours.
 
     `may_overlap`: calls of one reply may run together. `time_limit_s` None means that the tool keeps its own.
-    `dry_run` gives the diff a call would make; `narrow` arguments that make only some of that diff's hunks, by index;
-    `attempt` runs it on a stand-in of the workspace; its last arguments are true if nobody allowed the call, and if it
-    may reach hosts all the same.
+    `dry_run` gives the diff a call would make; `narrow` arguments that make only some of that diff's hunks, by index.
+    One that `runs_commands` obeys `terms.dry_run`.
     `file_arguments` name the arguments that are files it changes: calls on one file queue up. `is_idempotent` says that
     running it twice is running it once. `level` overrides the output level of the settings. `show` formats the
     structured result where `run` gives no content. A `client` tool is run by whoever registered it, not here; `schema`
@@ -303,7 +318,7 @@ class Tool:
     time_limit_s: float | None = 120.0
     dry_run: Callable[[Any, ToolContext], Awaitable[str]] | None = None
     narrow: Callable[[Any, ToolContext, Sequence[int]], Awaitable[Any]] | None = None
-    attempt: Callable[[Any, ToolContext, bool, bool], Awaitable[Attempt]] | None = None
+    runs_commands: bool = False
     version: str = "1"
     file_arguments: tuple[str, ...] = ()
     is_idempotent: bool = False
@@ -342,8 +357,12 @@ class Tool:
         """
         if self.dry_run is not None:
             return await self.dry_run(arguments, context)
-        if self.attempt is not None and (command := getattr(arguments, "command", None)):
+        if self.runs_commands and (command := getattr(arguments, "command", None)):
             return str(command)
+        return self.arguments_text(arguments)
+
+    def arguments_text(self, arguments: Any) -> str:
+        """Return the arguments as JSON for a person."""
         given = msgspec.to_builtins(arguments)
         if self.schema is None:  # else a null is an argument like any other
             given = {name: value for name, value in given.items() if value is not None}

@@ -8,6 +8,8 @@ from typing import Any, get_args
 
 import msgspec
 
+from agentcli.agent.masking import Mask
+from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.tools.command import Grants
 from agentcli.tools.data_files import DataFile
 from agentcli.tools.data_summary import data_summary
@@ -73,3 +75,12 @@ def describe_data_file(file: DataFile, text: str) -> str:
         f"[all of it: {file.path} ({file.size:,} bytes, sha256 {file.hash[:12]}…), which file_read opens: "
         f"{data_summary(text)}]"
     )
+
+
+async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
+    """The mask for the output of a call that has run: a file that was granted is shown with the values it holds."""
+    facts = permitted.policy.facts
+    if mask is None or facts.tool.name != "file_read" or not permitted.verdict.needs:
+        return mask
+    values = await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real)
+    return mask.knowing(values)

@@ -6,9 +6,9 @@ import asyncio
 
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, number_in
 from agentcli.agent.ops import SetMode
-from agentcli.agent.permissions.checks import check_rule
 from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
-from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
+from agentcli.agent.permissions.rule_text import check_rule, parse_rule
+from agentcli.agent.permissions.rules import Rule, Rules
 from agentcli.errors import UsageError
 from agentcli.tools.command import Grants
 

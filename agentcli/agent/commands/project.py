@@ -40,7 +40,7 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
         return await _uncommitted(calls.workspace)
     if argument:
         raise UsageError("Write /diff, or /diff all.")
-    checkpoints = calls.services.checkpoints
+    checkpoints = calls.recording.checkpoints
     if checkpoints is None:
         raise UserError(
             "Changes of files are not recorded, because checkpoints.enabled is off. /diff all shows those of git."

@@ -45,7 +45,7 @@ def _check_claims(answer: str, path: list[Entry], turn: Turn) -> tuple[Claim, ..
 
     services = turn.runtime.calls.services
     cwd, content_id = str(services.workspace.real_cwd), partial(_content_id, services.workspace)
-    record = Record(path, cwd, content_id, is_complete=services.checkpoints is not None)
+    record = Record(path, cwd, content_id, is_complete=turn.runtime.calls.recording.checkpoints is not None)
     return tuple(check_claims(find_claims(answer), record))
 
 

@@ -29,7 +29,7 @@ class QueuedMessages(TurnStep):
 
     async def _reports(self, turn: Turn, *, waits: bool) -> list[str]:
         """Return what subagents report; where no person is there, an answer `waits` for them."""
-        if (agents := turn.runtime.calls.agents) is None:
+        if (agents := turn.runtime.calls.delegates.agents) is None:
             return []
         if waits:
             await agents.finished_one()

@@ -14,6 +14,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.run import run_call
@@ -105,10 +106,10 @@ async def _run_calls(single: ToolLine | None, mode: Mode) -> int:
     calls = builder.session_calls(builder.tool_registry(), workspace)
     if calls.services.mask is not None:
         calls.services.mask.keeps_structured = ("file_read",)  # the raw text
-    calls.services.gives_all = True
+    calls.services.levels = replace(calls.services.levels, gives_all=True)
     calls.history.ends_loops = False  # a script may ask the same as often as it likes
     if (servers := builder.servers) is not None:
-        calls.servers = servers
+        calls.delegates.servers = servers
         await servers.join(calls)
     try:
         return await until_signal(_answer_calls(single, Bench(calls, AgentState("", mode, rules=rules))))

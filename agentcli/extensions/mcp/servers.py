@@ -110,14 +110,14 @@ class Servers:
         Servers that were never reached before are waited for, each as long as it may take to start.
         """
         async with self._joining:
-            if calls.unknown_servers is None:
+            if calls.delegates.unknown_servers is None:
                 await self._wait_for_new()
                 self.add_tools(calls)
-                calls.unknown_servers = {server.name for server in self if server.pinned is None}
+                calls.delegates.unknown_servers = {server.name for server in self if server.pinned is None}
                 return
-            unknown = [server for server in self if server.name in calls.unknown_servers]
+            unknown = [server for server in self if server.name in calls.delegates.unknown_servers]
             if late := [server for server in unknown if server.pinned is not None]:
-                calls.unknown_servers.difference_update(server.name for server in late)
+                calls.delegates.unknown_servers.difference_update(server.name for server in late)
                 self.add_tools(calls)
                 names = ", ".join(server.name for server in late)
                 self.tell(f"From this prompt on, the model can use the tools of: {names}")

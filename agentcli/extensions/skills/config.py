@@ -93,7 +93,7 @@ class Skills:
 
             return SessionSkills(SkillRegistry(self.catalog), session, partial(model_named, models=models), outer)
 
-        session.runtime.calls.make_skills = make
+        session.runtime.calls.delegates.make_skills = make
         session.runtime.steps.append(ActiveSkills)
 
 
@@ -101,11 +101,11 @@ class ActiveSkills(TurnStep):
     """Keeps the active skills of a session in step with its log, and ends with a turn those that the model chose."""
 
     def start(self, turn: Turn, *, is_resumed: bool) -> None:
-        if (skills := turn.runtime.calls.skills) is not None:
+        if (skills := turn.runtime.calls.delegates.skills) is not None:
             skills.begin_turn(turn.state.conversation, is_resumed=is_resumed)
 
     def end(self, turn: Turn) -> None:
-        if (skills := turn.runtime.calls.skills) is not None:
+        if (skills := turn.runtime.calls.delegates.skills) is not None:
             skills.end_turn(partial(add, turn))
 
 

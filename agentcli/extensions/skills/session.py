@@ -13,7 +13,8 @@ from msgspec import structs
 from agentcli.agent.calls.model import Call, SessionCalls, SkillsInUse
 from agentcli.agent.events import Notice
 from agentcli.agent.permissions.decide import Verdict
-from agentcli.agent.permissions.rules import ALIASES, Rule, parse_rule
+from agentcli.agent.permissions.rule_text import ALIASES, parse_rule
+from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
@@ -213,7 +214,7 @@ class SessionSkills:
 
 def skills_of(calls: SessionCalls) -> SessionSkills:
     """Return the skills of a session. Raises `UsageError` where there are none."""
-    skills = calls.open_skills()
+    skills = calls.delegates.open_skills()
     assert isinstance(skills, SessionSkills), "the session's builder makes no others"
     return skills
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from agentcli.agent.interfaces import SessionStore
-from agentcli.agent.permissions.rules import ALIASES
+from agentcli.agent.permissions.rule_text import ALIASES
 from agentcli.extensions.skills.find import LeftOut, read_once, stamp_of
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.infra.sessions.memory import MemorySessions

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from agentcli.agent import events
 from agentcli.agent.accounting.budgets import in_words
-from agentcli.agent.calls.model import Ask, Call, Decide, SessionCalls
+from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, SessionCalls
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
-from agentcli.agent.permissions.approvals import NOBODY_LEFT
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, User
@@ -208,7 +207,7 @@ class Subagents:
 
 def subagents_of(calls: SessionCalls) -> Subagents:
     """The subagents of a session. Raises `UsageError` where there can be none."""
-    agents = calls.open_agents()
+    agents = calls.delegates.open_agents()
     assert isinstance(agents, Subagents), "the session's builder makes no others"
     return agents
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from agentcli.agent.accounting.budgets import Account
 from agentcli.agent.accounting.usage import UsageCollector
-from agentcli.agent.calls.model import SessionCalls
+from agentcli.agent.calls.model import Delegates, SessionCalls
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice
 from agentcli.agent.interfaces import SessionLog
 from agentcli.agent.permissions.modes import mode_notes
-from agentcli.agent.permissions.rules import ALIASES, Rule
+from agentcli.agent.permissions.rule_text import ALIASES
+from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.runtime import Runtime, TurnLimits
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
@@ -82,29 +83,31 @@ class ChildSessions:
             self._model(run, parent.model),
             parent.mode,
             rules=parent.rules,
-            budgets=call.turn.budgets.within(Account("subagent", limits)),  # type: ignore[arg-type]
+            budgets=call.turn.spending.budgets.within(Account("subagent", limits)),  # type: ignore[arg-type]
             effort=parent.effort,
         )
         state = rebuilt(state, entries)
-        state.meter = _RollingMeter(call.turn.charge)
+        state.meter = _RollingMeter(call.turn.spending.charge)
         info = self.models.info(state.model)
         if not entries:
             state.notes.extend(self.notes(workspace, info))
         state.notes.extend(mode_notes("default", state.mode))
         nested = self.nested()
         watch = self.watch(state, workspace, nested)
+        delegates = runtime.calls.delegates
         calls = SessionCalls(
             services=replace(runtime.calls.services, workspace=workspace),
             tools=tools,
             agent_id=run.id,
-            client=runtime.calls.client,
             made_by=call,
+            delegates=Delegates(client=delegates.client, events=delegates.events),
+            recording=runtime.calls.recording,
         )
         session = Session(state, self._runtime(run, calls, log, watch=watch, nested=nested))
         watch.paid = session.paid
-        self.skills.attach(session, self.models, outer=runtime.calls.skills)
-        if runtime.calls.skills is not None:  # what narrows the parent's tools holds here, too
-            calls.open_skills()
+        self.skills.attach(session, self.models, outer=delegates.skills)
+        if delegates.skills is not None:  # what narrows the parent's tools holds here, too
+            calls.delegates.open_skills()
         return session
 
     def _runtime(

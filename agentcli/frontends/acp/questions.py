@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from agentcli.agent.calls.model import NOBODY_LEFT
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, LimitQuestion, PlanApproval, Question
 from agentcli.agent.ops import Approve, Interrupt
-from agentcli.agent.permissions.approvals import NOBODY_LEFT
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.acp.client import Client, Option

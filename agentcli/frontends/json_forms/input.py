@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from agentcli.agent import ops
 from agentcli.agent.ops import ClientResult, SetMode, SetModel
-from agentcli.agent.permissions.approvals import check_offered
 from agentcli.agent.permissions.modes import parse_mode
+from agentcli.agent.questions import check_offered
 from agentcli.errors import UserError
 from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Document, Image, Text

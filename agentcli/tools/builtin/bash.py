@@ -7,6 +7,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path, PurePath
 
 from msgspec.structs import replace
@@ -18,33 +19,21 @@ from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profil
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.path_names import display_name
 from agentcli.tools.sandbox import PathStatus, Use
-from agentcli.tools.tool import Attempt, ToolContext, ToolOutput, Workspace
+from agentcli.tools.tool import DryRunReport, ToolContext, ToolOutput, Workspace
 
 _MOST_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full is shown page by page
 LONGEST_TIMEOUT_MS = 3_600_000
 _USUAL_TIMEOUT_MS = Bash("").timeout_ms  # a job that is given this has no limit but the session's end
 
 
-async def attempt(given: Bash, context: ToolContext, nobody_allowed: bool, opens_hosts: bool) -> Attempt:
-    """Make a dry run of it."""
-    start, lost = _start_of(given, context)
-    command = _command(given, start, context)
-    grants = replace(command.grants, hosts=()) if nobody_allowed and not opens_hosts else command.grants
-    command = replace(command, grants=grants, dry_run="narrow" if nobody_allowed else "full")
-    result = await context.workspace.sandbox.run(command, on_output=context.emit)
-    assert result.dry_run is not None, "it is made or refused"
-    return Attempt(
-        result.dry_run,
-        result,
-        lambda: _output(result, given, start, context, notes=[lost]),
-        _needed_host(result.output),
-        _unread(result.output, result.cwd or start, context.workspace) if result.exit_code else (),
-    )
-
-
 def _command(given: Bash, start: Path, context: ToolContext) -> Command:
-    most_bytes = _MOST_BYTES[given.output_level or context.level]
-    return Command(given.command, start, timeout_s=_limit_s(given), most_bytes=most_bytes, grants=context.all_grants)
+    terms, grants = context.terms, context.all_grants
+    if terms.dry_run == "narrow":
+        grants = replace(grants, hosts=terms.grants.hosts)
+    most_bytes, limit_s = _MOST_BYTES[given.output_level or context.level], _limit_s(given)
+    profile: Profile | None = "read-only" if terms.only_reads else None
+    profile = "danger-full-access" if given.unconfined else profile
+    return Command(given.command, start, limit_s, most_bytes, profile=profile, grants=grants, dry_run=terms.dry_run)
 
 
 def _start_of(given: Bash, context: ToolContext) -> tuple[Path, str]:
@@ -73,20 +62,18 @@ async def run(given: Bash, context: ToolContext, *, is_own: bool = False, termin
     start, lost = _start_of(given, context)
     if given.background:
         return await _start_job(given, start, context)
-    profile = "own" if is_own else _profile(given, context)
-    command = replace(_command(given, start, context), profile=profile, terminal=terminal)
-    if terminal:
-        command = replace(command, timeout_s=None)
+    command = _command(given, start, context)
+    if is_own:
+        command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
     result = await workspace.sandbox.run(command, on_output=context.emit, detach=context.detach)
+    if result.dry_run is not None:
+        unread = _unread(result.output, result.cwd or start, workspace) if result.exit_code else ()
+        finish = partial(_output, result, given, start, context, notes=[lost])
+        report = DryRunReport(result.dry_run, result, finish, _needed_host(result.output), unread)
+        return ToolOutput(dry_run=report)
     if result.job is not None and result.exit_code is None:
         return _went_on(result.job, result, context)
     return await asyncio.to_thread(_output, result, given, start, context, notes=[lost])
-
-
-def _profile(given: Bash, context: ToolContext) -> Profile | None:
-    if given.unconfined:
-        return "danger-full-access"
-    return "read-only" if context.only_reads else None
 
 
 def _limit_s(given: Bash) -> float:
@@ -266,7 +253,7 @@ def _went_on(job: BackgroundJob, result: CommandResult, context: ToolContext) ->
 
 async def _start_job(given: Bash, start: Path, context: ToolContext) -> ToolOutput:
     limit_s = None if given.timeout_ms == _USUAL_TIMEOUT_MS else _limit_s(given)
-    command = replace(_command(given, start, context), timeout_s=limit_s, profile=_profile(given, context))
+    command = replace(_command(given, start, context), timeout_s=limit_s)
     detach = asyncio.Event()
     detach.set()
     job = (await context.workspace.sandbox.run(command, detach=detach)).job

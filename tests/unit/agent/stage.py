@@ -23,7 +23,8 @@ from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import NEWEST, Appended, GrantStore, SessionLog
 from agentcli.agent.ops import Approve, Op, Prompt
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import Rules, parse_rule
+from agentcli.agent.permissions.rule_text import parse_rule
+from agentcli.agent.permissions.rules import Rules
 from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime, TurnLimits, unchanged
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt

@@ -11,10 +11,10 @@ import pytest
 
 from agentcli.agent.events import ApprovalSettled, Done, Notice, QuestionEvent, ToolFinished
 from agentcli.agent.ops import Approve, SetMode
-from agentcli.agent.permissions.checks import check_rule
 from agentcli.agent.permissions.decide import decide, suggested_rules
-from agentcli.agent.permissions.facts import judge
-from agentcli.agent.permissions.rules import Rules, parse_rule, parse_rules
+from agentcli.agent.permissions.facts import find_facts
+from agentcli.agent.permissions.rule_text import check_rule, parse_rule, parse_rules
+from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation.entries import Result
 from agentcli.errors import StorageError
 from agentcli.infra.grants import FileGrants
@@ -33,7 +33,7 @@ def bench(tmp_path: Path) -> Bench:
 def offered(bench: Bench, name: str, **given: Any) -> list[str]:
     """The rules a person is offered; each of them can hold."""
     tool = bench.tools.get(name)
-    rules = list(suggested_rules(judge(tool, tool.parse(given), bench.workspace), "default", Rules()))
+    rules = list(suggested_rules(find_facts(tool, tool.parse(given), bench.workspace), "default", Rules()))
     assert not any(check_rule(part, bench.tools) for rule in rules for part in parse_rules(rule))
     return rules
 
@@ -111,21 +111,21 @@ COMMANDS = (
 def test_running_it_again_never_asks_whichever_rule_was_taken(bench: Bench, command: str) -> None:
     tool = bench.tools.get("bash")
     arguments = tool.parse({"command": command})
-    if decide(judge(tool, arguments, bench.workspace), "default", Rules()).decision == "allow":
+    if decide(find_facts(tool, arguments, bench.workspace), "default", Rules()).decision == "allow":
         return
     rules = offered(bench, "bash", command=command)
     # No rule speaks of what is not read.
     assert (rules == []) == (command in ("ls ()", ")", "(", "a(b)c", "bash(x)"))
     for rule in rules:
         granted = Rules([parse_rule(rule)])
-        assert decide(judge(tool, arguments, bench.workspace), "default", granted).decision == "allow"
+        assert decide(find_facts(tool, arguments, bench.workspace), "default", granted).decision == "allow"
 
 
 def test_a_rule_that_a_refusal_overrules_is_not_offered(bench: Bench) -> None:
     tool = bench.tools.get("bash")
     rules = Rules(deny=[parse_rule("bash(git push *)")])
     arguments = tool.parse({"command": "git push origin main"})
-    assert suggested_rules(judge(tool, arguments, bench.workspace), "default", rules) == ()
+    assert suggested_rules(find_facts(tool, arguments, bench.workspace), "default", rules) == ()
 
 
 # What becomes of an answer.

@@ -274,6 +274,33 @@ async def test_an_edit_is_asked_with_the_diff_it_would_make(tmp_path: Folder) ->
         assert (stage.workspace / "a.txt").read_text() == "new\n"
 
 
+@pytest.mark.parametrize(
+    ("name", "old", "preview", "result"),
+    [
+        ("plain.txt", "old", "-old\n+new\n", "+new"),
+        (".env", "old", "-old\n+new\n", "+new"),
+        ("plain.txt", "other", '"old_string": "other"', "not_found"),
+    ],
+)
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_an_edit_outside_the_workspace_asks_and_says_nothing_of_the_file_before_a_yes(
+    tmp_path: Folder, name: str, old: str, preview: str, result: str, allowed: bool
+) -> None:
+    outside = tmp_path / name
+    outside.write_text("old\n")
+    edit = call("file_edit", path=str(outside), old_string=old, new_string="new", id="c")
+    async with on_stage(tmp_path, [{"tool_calls": [edit]}, END], can_ask=True, mode="acceptEdits") as stage:
+        stage.say("Go")
+        request = await stage.heard(QuestionEvent)
+        assert preview in request.preview
+        stage.submit(Approve("c", allowed))
+        await stage.ended()
+        assert (result in str(stage.results["c"].content)) is allowed
+        assert stage.results["c"].is_error is not (allowed and old == "old")
+        assert (outside.read_text() == "new\n") is (allowed and old == "old")
+        assert stage.session.runtime.calls.workspace.look(outside, "write").place in ("outside", "secret")
+
+
 async def test_a_declined_command_is_an_error_the_model_sees(tmp_path: Folder) -> None:
     async with on_stage(tmp_path, asking_for("touch made"), can_ask=True) as stage:
         answering(stage, allowed=False)

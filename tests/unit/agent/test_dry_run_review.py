@@ -21,7 +21,7 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.ops import Approve, Background, Interrupt, SetMode
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import parse_rules
+from agentcli.agent.permissions.rule_text import parse_rules
 from agentcli.conversation.entries import (
     Assistant,
     CallAllowed,
@@ -232,7 +232,7 @@ async def test_a_try_that_is_interrupted_is_told_as_one(tmp_path: Folder) -> Non
         stage.submit(Interrupt())
         await stage.ended()
         assert files(stage) == BEFORE
-    told = "begun\n\n[interrupted by the user; it ran on a stand-in, and nothing of it was kept]"
+    told = "begun\n\n[interrupted by the user; it was a dry run, and nothing of it was kept]"
     assert stage.results["c"].content == told
 
 
@@ -346,7 +346,7 @@ async def test_what_cannot_be_tried_asks_before_it_runs(tmp_path: Folder, how: d
 
 async def test_without_tries_a_command_asks_before_it_runs(tmp_path: Folder) -> None:
     async with trying(tmp_path) as stage:
-        stage.session.runtime.calls.services.tries = False
+        stage.session.runtime.calls.services.dry_runs = False
         stage.say("Go")
         first = await stage.heard(QuestionEvent)
         assert (first.kind, first.can_try, files(stage)) == ("run", True, BEFORE)
@@ -553,9 +553,7 @@ async def test_the_model_is_told_of_a_folder_that_is_a_cache_only_by_its_own_wor
         await stage.ended()
         assert stage.count(QuestionEvent) == 0
         assert not (stage.workspace / "out").exists()
-    assert stage.results["c"].content == (
-        "[out is a cache, so not in the workspace itself: only commands that are tried see it]"
-    )
+    assert stage.results["c"].content == ("[out is a cache, so not in the workspace itself: only dry runs see it]")
 
 
 async def test_accept_edits_keeps_new_commits_and_asks_where_commits_would_be_lost(tmp_path: Folder) -> None:

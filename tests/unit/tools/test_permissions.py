@@ -10,9 +10,10 @@ import pytest
 from msgspec import Struct
 
 from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
-from agentcli.agent.permissions.facts import judge
+from agentcli.agent.permissions.facts import find_facts
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
-from agentcli.agent.permissions.rules import Rule, Rules, parse_rule, parse_rules
+from agentcli.agent.permissions.rule_text import parse_rule, parse_rules
+from agentcli.agent.permissions.rules import Rule, Rules
 from agentcli.errors import ToolError, UsageError
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.command import NO_GRANTS, Grants
@@ -42,7 +43,7 @@ def verdict(
 ) -> Verdict:
     tool = bench.tools.get(name)
     rules = Rules([parse_rule(text) for text in allow], [parse_rule(text) for text in deny])
-    return decide(judge(tool, tool.parse(given), bench.workspace), parse_mode(mode), rules)
+    return decide(find_facts(tool, tool.parse(given), bench.workspace), parse_mode(mode), rules)
 
 
 def command(bench: Bench, text: str, mode: str = "default", **more: Any) -> str:
@@ -255,11 +256,11 @@ def test_a_command_granted_for_the_session_is_not_asked_again_and_nothing_else_i
     bench: Bench, text: str
 ) -> None:
     tool = bench.tools.get("bash")
-    offered = suggested_rules(judge(tool, tool.parse({"command": text}), bench.workspace), "default", Rules())
+    offered = suggested_rules(find_facts(tool, tool.parse({"command": text}), bench.workspace), "default", Rules())
     rules = Rules([parse_rule(offered[0])])
 
     def decision(of: str) -> str:
-        return decide(judge(tool, tool.parse({"command": of}), bench.workspace), "default", rules).decision
+        return decide(find_facts(tool, tool.parse({"command": of}), bench.workspace), "default", rules).decision
 
     assert decision(text) == "allow"
     for other in {f"{text} more", f"{text}; rm x", text.replace("*", "etc").replace("make", "cmake")} - {text}:
@@ -269,7 +270,7 @@ def test_a_command_granted_for_the_session_is_not_asked_again_and_nothing_else_i
 @pytest.mark.parametrize("text", ["for f in *.py; do rm $f; done", "x=a; make $x", "make && echo $PATH", "make {a,b}"])
 def test_no_grant_covers_a_command_that_is_not_read_but_that_of_the_whole_tool(bench: Bench, text: str) -> None:
     tool = bench.tools.get("bash")
-    judged = judge(tool, tool.parse({"command": text}), bench.workspace)
+    judged = find_facts(tool, tool.parse({"command": text}), bench.workspace)
     assert suggested_rules(judged, "default", Rules()) == ()
     for rule in ("Bash(*)", "Bash(make *)", "Bash(for *)", f"Bash({text.replace('*', '[*]')})"):
         assert decide(judged, "default", Rules([parse_rule(rule)])).decision == "ask"
@@ -281,14 +282,14 @@ def test_no_grant_covers_a_command_that_is_not_read_but_that_of_the_whole_tool(b
 
 def test_an_edit_granted_as_widely_as_can_be_grants_that_tool(bench: Bench) -> None:
     tool = bench.tools.get("file_write")
-    offered = suggested_rules(judge(tool, tool.parse(EDIT[1]), bench.workspace), "default", Rules())
+    offered = suggested_rules(find_facts(tool, tool.parse(EDIT[1]), bench.workspace), "default", Rules())
     rules = Rules([parse_rule(offered[-1])])
     assert (
-        decide(judge(tool, tool.parse({"path": "b", "content": ""}), bench.workspace), "default", rules).decision
+        decide(find_facts(tool, tool.parse({"path": "b", "content": ""}), bench.workspace), "default", rules).decision
         == "allow"
     )
     edit = bench.tools.get("file_edit")
-    assert decide(judge(edit, edit.parse({"path": "b"}), bench.workspace), "default", rules).decision == "ask"
+    assert decide(find_facts(edit, edit.parse({"path": "b"}), bench.workspace), "default", rules).decision == "ask"
 
 
 # Files that are more than plain ones
@@ -436,11 +437,12 @@ def test_an_ask_rule_asks_though_another_allows(bench: Bench) -> None:
     rules = Rules([parse_rule("bash(git *)")], ask=[parse_rule("bash(git push *)")])
     for text, decision in (("git push origin", "ask"), ("git add . && git push", "ask"), ("git add .", "allow")):
         assert (
-            decide(judge(tool, tool.parse({"command": text}), bench.workspace), "default", rules).decision == decision
+            decide(find_facts(tool, tool.parse({"command": text}), bench.workspace), "default", rules).decision
+            == decision
         )
     push = tool.parse({"command": "git push"})
-    assert decide(judge(tool, push, bench.workspace), "bypassPermissions", rules).decision == "allow"
-    assert decide(judge(tool, push, bench.workspace), "dontAsk", rules).decision == "deny"
+    assert decide(find_facts(tool, push, bench.workspace), "bypassPermissions", rules).decision == "allow"
+    assert decide(find_facts(tool, push, bench.workspace), "dontAsk", rules).decision == "deny"
 
 
 def test_every_part_of_a_command_needs_a_grant(bench: Bench) -> None:
@@ -557,12 +559,13 @@ def test_leaving_the_sandbox_always_asks_and_no_rule_answers(bench: Bench) -> No
 def test_what_is_offered_for_a_command_of_several_parts_covers_it(bench: Bench) -> None:
     tool = bench.tools.get("bash")
     text = "npm install left-pad && npm test 2>&1 | tail -5"
-    offered = suggested_rules(judge(tool, tool.parse({"command": text}), bench.workspace), "default", Rules())
+    offered = suggested_rules(find_facts(tool, tool.parse({"command": text}), bench.workspace), "default", Rules())
     assert offered[-1] == "bash(npm install *) and bash(npm test *)"
     for rules in offered:
         granted = Rules(parse_rules(rules))
         assert (
-            decide(judge(tool, tool.parse({"command": text}), bench.workspace), "default", granted).decision == "allow"
+            decide(find_facts(tool, tool.parse({"command": text}), bench.workspace), "default", granted).decision
+            == "allow"
         )
 
 
@@ -583,14 +586,16 @@ def foreign(name: str) -> Tool:
 def test_a_deny_rule_binds_the_tools_of_a_server(bench: Bench, rule: str, decision: str) -> None:
     rules = Rules(deny=[parse_rule(rule)])
     tool = foreign("mcp__github__push")
-    assert decide(judge(tool, {}, bench.workspace), "bypassPermissions", rules).decision == decision
+    assert decide(find_facts(tool, {}, bench.workspace), "bypassPermissions", rules).decision == decision
 
 
 def test_a_tool_of_others_asks_unless_it_is_allowed(bench: Bench) -> None:
     tool = foreign("mcp__github__push")
-    assert decide(judge(tool, {}, bench.workspace), "auto", Rules()).decision == "ask"
-    assert decide(judge(tool, {}, bench.workspace), "plan", Rules()).decision == "deny"
-    assert decide(judge(tool, {}, bench.workspace), "default", Rules([parse_rule("mcp__github")])).decision == "allow"
+    assert decide(find_facts(tool, {}, bench.workspace), "auto", Rules()).decision == "ask"
+    assert decide(find_facts(tool, {}, bench.workspace), "plan", Rules()).decision == "deny"
+    assert (
+        decide(find_facts(tool, {}, bench.workspace), "default", Rules([parse_rule("mcp__github")])).decision == "allow"
+    )
 
 
 def test_addresses_are_judged_before_they_are_fetched(bench: Bench) -> None:

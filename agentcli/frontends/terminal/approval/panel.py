@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, LimitQuestion, PlanApproval, Question
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.approvals import hunks_of
 from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.questions import hunks_of
 from agentcli.frontends.choices import Choice, choices_for, heading
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.diff import diff_fragments
