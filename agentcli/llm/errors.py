@@ -41,7 +41,7 @@ class ProviderError(AgentcliError):
     `retry_after` is the server's own word in seconds. `partial` is the reply up to the failure, calls that were
     cut left out. `shown` says that text of it has reached the reader, after which nothing is retried, `is_answered`
     that the server had begun to answer, or took the request and stayed silent: it may bill that. `sent` is the body
-    of a `BadRequest`. It ended `tries` tries that took `tried_s` seconds together.
+    of the request. It ended `tries` tries that took `tried_s` seconds together.
     """
 
     is_retryable = False

@@ -6,9 +6,18 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentcli.llm.errors import ContextOverflow, ProviderError, ServerError, embedded_error, error_in_json
+from agentcli.llm.connection import Response
+from agentcli.llm.errors import (
+    ConnectionFailed,
+    ContextOverflow,
+    ProviderError,
+    ServerError,
+    Timeout,
+    embedded_error,
+    error_in_json,
+)
 from agentcli.llm.event_streams import LONGEST_LINE, JsonItems, Parser, ServerSentEvent, SseParser
-from agentcli.llm.http import MAX_ERROR_BODY, Carrier, HttpResponse, not_a_reply, read_start, shown
+from agentcli.llm.http import MAX_ERROR_BODY, Carrier, not_a_reply, read_start, shown
 from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
@@ -59,7 +68,7 @@ async def stream_reply(
     With a `window`, a longer prompt is an overflow: z.ai drops its beginning and says nothing.
     Raises `ProviderError` with the partial message.
     """
-    json = JsonItems()
+    json, has_begun = JsonItems(), False
 
     def feed(item: ServerSentEvent | bytes, out: list[StreamEvent]) -> None:
         data = item.data.strip() if isinstance(item, ServerSentEvent) else item
@@ -74,6 +83,7 @@ async def stream_reply(
         body = build() if len(request.messages) < MANY_MESSAGES else await asyncio.to_thread(build)
         try:
             async with carrier.stream(path, body) as response:
+                has_begun = True
                 pieces = _parsed(response, parser or SseParser(), content_type, whole)
                 async for items in pieces:
                     events, failure = read(items, feed)
@@ -84,7 +94,9 @@ async def stream_reply(
                     if reader.is_closed:
                         await _drain(pieces)
                         break
-        except ProviderError:
+        except ProviderError as error:
+            error.sent = body
+            error.is_answered |= has_begun and isinstance(error, ConnectionFailed | Timeout)
             if not reader.is_finished:  # else the reply is whole: only its price, if anything, is lost
                 raise
         last: list[StreamEvent] = []
@@ -102,9 +114,7 @@ async def stream_reply(
         raise
 
 
-async def _parsed(
-    response: HttpResponse, parser: Parser, content_type: str, whole: str
-) -> AsyncGenerator[list[Any], None]:
+async def _parsed(response: Response, parser: Parser, content_type: str, whole: str) -> AsyncGenerator[list[Any], None]:
     """The response's body through `parser`, one list of items for each piece that arrived.
 
     Some servers do not stream: a JSON object that holds the field `whole` is a reply too, as its one event.

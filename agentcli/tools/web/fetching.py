@@ -32,7 +32,7 @@ _MAX_SHOWN_CHARS = 1_000  # of an address somebody else wrote
 _HEADERS = {
     "user-agent": f"agentcli/{__version__}",
     "accept": "text/markdown, text/html;q=0.9, text/plain;q=0.8, application/json;q=0.8, */*;q=0.1",
-    "accept-encoding": "gzip, deflate",
+    "accept-encoding": "gzip",
     "connection": "close",
 }
 _HOW_TO_GRANT = "The user can grant a host of their own with the setting web.hosts."
@@ -139,7 +139,7 @@ class Fetcher:
             raise _refusal(response.status, headers, url)
         require_readable(headers.get("content-type", ""))
         encoding = headers.get("content-encoding", "").strip().lower()
-        if encoding not in ("", "identity", "gzip", "deflate"):
+        if encoding not in ("", "identity", "gzip"):
             raise ToolError(f"{url.host} sent the page in an encoding nobody asked for: {encoding[:40]}.")
         max_bytes, declared = self._limits.max_bytes, headers.get("content-length", "")
         too_large = ToolError(
