@@ -33,6 +33,7 @@ from agentcli.llm.http import (
     check_sendable,
     mask_of,
     raise_for_refusal,
+    read_start,
     redirect_of,
     shown,
 )
@@ -99,6 +100,9 @@ class SdkClient(Carrier):
             response = await self._send(self._clients[key], method, path, body)
             try:
                 masked = response.masked
+                redirect_of(response, is_followed=False)  # the key would go along
+                if response.status >= 400:
+                    raise_for_refusal(response, await read_start(response))
                 yield response
             finally:
                 await response.aclose()
@@ -118,13 +122,8 @@ class SdkClient(Carrier):
                 gc.enable()
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
-        tls = tls_context()
-        common: dict[str, Any] = {
-            "verify": tls,
-            "timeout": httpx2.Timeout(self._read_timeout, connect=CONNECT_TIMEOUT_S),
-            "trust_env": False,
-            "follow_redirects": False,  # the key would go along
-        }
+        tls, timeout = tls_context(), httpx2.Timeout(self._read_timeout, connect=CONNECT_TIMEOUT_S)
+        common: dict[str, Any] = {"verify": tls, "timeout": timeout, "trust_env": False, "follow_redirects": False}
         try:
             client = _client(service, httpx2.AsyncClient(**common))
         except Exception as error:
@@ -140,7 +139,7 @@ class SdkClient(Carrier):
         return client
 
     async def _send(self, client: Any, method: str, path: str, body: dict[str, Any] | None) -> _SdkResponse:
-        """The response once its status is known to be good. Raises `ProviderError`."""
+        """The response, whatever its status. Raises `ProviderError`."""
         import anthropic
         import httpx2
 
@@ -152,23 +151,13 @@ class SdkClient(Carrier):
                 answer = await client.post(path, cast_to=httpx2.Response, body=sent, stream=True)
             return _SdkResponse(answer, self._failure)
         except anthropic.APIStatusError as error:
-            raise self._refusal(_SdkResponse(error.response, self._failure)) from error
-        except anthropic.APIConnectionError as error:
-            raise self._failure(error.__cause__ or error) from error
-        except httpx2.HTTPError as error:  # while a refusal was read
-            raise self._failure(error) from error
+            return _SdkResponse(error.response, self._failure)
+        except (anthropic.APIConnectionError, httpx2.HTTPError) as error:  # the second while a refusal was read
+            raise self._failure(error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error) from error
         except Exception as error:
             if isinstance(error, RuntimeError) or _is_vendor_error(error):
                 raise self._no_credentials(error) from error
             raise
-
-    def _refusal(self, answer: _SdkResponse) -> ProviderError:
-        try:
-            redirect_of(answer, is_followed=False)  # the SDK would take the key along
-            raise_for_refusal(answer, answer.content)
-        except ProviderError as error:
-            error.args = (answer.masked(str(error)),)
-            return error
 
     def _failure(self, error: BaseException) -> ProviderError:
         """Our error for a failure of the SDK's transport."""
@@ -281,10 +270,6 @@ class _SdkResponse(Response):
         self._is_aws = self.headers.get("content-type", "").startswith("application/vnd.amazon.eventstream")
         if self._is_aws:
             self.headers["content-type"] = "text/event-stream"
-
-    @property
-    def content(self) -> bytes:
-        return self._response.content
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         import httpx2
