@@ -389,7 +389,7 @@ class Builder:
 
     async def aclose(self, *, for_good: bool = True) -> None:
         """Close what is open; unless `for_good`, further sessions can be built, in another event loop too."""
-        await (self.models.aclose() if for_good else self.models.disconnect())
+        await self.models.aclose()
         if self._owns_store:
             await self.store.close()
         await self.agents.aclose()

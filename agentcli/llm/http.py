@@ -36,11 +36,13 @@ UNAUTHORIZED = 401
 class Carrier(ABC):
     """Carries requests to one service. Every failure is a `ProviderError` that shows no key.
 
-    A request that is refused for a key which a command gave goes out again, once, with a new one.
+    A request that is refused for a key which a command gave goes out again, once, with a new one. `missing_key` says
+    how to give one, where none is there and every request would fail.
     """
 
     shown_url: str
     key: Key = ""
+    missing_key = ""
 
     def stream(self, path: str, body: dict[str, Any]) -> AbstractAsyncContextManager[Response]:
         """POST `body` as JSON; the response once its status is known to be good.
@@ -65,7 +67,7 @@ class Carrier(ABC):
 
     @asynccontextmanager
     async def _answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
-        key = await _current(self.key)
+        key = await self._current_key()
         async with AsyncExitStack() as stack:
             try:
                 response = await stack.enter_async_context(self._sent(method, path, body, key))
@@ -73,10 +75,18 @@ class Carrier(ABC):
                 if error.status != UNAUTHORIZED or isinstance(self.key, str):
                     raise
                 self.key.forget()
-                if (renewed := await _current(self.key)) == key:
+                if (renewed := await self._current_key()) == key:
                     raise
                 response = await stack.enter_async_context(self._sent(method, path, body, renewed))
             yield response
+
+    async def _current_key(self) -> str:
+        if self.missing_key:
+            raise AuthError(self.missing_key)
+        try:
+            return self.key if isinstance(self.key, str) else await self.key.key()
+        except UserError as error:
+            raise AuthError(str(error)) from error
 
     @abstractmethod
     def _sent(
@@ -86,15 +96,6 @@ class Carrier(ABC):
 
     @abstractmethod
     async def aclose(self) -> None: ...
-
-
-async def _current(key: Key) -> str:
-    if isinstance(key, str):
-        return key
-    try:
-        return await key.key()
-    except UserError as error:
-        raise AuthError(str(error)) from error
 
 
 class HttpClient(Carrier):

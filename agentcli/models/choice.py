@@ -18,7 +18,7 @@ from agentcli.errors import NoModel, UsageError, did_you_mean
 from agentcli.llm.addresses import is_header_name, ollama_address
 from agentcli.llm.models import REGIONAL, ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
 from agentcli.llm.provider import Health, Provider
-from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, preset_rows, provider_names
+from agentcli.llm.providers.catalog import PROVIDERS, preset_rows, provider_names
 from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
 from agentcli.settings.check import find_error, unknown_setting
 from agentcli.settings.keys import KeptKeys, split_command
@@ -108,7 +108,8 @@ class Models:
 
     def __init__(self, config: Config, *, on_wait: Callable[[str], None] | None = None) -> None:
         self._config = config
-        self._pool = ProviderPool()
+        self._providers: dict[str, Provider] = {}
+        self._replaced: list[Provider] = []  # a request may still run on them
         self._brought: dict[str, Provider] = {}
         self.keys = ProviderKeys(config)
         self._maker = ProviderMaker(config, self.keys, on_wait, self.local_path)
@@ -213,7 +214,8 @@ class Models:
 
     def forget(self, provider: str) -> None:
         """Make a provider anew, with the key it has by now."""
-        self._pool.forget(provider)
+        names = [name for name in self._providers if name.startswith(f"{provider}/")]
+        self._replaced += map(self._providers.pop, names)
 
     def load(self, name: str) -> None:
         """Make a model's provider, which imports it and reads its key; safe in a thread. Raises `UserError`."""
@@ -255,8 +257,9 @@ class Models:
         """Return the provider of `provider/model`. Raises `UsageError` or `ConfigError`."""
         if name in self._brought:
             return self._brought[name]
-        provider, model = split_name(name)
-        return self._pool.get(provider, model, lambda: self._maker.make(self.info(name)))
+        if name not in self._providers:
+            self._providers[name] = self._maker.make(self.info(name))
+        return self._providers[name]
 
     def embedded_path(self) -> Path:
         return self._config.paths.models / "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
@@ -268,11 +271,10 @@ class Models:
         configured = self._config.settings.local.model
         return from_home(configured, "local.model") if configured else self.embedded_path()
 
-    async def disconnect(self) -> None:
-        await self._pool.disconnect()
-
     async def aclose(self) -> None:
-        await self._pool.aclose()
+        """Close what the providers have open; they open it anew when they are asked again."""
+        for provider in (*self._replaced, *self._providers.values()):
+            await provider.aclose()
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -20,9 +20,9 @@ IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")
 LEAST_SHARE = 0.6  # of the estimate: fewer counted tokens mean that the front was dropped
 
 
-def to_body(request: Request, info: ModelInfo, *, num_ctx: int, keep_alive: str) -> dict[str, Any]:
+def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
     """The body of `POST /api/chat`. The window is always sent: the server's own default may be 4,096 tokens."""
-    options: dict[str, Any] = {"num_ctx": num_ctx, "num_predict": request.max_tokens}
+    options: dict[str, Any] = {"num_ctx": info.window, "num_predict": request.max_tokens}
     if request.temperature is not None:
         options["temperature"] = request.temperature
     body: dict[str, Any] = {
@@ -31,7 +31,7 @@ def to_body(request: Request, info: ModelInfo, *, num_ctx: int, keep_alive: str)
         "options": options,
         "truncate": False,  # a prompt that does not fit is an error, not a prompt without its beginning
         "shift": False,
-        "keep_alive": keep_alive,
+        "keep_alive": "5m",
     }
     if info.thinking == "toggle":
         body["think"] = request.effort != "low"
