@@ -16,7 +16,7 @@ from agentcli.llm.errors import (
     embedded_error,
     error_in_json,
 )
-from agentcli.llm.event_streams import LONGEST_LINE, JsonItems, Parser, ServerSentEvent, SseParser
+from agentcli.llm.event_streams import LONGEST_LINE, JsonItems, LineParser, SseParser
 from agentcli.llm.http import MAX_ERROR_BODY, Carrier, not_a_reply, read_start, shown
 from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Message
@@ -58,7 +58,7 @@ async def stream_reply(
     *,
     build: Callable[[], dict[str, Any]],
     reader: EventReader,
-    parser: Parser | None = None,
+    parser: LineParser | None = None,
     content_type: str = "text/event-stream",
     whole: str = "",
     window: int = 0,
@@ -70,12 +70,11 @@ async def stream_reply(
     """
     json, has_begun = JsonItems(), False
 
-    def feed(item: ServerSentEvent | bytes, out: list[StreamEvent]) -> None:
-        data = item.data.strip() if isinstance(item, ServerSentEvent) else item
-        if data == "[DONE]":  # gateways end every API's replies so
+    def feed(item: str | bytes, out: list[StreamEvent]) -> None:
+        if item == "[DONE]":  # gateways end every API's replies so
             reader.is_closed = True
-        elif data and not reader.is_closed:
-            event = json.decode(data)
+        elif not reader.is_closed:
+            event = json.decode(item)
             reader.feed(event if isinstance(event, dict) else {}, out)
 
     try:
@@ -114,7 +113,9 @@ async def stream_reply(
         raise
 
 
-async def _parsed(response: Response, parser: Parser, content_type: str, whole: str) -> AsyncGenerator[list[Any], None]:
+async def _parsed(
+    response: Response, parser: LineParser, content_type: str, whole: str
+) -> AsyncGenerator[list[Any], None]:
     """The response's body through `parser`, one list of items for each piece that arrived.
 
     Some servers do not stream: a JSON object that holds the field `whole` is a reply too, as its one event.
@@ -127,7 +128,7 @@ async def _parsed(response: Response, parser: Parser, content_type: str, whole: 
         except ValueError:
             value = None
         if whole and isinstance(value, dict) and value.get(whole):
-            yield [ServerSentEvent(start.decode(errors="replace"))]
+            yield [start]
             return
         if isinstance(value, dict | list) and error_in_json(value)[0]:
             raise embedded_error(value)

@@ -588,7 +588,8 @@ def test_content_in_parts_is_text() -> None:
 
 
 def test_reasoning_details_are_joined_and_sent_back_to_the_same_provider_only() -> None:
-    chunks = [decode_json(e.data) for e in SseParser().feed(recorded("openrouter_reasoning.sse")) if e.data != "[DONE]"]
+    events = SseParser().feed(recorded("openrouter_reasoning.sse"))
+    chunks = [decode_json(data) for data in events if data != "[DONE]"]
     reply = done(*chunks).message
     detail = {
         "type": "reasoning.text",
