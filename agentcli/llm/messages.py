@@ -15,15 +15,9 @@ from msgspec.structs import replace
 Role = Literal["user", "assistant"]
 
 StopReason = Literal[
-    "end_turn",
-    "tool_use",
-    "max_tokens",
-    "stop_sequence",
-    "pause_turn",
-    "refusal",
-    "model_context_window_exceeded",
+    "end_turn", "tool_use", "max_tokens", "stop_sequence", "pause_turn", "refusal", "model_context_window_exceeded",
     "interrupted",
-]
+]  # fmt: skip
 
 
 class CacheControl(Struct, frozen=True, tag_field="type", tag="ephemeral", omit_defaults=True):
@@ -142,19 +136,9 @@ def answered(messages: Sequence[Message]) -> int:
 def without_surrogates(content: Sequence[Block]) -> tuple[Block, ...]:
     """The blocks with ? for lone surrogates, which bytes that are no UTF-8 leave in typed text: no JSON holds them."""
     return tuple(
-        replace(block, text=block.text.encode(errors="replace").decode())
-        if isinstance(block, Text) and not _is_clean(block)
-        else block
+        replace(block, text=block.text.encode(errors="replace").decode()) if isinstance(block, Text) else block
         for block in content
     )
-
-
-def _is_clean(block: Text) -> bool:
-    try:
-        block.text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def without_empty_text(blocks: Iterable[Block]) -> tuple[Block, ...]:
@@ -189,12 +173,5 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
     def __add__(self, other: Usage) -> Usage:
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cache_creation_input_tokens=self.cache_creation_input_tokens + other.cache_creation_input_tokens,
-            cache_read_input_tokens=self.cache_read_input_tokens + other.cache_read_input_tokens,
-            cache_creation_1h_input_tokens=self.cache_creation_1h_input_tokens + other.cache_creation_1h_input_tokens,
-            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
-            cost_usd=sum(costs) if costs else None,
-        )
+        counts = (getattr(self, name) + getattr(other, name) for name in self.__struct_fields__[:-1])
+        return Usage(*counts, cost_usd=sum(costs) if costs else None)

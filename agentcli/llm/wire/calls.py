@@ -75,6 +75,12 @@ def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | Non
     return without_lone_surrogates(value) if isinstance(value, dict) else None
 
 
+def written_call(id: str, name: str, arguments: str, *, was_cut: bool = False) -> ToolUse:
+    """Return a call with its arguments as an object, or as they were written where they are none."""
+    given = parse_arguments(arguments, was_cut=was_cut)
+    return ToolUse(id, name, {}, unparsed=arguments) if given is None else ToolUse(id, name, given)
+
+
 def _strict(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=lambda name: None)
@@ -126,16 +132,14 @@ def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str,
     for mark in _CALL_MARKS:
         found = []
         for written in mark.findall(text):
-            value = _strict(written)
-            if value is None:
-                value = _lenient(written)
+            value = _strict(written) or _lenient(written)
             for call in value if isinstance(value, list) else [value]:
-                if isinstance(call, dict) and isinstance(call.get("name"), str) and call["name"] in names:
+                name = call.get("name") if isinstance(call, dict) else None
+                if isinstance(name, str) and name in names:
                     arguments = call.get("arguments", call.get("parameters", {}))
-                    if isinstance(arguments, str):
-                        arguments = parse_arguments(arguments)
+                    arguments = parse_arguments(arguments) if isinstance(arguments, str) else arguments
                     if isinstance(arguments, dict):
-                        found.append((call["name"], without_lone_surrogates(arguments)))
+                        found.append((name, without_lone_surrogates(arguments)))
         if found:
             return found
     return []
@@ -176,10 +180,7 @@ class ArrivingCalls:
 
     def _slot(self, index: int | None, id: str, name: str, arguments: str) -> _Call:
         """The call an entry belongs to."""
-        if index is None:
-            known = self._calls[-1] if self._calls else None
-        else:
-            known = self._by_index.get(index)
+        known = self._by_index.get(index) if index is not None else self._calls[-1] if self._calls else None
         if known is None:
             is_another = True
         elif id and known.wire_id:
@@ -208,13 +209,10 @@ class ArrivingCalls:
         uses: list[ToolUse] = []
         for position, call in enumerate(self._calls, 1):
             may_be_cut = (was_cut or not is_finished) and position == len(self._calls)
-            arguments = parse_arguments(call.arguments, was_cut=may_be_cut)
-            if may_be_cut and (arguments is None or (was_cut and not call.arguments.strip())):
+            use = written_call(call.id, call.name, call.arguments, was_cut=may_be_cut)
+            if may_be_cut and (use.unparsed or (was_cut and not call.arguments.strip())):
                 return uses, True
-            if arguments is None:
-                uses.append(ToolUse(call.id, call.name, {}, unparsed=call.arguments))
-            else:
-                uses.append(ToolUse(call.id, call.name, arguments))
+            uses.append(use)
         return uses, False
 
 

@@ -1,18 +1,16 @@
 """Takes text out of a page that is written in the colour of its background.
 
 Colours are those of `style`, `bgcolor`, `<font>` and the plain rules of the page's own style sheets, passed on from
-element to element. Where a page leaves something open (a style sheet elsewhere, the colours of the browser, rules of
-its own that depend on where an element is), such text is marked in place of being taken out.
+element to element. Where a page leaves something open, as by a style sheet elsewhere, such text is only marked.
 """
 
 from __future__ import annotations
 
-import colorsys
 import re
 from html.parser import HTMLParser
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from PIL.ImageColor import colormap, getrgb
+from PIL.ImageColor import getrgb
 
 from agentcli.tools.web.hidden import declarations, outer_rules
 
@@ -20,11 +18,10 @@ Colour = tuple[int, int, int]
 Unknown = Literal["unknown"]  # a picture, a gradient, a variable: nobody can tell what it looks like here
 
 MARK = "[in the colour of its background: {}]"
-_NUMBER = r"[+-]?\d{0,9}(?:\.\d{0,9})?"
+_VALUE = r"[^\s,/()]{1,20}"
 _FUNCTION = re.compile(
-    rf"(rgb|hsl)a?\(\s*({_NUMBER})(%|deg)?[\s,]+({_NUMBER})(%?)[\s,]+({_NUMBER})(%?)\s*(?:[,/]\s*({_NUMBER})(%?)\s*)?\)"
+    rf"(rgb|hsl)a?\(\s*({_VALUE}?)(?:deg)?[\s,]+({_VALUE})[\s,]+({_VALUE})\s*(?:[,/]\s*(\d{{0,9}}\.?\d{{0,9}})(%?)\s*)?\)"
 )
-_HEX = re.compile(r"#(?:[0-9a-f]{8}|[0-9a-f]{6}|[0-9a-f]{3,4})")
 _COVERS = 0.5  # of a background's opacity, from which on what is behind it is not seen
 _NEAR = 24  # of 255, in each of red, green and blue: a reader sees no letters then
 _WHITE, _BLACK, _LINK = (255, 255, 255), (0, 0, 0), (0, 0, 238)
@@ -40,26 +37,36 @@ _VOID = frozenset("area base br col embed hr img input link meta source track wb
 _OWN_LOOK = frozenset("button input select textarea option mark".split())  # the browser's colours, not the page's
 # An element whose end is not written ends where the next one of its kind begins, unless an element of these is between.
 _ENDS = {"li": "ul ol", "td": "table", "th": "table", "tr": "table", "p": "", "dt": "dl", "dd": "dl"}
-_BLOCKS = frozenset("p div ul ol dl table h1 h2 h3 h4 h5 h6 pre blockquote section article form hr".split())
+_BLOCKS = frozenset("div ul ol dl table h1 h2 h3 h4 h5 h6 pre blockquote section article form hr".split())
 
 
-class _Element:
+class _Element(NamedTuple):
     """An open element, the colours in it, and which of them the page itself declares."""
 
-    __slots__ = ("background", "background_is_declared", "colour", "colour_is_declared", "tag")
-
-    def __init__(self, tag: str, parent: _Element | None) -> None:
-        self.tag = tag
-        self.colour: Colour | Unknown = parent.colour if parent else _BLACK
-        self.background: Colour | Unknown = parent.background if parent else _WHITE
-        self.colour_is_declared: bool = parent.colour_is_declared if parent else False
-        self.background_is_declared: bool = parent.background_is_declared if parent else False
+    tag: str = ""
+    colour: Colour | Unknown = _BLACK
+    background: Colour | Unknown = _WHITE
+    colour_is_declared: bool = False
+    background_is_declared: bool = False
 
     @property
     def is_unreadable(self) -> bool:
         if self.colour == "unknown" or self.background == "unknown":
             return False
         return all(abs(one - other) <= _NEAR for one, other in zip(self.colour, self.background, strict=True))
+
+    def painted(self, declared: dict[str, str], *, is_link: bool = False) -> _Element:
+        element = self
+        if self.tag in _OWN_LOOK:
+            element = element._replace(colour="unknown", background="unknown")
+        if is_link:
+            element = element._replace(colour=_LINK, colour_is_declared=False)
+        if (ink := declared.get("color", "inherit")) not in ("inherit", "unset", "currentcolor", "initial"):
+            colour = found[0] if (found := colour_of(ink)) else "unknown"
+            element = element._replace(colour=colour, colour_is_declared=True)
+        if back := background_of(declared):
+            element = element._replace(background=back, background_is_declared=True)
+        return element
 
 
 def without_unreadable(page: str, style_sheet: str) -> str:
@@ -79,7 +86,6 @@ class _Walk(HTMLParser):
         self.kept: list[str] = []
         self.has_hidden = False
         self._is_certain = is_certain
-        self._open: list[_Element] = [_Element("", None)]
         self._text: list[str] = []
         self._rules: dict[str, dict[str, str]] = {}
         self._has_open_rules = False  # that may paint an element, and that are not followed here
@@ -93,16 +99,18 @@ class _Walk(HTMLParser):
                     self._rules.setdefault(name, {}).update(declared)
                 elif _COLOURS.search(body) and not _NOT_AT_REST.search(name):
                     self._has_open_rules = True
-        for name in ("html", "body"):  # also where a page leaves these tags out
-            self._paint(self._open[0], self._rules.get(name, {}), is_link=False)
+        # Both count also where a page leaves these tags out.
+        self._open = [_Element().painted(self._rules.get("html", {})).painted(self._rules.get("body", {}))]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.end_text()
         self.kept.append(self.get_starttag_text() or "")
-        self._end_implied(tag)
+        if tag in _ENDS:
+            self._close(tag, stops=_ENDS[tag].split())
+        if tag in _BLOCKS:
+            self._close("p", stops=["table", "li", "td", "div", "button"])
         if tag in _VOID:
             return
-        element = _Element(tag, self._open[-1])
         given = {name: value or "" for name, value in attrs}
         classes = (f".{name}" for name in given.get("class", "").lower().split())
         declared: dict[str, str] = {}
@@ -112,28 +120,10 @@ class _Walk(HTMLParser):
             if value := given.get(attribute):
                 declared[name] = value.strip().lower()
         declared |= declarations(given.get("style", ""))
-        self._paint(element, declared, is_link=tag == "a" and "href" in given)
-        self._open.append(element)
+        element = self._open[-1]._replace(tag=tag)
+        self._open.append(element.painted(declared, is_link=tag == "a" and "href" in given))
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)  # in HTML the slash means nothing
-
-    @staticmethod
-    def _paint(element: _Element, declared: dict[str, str], *, is_link: bool) -> None:
-        if element.tag in _OWN_LOOK:
-            element.colour = element.background = "unknown"
-        if is_link:
-            element.colour, element.colour_is_declared = _LINK, False
-        if (ink := declared.get("color", "inherit")) not in ("inherit", "unset", "currentcolor", "initial"):
-            element.colour, element.colour_is_declared = colour_of(ink) or "unknown", True
-        if back := background_of(declared):
-            element.background, element.background_is_declared = back, True
-
-    def _end_implied(self, tag: str) -> None:
-        if tag in _ENDS:
-            self._close(tag, stops=_ENDS[tag].split())
-        if tag in _BLOCKS and tag != "p":
-            self._close("p", stops=["table", "li", "td", "div", "button"])
+    handle_startendtag = handle_starttag  # in HTML the slash means nothing
 
     def _close(self, tag: str, stops: list[str]) -> None:
         """Close the innermost element of that name, and all within it."""
@@ -173,25 +163,18 @@ class _Walk(HTMLParser):
         self.kept.append(f"<!{decl}>")
 
 
-def colour_of(value: str) -> Colour | None:
-    """Return a colour in lower case, as CSS Color 4 writes it, without its transparency; None for what is unknown."""
-    value = value.strip()
-    if value in colormap or _HEX.fullmatch(value):
-        return getrgb(value)[:3]
-    if not (found := _FUNCTION.fullmatch(value)):
-        return None
-    kind, *parts = found.groups()[:7]
+def colour_of(value: str) -> tuple[Colour, float] | None:
+    """Return a colour in lower case, as CSS Color 4 writes it, and its opacity; None for what is unknown."""
+    opacity = 1.0
     try:
-        first, second, third = map(float, parts[::2])
+        if found := _FUNCTION.fullmatch(value := value.strip()):
+            kind, first, second, third, share, is_percent = found.groups()
+            value = f"{kind}({first},{second},{third})"
+            opacity = float(share or 1) / (100 if is_percent else 1)
+        red, green, blue, *alpha = getrgb(value)
     except ValueError:
         return None
-    if kind == "hsl":
-        channels = colorsys.hls_to_rgb(first % 360 / 360, min(1, third / 100), min(1, second / 100))
-        red, green, blue = (255 * channel for channel in channels)
-    else:
-        numbers = zip((first, second, third), parts[1::2], strict=True)
-        red, green, blue = (number * 2.55 if unit == "%" else number for number, unit in numbers)
-    return _byte(red), _byte(green), _byte(blue)
+    return (red, green, blue), alpha[0] / 255 if alpha else opacity
 
 
 def background_of(declared: dict[str, str]) -> Colour | Unknown | None:
@@ -200,19 +183,5 @@ def background_of(declared: dict[str, str]) -> Colour | Unknown | None:
     image = f"{declared.get('background', '')} {declared.get('background-image', '')}"
     if "url(" in image or "gradient(" in image or "var(" in value:
         return "unknown"
-    parts = re.findall(r"[a-z-]+\([^)]*\)|[^\s/]+", value)
-    return next(filter(None, (colour_of(part) for part in parts if _opacity_of(part) >= _COVERS)), None)
-
-
-def _opacity_of(value: str) -> float:
-    if _HEX.fullmatch(value):
-        return float((*getrgb(value), 255)[3]) / 255
-    found = _FUNCTION.fullmatch(value)
-    try:
-        return float(found[8]) / (100 if found[9] else 1) if found and found[8] else 1.0
-    except ValueError:
-        return 1.0
-
-
-def _byte(number: float) -> int:
-    return max(0, min(255, round(number)))
+    found = map(colour_of, re.findall(r"[a-z-]+\([^)]*\)|[^\s/]+", value))
+    return next((colour for colour, opacity in filter(None, found) if opacity >= _COVERS), None)
