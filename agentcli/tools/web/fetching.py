@@ -22,7 +22,7 @@ from agentcli.llm.errors import ConnectionFailed, ProviderError, Timeout, retry_
 from agentcli.safety.addresses.judge import why_blocked, why_unreachable
 from agentcli.safety.addresses.urls import BadUrl, WebUrl, join_url, parse_url
 from agentcli.tools.web.pages import require_readable
-from agentcli.tools.web.web import FetchLimits, Web
+from agentcli.tools.web.web import Web
 from agentcli.version import __version__
 
 MAX_REDIRECTS = 5
@@ -52,110 +52,103 @@ async def resolve_name(host: str, port: int) -> Sequence[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
-class Fetcher:
-    """Fetches pages for a session, whose `judge` says which other sites a redirect may lead to."""
+async def fetch_page(web: Web, address: str) -> Page:
+    """The body at an address, redirects followed. Raises `ToolError`."""
+    try:
+        url = parse_url(address)
+    except BadUrl as error:
+        raise ToolError(f"Not fetched: {error}.", kind="invalid_parameters") from error
+    try:
+        async with asyncio.timeout(web.limits.total_s):
+            for _ in range(MAX_REDIRECTS + 1):
+                found = await _get(web, url)
+                if isinstance(found, Page):
+                    return found
+                url = found
+    except TimeoutError as error:
+        limit = f"{web.limits.total_s:g} s"
+        raise ToolError(f"{url.host} did not send the page within {limit}.", kind="timeout") from error
+    raise ToolError(f"The address redirects more than {MAX_REDIRECTS} times: it may redirect to itself.")
 
-    def __init__(self, web: Web) -> None:
-        self._judge, self._granted = web.judge, web.granted_hosts
-        self._resolve, self._limits = web.resolve or resolve_name, web.limits or FetchLimits()
 
-    async def fetch(self, address: str) -> Page:
-        """The body at an address, redirects followed. Raises `ToolError`."""
-        try:
-            url = parse_url(address)
-        except BadUrl as error:
-            raise ToolError(f"Not fetched: {error}.", kind="invalid_parameters") from error
-        try:
-            async with asyncio.timeout(self._limits.total_s):
-                for _ in range(MAX_REDIRECTS + 1):
-                    found = await self._get(url)
-                    if isinstance(found, Page):
-                        return found
-                    url = found
-        except TimeoutError as error:
-            limit = f"{self._limits.total_s:g} s"
-            raise ToolError(f"{url.host} did not send the page within {limit}.", kind="timeout") from error
-        raise ToolError(f"The address redirects more than {MAX_REDIRECTS} times: it may redirect to itself.")
+async def _get(web: Web, url: WebUrl) -> Page | WebUrl:
+    """The page at an address, or the address that it redirects to."""
+    addresses = await _addresses(web, url)
+    connections = Connections(url.authority, None, read_timeout=web.limits.total_s)
+    headers = {**_HEADERS, "host": url.authority}
+    try:
+        async with connections.answered("GET", urlsplit(str(url)), headers, b"", addresses=addresses) as response:
+            if response.status in (301, 302, 303, 307, 308):
+                return _target(web, url, response)
+            return await _page(url, response, web.limits.max_bytes)
+    except Timeout as error:
+        raise ToolError(str(error), kind="timeout") from error
+    except ProviderError as error:
+        hint = " web_fetch connects directly, without a proxy." if isinstance(error, ConnectionFailed) else ""
+        kind: ToolErrorKind = "transient_error" if error.is_retryable else "execution_error"
+        raise ToolError(f"{error}{hint}", kind=kind) from error
+    finally:
+        await connections.aclose()
 
-    async def _get(self, url: WebUrl) -> Page | WebUrl:
-        """The page at an address, or the address that it redirects to."""
-        addresses = await self._addresses(url)
-        connections = Connections(url.authority, None, read_timeout=self._limits.total_s)
-        headers = {**_HEADERS, "host": url.authority}
-        try:
-            async with connections.answered("GET", urlsplit(str(url)), headers, b"", addresses=addresses) as response:
-                if response.status in (301, 302, 303, 307, 308):
-                    return self._target(url, response)
-                return await self._page(url, response)
-        except Timeout as error:
-            raise ToolError(str(error), kind="timeout") from error
-        except ProviderError as error:
-            hint = " web_fetch connects directly, without a proxy." if isinstance(error, ConnectionFailed) else ""
-            kind: ToolErrorKind = "transient_error" if error.is_retryable else "execution_error"
-            raise ToolError(f"{error}{hint}", kind=kind) from error
-        finally:
-            await connections.aclose()
 
-    async def _addresses(self, url: WebUrl) -> Sequence[str]:
-        """The addresses a connection may go to: every one of the host, if all of them may be reached."""
-        if blocked := why_blocked(url, self._granted):
-            raise ToolError(f"Not fetched: {blocked}. {_HOW_TO_GRANT}", kind="permission_denied")
-        if url.address is not None:
-            return [url.host]
-        try:
-            found = await self._resolve(url.host, url.port)
-        except (OSError, UnicodeError) as error:
-            raise ToolError(f"{url.host} has no address: check the name. ({error})", kind="not_found") from error
-        if not found:
-            raise ToolError(f"{url.host} has no address: check the name.", kind="not_found")
-        for address in found:
-            if refused := why_unreachable(address, url, self._granted):
-                raise ToolError(f"Not fetched: {refused}. {_HOW_TO_GRANT}", kind="permission_denied")
-        return found[:_MAX_ADDRESSES]
+async def _addresses(web: Web, url: WebUrl) -> Sequence[str]:
+    """The addresses a connection may go to: every one of the host, if all of them may be reached."""
+    if blocked := why_blocked(url, web.granted_hosts):
+        raise ToolError(f"Not fetched: {blocked}. {_HOW_TO_GRANT}", kind="permission_denied")
+    if url.address is not None:
+        return [url.host]
+    try:
+        found, reason = await (web.resolve or resolve_name)(url.host, url.port), ""
+    except (OSError, UnicodeError) as error:
+        found, reason = (), f" ({error})"
+    if not found:
+        raise ToolError(f"{url.host} has no address: check the name.{reason}", kind="not_found")
+    for address in found:
+        if refused := why_unreachable(address, url, web.granted_hosts):
+            raise ToolError(f"Not fetched: {refused}. {_HOW_TO_GRANT}", kind="permission_denied")
+    return found[:_MAX_ADDRESSES]
 
-    def _target(self, url: WebUrl, response: Response) -> WebUrl:
-        """Return the address of a redirect within the site, or to an address that needs no question."""
-        location = response.headers.get("location", "")
-        if not location:
-            raise ToolError(f"{url.host} redirects without saying where (HTTP {response.status}).")
-        try:
-            target = join_url(url, location)
-        except BadUrl as error:
-            raise ToolError(f"{url.host} redirects to a bad address: {error}.", kind="permission_denied") from error
-        if blocked := why_blocked(target, self._granted):
-            raise ToolError(f"Not fetched: {url.host} redirects to {target.host}: {blocked}.", kind="permission_denied")
-        stays = _site(target) == _site(url) and (target.scheme, url.scheme) != ("http", "https")
-        if not stays and self._judge(str(target)).verdict != "allow":
-            shown = str(target) if len(str(target)) <= _MAX_SHOWN_CHARS else f"a long address on {target.host}"
-            raise ToolError(
-                f"{url.host} redirects to another site: fetch {shown} itself if it is needed.",
-                kind="permission_denied",
-            )
-        return target
 
-    async def _page(self, url: WebUrl, response: Response) -> Page:
-        headers = response.headers
-        if not 200 <= response.status < 300 or response.status in (204, 205):
-            raise _refusal(response.status, headers, url)
-        require_readable(headers.get("content-type", ""))
-        encoding = headers.get("content-encoding", "").strip().lower()
-        if encoding not in ("", "identity", "gzip"):
-            raise ToolError(f"{url.host} sent the page in an encoding nobody asked for: {encoding[:40]}.")
-        max_bytes, declared = self._limits.max_bytes, headers.get("content-length", "")
-        too_large = ToolError(
-            f"The page is larger than {max_bytes / 1e6:g} MB. Look for a smaller one on {url.host}.",
-            kind="validation_error",
+def _target(web: Web, url: WebUrl, response: Response) -> WebUrl:
+    """Return the address of a redirect within the site, or to an address that needs no question."""
+    location = response.headers.get("location", "")
+    if not location:
+        raise ToolError(f"{url.host} redirects without saying where (HTTP {response.status}).")
+    try:
+        target = join_url(url, location)
+    except BadUrl as error:
+        raise ToolError(f"{url.host} redirects to a bad address: {error}.", kind="permission_denied") from error
+    if blocked := why_blocked(target, web.granted_hosts):
+        raise ToolError(f"Not fetched: {url.host} redirects to {target.host}: {blocked}.", kind="permission_denied")
+    stays = _site(target) == _site(url) and (target.scheme, url.scheme) != ("http", "https")
+    if not stays and web.judge(str(target)).verdict != "allow":
+        shown = str(target) if len(str(target)) <= _MAX_SHOWN_CHARS else f"a long address on {target.host}"
+        raise ToolError(
+            f"{url.host} redirects to another site: fetch {shown} itself if it is needed.", kind="permission_denied"
         )
-        if declared.isdecimal() and len(declared) < 20 and int(declared) > max_bytes:
-            raise too_large
-        body = bytearray()
-        async for piece in response.pieces():
-            body += piece
-            if len(body) > max_bytes:
-                raise too_large
-            if len(body) > 1_000_000 and len(body) > MAX_EXPANSION * response.received:
-                raise ToolError(f"{url.host} sent a small body that unpacks to a huge one.", kind="validation_error")
-        return Page(url, headers.get("content-type", ""), bytes(body))
+    return target
+
+
+async def _page(url: WebUrl, response: Response, max_bytes: int) -> Page:
+    headers = response.headers
+    if not 200 <= response.status < 300 or response.status in (204, 205):
+        raise _refusal(response.status, headers, url)
+    require_readable(headers.get("content-type", ""))
+    encoding, declared = headers.get("content-encoding", "").strip().lower(), headers.get("content-length", "")
+    if encoding not in ("", "identity", "gzip"):
+        raise ToolError(f"{url.host} sent the page in an encoding nobody asked for: {encoding[:40]}.")
+    body, is_too_large = bytearray(), declared.isdecimal() and len(declared) < 20 and int(declared) > max_bytes
+    async for piece in response.pieces():
+        body += piece
+        is_too_large |= len(body) > max_bytes
+        if is_too_large:
+            break
+        if len(body) > 1_000_000 and len(body) > MAX_EXPANSION * response.received:
+            raise ToolError(f"{url.host} sent a small body that unpacks to a huge one.", kind="validation_error")
+    if is_too_large:
+        advice = f"Look for a smaller one on {url.host}."
+        raise ToolError(f"The page is larger than {max_bytes / 1e6:g} MB. {advice}", kind="validation_error")
+    return Page(url, headers.get("content-type", ""), bytes(body))
 
 
 def _site(url: WebUrl) -> str:

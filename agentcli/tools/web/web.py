@@ -56,7 +56,7 @@ class Web:
         granted_hosts: Sequence[str] = (),
         find_search: Callable[[], SearchProvider | None] = lambda: None,
         resolve: Callable[[str, int], Awaitable[Sequence[str]]] | None = None,
-        limits: FetchLimits | None = None,
+        limits: FetchLimits = FetchLimits(),  # noqa: B008 - it is frozen
     ) -> None:
         self.granted_hosts, self._find_search = tuple(granted_hosts), find_search
         self.resolve, self.limits = resolve, limits
@@ -82,10 +82,10 @@ class Web:
 
         Raises `ToolError`, also for an address that no agreement opens.
         """
-        from agentcli.tools.web.fetching import Fetcher
+        from agentcli.tools.web.fetching import fetch_page
         from agentcli.tools.web.pages import read_page
 
-        return await read_page(await Fetcher(self).fetch(url), max_chars=max_chars)
+        return await read_page(await fetch_page(self, url), max_chars=max_chars)
 
     async def search(self, query: str, *, max_results: int) -> tuple[SearchResult, ...]:
         """Raises `ToolError`."""
