@@ -82,10 +82,9 @@ class Web:
 
         Raises `ToolError`, also for an address that no agreement opens.
         """
-        from agentcli.tools.web.fetching import fetch_page
-        from agentcli.tools.web.pages import read_page
+        from agentcli.tools.web.pages import fetch_page
 
-        return await read_page(await fetch_page(self, url), max_chars=max_chars)
+        return await fetch_page(self, url, max_chars=max_chars)
 
     async def search(self, query: str, *, max_results: int) -> tuple[SearchResult, ...]:
         """Raises `ToolError`."""
