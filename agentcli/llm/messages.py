@@ -120,6 +120,11 @@ class Message(Struct, frozen=True):
         return "".join(block.text for block in self.content if isinstance(block, Text))
 
     @property
+    def unsigned_thinking(self) -> str:
+        """The reasoning; what is signed only its own provider can read."""
+        return "".join(b.thinking for b in self.content if isinstance(b, Thinking) and not b.signature)
+
+    @property
     def tool_uses(self) -> tuple[ToolUse, ...]:
         return tuple(block for block in self.content if isinstance(block, ToolUse))
 

@@ -40,9 +40,7 @@ class _OpenBlock:
     """A content block that is still arriving."""
 
     def __init__(self, start: dict[str, Any], id: str = "") -> None:
-        self.start = start
-        self.id = id
-        self.kind: str = start.get("type", "")
+        self.start, self.id, self.kind = start, id, str(start.get("type", ""))
         self.parts: list[str] = []
         self.signature: str | None = text_in(start.get("signature")) or None
         self.is_closed = False
@@ -98,7 +96,8 @@ class AnthropicReader:
         elif kind == "content_block_start":
             self._start(event, out)
         elif kind == "content_block_stop":
-            self._stop(event, out)
+            if block := self._at(event):
+                self._close(block, out)
         elif kind == "message_start":
             message = event.get("message") or {}
             self.model = text_in(message.get("model")) or self.model
@@ -192,10 +191,6 @@ class AnthropicReader:
         if index not in self._by_index and (index is None or None in self._by_index):
             return self._blocks[-1] if self._blocks else None
         return self._by_index.get(index)
-
-    def _stop(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
-        if block := self._at(event):
-            self._close(block, out)
 
     def _close(self, block: _OpenBlock, out: list[StreamEvent]) -> None:
         if not block.is_closed and block.kind == "tool_use":

@@ -90,14 +90,11 @@ def _messages(request: Request, model: ModelInfo) -> list[dict[str, Any]]:
             messages.append({"role": message.role, "content": content})
         if messages and number in (request.earlier_messages, len(request.messages)):
             _mark(messages[-1]["content"])
-    if messages and messages[-1]["role"] == "assistant" and not _is_paused(request.messages[-1]):
+    # A reply that waits for the API's own tools continues when it is sent back as it came.
+    last = sendable(request.messages[-1], "anthropic") if messages else ()
+    if messages and messages[-1]["role"] == "assistant" and not any(isinstance(block, Opaque) for block in last):
         messages.append({"role": "user", "content": [block_to_wire(GO_ON)]})
     return messages
-
-
-def _is_paused(message: Message) -> bool:
-    """Return True if a reply waits for the API's own tools: it continues when it is sent back as it came."""
-    return any(isinstance(block, Opaque) for block in sendable(message, "anthropic"))
 
 
 def _mark(content: list[dict[str, Any]]) -> None:

@@ -107,16 +107,13 @@ def _lenient(text: str) -> Any:
             return json.loads(json.dumps(value, allow_nan=False))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         pass
-    if len(text) > LONGEST_REPAIR or _ends_inside_a_string(text):
+    ends_in_string = re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1
+    if len(text) > LONGEST_REPAIR or ends_in_string:
         return None
     try:
         return repair_json(text, return_objects=True)
     except (ValueError, RecursionError):
         return None
-
-
-def _ends_inside_a_string(text: str) -> bool:
-    return re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1
 
 
 _CALL_MARKS = (
@@ -220,9 +217,7 @@ class _Call:
     """A call that is still arriving. `id` is ours, `wire_id` the server's (which may come late or never)."""
 
     def __init__(self, id: str, wire_id: str) -> None:
-        self.id = id
-        self.wire_id = wire_id
-        self.name = ""
+        self.id, self.wire_id, self.name = id, wire_id, ""
         self.parts: list[str] = []
         self.is_announced = False
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded, embedded_error
 from agentcli.llm.media import MediaRules, fitted
-from agentcli.llm.messages import Block, Image, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
+from agentcli.llm.messages import Block, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Done, Request, StreamEvent, UsageUpdate
 from agentcli.llm.tokens.estimates import request_size
@@ -60,8 +60,7 @@ def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
     for message in in_turn(fitted(request.messages, media_rules(info))):
         if message.role == "assistant":
             wire: dict[str, Any] = {"role": "assistant", "content": message.text}
-            # What is signed is another provider's, which alone can read it.
-            if thought := "".join(b.thinking for b in message.content if isinstance(b, Thinking) and not b.signature):
+            if thought := message.unsigned_thinking:
                 wire["thinking"] = thought
             if message.tool_uses:
                 wire["tool_calls"] = [
@@ -139,7 +138,9 @@ class OllamaReader:
         if not self.is_closed:
             raise ConnectionFailed("The stream ended before the reply did (no done line).")
         self._refuse_truncation()
-        return Done(self.partial(calls=True), self._stop_reason(), usage_from_wire(self._last), self.model)
+        is_cut = self._last.get("done_reason") == "length"
+        reason: StopReason = "max_tokens" if is_cut else "tool_use" if self._uses else "end_turn"
+        return Done(self.partial(calls=True), reason, usage_from_wire(self._last), self.model)
 
     def _refuse_truncation(self) -> None:
         """Older servers drop the front of a long prompt (system text, tools, goal) and say nothing (ollama#4967)."""
@@ -151,10 +152,6 @@ class OllamaReader:
                 f"Ollama read only {counted:,} of about {expected:,.0f} prompt tokens: it dropped the beginning. "
                 "Give the model a larger window (tokens.ollama_num_ctx, or OLLAMA_CONTEXT_LENGTH at the server)."
             )
-
-    def _stop_reason(self) -> StopReason:
-        is_cut = self._last.get("done_reason") == "length"
-        return "max_tokens" if is_cut else "tool_use" if self._uses else "end_turn"
 
     def partial(self, *, calls: bool = False) -> Message:
         self._prose.close([])

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -200,7 +201,8 @@ _REFUSALS: dict[int, tuple[ToolErrorKind, str]] = {
 def _require_readable(content_type: str) -> None:
     """Raises `ToolError` for a type that is no text, before its body is read."""
     kind = media_type(content_type)
-    if kind and not (_is_text(kind) or kind in _UNSAID):
+    is_text = kind.startswith("text/") or kind in _TEXT_KINDS or kind.endswith(("+json", "+xml", "+yaml", "+text"))
+    if kind and not (is_text or kind in _UNSAID):
         what = _KINDS.get(kind.partition("/")[0], "")
         named = f"{what} ({kind})" if what else kind
         raise ToolError(
@@ -231,8 +233,9 @@ async def _as_text(fetched: _Page, max_chars: int) -> WebPage:
             notes.append("Parts nested too deep were left out.")
         beginning = beginning_of(page.markdown, max_chars)
         return WebPage(url, page.title, kind, beginning, len(page.markdown), notes=tuple(notes))
-    if _is_json(kind):
-        text = _laid_out(text)
+    if kind.endswith(("/json", "+json")) and "\n" not in text.strip():
+        with suppress(msgspec.DecodeError, RecursionError, UnicodeEncodeError):  # else it stays as it is
+            text = msgspec.json.format(text, indent=2)
     beginning = text[: max_chars + _SLACK]  # what is never shown need not be cleaned: a second for 10 MB
     cleaned = visible_text(beginning)
     total = len(cleaned) if len(beginning) == len(text) else len(text)
@@ -273,30 +276,12 @@ async def _as_markdown(page: str, base_url: str) -> _ConvertedPage:
         ) from error
 
 
-def _laid_out(text: str) -> str:
-    """JSON that stands on one line, indented; anything else as it is."""
-    if "\n" in text.strip():
-        return text
-    try:
-        return msgspec.json.format(text, indent=2)
-    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-        return text
-
-
 def _is_binary(body: bytes, text: str) -> bool:
     if body.startswith(_BINARY_STARTS):
         return True
     sample = text[:100_000]
     odd = sum(sample.count(sign) for sign in ("\0", "\ufffd", "\x01", "\x02", "\x03", "\x04", "\x05", "\x06"))
     return "\0" in sample[:_SNIFFED] or odd * 20 > len(sample) > 0
-
-
-def _is_text(kind: str) -> bool:
-    return kind.startswith("text/") or kind in _TEXT_KINDS or kind.endswith(("+json", "+xml", "+yaml", "+text"))
-
-
-def _is_json(kind: str) -> bool:
-    return kind.endswith(("/json", "+json"))
 
 
 _TYPE = re.compile(r"[a-z0-9.+*-]{1,80}/[a-z0-9.+*-]{1,80}")
