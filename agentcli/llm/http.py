@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import reduce
 from typing import Any, NoReturn
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
@@ -44,13 +45,6 @@ class Carrier(ABC):
     key: Key = ""
     missing_key = ""
 
-    def stream(self, path: str, body: dict[str, Any]) -> AbstractAsyncContextManager[Response]:
-        """POST `body` as JSON; the response once its status is known to be good.
-
-        Raises `ProviderError` for a refusal and for every failure while the response is read.
-        """
-        return self._answered("POST", path, body)
-
     async def get_json(self, path: str) -> Any:
         return await self._json("GET", path, None)
 
@@ -58,7 +52,7 @@ class Carrier(ABC):
         return await self._json("POST", path, body)
 
     async def _json(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        async with self._answered(method, path, body) as response:
+        async with self.answered(method, path, body) as response:
             content = await read_start(response, LONGEST_LINE)
             try:
                 return decode_json(content)
@@ -66,7 +60,11 @@ class Carrier(ABC):
                 raise not_a_reply(response, content) from error
 
     @asynccontextmanager
-    async def _answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
+    async def answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
+        """The response to `body` as JSON once its status is known to be good.
+
+        Raises `ProviderError` for a refusal and for every failure while the response is read.
+        """
         key = await self._current_key()
         async with AsyncExitStack() as stack:
             try:
@@ -145,9 +143,8 @@ class HttpClient(Carrier):
                         yield response
                         return
                 url = target
-            raise BadRequest(
-                f"{self.shown_url} redirects in a loop; the last address was {shown(url)}. Is the base_url right?"
-            )
+            loop = f"{self.shown_url} redirects in a loop; the last address was {shown(url)}"
+            raise BadRequest(f"{loop}. Is the base_url right?")
         except ProviderError as error:
             error.args = (masked(str(error)),)  # a server may quote the key
             raise
@@ -224,12 +221,7 @@ def mask_of(headers: Mapping[str, str], address: str) -> Mask:
         found |= {login[1], unquote(login[1])}
     secrets = sorted((secret for secret in found if len(secret) >= SHORTEST_SECRET), key=len, reverse=True)
 
-    def masked(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, "[masked]")
-        return text
-
-    return masked
+    return lambda text: reduce(lambda masked, secret: masked.replace(secret, "[masked]"), secrets, text)
 
 
 async def read_start(response: Response, max_bytes: int = MAX_ERROR_BODY) -> bytes:
@@ -245,7 +237,6 @@ def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
     message, code = error_in_body(body, response.masked)
     if response.status == 404:  # the address may be what was not found
         message = f"{message.rstrip('. ') or 'Not found'}, asked at {shown(response.url)}"
-    wish = response.headers.get("x-should-retry")
     retry_after = retry_after_seconds(response.headers)
     if retry_after is None and response.status == 429:
         retry_after = seconds_until_reset(response.headers, body)
@@ -255,7 +246,7 @@ def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
         code=code,
         otherwise=f"HTTP {response.status} {response.reason} from {shown(response.url)}",
         retry_after=retry_after,
-        should_retry={"true": True, "false": False}.get(wish or ""),
+        should_retry={"true": True, "false": False}.get(response.headers.get("x-should-retry", "")),
     )
 
 

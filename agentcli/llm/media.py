@@ -51,8 +51,7 @@ class MediaFacts(NamedTuple):
 class MediaRules(Struct, frozen=True, kw_only=True):
     """The limits of an API for one request: number of images, bytes of base64 for each, pixels of the longest edge.
 
-    All PDFs together have at most `pages`. In a request with more than `crowd` images each edge is at most
-    `crowded_edge`.
+    All PDFs together have at most `pages`, and each image among more than `crowd` an edge of at most `crowded_edge`.
     """
 
     images: int = 0
@@ -197,19 +196,17 @@ def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, .
         if why := next(reasons):
             _log(text := f"[{_notice(block, why)}]")
             return Text(text)
-        kind = facts_of(block.source.data).media_type  # APIs refuse a PNG that is called a JPEG
-        return (
-            block if kind == block.source.media_type else replace(block, source=Base64Source(kind, block.source.data))
-        )
+        kind, data = facts_of(block.source.data).media_type, block.source.data
+        # APIs refuse a PNG that is called a JPEG.
+        return block if kind == block.source.media_type else replace(block, source=Base64Source(kind, data))
 
     return with_media(messages, replaced)
 
 
 def omission_notices(messages: tuple[Message, ...], rules: MediaRules) -> list[str]:
     """Return what `fitted` leaves out and why, each once, in words for the person."""
-    media = list(media_in(messages))
-    notices = (_notice(block, why) for block, why in zip(media, _reasons(media, rules), strict=True) if why)
-    return list(dict.fromkeys(notices))
+    reasons = zip(media := list(media_in(messages)), _reasons(media, rules), strict=True)
+    return list(dict.fromkeys(_notice(block, why) for block, why in reasons if why))
 
 
 def _reasons(media: list[Medium], rules: MediaRules) -> list[str]:

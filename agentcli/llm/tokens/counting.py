@@ -191,11 +191,17 @@ class Encoders:
         Raises `ConfigError`.
         """
         above = Encoders(self._rows.new_child(), self._made)
-        for models, fields in _tables_of(file).items():
+        decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads
+        try:
+            tables = msgspec.convert(decode(read_small_file(file).decode("utf-8-sig")), dict[str, Any])
+        except (OSError, ValueError, RecursionError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(f"could not be read ({why}).", file=str(file), key="tokens.encoders") from error
+        for models, fields in tables.items():
             try:
-                above.register(str(models), **msgspec.convert(fields, dict[str, Any]))
+                above.register(models, **msgspec.convert(fields, dict[str, Any]))
             except (ValueError, TypeError) as error:
-                raise ConfigError(f"{error}.", file=str(file), key=str(models)) from error
+                raise ConfigError(f"{error}.", file=str(file), key=models) from error
         return above
 
     def encoder(self, row: EncoderRow) -> TokenEncoder:
@@ -207,27 +213,13 @@ class Encoders:
             file = str(Path(__file__).parent / "data" / f"{name}.tiktoken.gz")
             parameters = {"file": file, "pattern": _PATTERNS[name], "name": name, **parameters}
         try:
-            if name == "bytes":
-                return msgspec.convert(parameters, ByteEncoder)
-            return msgspec.convert(parameters, BytePairEncoder)
+            return msgspec.convert(parameters, ByteEncoder if name == "bytes" else BytePairEncoder)
         except msgspec.ValidationError as error:
             raise ConfigError(f"encoder {name}: {error}.", key="parameters") from error
 
     def facts(self, info: ModelInfo) -> ModelFacts:
-        name = f"{info.provider}/{info.id}"
-        row = self.row(name)
-        fields = msgspec.structs.asdict(info)
-        return ModelFacts(**fields, family=family_of(name), encoder=row.encoder, margin=row.margin, mode=row.mode)
-
-
-def _tables_of(file: Path) -> dict[str, Any]:
-    """Raises `ConfigError`."""
-    decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads
-    try:
-        return msgspec.convert(decode(read_small_file(file).decode("utf-8-sig")), dict[str, Any])
-    except (OSError, ValueError, RecursionError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"could not be read ({why}).", file=str(file), key="tokens.encoders") from error
+        row, fields = self.row(info.name), msgspec.structs.asdict(info)
+        return ModelFacts(**fields, family=family_of(info.name), encoder=row.encoder, margin=row.margin, mode=row.mode)
 
 
 # cl100k and o200k are the encodings of the gpt models themselves (tiktoken's own table, 0.14). The vocabularies of
@@ -309,10 +301,7 @@ def _json(value: Any) -> str:
 
 
 def exact_count(address: str, model: str, text: str) -> int | None:
-    """Return what the person's own server counts, asked with a POST of `{"model", "text"}`; None if it fails.
-
-    Waits up to `TIMEOUT_S`, in a thread of its own, so that callers inside and outside of an event loop may call it.
-    """
+    """Return what the person's own server counts, asked in a thread beside any event loop; None if it fails."""
     if time.monotonic() < _rests_until.get(address, 0):
         return None
     body = {"model": model, "text": text.encode(errors="replace").decode()}
