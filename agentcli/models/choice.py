@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import chain
@@ -58,11 +59,16 @@ def check_settings(config: Config) -> None:
             known = ", ".join(provider_names())
             raise config.error(f"base_url is missing{did_you_mean(name, provider_names())}; without it: {known}.", key)
         _check_server(name, server, config)
+    fields = [field for field in ModelInfo.__struct_fields__ if field not in _OF_THE_TABLE]
     for name, rows in settings.models.items():
         if name not in provider_names() and name not in settings.providers:
             raise config.error(no_provider(name, config), f"models.{name}")
         for model, row in rows.items():
-            _check_row(row, f"models.{name}.{model}", config)
+            key = f"models.{name}.{model}"
+            if unknown := next((field for field in row if field not in fields), ""):
+                raise config.error(unknown_setting(unknown, fields), f"{key}.{unknown}")
+            if found := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):
+                raise config.error(found[1], found[0])
     chosen = settings.provider
     for key, model in (
         ("provider.model", chosen.model),
@@ -93,14 +99,6 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
 
 
 _OF_THE_TABLE = ("id", "provider", "is_known", "sends_back")  # what is known without a row of a model
-
-
-def _check_row(row: dict[str, Any], key: str, config: Config) -> None:
-    fields = [field.name for field in msgspec.structs.fields(ModelInfo) if field.name not in _OF_THE_TABLE]
-    if unknown := next((name for name in row if name not in fields), ""):
-        raise config.error(unknown_setting(unknown, fields), f"{key}.{unknown}")
-    if found := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):
-        raise config.error(found[1], found[0])
 
 
 class Models:
@@ -152,9 +150,10 @@ class Models:
         names: list[str] = []
         answers = await asyncio.gather(*(_listed(address, path) for _, address, path, _, _ in servers))
         for (provider, _, _, rows, key), listed in zip(servers, answers, strict=True):
-            found = listed.get(rows) if isinstance(listed, dict) else None
-            models = [row.get(key) for row in found if isinstance(row, dict)] if isinstance(found, list) else []
-            names += [f"{provider}/{model}" for model in models if isinstance(model, str) and model]
+            with suppress(msgspec.ValidationError):
+                found = msgspec.convert(listed, dict[str, Any]).get(rows)
+                models = [row.get(key) for row in msgspec.convert(found, list[dict[str, Any]])]
+                names += [f"{provider}/{model}" for model in models if isinstance(model, str) and model]
         return names
 
     async def reach(self, running: Collection[str]) -> dict[str, str]:
