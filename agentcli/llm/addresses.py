@@ -90,10 +90,7 @@ def ollama_address(written: str) -> str:
 
 
 def proxy_for(address: str) -> Proxy | None:
-    """The proxy that leads to `address`; None for a direct way, which loopback always is.
-
-    Raises `ConfigError` for a variable that holds no usable proxy. The message never quotes it: it may hold a password.
-    """
+    """The proxy that leads to `address`; None for a direct way, which loopback always is. Raises `ConfigError`."""
     try:
         url = urlsplit(address)
         _, host, port = origin_of(url)

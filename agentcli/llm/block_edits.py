@@ -89,10 +89,7 @@ def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
 
 
 def _apply(block: str, files: dict[str, str]) -> bool:
-    """Put the definitions of a block in the place of those of the same name, and new ones behind the last.
-
-    False where there is no place for any of them.
-    """
+    """Put the definitions of a block in place of those of the same name, new ones behind; False if none has a place."""
     if (module := _parsed(block)) is None:
         return False
     lines, has_place, touched = block.split("\n"), False, set()

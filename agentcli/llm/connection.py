@@ -49,10 +49,7 @@ class Connections:
     async def answered(
         self, method: str, url: SplitResult, headers: Headers, body: bytes, *, addresses: Sequence[str] | None = None
     ) -> AsyncIterator[Response]:
-        """The response to a request, its body not yet read. Raises `ProviderError`.
-
-        With `addresses` the connection goes to the first of them that takes it, and the host is not looked up.
-        """
+        """The response to a request, its body not yet read. `addresses` are tried in place of the host's own."""
         target = quote(url.path or "/", safe=_URL_SAFE) + ("?" + quote(url.query, safe=_URL_SAFE) if url.query else "")
         if self._proxy is not None and not self._proxy.is_socks and url.scheme == "http":
             target = f"http://{host_header(url)}{target}"
@@ -313,10 +310,7 @@ def broken_connection(where: str, error: Exception | str) -> ConnectionFailed:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Trusts SSL_CERT_FILE or SSL_CERT_DIR alone where one is set, else the certificates that the system trusts.
-
-    Raises `ConnectionFailed` where the file or folder that is set cannot be read.
-    """
+    """Trusts SSL_CERT_FILE or SSL_CERT_DIR alone if one is set, else as the system does. Raises `ConnectionFailed`."""
     return _context_for(*_own_certificates())
 
 

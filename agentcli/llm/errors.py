@@ -148,11 +148,7 @@ def error_for_status(
     retry_after: float | None = None,
     should_retry: bool | None = None,
 ) -> ProviderError:
-    """Return the error for an HTTP status and what the body said.
-
-    `code` is the body's own word (`error.type` or `error.code`); `should_retry` a server's explicit wish; `otherwise`
-    the message when the body said nothing.
-    """
+    """Return the error for an HTTP status, the body's message and `code`, or `otherwise` where it has no message."""
     said = f"{code} {message}"
     kind = next(
         kind for statuses, words, kind in _KINDS if status in statuses and re.search(words, said, re.IGNORECASE)
@@ -164,10 +160,7 @@ def error_for_status(
 
 
 def error_in_body(body: bytes, masked: Mask = str) -> tuple[str, str]:
-    """The message and the code in an error body of any service's shape; plain text is its own message.
-
-    What is too long is cut; it is `masked` before, so that no part of a key is left.
-    """
+    """The message and the code in an error body of any service's shape, `masked` before it is cut."""
     try:
         data = decode_json(body)
     except ValueError:

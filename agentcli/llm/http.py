@@ -61,10 +61,7 @@ class Carrier(ABC):
 
     @asynccontextmanager
     async def answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
-        """The response to `body` as JSON once its status is known to be good.
-
-        Raises `ProviderError` for a refusal and for every failure while the response is read.
-        """
+        """The response to `body` as JSON once its status is known to be good. Raises `ProviderError`."""
         key = await self._current_key()
         async with AsyncExitStack() as stack:
             try:
@@ -176,10 +173,7 @@ def check_sendable(address: str, headers: Mapping[str, str]) -> None:
 
 
 def redirect_of(response: Response, *, is_followed: bool = True) -> SplitResult | None:
-    """The address on its own host to which a response leads; None if it is no redirect.
-
-    Raises `BadRequest` for every other redirect, and for one that is not to be followed.
-    """
+    """The address on its own host to which a response leads, None without one. Raises `BadRequest` for others."""
     if not 300 <= response.status < 400:
         return None
     location, where = response.headers.get("location", ""), "nowhere"

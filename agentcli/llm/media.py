@@ -1,7 +1,4 @@
-"""Images and PDFs: what they are, how many tokens they cost, and which of them an API takes.
-
-A text stands for each one that an API would refuse.
-"""
+"""Images and PDFs: what they are, how many tokens they cost, and which of them an API takes or a text stands for."""
 
 from __future__ import annotations
 
@@ -80,10 +77,7 @@ def media_type_of(head: bytes) -> str:
 
 
 def dimensions_of(image: bytes) -> tuple[int, int] | None:
-    """Return width and height in pixels; None for what is no image, or does not end as its format does.
-
-    Only the header is read: nothing is decoded.
-    """
+    """Return width and height by the header; None for what is no image, or does not end as its format does."""
     kind, _, name = media_type_of(image).partition("/")
     if kind != "image":
         return None

@@ -1,7 +1,4 @@
-"""The messages and blocks of a conversation, the same for every provider.
-
-The blocks carry the names of Anthropic's Messages API, so a stored conversation reads like that API's documents.
-"""
+"""The messages and blocks of a conversation, the same for every provider, by the names of the Messages API."""
 
 from __future__ import annotations
 

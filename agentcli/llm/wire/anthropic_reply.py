@@ -1,7 +1,4 @@
-"""The stream that Anthropic's Messages API answers with, as our events.
-
-Facts: platform.claude.com/docs (API version 2026-10-21), read 2026-11.
-"""
+"""The stream that Anthropic's Messages API answers with, as our events (platform.claude.com/docs, read 2026-11)."""
 
 from __future__ import annotations
 

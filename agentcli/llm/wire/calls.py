@@ -36,10 +36,7 @@ def plain_name(name: str) -> str:
 
 
 class CallIds:
-    """The ids of one reply's calls. The server's own are kept where no other call has them.
-
-    Some servers give none, one to several calls, or count from zero in every reply.
-    """
+    """The ids of one reply's calls: the server's own, where it gives any and no other call has them."""
 
     def __init__(self, earlier: Iterable[Message] = (), *, prefix: str = "") -> None:
         self._earlier = earlier
@@ -60,11 +57,7 @@ class CallIds:
 
 
 def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | None:
-    """The arguments as an object, or None when they cannot be read as one.
-
-    A call that was cut is never repaired, whether by length or inside a string (some servers call that "stop"): what
-    is missing would be guessed.
-    """
+    """The arguments as an object, or None. A call that was cut is never repaired: what is missing would be guessed."""
     if not text.strip():
         return {}
     value = _strict(text)

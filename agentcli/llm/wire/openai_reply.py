@@ -1,8 +1,4 @@
-"""A reply of Chat Completions as our events, with the habits of the servers that speak it.
-
-Each oddity handled here was seen in a real server: in the openai SDK's issues, ollama#7881, vllm#18412, lmdeploy#3412,
-opencode#40061 and the vendors' own documents (2026-11).
-"""
+"""A reply of Chat Completions as our events, with the habits of real servers (see `openai_request`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The stream that OpenAI's Responses API answers with, as our events.
-
-Facts: the types of the openai SDK 3.54, read 2026-11.
-"""
+"""The stream that OpenAI's Responses API answers with, as our events (the types of the openai SDK 3.54)."""
 
 from __future__ import annotations
 

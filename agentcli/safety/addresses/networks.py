@@ -8,10 +8,7 @@ Address = IPv4Address | IPv6Address
 
 
 def why_not_public(address: Address) -> str:
-    """Describe an address that is not public, such as "a loopback address"; return "" for a public one.
-
-    An IPv4 address inside an IPv6 one (mapped, NAT64) counts as itself, because a network would carry it there.
-    """
+    """Describe an address that is not public, or the IPv4 address inside it; return "" for a public one."""
     address = embedded(address)
     for network, what in _NOT_PUBLIC:
         if address in network:

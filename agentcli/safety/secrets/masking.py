@@ -114,10 +114,7 @@ def _beginning_of(form: str, text: str) -> int:
 
 
 class PlainText:
-    """Takes the terminal's codes out of a text that comes in pieces, and remembers their positions in the plain text.
-
-    In `\\x1b[32mtoken` the `m` is no part of a word.
-    """
+    """Takes terminal codes out of a text that comes in pieces: in `\\x1b[32mtoken` the `m` is no part of a word."""
 
     def __init__(self) -> None:
         self._length = 0

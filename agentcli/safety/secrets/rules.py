@@ -1,7 +1,4 @@
-"""Finds tokens and passwords in a text by the rules of tokens.toml, places.toml and provider_keys.toml.
-
-One pass over the bytes of the text finds the few places where a rule is worth trying.
-"""
+"""Finds tokens and passwords by the rules of the TOML files, each tried only where one of its literals stands."""
 
 from __future__ import annotations
 
@@ -138,10 +135,7 @@ def bytes_for_search(text: str) -> bytes:
 
 
 def find_tokens(text: str, raw: bytes) -> list[Secret]:
-    """Return the secrets without line ends, in no order. They may overlap. `raw` is `bytes_for_search(text)`.
-
-    The time is proportional to the length of the text, whatever it contains.
-    """
+    """Return the secrets without line ends, which may overlap, in time proportional to the text's length."""
     places, announced, everywhere = _prepared()
     found: list[Secret] = []
     for literal, start, _ in places.find_matches_as_indexes(raw, overlapping=True):

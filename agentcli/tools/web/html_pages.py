@@ -44,10 +44,7 @@ _NEVER_SHOWN = frozenset("canvas object embed applet noframes noembed audio vide
 
 
 def markdown_of(page: str, base_url: str) -> dict[str, Any]:
-    """`title`, `markdown` and whether parts nested too deep were left out (`cut`).
-
-    Menus are left out, since they come first and are long, unless a page has little else.
-    """
+    """`title`, `markdown`, and `cut` if parts nested too deep are missing. Menus go where there is other text."""
     title = _TITLE.search(_BODY.split(page[:200_000], maxsplit=1)[0])
     style_sheet = "\n".join(_STYLE.findall(page))
     hidden_names = hiding_names(style_sheet)

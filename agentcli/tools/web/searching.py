@@ -26,10 +26,7 @@ class SearchProvider(Protocol):
 
 
 class Tavily:
-    """Tavily's REST API: https://docs.tavily.com/documentation/api-reference/endpoint/search.
-
-    `base_url` ends before `/search`.
-    """
+    """Tavily's REST API (docs.tavily.com, /documentation/api-reference/endpoint/search) at `base_url`."""
 
     def __init__(self, api_key: str, *, base_url: str = TAVILY_URL, time_limit_s: float = 30.0) -> None:
         self._api_key, self._base_url, self._time_limit_s = api_key, base_url, time_limit_s

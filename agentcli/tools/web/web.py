@@ -13,10 +13,7 @@ if TYPE_CHECKING:
 
 
 class WebPage(Struct, frozen=True):
-    """A fetched page as text. `url` is where it was found in the end; `total_chars` counts what `text` was cut from.
-
-    `notes` say what else was left out, each a sentence.
-    """
+    """A fetched page, found at `url` in the end, `total_chars` long. `notes` are sentences on what is missing."""
 
     url: str
     title: str
@@ -78,10 +75,7 @@ class Web:
         return judge_url(url, granted_hosts=self.granted_hosts, known_urls=self._known)
 
     async def fetch(self, url: str, *, max_chars: int) -> WebPage:
-        """The page at an address the person or the rules have agreed to, cut to `max_chars` characters.
-
-        Raises `ToolError`, also for an address that no agreement opens.
-        """
+        """The page at an address that was agreed to, cut to `max_chars` characters. Raises `ToolError`."""
         from agentcli.tools.web.pages import fetch_page
 
         return await fetch_page(self, url, max_chars=max_chars)
