@@ -1,8 +1,7 @@
 """Reads the code blocks of a small model's answer as the edits it means: it shows a function, and does not change it.
 
-Python files that were attached to the newest prompt are edited where a block has whole functions, methods or classes
-of one of them, or new ones. A block that belongs to none of them is the content of another Python file, if the prompt
-names one. The calls then go the way of all calls, with the diff and the question.
+A block with whole functions, methods or classes edits the attached Python file that has them; one that belongs to none
+is the content of the one other Python file that the prompt names. The calls then go the way of all calls.
 """
 
 from __future__ import annotations

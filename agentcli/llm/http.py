@@ -96,9 +96,8 @@ class Carrier(ABC):
 class HttpClient(Carrier):
     """Requests to one server. `read_timeout` is the longest silence in seconds that is waited through.
 
-    The key goes in `key_header`: in `authorization` as a bearer token. Raises `ConfigError` for a proxy variable that
-    cannot be used. Redirects are followed on the same host only, with the same method and body: elsewhere the key would
-    be given away.
+    The key goes in `key_header`, in `authorization` as a bearer token. Redirects are followed on the same host only:
+    elsewhere the key would be given away. Raises `ConfigError` for a proxy variable that cannot be used.
     """
 
     def __init__(

@@ -148,10 +148,7 @@ def document_tokens(data: str, family: str) -> int:
 
 
 def audio_tokens(data: str, form: str, family: str) -> int:
-    """Count the tokens of a recording in base64 by its bytes.
-
-    OpenAI: ten a second ("Managing costs" of its Realtime API). Gemini: 32 ("Audio understanding"), taken for the rest.
-    """
+    """Count the tokens of a recording by its bytes: ten a second for OpenAI, 32 for Gemini and all others."""
     seconds = len(data) * 3 / 4 / (WAV_BYTES if form in ("wav", "pcm16") else SPEECH_BYTES)
     return max(1, ceil(seconds * (10 if family == "gpt" else 32)))
 
@@ -180,10 +177,7 @@ def with_media(messages: tuple[Message, ...], change: Callable[[Medium], Text | 
 
 
 def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, ...]:
-    """Return the messages with a text in place of each image or PDF that the API would refuse.
-
-    Where there are too many, the newest stay. What is left out stays so while the conversation grows.
-    """
+    """Return the messages with a text for each image or PDF that the API would refuse; of too many the newest stay."""
     reasons = iter(_reasons(list(media_in(messages)), rules))
 
     def replaced(block: Medium) -> Text | Medium:

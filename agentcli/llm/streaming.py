@@ -118,8 +118,7 @@ async def _parsed(
 ) -> AsyncGenerator[list[Any], None]:
     """The response's body through `parser`, one list of items for each piece that arrived.
 
-    Some servers do not stream: a JSON object that holds the field `whole` is a reply too, as its one event.
-    Raises `ServerError` when the body is not of `content_type` (JSON errors are read, pages are named).
+    A JSON object that holds the field `whole` is a reply too. Raises `ServerError` for another body of another type.
     """
     if content_type not in response.headers.get("content-type", content_type).lower():
         start = await read_start(response, LONGEST_LINE if whole else MAX_ERROR_BODY)

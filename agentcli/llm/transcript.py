@@ -1,7 +1,6 @@
-"""Finds what a provider would refuse in a conversation, and makes the least repair.
+"""Finds what every provider would refuse in a conversation, and makes the least repair.
 
-It sees to what all of them want: calls and results in pairs, and the roles in turn. What one API alone wants is its
-wire format's affair (`wire/`, `media`); what was refused all the same is left out by `agent/requests/repairs.py`.
+What one API alone wants is its wire format's affair; what was refused is left out by `agent/requests/repairs.py`.
 """
 
 from __future__ import annotations

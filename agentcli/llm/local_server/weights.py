@@ -64,9 +64,8 @@ PINNED = PinnedModel(
 def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) -> Path:
     """Return the path of the model file in `folder`, downloading and checking it first when it is not there.
 
-    Blocks for as long as the download takes. An exception out of `progress` interrupts it; the next call continues with
-    the parts that are still missing. Raises `UserError` when there is no room, no pip, no connection, or other bytes
-    than the pinned ones; then nothing is left under the model's name.
+    Blocks. An exception out of `progress` interrupts it; the next call continues with the parts that are still missing.
+    Raises `UserError`; then nothing is left under the model's name.
     """
     if (target := installed(folder, model=model)) is not None:
         if not model.note_in(folder).is_file():

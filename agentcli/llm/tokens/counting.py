@@ -144,10 +144,9 @@ class ModelFacts(ModelInfo, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 class Encoders:
-    """Rows by the name of a model, a pattern (`gpt-4*`), a family, and one for unknown models; looked up in this order.
+    """Rows by the name of a model, with or without its provider, a pattern (`gpt-4*`), a family, and "unknown".
 
-    Names are compared in small letters, with and without their provider. Of patterns that match, the one registered
-    last counts.
+    They are looked up in this order; of patterns that match, the one registered last counts.
     """
 
     def __init__(self, rows: ChainMap[str, EncoderRow], made: dict[str, TokenEncoder]) -> None:
@@ -163,10 +162,9 @@ class Encoders:
         return next(chain(exact, patterns), self._rows.get(family_of(model)) or self._rows[UNKNOWN])
 
     def register(self, models: str, encoder: str | TokenEncoder = "", **fields: Any) -> None:
-        """Count the tokens of `models` (a name, a pattern, a family or "unknown") with an encoder.
+        """Count the tokens of `models` (see `Encoders`) with an encoder and other `fields` of an `EncoderRow`.
 
-        `fields` are those of an `EncoderRow`; what is not given stays as it was for these models. Raises `ValueError`
-        for a wrong one.
+        What is not given stays as it was for these models. Raises `ValueError` for a wrong field.
         """
         if encoder and not isinstance(encoder, str):
             self._made[encoder.name] = encoder

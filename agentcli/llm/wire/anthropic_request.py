@@ -70,10 +70,7 @@ def media_rules(model: ModelInfo) -> MediaRules:
 
 
 def _messages(request: Request, model: ModelInfo) -> list[dict[str, Any]]:
-    """Messages with two breakpoints: where the request before this one ended (read), and at the end (written).
-
-    A message of which nothing can be sent is left out: the API refuses empty content. The last one is the user's.
-    """
+    """Messages with breakpoints where the request before this one ended and at the end, and none without content."""
     messages: list[dict[str, Any]] = []
     for number, message in enumerate(fitted(request.messages, media_rules(model)), 1):
         if content := [block_to_wire(block) for block in sendable(message, "anthropic")]:

@@ -1,8 +1,7 @@
 """Masks secrets in text: a marker that names the kind replaces each of them, all else stays as it is.
 
-A `Masker` also knows secrets by their value, such as the keys this program itself uses. A `StreamMask`, fed a text in
-pieces, gives what `mask` gives for the whole, wherever the text is cut. One thing only `mask` can find: the end of a
-private key whose beginning is missing.
+A `Masker` also knows secrets by their value. A `StreamMask`, fed a text in pieces, gives what `mask` gives for the
+whole, but for the end of a private key whose beginning is missing.
 """
 
 from __future__ import annotations
@@ -169,10 +168,7 @@ class PlainText:
 
 
 class StreamMask:
-    """Masks a text that comes in pieces. What `feed` returns can be shown; the rest waits for more or for `close`.
-
-    What waits: the last word, of a very long one its last 8,000 characters, and anything that may begin a private key.
-    """
+    """Masks a text that comes in pieces: the last word waits for more, and anything that may begin a private key."""
 
     def __init__(self, masker: Masker, whole: str = "") -> None:
         self._masker = masker

@@ -1,9 +1,7 @@
-"""Gets a page over HTTP without being led anywhere its address does not say, and turns it into text a model can read.
+"""Gets a page without being led anywhere its address does not say, and turns it into text a model can read.
 
-Every address of the way is read strictly and judged, its host is resolved once, every answer is checked, and the
-connection goes to a checked address: a name that changes its mind in between changes nothing. TLS and the Host header
-keep the name. Nothing of one request reaches the next: no cookies, no credentials, no connection. Proxies of the
-environment are not used, since a proxy would resolve the name again, out of sight of the check.
+Every address of the way is judged, its host is resolved once, every answer is checked, and the connection goes to a
+checked address. Cookies and credentials are not kept. Proxies, which would resolve the name again, are not used.
 """
 
 from __future__ import annotations
