@@ -326,7 +326,8 @@ def _context_for(name: str, value: str) -> ssl.SSLContext:
         try:
             if name == "SSL_CERT_DIR" and not Path(value).is_dir():  # OpenSSL would say nothing and trust nobody
                 raise NotADirectoryError(errno.ENOTDIR, "it is no folder")
-            context = ssl.create_default_context(**{_PARAMETERS[name]: value} if name else {})
+            certificates: dict[str, Any] = {_PARAMETERS[name]: value} if name else {}
+            context = ssl.create_default_context(**certificates)
         except OSError as error:  # SSLError is one
             why = "it holds no certificates" if isinstance(error, ssl.SSLError) else error.strerror
             raise ConnectionFailed(

@@ -176,4 +176,4 @@ class Usage(Struct, frozen=True, omit_defaults=True):
     def __add__(self, other: Usage) -> Usage:
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
         counts = (getattr(self, name) + getattr(other, name) for name in self.__struct_fields__[:-1])
-        return Usage(*counts, cost_usd=sum(costs) if costs else None)
+        return replace(Usage(*counts), cost_usd=sum(costs) if costs else None)

@@ -205,7 +205,8 @@ class Encoders:
             file = str(Path(__file__).parent / "data" / f"{name}.tiktoken.gz")
             parameters = {"file": file, "pattern": _PATTERNS[name], "name": name, **parameters}
         try:
-            return msgspec.convert(parameters, ByteEncoder if name == "bytes" else BytePairEncoder)
+            kind: type[ByteEncoder | BytePairEncoder] = ByteEncoder if name == "bytes" else BytePairEncoder
+            return msgspec.convert(parameters, kind)
         except msgspec.ValidationError as error:
             raise ConfigError(f"encoder {name}: {error}.", key="parameters") from error
 

@@ -198,8 +198,8 @@ class _Element(NamedTuple):
         if is_link:
             element = element._replace(colour=_LINK, colour_is_declared=False)
         if (ink := declared.get("color", "inherit")) not in ("inherit", "unset", "currentcolor", "initial"):
-            colour = found[0] if (found := colour_of(ink)) else "unknown"
-            element = element._replace(colour=colour, colour_is_declared=True)
+            found = colour_of(ink)
+            element = element._replace(colour=found[0] if found else "unknown", colour_is_declared=True)
         if back := background_of(declared):
             element = element._replace(background=back, background_is_declared=True)
         return element
