@@ -69,6 +69,8 @@ class _Stray(io.TextIOBase):
 class Console:
     """The terminal while the program runs in it. Text is printed above the input, which stays at the bottom."""
 
+    at_line_start = True  # only whole lines are printed
+
     def __init__(self, theme: Theme, environment: Mapping[str, str], *, editing_mode: str) -> None:
         self.theme = theme
         self.environment = environment
@@ -200,10 +202,6 @@ class Console:
         return keys
 
     # Showing
-
-    @property
-    def at_line_start(self) -> bool:
-        return self.screen.at_line_start
 
     def print(self, fragments: Sequence[Fragment], *, is_head: bool = False) -> None:
         """Add to the transcript; with `is_head` in place of the head that is still shown."""
