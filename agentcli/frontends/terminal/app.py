@@ -218,7 +218,7 @@ class TerminalApp:
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
         picker = Picker(title, options, current=current, can_keep=can_keep)
-        return await self._asking.picking.pick(picker) if options else None
+        return await self._asking.pick(picker) if options else None
 
     async def ask_secret(self, question: str) -> str | None:
         return await self._asking.ask_secret(question)

@@ -48,7 +48,7 @@ class LiveRegion:
             panel = self._panel_rows(columns, room)
             most = min(room - len(panel), ROWS_BESIDE) if self.asking.takes_keys else room - len(panel)
             above = live.rows(columns, most)
-            picker = self.asking.picking.picker
+            picker = self.asking.picker
             row, column = (0, picker.cursor) if picker is not None else marked_cell(panel)
             return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
         area = self.console.area
@@ -76,7 +76,7 @@ class LiveRegion:
     def _panel_rows(self, columns: int, most: int) -> list[Row]:
         if most < 1:
             return []
-        cards = [] if self.asking.picking.is_open else self._card_rows(columns)
+        cards = [] if self.asking.picker else self._card_rows(columns)
         asked = self.asking.rows(columns, most)[:most]
         return [*cards[: most - len(asked)], *asked]
 

@@ -9,13 +9,14 @@ from typing import Literal
 
 from prompt_toolkit.buffer import Buffer
 
+from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.agent.events import AnyQuestion, PlanApproval, Question
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rule_text import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.choices import Choice
 from agentcli.frontends.terminal.approval.panel import QuestionPanel
-from agentcli.frontends.terminal.approval.picker import Picking
+from agentcli.frontends.terminal.approval.picker import Picker
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
@@ -51,7 +52,8 @@ class Asking:
         self._area = composer.area
         self._view = controller.view
         self._notify = notify
-        self.picking = Picking(console.changed)
+        self._picker: Picker | None = None
+        self._picked: asyncio.Future[ChoiceIndex | None] | None = None
         self.purpose: Purpose = "prompt"
         self._secret: asyncio.Future[str | None] | None = None
         self._panels: list[QuestionPanel] = []
@@ -78,7 +80,7 @@ class Asking:
     @property
     def asks(self) -> bool:
         """True if a list or an approval stands open."""
-        return self.picking.is_open or self.panel is not None
+        return self.picker is not None or self.panel is not None
 
     @property
     def is_open(self) -> bool:
@@ -92,7 +94,7 @@ class Asking:
             self._view.line(text)
 
     def rows(self, columns: int, most: int) -> list[Row]:
-        if (picker := self.picking.picker) is not None:
+        if (picker := self.picker) is not None:
             if self.panel is None:
                 return picker.rows(columns, most)
             waits: Row = [("warning", "? Waiting for your approval. Close the list (Esc) first.")]
@@ -107,6 +109,30 @@ class Asking:
             return self._lingering.rows(columns, most=most, is_ready=False)
         return []
 
+    # Lists
+
+    @property
+    def picker(self) -> Picker | None:
+        """The list that is open."""
+        return self._picker if self._picked is not None and not self._picked.done() else None
+
+    def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
+        """Open a list at once, for the next key. Gives None when the person leaves it."""
+        self.end_picking()
+        self._picker, self._picked = picker, asyncio.get_running_loop().create_future()
+        self._picked.add_done_callback(lambda _: self._console.changed())
+        self._console.changed()
+        return self._picked
+
+    def end_picking(self, *, taken: bool = False, keeps: bool = False) -> None:
+        """Close the list, with the marked option `taken` or without; a list without a match stays open."""
+        if self.picker is None or self._picked is None or (taken and self.picker.chosen is None):
+            return
+        chosen = ChoiceIndex(self.picker.chosen or 0) if taken else None
+        if chosen is not None:
+            chosen.keeps = keeps
+        self._picked.set_result(chosen)
+
     # Questions of the session
 
     @property
@@ -120,7 +146,7 @@ class Asking:
     @property
     def hides_input(self) -> bool:
         """True while a list or the choices of an approval stand in place of the prompt, whose text comes back."""
-        return self.picking.is_open or self.takes_keys or self._lingering is not None
+        return self.picker is not None or self.takes_keys or self._lingering is not None
 
     @property
     def _lingering(self) -> QuestionPanel | None:
