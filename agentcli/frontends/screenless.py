@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agentcli.agent.accounting.usage import Tally, UsageCollector
-from agentcli.agent.commands.command import AsDiff, AsPrompt, ChoiceIndex, CommandSet, Outcome, SlashCommand
+from agentcli.agent.commands.command import AsDiff, AsPrompt, ChoiceIndex, CommandSet, SlashCommand
 from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Interrupt, Prompt
 from agentcli.agent.result import INTERRUPTED_EXIT
@@ -78,7 +77,6 @@ class ScreenlessHost(OpenerHost):
         super().__init__(opener)
         self._stays_open = stays_open
         self._session = session
-        self._running: set[asyncio.Future[Outcome]] = set()
         self.commands = commands
         self.has_left = False
 
@@ -105,10 +103,11 @@ class ScreenlessHost(OpenerHost):
         if typed.command is None:
             return _failed(typed, typed.error or UsageError(f"There is no command {typed.name}."))
         session, entries_before = self._session, len(self._session.snapshot().conversation.entries)
-        task = asyncio.ensure_future(typed.command.run(self, typed.argument))
-        self._running.add(task)
         try:
-            outcome = await task
+            outcome = await self.run_command(typed.command, typed.argument)
+            if outcome is None:
+                end = Done(f"{typed.name} was interrupted.", 0, Usage(), "interrupted", 0.0)
+                return CommandEnded(typed.name, end, INTERRUPTED_EXIT)
             text, prompt = "", None
             if isinstance(outcome, AsPrompt):
                 prompt = Prompt((*self.attach(f"{outcome.text}{piped}"), *outcome.more, *more), outcome.model)
@@ -118,17 +117,9 @@ class ScreenlessHost(OpenerHost):
             return CommandEnded(typed.name, Done(text, 0, cost.usage, cost_usd=cost.whole_usd), prompt=prompt)
         except UserError as error:
             return _failed(typed, error)
-        except asyncio.CancelledError:
-            if not task.cancelled():
-                task.cancel()
-                raise
-            end = Done(f"{typed.name} was interrupted.", 0, Usage(), "interrupted", 0.0)
-            return CommandEnded(typed.name, end, INTERRUPTED_EXIT)
         except Exception as bug:
             log.exception("%s failed", typed.name)
             return _failed(typed, UserError(f"Internal error: {bug!r}. The log has details."))
-        finally:
-            self._running.discard(task)
 
     async def meant(self, given: CliPrompt) -> Prompt | CommandEnded:
         """The prompt that is given, or that a command stands for; else how the command ended."""
@@ -149,8 +140,7 @@ class ScreenlessHost(OpenerHost):
     def interrupt(self) -> None:
         """End the turn and the commands that run."""
         self._session.submit(Interrupt())
-        for task in self._running:
-            task.cancel()
+        self.interrupt_commands()
 
     # For commands
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any
 
 from agentcli.agent import events
-from agentcli.agent.commands.command import ChoiceIndex, CommandSet, SlashCommand
+from agentcli.agent.commands.command import AsPrompt, ChoiceIndex, CommandSet, SlashCommand
 from agentcli.agent.ops import Approve, GoOn, Interrupt, Prompt, RunQueued, Steer
 from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
@@ -16,7 +17,6 @@ from agentcli.conversation.entries import Entry, Retracted, User
 from agentcli.errors import NoKey, UserError
 from agentcli.frontends.run_end import ended_jobs, named, running_jobs
 from agentcli.frontends.session_opener import OpenerHost, open_after
-from agentcli.frontends.terminal.command_runner import CommandRunner
 from agentcli.frontends.terminal.input.missing_files import missing_files
 from agentcli.frontends.terminal.input.pastes import Pastes
 from agentcli.frontends.terminal.output.replay import replay
@@ -37,7 +37,6 @@ class TerminalController(OpenerHost):
         self._terminal = terminal
         self.view = view
         self.commands = commands
-        self._runner = CommandRunner(view, terminal.changed)
         self._status = SessionStatus(opener, terminal)
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
@@ -234,11 +233,21 @@ class TerminalController(OpenerHost):
             raise
 
     async def _run_command(self, command: SlashCommand, argument: str, *, queue: bool) -> None:
-        prompt = await self._runner.run(command, argument, self)
-        if prompt is not None:
-            content = (*self._opener.attach(prompt.text, self.session, typed=prompt.text), *prompt.more)
-            self._command_prompt = content, (Text(f"/{command.name} {argument}".rstrip()),)
-            self._send(content, shown="", queue=queue, model=prompt.model)
+        self.view.live.commands[command.name] = time.monotonic()
+        self._terminal.changed()
+        try:
+            outcome = await self.run_command(command, argument)
+        finally:
+            self.view.live.commands.pop(command.name, None)
+        match outcome:
+            case AsPrompt(text, model, more):
+                content = (*self._opener.attach(text, self.session, typed=text), *more)
+                self._command_prompt = content, (Text(f"/{command.name} {argument}".rstrip()),)
+                self._send(content, shown="", queue=queue, model=model)
+            case None:
+                self.view.line(f"/{command.name} was interrupted.", "warning")
+            case _ if outcome:
+                self.view.outcome(outcome)
         self._status.recount()
         self._terminal.changed()
         if not self.session.is_busy:
@@ -279,7 +288,7 @@ class TerminalController(OpenerHost):
         """End the turn and the person's own commands, and slash commands that run."""
         if self.is_open and (self.session.is_busy or self.view.live.calls):
             self.session.submit(Interrupt())
-        self._runner.interrupt()
+        self.interrupt_commands()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Let something run beside the screen; what it raises for the person is shown."""
@@ -322,13 +331,13 @@ class TerminalController(OpenerHost):
         return said
 
     async def _ask_key(self, provider: str) -> str:
-        with self._runner.waiting():
+        with self.view.live.waiting_for_person():
             return await self._opener.ask_key(self._terminal, provider)
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
-        with self._runner.waiting():
+        with self.view.live.waiting_for_person():
             chosen = await self._terminal.choose(title, options, current=current, can_keep=can_keep)
         if chosen is None and options:
             raise NothingChosen

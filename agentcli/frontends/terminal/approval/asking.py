@@ -94,20 +94,18 @@ class Asking:
             self._view.line(text)
 
     def rows(self, columns: int, most: int) -> list[Row]:
-        if (picker := self.picker) is not None:
+        if self.picker is not None:
             if self.panel is None:
-                return picker.rows(columns, most)
+                return self.picker.rows(columns, most)
             waits: Row = [("warning", "? Waiting for your approval. Close the list (Esc) first.")]
-            return [*picker.rows(columns, most - 1), clipped(waits, columns)]
-        if self.panel is not None:
-            if self.purpose != "prompt":
-                return []
-            more = len(self._panels) - 1
-            is_ready = time.monotonic() - self._shown_at >= REACTION_S
-            return self.panel.rows(columns, more, most=most, is_writing=self._is_writing, is_ready=is_ready)
-        if self._lingering is not None:
-            return self._lingering.rows(columns, most=most, is_ready=False)
-        return []
+            return [*self.picker.rows(columns, most - 1), clipped(waits, columns)]
+        if self.panel is None:
+            return [] if self._lingering is None else self._lingering.rows(columns, most=most, is_ready=False)
+        if self.purpose != "prompt":
+            return []
+        is_ready = time.monotonic() - self._shown_at >= REACTION_S
+        more = len(self._panels) - 1
+        return self.panel.rows(columns, more, most=most, is_writing=self._is_writing, is_ready=is_ready)
 
     # Lists
 
@@ -163,11 +161,15 @@ class Asking:
         if panel is None or panel is self._shown:
             return
         self._shown, self._answered = panel, None
-        self._shown_at = time.monotonic()
         self._is_writing = self.purpose == "prompt" and self._is_in_mid_sentence()
         self._lay_draft_aside()
-        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)  # the choices look as they are
+        self._begin_reading()
         self._show(panel, panel.preview(self._console.columns))
+
+    def _begin_reading(self) -> None:
+        """Take no answer before anybody can have read the question; draw it again then, as it looks."""
+        self._shown_at = time.monotonic()
+        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)
 
     def _show(self, panel: QuestionPanel, fragments: list[Fragment], most_rows: int = 0) -> None:
         """Print what is asked about, as much of it as the window has room for; the person has the rest brought in."""
@@ -182,8 +184,7 @@ class Asking:
         panel.rest, panel.rows_left = rest, rows_of(rest, columns) if rest else 0
         self._view.block(shown, "question")
         if not rest and is_next:
-            self._shown_at = time.monotonic()  # the key that scrolled to this place is no answer
-            asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)
+            self._begin_reading()  # the key that scrolled to this place is no answer
         if not rest and panel.hunk is None:
             self._view.was_previewed(panel.question.id)
 

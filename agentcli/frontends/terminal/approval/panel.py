@@ -15,12 +15,11 @@ from agentcli.frontends.terminal.text.fragments import (
     Fragment,
     Row,
     clipped,
-    plain,
+    lines_of,
     row_width,
     with_spaces,
-    wrapped_tail,
 )
-from agentcli.frontends.terminal.text.wrapping import wrapped
+from agentcli.frontends.terminal.text.wrapping import wrap_line, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.rules import escaped
 from agentcli.tools.summary import LONGEST_SUBJECT, call_title
@@ -234,14 +233,18 @@ class QuestionPanel:
             if self.hunk is not None:
                 text = f"Apply {self._hunk_word} {self.hunk + 1} of {len(self.hunks)}?"
             head = [clipped([("bold", text), *([("muted", f" +{more} more")] if more else [])], columns)]
-        marked = self.selected
-        parts = [_choice(choice, is_marked=choice == marked, is_ready=is_ready) for choice in self.offered]
         below = [] if self.rest or self.hunk is not None else self._rule_rows(columns)
-        in_one = [part for choice in parts for part in (("", " "), *choice)]
-        is_short = self.hunk is not None or len(parts) <= MAX_BESIDE
-        if is_short and row_width(head[-1]) + row_width(in_one) <= columns:
-            return [*head[:-1], [*head[-1], *in_one], *below]
-        rows = [row for part in parts for row in _folded(part, columns)]
+        offered, marked, key_role = self.offered, self.selected, "accent" if is_ready else "muted"
+        in_one = list(head[-1])
+        rows: list[Row] = []
+        for choice in offered:
+            mark = _MARK if choice == marked else ("", " ")
+            role = "muted" if not is_ready else "selected" if choice == marked else ""
+            in_one += [("", " "), mark, (key_role, choice.key), (role, f" {choice.label}")]
+            row: Row = [mark, (key_role, f" {choice.key:<4}"), (role, choice.label)]
+            rows += _folded(row, columns, hang=10)
+        if (self.hunk is not None or len(offered) <= MAX_BESIDE) and row_width(in_one) <= columns:
+            return [*head[:-1], in_one, *below]
         room = max(1, most - len(head) - len(below))
         first = max(0, min(marked_cell(rows)[0] - room // 2, len(rows) - room))
         return [*head, *rows[first : first + room], *below]
@@ -295,22 +298,11 @@ def _files(change: str, columns: int) -> list[Fragment]:
     return shown
 
 
-def _choice(choice: Choice, *, is_marked: bool, is_ready: bool) -> Row:
-    role = "muted" if not is_ready else "selected" if is_marked else ""
-    key_role = "accent" if is_ready else "muted"
-    return [_MARK if is_marked else ("", " "), (key_role, choice.key), (role, f" {choice.label}")]
-
-
-def _folded(choice: Row, columns: int) -> list[Row]:
-    """A choice in rows of its own, its label behind its key."""
-    mark, (role, key), (label_role, label) = choice
-    indent = min(6, columns - 1)
-    lines = _rows(label_role, label.strip(), max(1, columns - indent))
-    head: Row = [mark, (role, f" {key:<4}"[: max(0, indent - 1)])]
-    return [clipped([*(head if n == 0 else [("", " " * indent)]), *row], columns) for n, row in enumerate(lines)]
-
-
 def _rows(role: str, line: str, columns: int) -> list[Row]:
-    """A line as rows, broken at words; a word longer than a row is broken too."""
-    lines = plain(wrapped([(role, line)], columns, hang=4)).split("\n")
-    return [[(role, row)] for line in lines for row in wrapped_tail(line, max(1, columns), len(line) + 1)]
+    return _folded([(role, with_spaces(line)[0])], columns, hang=4)
+
+
+def _folded(row: Row, columns: int, *, hang: int) -> list[Row]:
+    """Break a row at words; a word longer than a row is broken too."""
+    broken = wrap_line(row, columns, [("", " " * hang)], breaks_words=True)
+    return [clipped(part, columns) for part in lines_of(broken)]

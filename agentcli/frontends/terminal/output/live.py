@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agentcli.agent.events import Event, HookRan, Notice, SubagentEnded, SubagentStarted, ToolStarted, UsageReported
@@ -108,6 +109,15 @@ class Live:
             case _:
                 pass
         return None
+
+    @contextmanager
+    def waiting_for_person(self) -> Iterator[None]:
+        """Keep the clocks of running slash commands out of sight meanwhile."""
+        running, self.commands = self.commands, {}
+        try:
+            yield
+        finally:
+            self.commands |= running
 
     @property
     def is_busy(self) -> bool:

@@ -1,9 +1,9 @@
 """Draws the screen: a transcript that is only ever appended to, and below it a live region that is redrawn.
 
-All moves are relative to the cursor, which stays in the input; nothing above the region is ever rewritten. Whole lines
-are written, so that the terminal itself wraps them. The region is pushed down by inserted rows, or, when much arrives at
-once, erased and drawn again. Codes are those of ECMA-48 and DEC's VT102; a line end goes out as a bare newline, of which
-the terminal driver makes return and newline.
+All moves are relative to the cursor, which stays in the input; nothing above the region is ever rewritten. Only whole
+lines are printed, so that the terminal itself wraps them. They push the region down as inserted rows; when much arrives
+at once, the region is erased and drawn again. Codes are those of ECMA-48 and DEC's VT102; a line end goes out as a bare
+newline, of which the terminal driver makes return and newline.
 """
 
 from __future__ import annotations

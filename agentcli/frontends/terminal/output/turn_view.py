@@ -9,6 +9,7 @@ from typing import Protocol
 
 from agentcli.agent import events
 from agentcli.agent.calls.own_command import OWN_CALL
+from agentcli.agent.commands.command import AsDiff
 from agentcli.conversation.evidence import Claim
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
@@ -149,11 +150,17 @@ class TurnView:
         self._begin(kind)
         self._print(fragments)
 
-    def diff(self, path: str, diff: str) -> None:
-        """The changes of a file below its name."""
-        counts = f"  {diff_counts(diff)}" if diff.startswith("--- ") else ""
-        title = [("accent", exposed(path)), ("muted", f"{counts}\n")]
-        self.block([*title, *diff_fragments(diff, width=self._printer.columns, most_lines=None), ("", "\n")])
+    def outcome(self, outcome: AsDiff | str) -> None:
+        """The output of a slash command; changes of a file stand below its name."""
+        self.gap()
+        files, note = (outcome.files, outcome.note) if isinstance(outcome, AsDiff) else ((), outcome)
+        for file in files:
+            counts = f"  {diff_counts(file.diff)}" if file.diff.startswith("--- ") else ""
+            diff = diff_fragments(file.diff, width=self._printer.columns, most_lines=None)
+            self.block([("accent", exposed(file.path)), ("muted", f"{counts}\n"), *diff, ("", "\n")])
+        if note:
+            self.line(note)
+        self.gap()
 
     def gap(self) -> None:
         """An empty line, where there is none yet."""

@@ -44,8 +44,8 @@ def wrap_line(
     """
     if sum(len(text) for _, text in line) <= columns and width(text := plain(line)) <= columns and "\t" not in text:
         return list(line)
-    indent = row_width(hang)
-    begins = hang if 2 * indent <= columns else ()
+    begins = hang if 2 * row_width(hang) <= columns else ()
+    indent = row_width(begins)
     out: list[Fragment] = []
     column = 0
     for gap, word in _words(line):
@@ -53,7 +53,7 @@ def wrap_line(
         start = with_spaces(gap[1], column)[1]
         if start + cells > columns and column > indent and (breaks_words or cells <= columns - indent):
             out += [("", "\n"), *begins]
-            column = row_width(begins)
+            column = indent
         else:
             out.append(gap)
             column = start
