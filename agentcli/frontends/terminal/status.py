@@ -97,10 +97,10 @@ def short_model(name: str) -> str:
 
 
 class StatusCommand:
-    """Runs the command again on each `refresh`, one run at a time; `text` is the line it printed last."""
+    """Runs the command again on each `refresh`, one run at a time; `text` is the first line that it printed last."""
 
     def __init__(self, command: str, environment: Mapping[str, str], changed: Callable[[], None]) -> None:
-        self._command = command
+        self._command = command.strip()
         self._environment = environment
         self._changed = changed
         self._running: asyncio.Task[None] | None = None
@@ -108,33 +108,24 @@ class StatusCommand:
 
     def refresh(self, status: Status) -> None:
         if self._command and (self._running is None or self._running.done()):
-            self._running = asyncio.create_task(self._run(status))
+            self._running = asyncio.create_task(self.run(status))
 
     def cancel(self) -> None:
         if self._running is not None:
             self._running.cancel()
 
-    async def _run(self, status: Status) -> None:
-        self.text = await custom_status(self._command, status, self._environment)
-        self._changed()
-
-
-async def custom_status(command: str, status: Status, environment: Mapping[str, str]) -> str:
-    """The first line a status command prints; empty when it fails or takes longer than two seconds."""
-    if not command.strip():
-        return ""
-    told = {**msgspec.structs.asdict(status), "context_share": round(status.context_share, 4)}
-    try:
+    async def run(self, status: Status) -> None:
+        told = {**msgspec.structs.asdict(status), "context_share": round(status.context_share, 4)}
         end = await run_short_program(
-            ("/bin/sh", "-c", command),
+            ("/bin/sh", "-c", self._command),
             timeout_s=COMMAND_TIMEOUT_S,
             max_bytes=LONGEST_OUTPUT,
-            environment=environment,
+            environment=self._environment,
             stdin=msgspec.json.encode(told),
         )
-    except OSError:
-        return ""
-    return printable(end.stdout.decode(errors="replace") if end.exit_code == 0 else "").partition("\n")[0]
+        printed = end.stdout if end.exit_code == 0 else b""
+        self.text = printable(printed.decode(errors="replace")).partition("\n")[0]
+        self._changed()
 
 
 JOB_CHECK_S = 2.0  # while there are jobs, which end by themselves
