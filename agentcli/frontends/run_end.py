@@ -58,10 +58,18 @@ def interrupt_on_signals(
             signal.signal(number, handler)
 
 
-def ignore_hangups() -> None:
-    """From the first one on, until the process has ended: a terminal that closes sends several, nobody is impatient."""
-    asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)  # or the loop resets it when it closes
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def leave_on_signals(leave: Callable[[int], None]) -> None:
+    """Call `leave` with the exit code when the process is to end, or when its terminal has closed."""
+    loop = asyncio.get_running_loop()
+
+    def came(number: int) -> None:
+        if number == signal.SIGHUP:  # a terminal that closes sends several, and nobody is impatient
+            loop.remove_signal_handler(number)  # or the loop resets it when it closes
+            signal.signal(number, signal.SIG_IGN)
+        leave(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, came, number)
 
 
 async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: Callable[[str], None]) -> None:

@@ -24,7 +24,7 @@ from prompt_toolkit.key_binding.vi_state import InputMode
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.run_end import ignore_hangups
+from agentcli.frontends.run_end import leave_on_signals
 from agentcli.frontends.terminal.input.keyboard import QUESTIONS, TerminalInput
 from agentcli.frontends.terminal.input.prompt import PromptArea
 from agentcli.frontends.terminal.output.screen import Frame, Screen
@@ -111,11 +111,9 @@ class Console:
         """
         self._first_frame = load
         self.app.after_render += self._after_render
-        loop = asyncio.get_running_loop()
         sys.setswitchinterval(SWITCH_S)
         self.raw("\r\x1b[K")  # early typing stands where the first line begins
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._leave_on_signal, number)
+        leave_on_signals(self._leave_with)
         with redirect_stdout(_Stray("stdout")), redirect_stderr(_Stray("stderr")):
             try:
                 await self.app.run_async(set_exception_handler=False)
@@ -162,10 +160,8 @@ class Console:
             except OSError:
                 self.exit_code = 128 + signal.SIGHUP
 
-    def _leave_on_signal(self, number: int) -> None:
-        if number == signal.SIGHUP:
-            ignore_hangups()
-        self.exit_code = 128 + number
+    def _leave_with(self, exit_code: int) -> None:
+        self.exit_code = exit_code
         self.leave()
 
     def fail(self, error: BaseException) -> None:

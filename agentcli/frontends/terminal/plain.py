@@ -15,15 +15,14 @@ from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.events import AnyQuestion, Question
 from agentcli.agent.ops import Interrupt, RunCommand
 from agentcli.frontends.printable import printable
-from agentcli.frontends.run_end import ignore_hangups
+from agentcli.frontends.run_end import leave_on_signals
 from agentcli.frontends.terminal.approval.panel import QuestionPanel
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs import run_program
-from agentcli.frontends.terminal.protocols import TerminalOpener
+from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, rows_of
 from agentcli.frontends.terminal.text.theme import Theme
-from agentcli.llm.messages import Block
 
 ROWS_OF_QUESTION = 4  # that stay free below a page of what is asked about
 TWICE_S = 2.0  # within which a second Ctrl-C leaves
@@ -53,8 +52,8 @@ class LinearOutput:
             self.at_line_start = next((part for _, part in reversed(fragments) if part), "").endswith("\n")
 
 
-class PlainTerminal:
-    """Implements `TerminalActions` with lines only: a line typed during a turn steers it."""
+class PlainTerminal(TerminalActions):
+    """A terminal with lines only: a line typed during a turn steers it."""
 
     def __init__(
         self,
@@ -86,8 +85,7 @@ class PlainTerminal:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._stdin, self._read)
         loop.add_signal_handler(signal.SIGINT, self._interrupted)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._leave_on_signal, number)
+        leave_on_signals(self._leave_with)
         opening = self._controller.start_opening()
         opening.add_done_callback(lambda done: self.leave() if done.cancelled() or done.exception() else None)
         if prompt:
@@ -191,17 +189,14 @@ class PlainTerminal:
             self._leaves_until = math.inf
             self._ask_for_more()
         elif time.monotonic() < self._leaves_until or not self._controller.is_open or not os.isatty(self._stdin):
-            self._exit_code = 130
-            self.leave()
+            self._leave_with(130)
         else:
             self._leaves_until = time.monotonic() + TWICE_S
             self._view.line("Ctrl-C again leaves.", "warning")
             self._ask_for_more()
 
-    def _leave_on_signal(self, number: int) -> None:
-        if number == signal.SIGHUP:
-            ignore_hangups()
-        self._exit_code = 128 + number
+    def _leave_with(self, exit_code: int) -> None:
+        self._exit_code = exit_code
         self.leave()
 
     # For the controller
@@ -232,9 +227,6 @@ class PlainTerminal:
         finally:
             loop.add_reader(self._stdin, self._read)
 
-    async def edit(self, text: str) -> str | None:
-        return None
-
     def run_own(self, command: str, *, to_model: bool) -> None:
         self._controller.session.submit(RunCommand(command, to_model))
 
@@ -243,9 +235,6 @@ class PlainTerminal:
 
     def put_into_input(self, text: str) -> None:
         self._view.line(f"To be sent again, changed or not:\n{text}")
-
-    def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
-        pass  # it stands where it was typed
 
     def ask_question(self, question: AnyQuestion) -> None:
         self._panels.append(QuestionPanel(question))
@@ -257,9 +246,6 @@ class PlainTerminal:
         self._panels = deque(panel for panel in self._panels if panel.question.id != id)
         if self._panels and self._panels[0] is not first:
             self._show_question()
-
-    def status_changed(self) -> None:
-        pass
 
     def changed(self) -> None:
         if self._output.is_gone:
