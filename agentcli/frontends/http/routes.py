@@ -28,8 +28,9 @@ from agentcli.frontends.http import requests as forms
 from agentcli.frontends.http.guard import PAGE_FILES, HttpError, failed, json_answer, token_of
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import Hosting
-from agentcli.frontends.http.relay import forward, stream_events, wire_messages
+from agentcli.frontends.http.relay import forward, stream_events
 from agentcli.frontends.http.stream import StreamWriter
+from agentcli.frontends.json_forms.output import wire_messages
 from agentcli.frontends.session_opener import OpenRequest, working_folder
 
 MOST_LISTED = 200
@@ -129,7 +130,7 @@ class Routes:
             permission_mode=note.mode,
             last_event_id=state.last_id if state else 0,
             held_by=None if holder is None else "server" if holder else "terminal",
-            messages=wire_messages(Conversation(entries)),
+            messages=wire_messages(Conversation(entries).messages),
         )
         return json_answer(shown)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from agentcli.agent import events
@@ -12,7 +12,7 @@ from agentcli.agent.session import Session
 from agentcli.conversation import entries
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.screenless import CommandEnded
-from agentcli.llm.messages import Usage
+from agentcli.llm.messages import Message, Usage
 from agentcli.llm.wire.anthropic_request import block_to_wire
 
 LONGEST_ECHO = 200  # bytes of a line that was refused
@@ -239,6 +239,11 @@ def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None
             return made | {"entry_id": entry.id} if made else None
         case _:
             return reply_or_result(entry, session_id)
+
+
+def wire_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Return messages in the form of the Messages API."""
+    return [{"role": one.role, "content": [block_to_wire(block) for block in one.content]} for one in messages]
 
 
 def _compact_boundary(session_id: str, done: events.Compaction | entries.Compaction) -> dict[str, Any]:
