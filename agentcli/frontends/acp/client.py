@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.errors import ToolError
@@ -29,12 +28,9 @@ MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file that an editor is asked for
 FILE_TIMEOUT_S = 30.0
 
 
-class Option(Struct, frozen=True):
-    """An answer to a permission request; `kind` is allow_once, allow_always, reject_once or reject_always."""
-
-    id: str
-    name: str
-    kind: str
+def option(id: str, name: str, kind: str) -> dict[str, str]:
+    """Return an answer to a permission request; `kind` is allow_once, allow_always, reject_once or reject_always."""
+    return {"optionId": id, "name": name, "kind": kind}
 
 
 class Client:
@@ -55,22 +51,20 @@ class Client:
         except msgspec.ValidationError as error:
             raise RpcError(INTERNAL_ERROR, f"The client's answer to {method} makes no sense: {error}") from error
 
-    async def choose(self, session_id: str, call: dict[str, Any], options: Sequence[Option]) -> str | None:
+    async def choose(self, session_id: str, call: dict[str, Any], options: Sequence[dict[str, str]]) -> str | None:
         """Ask for permission; returns the id of the option, None if the turn was cancelled. Raises `RpcError`."""
-        asked = [{"optionId": option.id, "name": option.name, "kind": option.kind} for option in options]
-        method = "session/request_permission"
-        outcome = (await self.request(method, Permission, sessionId=session_id, toolCall=call, options=asked)).outcome
+        params = {"sessionId": session_id, "toolCall": call, "options": options}
+        outcome = (await self.request("session/request_permission", Permission, **params)).outcome
         return outcome.option_id if outcome.outcome == "selected" else None
 
     async def fill_in(
         self, session_id: str, message: str, fields: dict[str, Any], *, required: Sequence[str] = (), call_id: str = ""
     ) -> dict[str, Any] | None:
         """Show a form; returns its values, None if the person did not fill it in. Raises `RpcError`."""
-        params: dict[str, Any] = {"sessionId": session_id, "mode": "form", "message": message}
-        if call_id:
-            params["toolCallId"] = call_id
-        params["requestedSchema"] = {"type": "object", "properties": fields, "required": list(required)}
-        filled = await self.request("elicitation/create", FormAnswer, **params)
+        schema = {"type": "object", "properties": fields, "required": list(required)}
+        params = {"sessionId": session_id, "mode": "form", "message": message, "requestedSchema": schema}
+        about = {"toolCallId": call_id} if call_id else {}
+        filled = await self.request("elicitation/create", FormAnswer, **params, **about)
         return (filled.content or {}) if filled.action == "accept" else None
 
 
