@@ -222,16 +222,13 @@ class ClientSession:
             case events.EntryStored(Entry(body=Paid(reason="refused"))):
                 self._is_refused = True
             case events.EntryStored(Entry(body=User())) if not self._title:
-                self._send_title()
+                if title := title_of(self._session.snapshot().conversation.path):
+                    self._title = title
+                    self._send({"sessionUpdate": "session_info_update", "title": title})
             case events.TakenOver():
                 self._on_taken_over()
             case _:
                 pass
-
-    def _send_title(self) -> None:
-        if title := title_of(self._session.snapshot().conversation.path):
-            self._title = title
-            self._send({"sessionUpdate": "session_info_update", "title": title})
 
     async def close(self) -> None:
         """Interrupt what runs, which answers the prompt, and store everything."""

@@ -19,6 +19,7 @@ from agentcli.frontends.terminal.text.fragments import Row, clipped
 from agentcli.tools.builtin.arguments import TodoItem
 
 MOST_TASKS = 5  # rows of the list while a turn runs
+EMPTY_LIST = "  The to-do list is empty."
 
 
 @dataclass(eq=False)
@@ -41,7 +42,10 @@ class LiveRegion:
         return self.composer.asks_for_keys and self.asking.purpose == "prompt"
 
     def draw(self, columns: int, most: int) -> Frame:
-        status = [self._status_row(columns)] if most > 2 else []
+        hint = self.asking.hint or self.console.hint.text
+        custom, vi_mode = "" if hint else self.status_command.text, self.console.vi_mode
+        line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=vi_mode)
+        status = [line] if most > 2 else []
         room = most - len(status)
         live = self.controller.view.live
         if self.asking.hides_input:
@@ -68,11 +72,6 @@ class LiveRegion:
         waits = self.controller.view.live.queued
         return self.labels.hints(send="sends what waits", previous="takes it back") if waits else HINT
 
-    def _status_row(self, columns: int) -> Row:
-        hint = self.asking.hint or self.console.hint.text
-        custom = "" if hint else self.status_command.text
-        return status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=self.console.vi_mode)
-
     def _panel_rows(self, columns: int, most: int) -> list[Row]:
         if most < 1:
             return []
@@ -83,7 +82,7 @@ class LiveRegion:
     def _card_rows(self, columns: int) -> list[Row]:
         rows = self._key_rows(columns) if self.shows_keys else []
         if self.shows_todo:
-            rows += self._todo_rows(columns) or [[("muted", "  The to-do list is empty.")]]
+            rows += [clipped(line, columns) for line in todo_lines(self._tasks())] or [[("muted", EMPTY_LIST)]]
         elif self.controller.is_busy and not self.asking.is_open:
             rows += self._open_tasks(columns)
         return rows
@@ -93,9 +92,6 @@ class LiveRegion:
         rows = [(_fitting(labels, max(10, columns // 3)), text) for labels, text in self.labels.help()]
         width = max(len(names) for names, _ in rows) + 2
         return [clipped([("accent", f"  {names:<{width}}"), ("muted", text)], columns) for names, text in rows]
-
-    def _todo_rows(self, columns: int) -> list[Row]:
-        return [clipped(line, columns) for line in todo_lines(self._tasks())]
 
     def _open_tasks(self, columns: int) -> list[Row]:
         """While a turn works on a list: a few of its rows, around the first that is not done."""

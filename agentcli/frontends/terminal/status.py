@@ -19,7 +19,6 @@ from agentcli.conversation.system_prompt import git_branch
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width
-from agentcli.llm.models import Prices
 from agentcli.settings.short_program import run_short_program
 
 COMMAND_TIMEOUT_S = 2.0
@@ -174,12 +173,14 @@ class SessionStatus:
             self._timer.cancel()
 
     def _read(self, now: SessionSnapshot, *, is_cold: bool) -> Status:
-        info = self._opener.model_info(now.model)
+        info, tokens = self._opener.model_info(now.model), self._context_tokens
+        has_cache = info.prices is not None and info.prices.cache_read is not None
+        cold_usd = tokens * info.prices.max_rates(tokens)[0] if info.prices and has_cache else None
         return Status(
             model=now.model,
             mode=now.mode,
             effort=now.effort or "",
-            context_tokens=self._context_tokens,
+            context_tokens=tokens,
             context_window=info.window,
             cost_usd=now.cost_usd,
             budget_usd=now.max_budget_usd,
@@ -188,7 +189,7 @@ class SessionStatus:
             cwd=os.fsencode(now.workspace.cwd).decode(errors="replace"),
             session_id=now.id,
             is_busy=now.is_busy,
-            cold_usd=_cold_read_usd(info.prices, self._context_tokens) if is_cold else None,
+            cold_usd=cold_usd if is_cold else None,
         )
 
     def _cold_in_s(self, now: SessionSnapshot) -> float:
@@ -197,8 +198,3 @@ class SessionStatus:
         if reply is None or self._context_tokens < LONG:
             return math.inf
         return reply.time + TIME_TO_LIVE_S - time.time()
-
-
-def _cold_read_usd(prices: Prices | None, tokens: int) -> float | None:
-    """Return the cost of a prompt of so many tokens that is not in the model's cache; None if it has no cache."""
-    return None if prices is None or prices.cache_read is None else tokens * prices.max_rates(tokens)[0]

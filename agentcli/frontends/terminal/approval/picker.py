@@ -62,7 +62,9 @@ class Picker:
         room = max(1, min(MOST_SHOWN, most - 2))
         at = min(self._selected, max(0, len(shown) - 1))
         first = max(0, min(at - room // 2, len(shown) - room))
-        labels = self._width_of_labels(columns)
+        # The widest label that leaves room for the first word of a detail.
+        widths = (width(label) for label, detail in self._options if detail)
+        labels = max((cells for cells in widths if cells <= columns - LEFT_TO_DETAILS), default=0)
         rows = [clipped(head, columns)]
         for position, number in enumerate(shown[first : first + room], first):
             label, detail = self._options[number]
@@ -79,8 +81,3 @@ class Picker:
         keep = " · Ctrl-S to keep it for good" if self.can_keep else ""
         rows.append(clipped([("muted", f"  {len(shown)} · Enter to select{keep} · Esc to cancel")], columns))
         return rows[: max(0, most)]
-
-    def _width_of_labels(self, columns: int) -> int:
-        """The width of the widest label that leaves room for the first word of a detail."""
-        widths = (width(label) for label, detail in self._options if detail)
-        return max((cells for cells in widths if cells <= columns - LEFT_TO_DETAILS), default=0)

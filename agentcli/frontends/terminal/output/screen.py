@@ -267,7 +267,8 @@ class Screen(Renderer):
         if columns == self._size.columns or not self._reflows:
             return self._row
         texts = [plain(row) for row in self._rows[: self._row + 1]]
-        texts[-1] = _through(texts[-1], self._column)
+        ends = accumulate(map(width, texts[-1]))  # of the characters of the cursor's row; those behind it do not count
+        texts[-1] = texts[-1][: 1 + sum(end <= self._column for end in ends)]
         return self._row + sum(advance(0, text, columns)[0] for text in texts)
 
     def _switch_modes(self, *, on: bool) -> None:
@@ -328,8 +329,3 @@ def _difference(old: Row, new: Row) -> tuple[int, Row]:
 
 def _unsure(text: Sequence[Fragment]) -> bool:
     return any(is_unsure(part) for _, part in text)
-
-
-def _through(text: str, column: int) -> str:
-    """Up to the character that stands in a column, and with it."""
-    return text[: 1 + sum(end <= column for end in accumulate(map(width, text)))]

@@ -97,7 +97,9 @@ class TurnView:
                 if call := self.live.calls.get(id):
                     call.tail = (call.tail + printable(text))[-LONGEST_TAIL:]
             case events.ToolFinished():
-                self._finished(event)
+                call = self.live.calls.pop(event.id, None)
+                self._end_text()
+                self.call(event, call.title if call else event.name)
             case events.TurnEnded():
                 self._end_text()
             case events.QueueChanged(steering, follow_ups):
@@ -245,11 +247,6 @@ class TurnView:
         self.live.calls[event.id] = RunningCall(event.name, self.title(event.title), time.monotonic())
         if not self._is_live:
             self.line(f"… {event.title}", "muted")
-
-    def _finished(self, event: events.ToolFinished) -> None:
-        call = self.live.calls.pop(event.id, None)
-        self._end_text()
-        self.call(event, call.title if call else event.name)
 
     def _end_thinking(self) -> None:
         thought = self.live.thinking

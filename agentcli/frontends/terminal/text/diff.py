@@ -125,13 +125,11 @@ def _rows(lines: Sequence[str]) -> Iterator[_Row]:
 
 def _shown_text(row: _Row) -> str:
     """Tabs as spaces; in a changed line, spaces at its end as dots, since they can be the change."""
-    text = row.text if row.text.isascii() and row.text.isprintable() else _made_visible(row.text)
+    text = row.text
+    if not (text.isascii() and text.isprintable()):
+        text = exposed(text.removesuffix("\r")).expandtabs(8)
     kept = text.rstrip()
     return kept + "·" * (len(text) - len(kept)) if row.kind in {"added", "removed"} else kept
-
-
-def _made_visible(text: str) -> str:
-    return exposed(text.removesuffix("\r")).expandtabs(8)
 
 
 def _line(row: _Row, parts: Sequence[Fragment], number: str) -> Iterator[Fragment]:
