@@ -25,9 +25,7 @@ def interrupt_on_signals(
 ) -> Iterator[dict[str, int]]:
     """Let SIGINT, SIGTERM and SIGHUP end the turn in order; the dictionary tells afterwards which one came.
 
-    A second one is for somebody impatient: `at_once` is called, also where the loop is held up by a write that
-    nobody reads; by default it ends the process, where everything is stored. At the end signals mean again what they
-    did before.
+    At a second one `at_once` is called, also where the loop is held up by a write that nobody reads.
     """
     received: dict[str, int] = {}
     loop = asyncio.get_running_loop()
@@ -73,10 +71,7 @@ def leave_on_signals(leave: Callable[[int], None]) -> None:
 
 
 async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: Callable[[str], None]) -> None:
-    """Fail the turn of a session that tells of no event for so long; where even that ends nothing, `leave`.
-
-    The time in which a person or a client is waited for does not count.
-    """
+    """Fail a turn without events for so long, unless it waits for somebody; where even that ends nothing, `leave`."""
     while True:
         watched = session()
         if not await _is_silent(watched, limit_s) or watched is not session() or not _is_stuck(watched):

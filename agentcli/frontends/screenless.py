@@ -28,10 +28,7 @@ NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # where a client o
 
 
 class CliPrompt(Struct, frozen=True):
-    """The text of the command line, which may be a command; `piped` joins the prompt that it is or stands for.
-
-    Piped text alone is a prompt and never a command: whoever wrote it may know of none.
-    """
+    """The text of the command line, which may be a command; `piped` joins the prompt, and is alone never a command."""
 
     text: str
     piped: str = ""
@@ -68,10 +65,7 @@ class CommandEnded(Struct, frozen=True):
 
 
 class ScreenlessHost(OpenerHost):
-    """Implements `CommandHost` for programs and pipes: nobody picks from a list, nobody types an answer.
-
-    Only where it `stays_open` for more than one prompt can a command go on with another session.
-    """
+    """Implements `CommandHost` for programs and pipes. Only one that `stays_open` can go on with another session."""
 
     def __init__(self, opener: SessionOpener, session: Session, commands: CommandSet, *, stays_open: bool) -> None:
         super().__init__(opener)

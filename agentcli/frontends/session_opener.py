@@ -145,10 +145,7 @@ class OpenerHost(CommandHost):
 async def open_after(
     opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool, take_over: bool = False
 ) -> Session:
-    """Open the session that follows another one. A new one, or a copy, keeps its mode, model and effort.
-
-    Raises `UsageError` for the very session it is to follow.
-    """
+    """Open the session that follows another one; a new one, or a copy, keeps its mode, model and effort."""
     if session_id is not None and before.id.startswith(session_id) and not fork:
         raise UsageError("That is this conversation.")
     chosen = before.snapshot()

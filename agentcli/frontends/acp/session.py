@@ -45,10 +45,7 @@ _CANCELLED = {"stopReason": "cancelled"}
 
 
 class ClientSession:
-    """A session as a client sees it, with the `models` it offers.
-
-    `on_taken_over` is called when another program goes on with it.
-    """
+    """A session as a client sees it. `on_taken_over` is called when another program goes on with it."""
 
     def __init__(
         self, opened: OpenSession, models: Models, client: Client, *, on_taken_over: Callable[[], None]
@@ -302,10 +299,7 @@ _LINES = re.compile(r"L(\d+)(?:[:-]L?(\d+))?")
 
 
 class PromptParts(Struct, frozen=True):
-    """A prompt's text, in which a link to a file reads `@path`. `links` holds the same links, quoted.
-
-    `more` holds what is embedded in the prompt.
-    """
+    """A prompt's text, in which a link to a file reads `@path`, the same links quoted, and what is embedded in it."""
 
     text: str
     links: tuple[str, ...]

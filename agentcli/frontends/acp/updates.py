@@ -38,10 +38,7 @@ _TOLD = frozenset(("output", "text", "diff", "items", "matches", "paths"))  # of
 
 
 class Updates:
-    """Follows one session. `window` gives the window of `provider/model` in tokens.
-
-    Prompts listed in `said` came from the client and are not sent back to it.
-    """
+    """Follows one session. `window` gives a model's window in tokens; prompts in `said` are the client's own."""
 
     def __init__(self, cwd: Path, *, window: Callable[[str], int], shows_claims: bool) -> None:
         self._cwd = cwd

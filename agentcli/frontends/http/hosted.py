@@ -36,10 +36,7 @@ MOST_TAKEN = 32  # messages that are known when they are sent again
 
 
 class HostedSession:
-    """A session that this process owns. Whatever happens in it goes to its event stream.
-
-    `on_given_up` is called when another program goes on with it.
-    """
+    """A session that this process owns. `on_given_up` is called when another program goes on with it."""
 
     def __init__(self, opened: OpenSession, writer: StreamWriter, *, on_given_up: Callable[[str], None]) -> None:
         self._opened = opened

@@ -31,8 +31,7 @@ _TIMEOUT = httpx2.Timeout(30.0, connect=2.0)
 async def stream_events(hosting: Hosting, session_id: str, after: int) -> AsyncIterator[bytes]:
     """Send the stream after an event's id, as server-sent events; ends when the session is removed.
 
-    After an id that is not known (any more) the first event is a `reset`: it holds the whole conversation, and takes
-    the place of all the reader has.
+    After an unknown id the first event is a `reset`, which holds the whole conversation in place of what came before.
     """
     events = hosting.events
     async with hosting.reading(session_id):

@@ -215,10 +215,7 @@ def reply_or_result(entry: entries.Entry, session_id: str, *, made_by: str | Non
 
 
 def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None:
-    """As `reply_or_result`, also of what the person said and of what changed the conversation.
-
-    All but replies carry `entry_id`.
-    """
+    """As `reply_or_result`, also of other entries that changed the conversation; all but replies have `entry_id`."""
     match entry.body:
         case entries.User(content, is_reminder=False):
             message = {"role": "user", "content": [block_to_wire(block) for block in content]}

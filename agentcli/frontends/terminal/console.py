@@ -1,7 +1,4 @@
-"""Shows the first frame and takes the first keys; everything a session needs is loaded behind it.
-
-A person waits for the imports here before the first character appears; keep them few.
-"""
+"""Shows the first frame and takes the first keys, with few imports; what else a session needs is loaded behind it."""
 
 from __future__ import annotations
 
@@ -105,10 +102,7 @@ class Console:
         self.app.ttimeoutlen = self.app.timeoutlen = ESCAPE_ALONE_S
 
     async def run(self, load: Callable[[], Awaitable[ConsoleView]]) -> int:
-        """Show the input, then let `load` bring the view that takes over; gives the exit code.
-
-        Raises errors of `load`, and the one given to `fail`.
-        """
+        """Show the input, then let `load` bring the view that takes over; gives the exit code. Raises its errors."""
         self._first_frame = load
         self.app.after_render += self._after_render
         sys.setswitchinterval(SWITCH_S)

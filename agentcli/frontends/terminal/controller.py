@@ -192,10 +192,7 @@ class TerminalController(OpenerHost):
     # Typed text
 
     def submit(self, text: str, pastes: Pastes | None = None, *, shown: str = "", queue: bool = False) -> None:
-        """Run a command, or say `text` to the model; during a turn it steers, or with `queue` waits for its end.
-
-        `pastes` has its images; `shown` stands for it on the screen. Returns at once.
-        """
+        """Run a command, or say `text` with its `pastes`; during a turn that steers, or with `queue` waits."""
         self.spawn(self._submit(text, pastes or Pastes(), shown=shown or text, queue=queue))
 
     async def _submit(self, text: str, pastes: Pastes, *, shown: str, queue: bool) -> None:

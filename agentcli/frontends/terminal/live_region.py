@@ -24,10 +24,7 @@ EMPTY_LIST = "  The to-do list is empty."
 
 @dataclass(eq=False)
 class LiveRegion:
-    """Gives the status line and the input their rows first; the rest takes the room that is left.
-
-    Above the input stand the cards that are open: the keys, the to-do list. A list to choose from takes their place.
-    """
+    """Gives the status line and the input their rows first; cards, or a list in their place, stand above the input."""
 
     console: Console
     controller: TerminalController

@@ -263,10 +263,7 @@ _PAGERS = ("less -R", "more")
 
 
 async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
-    """Show `text` in `$PAGER`, else in one that is there; False when there is none.
-
-    The screen must have let go the terminal.
-    """
+    """Show `text` in `$PAGER`, else in one that is there, once the screen has let go; False when there is none."""
     data = text.encode(errors="replace")
     for command in (environment.get("PAGER", ""), *_PAGERS):
         argv = _argv(command, environment)
@@ -279,11 +276,7 @@ async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
 
 
 async def edit_text(text: str, environment: Mapping[str, str]) -> str:
-    """`text` as the person left it in `$VISUAL`, `$EDITOR` or vi; unchanged when the editor fails.
-
-    Raises `UserError` when there is no such editor. The file is the person's alone and gone afterwards, with whatever
-    the editor put beside it.
-    """
+    """`text` as the person left it in their editor; as it was when the editor fails. Raises `UserError`."""
     command = environment.get("VISUAL") or environment.get("EDITOR") or "vi"
     argv = _argv(command, environment)
     if not argv:

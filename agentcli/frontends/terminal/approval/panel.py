@@ -219,10 +219,7 @@ class QuestionPanel:
     def rows(
         self, columns: int, more: int = 0, *, most: int = MAX_ROWS, is_writing: bool = False, is_ready: bool = True
     ) -> list[Row]:
-        """The choices, in one row if they are few; `more` is how many questions wait behind this one.
-
-        It takes no keys while somebody writes, nor before it `is_ready`.
-        """
+        """The choices, in one row if they are few; `more` questions wait behind. No keys count until it `is_ready`."""
         if is_writing:
             return _rows("warning", "? Waiting for your approval. Send or stash (Ctrl-S) your draft first.", columns)
         if self.rest:

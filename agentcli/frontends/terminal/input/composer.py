@@ -110,10 +110,7 @@ class Composer:
             self.history.add(self.sent)
 
     def recall(self, by: int) -> None:
-        """Step so many entries back in the history, or forwards; the text being typed stands before the newest.
-
-        A recalled text that was changed counts as being typed.
-        """
+        """Step so many entries back in the history, or forwards to the text that was typed or changed."""
         if not self.area.completes:  # an answer is no prompt
             return
         entries = self.history.entries

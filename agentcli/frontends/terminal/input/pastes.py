@@ -144,10 +144,7 @@ class Pastes:
         return blocks
 
     def token_at(self, text: str, cursor: int) -> tuple[int, int] | None:
-        """Start and end of the token that holds the character before `cursor`, which moves or is deleted as one.
-
-        For a key that goes forwards, ask with `cursor + 1`.
-        """
+        """Start and end of the token that holds the character before `cursor`; for the next ask with `cursor + 1`."""
         return next((one.span() for one in self._tokens(text) if one.start() < cursor <= one.end()), None)
 
     def typed(self, text: str) -> TypedText:

@@ -79,10 +79,7 @@ class Live:
             self.turn_since += now - self._waits_since
 
     def follow_subagent(self, event: Event, title: Callable[[str], str]) -> tuple[str, str] | None:
-        """Keep the row of a subagent up to date, which stands at the call that made it; gives a line to print, if any.
-
-        A subagent in the background has a row of its own, and a line when it ends.
-        """
+        """Keep a subagent's row up to date: that of the call that made it, or its own. Gives a line to print."""
         id = event.agent_id
         call = self.calls.get(self.agents.get(id, ""))
         match event:

@@ -111,10 +111,7 @@ class Screen(Renderer):
         self.reset()
 
     def erase(self, leave_alternate_screen: bool = True) -> None:
-        """Take the region away; the next frame draws it again where it stood.
-
-        Called before another program gets the terminal. A window that is resized is let alone until it rests.
-        """
+        """Take the region away; the next frame draws it again. A window that is resized is let alone until it rests."""
         if not leave_alternate_screen and self._draw_later is not None:  # how a resize calls
             self._resized_at = time.monotonic()
             return
@@ -260,10 +257,7 @@ class Screen(Renderer):
             self.erase()
 
     def _rows_above_cursor(self, columns: int) -> int:
-        """The region's rows above the cursor in a window of so many columns.
-
-        Rather too few than too many: above is the transcript.
-        """
+        """The region's rows above the cursor at another width; rather too few, as above them is the transcript."""
         if columns == self._size.columns or not self._reflows:
             return self._row
         texts = [plain(row) for row in self._rows[: self._row + 1]]

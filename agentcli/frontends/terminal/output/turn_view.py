@@ -44,9 +44,7 @@ class TurnView:
     """Shows a session's events through `printer`; `live` has what is under way.
 
     Without a live screen answers are printed as they are written, calls are announced when they start, and prompts
-    stand there already. `unfold_key`, where there is one, shows the whole of a cut text. With
-    `wraps` prose is broken at words, else by the terminal. Paths below `home` begin with a tilde. With `shows_claims`
-    an answer is followed by what the log says of its claims.
+    stand there already. With `wraps` prose is broken at words, else by the terminal.
     """
 
     def __init__(

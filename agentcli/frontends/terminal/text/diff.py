@@ -160,10 +160,7 @@ def _with_words(row: _Row, parts: Sequence[Fragment], words: Sequence[tuple[int,
 
 
 def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
-    """For rows that replace each other, the parts of their texts that differ.
-
-    The first of some removed lines is compared with the first of the added lines behind them, and so on.
-    """
+    """The parts that differ in rows that replace each other: of removed lines, and as many added lines behind them."""
     changed: dict[int, list[tuple[int, int]]] = {}
     removed: list[int] = []
     lines = [index for index, row in enumerate(rows) if row.kind != "muted"]

@@ -66,10 +66,7 @@ class Theme:
     """Turns fragments into text with SGR codes, switching only where the look changes."""
 
     def __init__(self, palette: str = "none", own: Mapping[str, str] = {}, *, is_true: bool = False) -> None:
-        """`own` has the codes of roles and colours that a person's theme changes.
-
-        `is_true` for a terminal that shows 24-bit colours.
-        """
+        """`own` has the codes of a person's theme; `is_true` is for a terminal that shows 24-bit colours."""
         self._is_true = is_true
         self.palette, self._own, self._colours = palette, own, PALETTES[palette]
         self._codes: dict[str, str] = {"": ""}
@@ -178,9 +175,7 @@ def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
 
 
 def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
-    """The palette for a choice (one of `THEMES`, or a person's own, which stands on that for `auto`).
-
-    `background` is dark or light as the terminal said, or empty.
+    """The palette for a choice: one of `THEMES`, or a theme of the person's own, which stands on that for `auto`.
 
     NO_COLOR (no-color.org) and TERM=dumb turn colours off, FORCE_COLOR turns them on where there is no terminal.
     """
