@@ -82,14 +82,13 @@ class ClientQuestions:
         return answer
 
     async def _chosen(self, call: dict[str, Any], question: AnyQuestion) -> Approve | None:
-        rules = question.rules if isinstance(question, CallApproval | ChangesApproval) else ()
-        choices = choices_for(question, rules)
+        choices = choices_for(question, question.rules)
         chosen = await self._client.choose(self._session.id, call, [_option(choice) for choice in choices])
         return next((choice.answer for choice in choices if choice.id == chosen), None)
 
     def _call(self, question: AnyQuestion) -> dict[str, Any]:
         """The call with all that it would do; nothing in it is invisible."""
-        use, notes, content = question.call, list[str](), list[dict[str, Any]]()
+        use, content = question.call, list[dict[str, Any]]()
         call: dict[str, Any] = {
             "toolCallId": updates.call_id(question.agent_id, use.id),
             "title": exposed(question.title),
@@ -97,12 +96,10 @@ class ClientQuestions:
             "status": "pending",
         }
         match question:
-            case ChangesApproval(reason=reason, hunks=hunks):
-                notes = [reason]
+            case ChangesApproval(hunks=hunks):
                 for text in hunks:
                     content += updates.changes_content(text, self._cwd)
-            case CallApproval(reason=reason, preview=preview, effects=effects):
-                notes = [*effects, reason]
+            case CallApproval(preview=preview):
                 if changes := updates.file_diff(preview, self._cwd):
                     content += [*changes["content"], *updates.hidden_characters(preview)]
                     call["locations"] = changes["locations"]
@@ -111,11 +108,9 @@ class ClientQuestions:
             case PlanApproval(preview=preview):
                 call["kind"] = "switch_mode"
                 content = [updates.text_content(exposed(preview))]
-            case LimitQuestion(reason=reason):
-                notes = [reason]
-            case Question():
+            case _:
                 pass
-        why = " · ".join(exposed(text) for text in notes if text)
+        why = " · ".join(exposed(text) for text in (*question.effects, question.reason) if text)
         if use.input:
             call["rawInput"] = use.input
         return {**call, "content": [*([updates.text_content(why)] if why else []), *content]}

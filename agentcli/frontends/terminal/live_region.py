@@ -62,7 +62,7 @@ class LiveRegion:
 
     def placeholder(self) -> str:
         """The hint in an empty input."""
-        if self.asking.is_open:
+        if self.asking.asks or self.asking.purpose != "prompt":
             return ""
         if self.controller.is_busy:
             return self.labels.hints(send="steers", queue="queues", interrupt="interrupts")
@@ -80,7 +80,7 @@ class LiveRegion:
         rows = self._key_rows(columns) if self.shows_keys else []
         if self.shows_todo:
             rows += [clipped(line, columns) for line in todo_lines(self._tasks())] or [[("muted", EMPTY_LIST)]]
-        elif self.controller.is_busy and not self.asking.is_open:
+        elif self.controller.is_busy and not self.asking.asks and self.asking.purpose == "prompt":
             rows += self._open_tasks(columns)
         return rows
 

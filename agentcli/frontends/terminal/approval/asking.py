@@ -31,12 +31,12 @@ ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, 
 LINGER_S = 0.6  # an answered panel keeps its place so long while nobody types: the next one mostly comes up there
 
 Purpose = Literal["prompt", "comment", "rule", "secret", "words"]
-_MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and what Enter does there
+_MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and a hint
     "prompt": ("› ", ""),
-    "comment": ("no, because: ", "send to the model"),
-    "rule": ("rule: ", "use this rule"),
-    "secret": ("key: ", "use this key"),
-    "words": ("answer: ", "send to the model"),
+    "comment": ("no, because: ", "Enter to send to the model · Esc to go back"),
+    "rule": ("rule: ", "Enter to use this rule · Esc to go back"),
+    "secret": ("key: ", "Enter to use this key · Esc to go back"),
+    "words": ("answer: ", "Enter to send to the model · Esc to go back"),
 }
 
 
@@ -74,17 +74,12 @@ class Asking:
 
     @property
     def hint(self) -> str:
-        does = _MARKS[self.purpose][1]
-        return f"Enter to {does} · Esc to go back" if does else ""
+        return _MARKS[self.purpose][1]
 
     @property
     def asks(self) -> bool:
         """True if a list or an approval stands open."""
         return self.picker is not None or self.panel is not None
-
-    @property
-    def is_open(self) -> bool:
-        return self.asks or self.purpose != "prompt"
 
     async def page(self, text: str) -> None:
         """Show a text in the pager, or print it where there is none."""
@@ -236,8 +231,8 @@ class Asking:
             self._restore_draft()
 
     def forget_questions(self) -> None:
-        while self._panels:
-            self.forget_question(self._panels[-1].question.id)
+        for panel in reversed(self._panels):
+            self.forget_question(panel.question.id)
         self._restore_draft()
 
     # Keys at a question
@@ -335,12 +330,10 @@ class Asking:
             self._answer(Approve(panel.question.id, True, comment="" if changed == plan else changed))
 
     def _decide_hunk(self, choice: str, comment: str = "") -> None:
-        panel = self._panels[0]
-        answer = panel.decide_hunk(choice, comment)
-        if answer is not None:
+        if (answer := self._panels[0].decide_hunk(choice, comment)) is not None:
             self._answer(answer)
         else:
-            self._show(panel, panel.preview(self._console.columns))
+            self._show(self._panels[0], self._panels[0].preview(self._console.columns))
 
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._panels.pop(0)
@@ -349,16 +342,16 @@ class Asking:
         self.end_answer()
         self._controller.answer(answer)
         self._show_next()
-        asyncio.get_running_loop().call_later(LINGER_S, self._linger_no_more, answered)
 
-    def _linger_no_more(self, answered: QuestionPanel) -> None:
-        if self._answered is answered:
-            self._restore_draft()
+        def end_lingering() -> None:
+            if self._answered is answered:
+                self._restore_draft()
+
+        asyncio.get_running_loop().call_later(LINGER_S, end_lingering)
 
     # Answers in the input
 
     async def ask_secret(self, question: str) -> str | None:
-        """Return what was typed, or None where nothing was."""
         self._view.line(question, "accent")
         self._secret = asyncio.get_running_loop().create_future()
         self.start_answer("secret")

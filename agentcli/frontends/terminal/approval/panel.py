@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
-from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, LimitQuestion, PlanApproval, Question
+from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, PlanApproval, Question
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.questions import hunks_of
 from agentcli.frontends.choices import Choice, choices_for, heading
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.diff import diff_fragments
-from agentcli.frontends.terminal.text.fragments import (
-    Fragment,
-    Row,
-    clipped,
-    lines_of,
-    row_width,
-    with_spaces,
-)
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, lines_of, row_width, with_spaces
 from agentcli.frontends.terminal.text.wrapping import wrap_line, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.rules import escaped
@@ -48,7 +42,7 @@ class QuestionPanel:
     def __init__(self, question: AnyQuestion) -> None:
         self.question = question
         self.hunks = hunks_of(question)
-        self.rules = list(question.rules) if isinstance(question, CallApproval | ChangesApproval) else []
+        self.rules: list[str] = list(question.rules)
         self.asks_permission = not isinstance(question, Question | PlanApproval)
         self._rule = 0
         self._marked = "no" if self.asks_permission else ""  # the id of a choice
@@ -163,8 +157,10 @@ class QuestionPanel:
                 text = text.replace("\r\n", "\n")
                 is_plain = exposed(text) == text  # else the answer above left characters out
                 return head if is_plain else [("", f"{exposed(text).rstrip()}\n"), *head]
-            case ChangesApproval():
-                shown = self._changes(question, columns)
+            case ChangesApproval(changes=changes):
+                firsts = accumulate((change.hunks for change in changes), initial=0)
+                texts = (change.diff or self.hunks[first] for change, first in zip(changes, firsts, strict=False))
+                shown = [fragment for text in texts for fragment in _files(text, columns)]
             case CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
                     shown = diff_fragments(text, width=columns, most_lines=None)
@@ -179,33 +175,21 @@ class QuestionPanel:
         return [*head, *shown]
 
     def _headline(self) -> list[Fragment]:
-        question, mark = self.question, "bold"
-        match question:
-            case CallApproval(call=call, effects=effects, grave=grave):
-                parts = [("bold error" if text in grave else "", exposed(text)) for text in effects]
-                mark = "bold error" if grave else "bold"
-                if call.name != "bash":
-                    parts.insert(0, ("bold", exposed(call_title(call.name, call.input))))
-                elif parts:
-                    (role, text), *others = parts
-                    parts = [(role or "bold", text[:1].upper() + text[1:]), *others]
-                else:
-                    parts = [("bold", "Run a command")]
-            case ChangesApproval(reason=reason) | LimitQuestion(reason=reason):
-                parts = [("bold", exposed(question.title)), ("muted", exposed(reason))]
-            case _:
-                parts = [("bold", exposed(question.title))]
+        question, call = self.question, self.question.call
+        if isinstance(question, CallApproval):
+            parts = [("bold error" if text in question.grave else "", exposed(text)) for text in question.effects]
+            if call.name != "bash":
+                parts.insert(0, ("bold", exposed(call_title(call.name, call.input))))
+            elif parts:
+                role, text = parts[0]
+                parts[0] = (role or "bold", text[:1].upper() + text[1:])
+            else:
+                parts = [("bold", "Run a command")]
+        else:
+            said = (("bold", question.title), ("muted", question.reason))
+            parts = [(role, exposed(text)) for role, text in said if text]
         between = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
-        return [(mark, "? "), parts[0], *between]
-
-    def _changes(self, question: ChangesApproval, columns: int) -> list[Fragment]:
-        """The changes that a tried command made, file by file."""
-        shown: list[Fragment] = []
-        hunks = iter(self.hunks)
-        for change in question.changes:
-            first, *_ = [next(hunks) for _ in range(change.hunks)]
-            shown += _files(change.diff or first, columns)
-        return shown
+        return [("bold error" if question.grave else "bold", "? "), parts[0], *between]
 
     def _hunk_preview(self, number: int, columns: int) -> list[Fragment]:
         place, hunk = f"{self._hunk_word.capitalize()} {number + 1} of {len(self.hunks)}", self.hunks[number]
