@@ -225,11 +225,11 @@ def talk(place: Place, *replies: Any, flags: tuple[str, ...] = (), env: dict[str
 
 def test_prompts_are_answered_one_after_another_however_they_come(place: Place) -> None:
     with talk(place, *({"text": f"{n}"} for n in range(6)), flags=("-p", "on the command line")) as running:
-        running.wait_for_type("result")
+        running.wait_for(lambda line: line.get("result") == "0")
         running.send({"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": "a block"}]}})
-        running.wait_for_type("result")
+        running.wait_for(lambda line: line.get("result") == "1")
         running.control("steer", message={"role": "user", "content": "without a turn it is a prompt"})
-        running.wait_for_type("result")
+        running.wait_for(lambda line: line.get("result") == "2")
         for n in range(3):
             running.say(f"at once {n}")
         ran = running.ended()
@@ -363,11 +363,11 @@ def test_single_hunks_are_made_and_a_wrong_answer_is_told(place: Place) -> None:
         asked = running.wait_for_type("system", "approval_requested")
         assert len(asked["hunks"]) == 2
         assert "file_edit(./n.txt)" in asked["rules"]
-        for wrong in ({"scope": "for ever"}, {"hunks": [1, 2]}):
-            running.control("approve", id=asked["id"], **wrong)
-            running.wait_for_type("system", "input_error")
+        running.control("approve", id=asked["id"], scope="for ever")
+        running.control("approve", id=asked["id"], hunks=[1, 2])
         running.control("approve", id=asked["id"], hunks=[1], comment="only the second")
         ran = running.ended()
+    assert len(ran.of("system", "input_error")) == 2
     assert "rejected this part" in ran.of("result")[0]["result"]
     lines = (place.folder / "n.txt").read_text().splitlines()
     assert (lines[2], lines[25]) == ("line 2;", "changed 25;")
