@@ -113,7 +113,6 @@ def guarded(own: Tool) -> Tool:
         run=_guarded(own.name, own.run, as_output),
         dry_run=own.dry_run and _guarded(own.name, own.dry_run),
         narrow=own.narrow and _guarded(own.name, own.narrow),
-        show=own.show and _guarded_show(own.name, own.show),
     )
 
 
@@ -149,24 +148,15 @@ def _guarded(
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise _failed(name, error) from error  # it was its own doing: nobody has ended the call
+            raise failed(name, error) from error  # it was its own doing: nobody has ended the call
         except (Exception, SystemExit) as error:  # whatever a caller's function raises ends this call and nothing else
-            raise _failed(name, error) from error
+            raise failed(name, error) from error
 
     return call
 
 
-def _guarded_show(name: str, show: Callable[[Any, Any], str]) -> Callable[[Any, Any], str]:
-    def call(structured: Any, level: Any) -> str:
-        try:
-            return show(structured, level)
-        except Exception as error:  # as above
-            raise _failed(name, error) from error
-
-    return call
-
-
-def _failed(name: str, error: BaseException) -> ToolError:
+def failed(name: str, error: BaseException) -> ToolError:
+    """Return what a call is told of an error that a caller's function raised."""
     log.error("the tool %s failed", name, exc_info=error)
     try:
         said = f": {error}" if str(error) else ""

@@ -36,7 +36,12 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
     content, full = output.content, output.full
     if content is None and output.structured is not None:
         show, value = tool.show or formatted, output.structured
-        content, full = show(value, context.level), show(value, "full")
+        try:
+            content, full = show(value, context.level), show(value, "full")
+        except Exception as error:  # a caller's function: whatever it raises ends this call and nothing else
+            from agentcli.tools.own_tools import failed
+
+            raise failed(tool.name, error) from error
         if not leaves_out(value, content, full, context.level):
             full = ""
     content = "" if content is None else content

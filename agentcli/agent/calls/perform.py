@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent.calls.dry_run import make_dry_run
 from agentcli.agent.calls.model import Call
 from agentcli.agent.calls.recording import record_changes
+from agentcli.agent.calls.report import Report
 from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.facts import CallFacts
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
@@ -58,9 +58,7 @@ async def perform(call: Call, permitted: PermittedCall, context: ToolContext) ->
             paths = frozenset(path.real for path in facts.files) if tool.effect in ("read", "edit") else None
             terms = RunTerms(grants=verdict.grants, paths=paths, only_reads=verdict.only_reads)
             context = replace(context, detach=sign, terms=terms)
-            attempts = await run_with_retries(tool, run)
-        call.report.retry_count, call.report.last_error = attempts.retry_count, attempts.last_error
-        output = attempts.output
+            output = await run_with_retries(call.report, tool, run)
         if permitted.remark:
             content = output.content or ""
             is_text = isinstance(content, str)
@@ -91,27 +89,18 @@ _LASTING: dict[int, ToolErrorKind] = {
 }
 
 
-class Attempts(Struct, frozen=True):
-    """The output after all attempts. `last_error` is the failure before the last one, empty when the first one did."""
-
-    output: ToolOutput
-    retry_count: int = 0
-    last_error: str = ""
-
-
-async def run_with_retries(tool: Tool, run: Callable[[], Awaitable[ToolOutput]]) -> Attempts:
-    """Raises `ToolError` with `retry_count` and `last_error` set; what else goes wrong is an internal_error."""
-    limit, retries, last_error = tool.time_limit_s, 0, ""
+async def run_with_retries(report: Report, tool: Tool, run: Callable[[], Awaitable[ToolOutput]]) -> ToolOutput:
+    """Raises `ToolError`; what else goes wrong is an internal_error."""
+    limit = tool.time_limit_s
     while True:
         try:
-            return Attempts(await _within(tool.name, limit, run), retries, last_error)
+            return await _within(tool.name, limit, run)
         except ToolError as error:
-            again = tool.may_be_repeated and error.kind in tool.retry.retry_on and retries < tool.retry.most
-            if not again:
-                error.retry_count, error.last_error = retries, last_error
+            retries, rule = report.retry_count, tool.retry
+            if not tool.may_be_repeated or error.kind not in rule.retry_on or retries >= rule.most:
                 raise
-            await asyncio.sleep(error.retry_after or tool.retry.delay(retries))
-            retries, last_error = retries + 1, str(error)
+            await asyncio.sleep(error.retry_after or rule.delay(retries))
+            report.retry_count, report.last_error = retries + 1, str(error)
             limit = None if limit is None else max(limit, min(limit * 2, LONGEST_LIMIT_S))
 
 

@@ -124,7 +124,6 @@ class Report:
 
     def fail(self, error: ToolError) -> None:
         """Also with what the call had said when its time ran out, as brief as results can be."""
-        self.retry_count, self.last_error = error.retry_count, error.last_error
         self._end_output()
         partial = error.partial or ("".join(self.heard) if error.kind == "timeout" else "")
         shown = _with_partial(error, formatted(partial.strip(), "brief"))
