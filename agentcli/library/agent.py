@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from agentcli.agent.accounting.usage import UsageCollector
     from agentcli.agent.event_store import EventStore
     from agentcli.extensions.mcp.client import MCPClient
-    from agentcli.tools.web.searching import SearchProvider
+    from agentcli.tools.web.web import SearchProvider
 
 Decide = Callable[[QuestionEvent], Awaitable[bool | str]]
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from agentcli.infra.sandbox.confinement import Confinement
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.safety.secrets.masking import Masker
-    from agentcli.tools.web.searching import SearchProvider
+    from agentcli.tools.web.web import SearchProvider
 
 
 class WorkspaceFactory:

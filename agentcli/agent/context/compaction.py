@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentcli.agent.context import message_tokens, prefix_tokens, request_tokens
 from agentcli.agent.context.summaries import Summaries
-from agentcli.agent.context.watch import message_tokens, prefix_tokens, request_tokens
 from agentcli.agent.events import Emit, Notice
 from agentcli.conversation.compaction.carried import SeenHash, collect
 from agentcli.conversation.compaction.planning import Budget, Planner

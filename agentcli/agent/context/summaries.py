@@ -15,7 +15,7 @@ from math import inf
 from typing import Protocol
 
 from agentcli.agent.accounting.budgets import Budgets, most_tokens
-from agentcli.agent.context.watch import Paid
+from agentcli.agent.context import Paid
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.paid_request import PaidRequest
 from agentcli.conversation.compaction.telling import Summary

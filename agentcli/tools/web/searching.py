@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -13,16 +12,11 @@ from agentcli.llm.errors import AuthError, ConnectionFailed, ProviderError, Time
 from agentcli.llm.http import HttpClient
 from agentcli.safety.addresses.urls import BadUrl, parse_url
 from agentcli.tools.web.hidden import visible_text
-from agentcli.tools.web.web import SearchResult
+from agentcli.tools.web.web import SearchProvider, SearchResult
 
 TAVILY_URL = "https://api.tavily.com"
 MAX_QUERY_CHARS = 400  # characters; Tavily refuses longer ones
 MAX_EXCERPT_CHARS = 1_000  # characters of one result
-
-
-class SearchProvider(Protocol):
-    async def search(self, query: str, max_results: int) -> Sequence[SearchResult]:
-        """At most `max_results`, the best first, as the engine gives them. Raises `ToolError`."""
 
 
 class Tavily:

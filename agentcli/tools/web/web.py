@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
     from agentcli.safety.addresses.judge import UrlVerdict
-    from agentcli.tools.web.searching import SearchProvider
 
 
 class WebPage(Struct, frozen=True):
@@ -31,6 +30,11 @@ class SearchResult(Struct, frozen=True):
     title: str
     url: str
     excerpt: str
+
+
+class SearchProvider(Protocol):
+    async def search(self, query: str, max_results: int) -> Sequence[SearchResult]:
+        """At most `max_results`, the best first, as the engine gives them. Raises `ToolError`."""
 
 
 class FetchLimits(Struct, frozen=True):
