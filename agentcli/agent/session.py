@@ -11,12 +11,11 @@ import msgspec
 from agentcli.agent import ops
 from agentcli.agent.activity_log import log_activity
 from agentcli.agent.calls.client import with_client_tools
-from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls
+from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, end_session, fire
 from agentcli.agent.calls.own_command import masked_output, own_command_entry, run_own_command
 from agentcli.agent.calls.recording import end_recording
 from agentcli.agent.event_queue import Subscribers
 from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TurnFailed
-from agentcli.agent.hooks import end_session, fire
 from agentcli.agent.loop import run_turn
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
 from agentcli.agent.permissions.rule_text import check_rule, parse_rules

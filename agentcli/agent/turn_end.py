@@ -5,8 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from agentcli.agent import turn_log as log
+from agentcli.agent.calls.model import fire
 from agentcli.agent.events import Done, DoneReason, TurnFailed
-from agentcli.agent.hooks import fire
 from agentcli.agent.requests.repairs import blames_content
 from agentcli.agent.requests.request import describe_error
 from agentcli.agent.runtime import Turn

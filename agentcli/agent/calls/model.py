@@ -17,7 +17,7 @@ from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.client import ClientCalls
 from agentcli.agent.calls.report import Report
 from agentcli.agent.events import AnyQuestion, ClientToolRequested, Denial, Emit
-from agentcli.agent.hooks import CallHooks, EventHooks
+from agentcli.agent.hooks import CallHooks, EventAnswer, EventHooks, EventName
 from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks
 from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve, Background, Op
@@ -346,3 +346,23 @@ async def _ask_person(call: Call, request: AnyQuestion, decide: Decide | None) -
     why = answer.comment if isinstance(answer, Approve) else answer.reason
     turn.store(CallAllowed(request.id) if is_allowed else CallDenied(request.id, why))
     return answer
+
+
+async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> EventAnswer:
+    """Return the answer of the hooks of an event; an empty one where there are none."""
+    events = calls.delegates.events
+    return EventAnswer() if events is None else await events.fire(event, agent_id=calls.agent_id, **fields)
+
+
+async def fire_about(call: Call, event: EventName, **fields: Any) -> EventAnswer:
+    """Return the answer of the hooks of an event about a call."""
+    use, calls = call.use, call.turn.session
+    if (events := calls.delegates.events) is None:
+        return EventAnswer()
+    return await events.fire_about(event, use, use.input, agent_id=calls.agent_id, **fields)
+
+
+async def end_session(calls: SessionCalls) -> None:
+    """Fire `SessionEnd`; a subagent's session is a part of its parent's."""
+    if calls.made_by is None:
+        await fire(calls, "SessionEnd", reason="other")

@@ -10,9 +10,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide
+from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, fire, fire_about
 from agentcli.agent.events import AnyQuestion, CallApproval, CommandApproval, Denial, EditApproval, Notice
-from agentcli.agent.hooks import HookAnswer, fire, fire_about
+from agentcli.agent.hooks import HookAnswer
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import (
     CHANGES_A_FILE,

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import msgspec
 
 from agentcli.agent.accounting.budgets import MEDIA_MARGIN, most_tokens
+from agentcli.agent.calls.model import fire
 from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
-from agentcli.agent.hooks import fire
 from agentcli.agent.requests.paid_request import PaidRequest
 from agentcli.agent.requests.repairs import with_repairs
 from agentcli.agent.requests.reply_blocks import ReplyBlocks

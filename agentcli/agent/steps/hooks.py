@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from agentcli.agent.hooks import EventName, fire
+from agentcli.agent.calls.model import fire
+from agentcli.agent.hooks import EventName
 from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
 from agentcli.agent.turn_log import hook_allows, refuse_calls, take_back_prompt
 from agentcli.conversation.entries import Result, User, reminder
