@@ -8,8 +8,6 @@ from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
 from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.calls.recording import account_for_interrupted
 from agentcli.agent.context.nested_instructions import NestedInstructions
@@ -33,7 +31,7 @@ from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.extensions.skills.config import Skills
 from agentcli.extensions.subagents.definitions import Agents
-from agentcli.infra.data_files import DataFolder, Retention
+from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import can_resume
@@ -123,7 +121,7 @@ class Builder:
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
             is_resumable=partial(can_resume, config.paths.state / "sessions.db"),
-            bounds=Retention(**structs.asdict(config.settings.data)),
+            settings=config.settings.data,
         )
         self._workspaces = WorkspaceFactory(config, extras, self._data, self.programs)
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
