@@ -20,7 +20,7 @@ from agentcli.conversation.evidence.verdicts import Record
 from agentcli.conversation.turns import calls_in
 from agentcli.errors import UsageError
 from agentcli.evals.task import Task
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.settings.load import Config
 from agentcli.setup.workspace import make_sandbox
 from agentcli.tools.command import Command, Grants

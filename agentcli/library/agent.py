@@ -24,7 +24,7 @@ from agentcli.app import Builder
 from agentcli.conversation.entries import Entry, packed, unpacked
 from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.errors import AgentcliError, StorageError, UsageError
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.prompt_order import PromptOrder
 from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec

@@ -17,7 +17,7 @@ import pytest
 from agentcli.conversation.entries import ContextNote, Entry
 from agentcli.errors import StorageError
 from agentcli.infra.sessions import sqlite
-from agentcli.infra.sessions.database import lock_session
+from agentcli.infra.sessions.database import SessionLock
 from agentcli.infra.sessions.fsck import CheckReport, check, make_copy, repair
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from tests.conformance.disks import disk, fill, tiny_disk
@@ -248,7 +248,8 @@ async def test_no_repair_while_a_session_is_open_or_another_program_writes(tmp_p
         await store.list()
         change(path, "UPDATE entries SET checksum = 7 WHERE seq = 2")
         before = path.read_bytes()
-        lock = lock_session(path, id)
+        lock = SessionLock(path, id)
+        lock.acquire()
         with pytest.raises(StorageError, match=f"{id} is open"):
             repair(path)
         lock.release()

@@ -28,9 +28,8 @@ from agentcli.conversation.entries import (
 from agentcli.conversation.file_changes import FilesChanged
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions.ids import new_id
-from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.infra.sessions.postgres import PostgresSessions
-from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.messages import Text, Thinking, ToolResult, ToolUse, Usage
 from tests.conformance.postgres_server import running
 from tests.conformance.sessions import (

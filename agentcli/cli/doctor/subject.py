@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from agentcli.app import Builder
 from agentcli.errors import ConfigError
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config
 from agentcli.settings.structs import BudgetSettings, MCPSettings, ProviderSettings

@@ -20,7 +20,7 @@ from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import ToolError, UsageError
 from agentcli.frontends.printable import exposed
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
 from agentcli.tools.command import Profile
 from agentcli.tools.tool import Tool, Workspace

@@ -25,7 +25,7 @@ from agentcli.frontends.export.documents import shown as as_json
 from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.infra.sessions.fsck import CheckReport, check, repair
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Message
 from agentcli.safety.secrets.masking import Masker
 from agentcli.settings.files import replace_file

@@ -34,7 +34,7 @@ from agentcli.cli.subcommands.shared import (
     wait_for,
 )
 from agentcli.errors import UsageError
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.path_names import display_name, is_utf8
 from agentcli.tools.summary import call_title

@@ -16,8 +16,7 @@ from agentcli.agent.interfaces import SessionStore
 from agentcli.agent.permissions.rule_text import ALIASES
 from agentcli.extensions.skills.find import LeftOut, read_once, stamp_of
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
-from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
 from agentcli.settings.paths import home_of, markdown_files

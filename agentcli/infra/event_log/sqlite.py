@@ -23,7 +23,7 @@ from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import KEEP_S, WaitingReaders
 from agentcli.infra.sessions.database import connect_to_memory
 from agentcli.infra.sessions.sqlite import open_sessions
-from agentcli.infra.sqlite_writer import MemoryWriter, Writer
+from agentcli.infra.sessions.writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class SqliteEvents(WaitingReaders):
 
     def __init__(self, path: Path, *, keep_s: float = KEEP_S) -> None:
         super().__init__()
-        self._writer: Writer = Writer(path, partial(_open, path, keep_s), _failure, name="agentcli-events")
+        self._writer = Writer(path, partial(_open, path, keep_s))
         self._clock = time.time
         self._tails: dict[str, list[StreamEvent]] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -153,14 +153,14 @@ class MemoryEvents(SqliteEvents):
 
     def __init__(self, *, ttl_s: float = TIME_TO_LIVE_S, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(Path())
-        self._writer = self._memory = MemoryWriter(connect_to_memory)
+        self._writer = Writer(None, connect_to_memory)
         self._ttl_s = ttl_s
         self._clock = clock
 
     async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
         old = self._clock() - self._ttl_s
-        self._memory.run(lambda db: _remove(db, "is_there AND touched <= ?", old))
-        return self._memory.run(work)
+        await self._writer.submit(lambda db: _remove(db, "is_there AND touched <= ?", old))
+        return await self._writer.submit(work)
 
     def _keep_tail(self, stream_id: str, events: Sequence[StreamEvent]) -> None:
         pass
@@ -174,13 +174,6 @@ def _open(path: Path, keep_s: float, may_replace: bool) -> apsw.Connection:
     with connection:
         _remove(connection, "touched < ? AND status <> 'running'", time.time() - keep_s)
     return connection
-
-
-def _failure(path: Path, error: Exception) -> StorageError:
-    return StorageError(
-        f"Events could not be stored in or read from {path}: {error}. See that there is room on the disk and "
-        "that the folder can be written to; what was stored before is safe."
-    )
 
 
 def _remove(db: apsw.Connection, which: str, value: float | str) -> None:

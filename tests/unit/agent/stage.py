@@ -32,7 +32,7 @@ from agentcli.agent.steps import usual_steps
 from agentcli.conversation.entries import Assistant, Body, Entry, Paid, Result, Retracted, Rewound, User
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Block, Message, Text, ToolResult
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, Provider

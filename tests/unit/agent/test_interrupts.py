@@ -28,7 +28,7 @@ from agentcli.agent.hooks import NoHooks
 from agentcli.agent.interfaces import NEWEST, Appended
 from agentcli.agent.ops import Interrupt, Steer
 from agentcli.conversation.entries import Assistant, Body, Entry
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.provider import TextDelta as Piece
