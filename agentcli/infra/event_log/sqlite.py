@@ -113,8 +113,8 @@ class SqliteEvents(WaitingReaders):
 
     async def _look_for_others(self) -> None:
         """Wake readers for what other processes write, while there are any."""
-        version, known = -1, dict[str, int]()
-        idle_rounds = 0
+        version, known, idle_rounds = -1, dict[str, int](), 0
+        query = "SELECT id, last_id FROM streams WHERE id IN (SELECT value FROM json_each(?))"
         while idle_rounds < 20:
             await asyncio.sleep(LOOK_EVERY_S)
             streams = list(self._waiting)
@@ -122,7 +122,8 @@ class SqliteEvents(WaitingReaders):
             with suppress(StorageError):  # readers are told when they look themselves
                 now = await self._do(lambda db: int(db.pragma("data_version")))
                 if now != version and streams:
-                    version, found = now, await self._do(partial(_last_ids, streams=streams))
+                    names = json.dumps(streams)
+                    version, found = now, dict(await self._do(lambda db: db.execute(query, (names,)).fetchall()))  # noqa: B023
                     for id in streams:
                         if known.get(id) != found.get(id):
                             self._wake(id)
@@ -162,11 +163,8 @@ class MemoryEvents(SqliteEvents):
         await self._writer.submit(lambda db: _remove(db, "is_there AND touched <= ?", old))
         return await self._writer.submit(work)
 
-    def _keep_tail(self, stream_id: str, events: Sequence[StreamEvent]) -> None:
-        pass
-
     def _follow_others(self) -> None:
-        pass
+        """There are none."""
 
 
 def _open(path: Path, keep_s: float, may_replace: bool) -> apsw.Connection:
@@ -181,11 +179,6 @@ def _remove(db: apsw.Connection, which: str, value: float | str) -> None:
     numbers = f"SELECT number FROM streams WHERE {which}"  # noqa: S608  # a condition of this module
     db.execute(f"DELETE FROM events WHERE stream IN ({numbers})", (value,))  # noqa: S608
     db.execute(f"UPDATE streams SET is_there = 0, status = 'complete', note = '' WHERE {which}", (value,))  # noqa: S608
-
-
-def _last_ids(db: apsw.Connection, *, streams: Sequence[str]) -> dict[str, int]:
-    query = "SELECT id, last_id FROM streams WHERE id IN (SELECT value FROM json_each(?))"
-    return {str(id): int(last_id) for id, last_id in db.execute(query, (json.dumps(streams),))}
 
 
 if TYPE_CHECKING:

@@ -102,6 +102,19 @@ class Secrets:
             end = max(end, stop)
         return "".join((*pieces, text[end:])), len(pieces) // 2
 
+    def _redact_strings(self, value: Any) -> tuple[Any, int]:
+        """The same for every string in a value of JSON."""
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, list):
+            items = [self._redact_strings(item) for item in value]
+            return [item for item, _ in items], sum(places for _, places in items)
+        if isinstance(value, dict):
+            names, places = self._redact_strings([*value])
+            items, more = self._redact_strings([*value.values()])
+            return dict(zip(names, items, strict=True)), places + more
+        return value, 0
+
     def redact_row(self, row: Sequence[Any]) -> tuple[Sequence[Any], int]:
         """Return a row of `ENTRY` without them, and in how many places they were.
 
@@ -109,7 +122,12 @@ class Secrets:
         """
         *rest, checksum, body = row
         body = body.encode() if isinstance(body, str) else body
-        redacted, places = self._redact_body(body)
+        try:
+            value, places = self._redact_strings(msgspec.json.decode(body))
+            redacted = msgspec.json.encode(value)
+        except (ValueError, RecursionError):  # its raw text, where that is no JSON
+            text, places = self.redact(body.decode(errors="surrogateescape"))
+            redacted = text.encode(errors="surrogateescape")
         if not places:
             return row, 0
         before, after = read_entry(row), read_entry((*rest, None, redacted))
@@ -119,30 +137,6 @@ class Secrets:
             )
         was_sound = checksum in (None, crc32(body))  # what was damaged stays known as damaged
         return (*rest, crc32(redacted) if was_sound else checksum, redacted.decode(errors="replace")), places
-
-    def _redact_body(self, body: bytes) -> tuple[bytes, int]:
-        """In every string of it, or in its raw text where that is no JSON."""
-        places = 0
-
-        def redacted(value: Any) -> Any:
-            nonlocal places
-            match value:
-                case str():
-                    text, found = self.redact(value)
-                    places += found
-                    return text
-                case list():
-                    return [redacted(item) for item in value]
-                case dict():
-                    return {redacted(name): redacted(item) for name, item in value.items()}
-                case _:
-                    return value
-
-        try:
-            return msgspec.json.encode(redacted(msgspec.json.decode(body))), places
-        except (ValueError, RecursionError):
-            text, places = self.redact(body.decode(errors="surrogateescape"))
-            return text.encode(errors="surrogateescape"), places
 
 
 async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
