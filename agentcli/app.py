@@ -100,7 +100,7 @@ class Builder:
         self.skills = Skills(config=config, is_bare=extras.bare, tell=on_notice, added=extras.skill_folders)
         self.programs = WorkspacePrograms(config)
         self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice, programs=self.programs)
-        self.agents = Agents(config=config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
+        self.agents = Agents(config=config, is_bare=extras.bare, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
         self.opening = Opening(
             config=config,
@@ -256,6 +256,7 @@ class Builder:
 
         children = ChildSessions(
             parent=session,
+            store=self.store,
             agents=self.agents,
             models=self.models,
             prefix_for=lambda prompt: self.opening.for_agent(prompt).prefix,
@@ -390,7 +391,6 @@ class Builder:
         await self.models.aclose()
         if self._owns_store:
             await self.store.close()
-        await self.agents.aclose()
         if self.__dict__.get("servers") is not None:
             await self.__dict__["servers"].aclose(for_good=for_good)
         with suppress(OSError):  # a full disk is told where something is to be kept

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from agentcli.agent.interfaces import SessionStore
+from agentcli.agent.interfaces import SessionStore, subagents_owner
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
     Assistant,
@@ -364,6 +364,27 @@ async def test_of_a_fork_what_is_its_own_counts_until_its_source_is_removed(stor
     assert await changed() == [fork, fork]
     await store.restore(source)
     assert await requests(source, fork) == [2, 0, 2]
+
+
+async def test_sessions_of_subagents_go_with_their_session_and_only_who_names_it_is_told_of_them(store: Any) -> None:
+    paid = Assistant((Text("Hi."),), "p", "m", Usage(3, 4))
+    parent = await a_session(store, f"use {KEY}", user_id="ada")
+    owner = subagents_owner(parent)
+    agent = await a_session(store, f"look at {KEY}", paid, FilesChanged("c1", ()), user_id=owner, name="explore-1")
+    assert [info.id for info in await store.list()] == [info.id for info in await store.list(user_id="ada")] == [parent]
+    assert [one.session_id for one in await store.search("p4ss")] == [parent]
+    assert ((await store.usage()).total.requests, await store.file_changes()) == (0, [])
+    for given in (agent[:20], "explore-1"):
+        with pytest.raises(NoSession):
+            await store.load(given)
+        assert (await store.load(given, user_id=owner))[0].id == agent
+    await store.remove(parent)
+    assert await store.list(user_id=owner) == []
+    await store.restore(parent)
+    assert [info.id for info in await store.list(user_id=owner)] == [agent]
+    assert await store.redact(parent, [KEY]) == 2
+    assert (await entries_in(store, agent))[0].body == said(f"look at {STRUCK}")
+    await goes_on(store, agent, "it is resumed by its whole id")
 
 
 # Searching.

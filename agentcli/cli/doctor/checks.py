@@ -25,7 +25,6 @@ from agentcli.cli.subcommands.shared import configuration, wait_for, with_store
 from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs, texts_of
-from agentcli.extensions.subagents.definitions import AGENTS_FILE
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sessions.fsck import first_damage
@@ -157,12 +156,11 @@ def state(subject: Subject) -> Iterator[Result]:
 
 
 def sessions(subject: Subject) -> Iterator[Result]:
-    """Check the databases of sessions and of subagents."""
-    database, agents = subject.config.paths.sessions, subject.config.paths.state / AGENTS_FILE
-    for file, mend in ((database, "agentcli sessions fsck --repair"), (agents, f"Move {agents} away.")):
-        if file.is_file() and (damage := first_damage(file, within_s=_MAX_LOOK_S)):
-            yield "problem", f"{file} is damaged ({damage}).", mend
-            return
+    """Check the database of sessions."""
+    database = subject.config.paths.sessions
+    if database.is_file() and (damage := first_damage(database, within_s=_MAX_LOOK_S)):
+        yield "problem", f"{database} is damaged ({damage}).", "agentcli sessions fsck --repair"
+        return
     try:
         stored = wait_for(with_store(lambda store: store.list(limit=1_000), database))
         yield "ok", f"{len(stored)} stored, SQLite {apsw.sqlite_lib_version()}", ""

@@ -12,7 +12,7 @@ from agentcli.agent.calls.model import Delegates, SessionCalls
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice
-from agentcli.agent.interfaces import SessionLog
+from agentcli.agent.interfaces import SessionLog, SessionStore, subagents_owner
 from agentcli.agent.permissions.modes import mode_notes
 from agentcli.agent.permissions.rule_text import ALIASES
 from agentcli.agent.permissions.rules import Rule
@@ -21,7 +21,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.agent.steps import usual_steps
 from agentcli.conversation.entries import Entry, User
-from agentcli.errors import ToolError, UsageError
+from agentcli.errors import NoSession, ToolError, UsageError
 from agentcli.extensions.skills.config import Skills, model_named
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.extensions.subagents.running import AgentRun, Subagents
@@ -60,6 +60,7 @@ class ChildSessions:
     """
 
     parent: Session
+    store: SessionStore
     agents: Agents
     models: Models
     prefix_for: Callable[[str], Callable[[ModelInfo, ToolRegistry], Prefix]]
@@ -69,7 +70,7 @@ class ChildSessions:
     notes: Callable[[Workspace, ModelInfo], list[User]]
 
     def subagents(self) -> Subagents:
-        return Subagents(self.agents, self.parent, self.make)
+        return Subagents(self.agents, self.store, self.parent, self.make)
 
     async def make(self, run: AgentRun) -> Session:
         """The session of a subagent, ready for its task. Raises `UserError`, `ToolError`."""
@@ -128,14 +129,15 @@ class ChildSessions:
         )
 
     async def _log(self, run: AgentRun) -> tuple[SessionLog, Sequence[Entry]]:
-        store, parent_id = self.agents.store, self.parent.id
+        owner = subagents_owner(self.parent.id)
         if resumed := run.given.resume:
-            info, _ = await store.load(resumed)
-            if info.user_id != parent_id:
-                raise UsageError(f"{resumed} is no subagent of this session.")
-            return await store.open(info.id)
+            try:
+                info, _ = await self.store.load(resumed, user_id=owner)
+            except NoSession as error:
+                raise UsageError(f"{resumed} is no subagent of this session.") from error
+            return await self.store.open(info.id)
         name = f"{run.id}: {' '.join(run.given.task.split())[:60]}"
-        return await store.create(cwd=self.agents.config.cwd, name=name, user_id=parent_id), []
+        return await self.store.create(cwd=self.agents.config.cwd, name=name, user_id=owner), []
 
     def _model(self, run: AgentRun, now: str) -> str:
         definition, given = run.definition, run.given

@@ -87,7 +87,7 @@ class RedisEvents(WaitingReaders):
     ) -> int:
         keys = [_key(stream_id, "events"), _key(stream_id, "state"), _RUNNING, _key(stream_id, "last")]
         words = ("-" if one is None else f"={one}" for one in (status, note, if_note))
-        given = [stream_id, *words, after, self._keep_ms, *events]
+        given: list[Any] = [stream_id, *words, after, self._keep_ms, *events]
         last_id = int(await self._asked(lambda: self._append(keys=keys, args=given)))
         if last_id < 0:
             raise StreamMoved(stream_id)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
@@ -113,7 +113,7 @@ class SqliteEvents(WaitingReaders):
 
     async def _look_for_others(self) -> None:
         """Wake readers for what other processes write, while there are any."""
-        version, known, idle_rounds = -1, dict[str, int](), 0
+        version, known, idle_rounds = -1, dict[str, Any](), 0
         query = "SELECT id, last_id FROM streams WHERE id IN (SELECT value FROM json_each(?))"
         while idle_rounds < 20:
             await asyncio.sleep(LOOK_EVERY_S)
@@ -123,7 +123,8 @@ class SqliteEvents(WaitingReaders):
                 now = await self._do(lambda db: int(db.pragma("data_version")))
                 if now != version and streams:
                     names = json.dumps(streams)
-                    version, found = now, dict(await self._do(lambda db: db.execute(query, (names,)).fetchall()))  # noqa: B023
+                    rows = await self._do(lambda db: db.execute(query, (names,)).fetchall())  # noqa: B023
+                    version, found = now, {str(id): last_id for id, last_id in rows}
                     for id in streams:
                         if known.get(id) != found.get(id):
                             self._wake(id)

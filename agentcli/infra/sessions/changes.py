@@ -10,7 +10,7 @@ from zlib import crc32
 
 import msgspec
 
-from agentcli.agent.interfaces import Stored
+from agentcli.agent.interfaces import Stored, subagents_owner
 from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
 from agentcli.conversation.titles import last_prompt_of, title_of
 from agentcli.errors import StorageError
@@ -33,10 +33,11 @@ UPDATE entries SET own = NOT EXISTS (
     WHERE other.origin = entries.origin AND other.trashed = 0 AND other.own AND other.n <> entries.n
 ) WHERE session_id = :id AND trashed = 0
 """
-# The entries of a session with all copies of them, and everything in the trash.
+_FAMILY = "(SELECT id FROM sessions WHERE id = :id OR user_id = :agents)"  # a session and its subagents
+# The entries of these with all copies of them, and everything in the trash.
 _AFFECTED = f"""
 SELECT n, session_id, trashed, {ENTRY} FROM entries
-WHERE trashed > 0 OR origin IN (SELECT origin FROM entries WHERE session_id = :id AND trashed = 0)
+WHERE trashed > 0 OR origin IN (SELECT origin FROM entries WHERE session_id IN {_FAMILY} AND trashed = 0)
 """  # noqa: S608 - our words
 
 
@@ -49,9 +50,10 @@ async def remove(db: Tables, session_id: str) -> None:
 
 
 async def _move(db: Tables, session_id: str, batch: float, target: float) -> None:
+    names = {"id": session_id, "agents": subagents_owner(session_id), "batch": batch, "target": target}
     for table, id in (("sessions", "id"), ("entries", "session_id")):
-        statement = f"UPDATE {table} SET trashed = :target WHERE {id} = :id AND trashed = :batch"  # noqa: S608
-        await db.rows(statement, id=session_id, batch=batch, target=target)
+        statement = f"UPDATE {table} SET trashed = :target WHERE {id} IN {_FAMILY} AND trashed = :batch"  # noqa: S608
+        await db.rows(statement, **names)
 
 
 async def id_in_trash(db: Tables, session_id: str) -> str:
@@ -142,17 +144,19 @@ class Secrets:
 async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
     """Replace them in all copies of the session's entries and in the trash, and say so in a new entry.
 
-    Returns the number of places in the session.
+    Returns the number of places in the session and its subagents.
     """
+    names = {"id": session_id, "agents": subagents_owner(session_id)}
+    family = {str(id) for (id,) in await db.rows(_FAMILY[1:-1], **names)}
     changes: list[tuple[int, Sequence[Any]]] = []
     changed: set[tuple[str, float]] = set()
     total = 0
-    async for n, id, trashed, *row in db.stream(_AFFECTED, id=session_id):
+    async for n, id, trashed, *row in db.stream(_AFFECTED, **names):
         redacted, places = secrets.redact_row(row)
         if places:
             changes.append((n, redacted))
             changed.add((str(id), trashed))
-            total += places * ((id, trashed) == (session_id, 0))
+            total += places * (id in family and not trashed)
     await db.replace_bodies(changes)
     if total:
         newest = (await entries_of(db, session_id))[-1]

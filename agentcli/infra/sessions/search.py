@@ -12,7 +12,7 @@ import apsw
 from agentcli.agent.interfaces import Found
 from agentcli.conversation.entries import Assistant, Body, Compaction, ContextNote, Entry, Pinned, Result, User
 from agentcli.errors import StorageError
-from agentcli.infra.sessions.tables import ENTRY, read_entry
+from agentcli.infra.sessions.tables import ENTRY, WHOSE, read_entry
 from agentcli.llm.messages import Text, ToolUse
 
 LONGEST_WORD = 64  # characters
@@ -24,7 +24,7 @@ SELECT sessions.id, title, {ENTRY} FROM entries JOIN sessions ON sessions.id = s
 WHERE n IN (
     SELECT n FROM words JOIN entries ON n = words.rowid AND own AND entries.trashed = 0
     JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
-    WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND user_id = coalesce(:user_id, user_id)
+    WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND {WHOSE}
     ORDER BY entries.time DESC, n DESC LIMIT :limit
 ) ORDER BY entries.time DESC, n DESC
 """  # noqa: S608 - our words

@@ -102,15 +102,21 @@ def open_sessions(
     """Connect to the file of the sessions. With `may_replace` a damaged one is replaced by what can be restored."""
     make_private_folder(path.parent)
     try:
-        return database.connect(path, on_notice, synchronous=synchronous)
+        connection = database.connect(path, on_notice, synchronous=synchronous)
     except (apsw.NotADBError, apsw.CorruptError):
         if not may_replace:
             raise
-    from agentcli.infra.sessions.fsck import replace_damaged
+        from agentcli.infra.sessions.fsck import replace_damaged
 
-    if notice := replace_damaged(path):
-        on_notice(notice)
-    return database.connect(path, on_notice, synchronous=synchronous)
+        if notice := replace_damaged(path):
+            on_notice(notice)
+        connection = database.connect(path, on_notice, synchronous=synchronous)
+    agents = path.with_name("agents.db")
+    if synchronous == "full" and path != agents and agents.exists():
+        from agentcli.infra.sessions.agents_file import take_over
+
+        take_over(connection, agents, on_notice)
+    return connection
 
 
 class SqliteSessions(TableSessions):
