@@ -39,9 +39,7 @@ class ConsoleView(Protocol):
 
     def draw(self, columns: int, most: int) -> Frame: ...
 
-    def reported(self, report: str) -> None:
-        """Take a report of the terminal: an answer, or focus gained or lost (see `TerminalInput`)."""
-        ...
+    def reported(self, report: str) -> None: ...
 
     def last_words(self) -> Awaitable[None]:
         """End everything; the last lines are printed here."""
@@ -210,13 +208,14 @@ class Console:
         self._draw_at(asyncio.get_running_loop().time() + seconds)
 
     def _draw_at(self, time_s: float) -> None:
-        if self.app.is_running and self._frame_timer is None:
-            self._frame_timer = asyncio.get_running_loop().call_at(time_s, self._draw_now)
+        loop = asyncio.get_running_loop()
 
-    def _draw_now(self) -> None:
-        self._frame_timer = None
-        self._last_frame = asyncio.get_running_loop().time()
-        self.app.invalidate()
+        def draw() -> None:
+            self._frame_timer, self._last_frame = None, loop.time()
+            self.app.invalidate()
+
+        if self.app.is_running and self._frame_timer is None:
+            self._frame_timer = loop.call_at(time_s, draw)
 
     def redraw(self) -> None:
         self.screen.clear()
@@ -238,6 +237,10 @@ class Console:
         return self.output.get_size().rows
 
     @property
+    def columns(self) -> int:
+        return self.output.get_size().columns
+
+    @property
     def vi_mode(self) -> str:
         """The vi mode of the input; empty with the keys of emacs."""
         if self.app.editing_mode != EditingMode.VI:
@@ -253,24 +256,17 @@ class Console:
         """Begin the next text in insert mode, with vi's keys."""
         self.app.vi_state.reset()
 
-    @property
-    def columns(self) -> int:
-        return self.output.get_size().columns
-
     def _draw(self, columns: int, most: int) -> Frame:
         head = [clipped(row, columns) for row in self.head[: max(0, most - 3)]]
-        frame = self._draw_below(columns, most - len(head))
-        row, column = frame.cursor
-        return Frame([*head, *frame.rows], (row + len(head), column)) if head else frame
-
-    def _draw_below(self, columns: int, most: int) -> Frame:
+        frame = None
         if self._view is not None:
             try:
-                return self._view.draw(columns, most)
+                frame = self._view.draw(columns, most - len(head))
             except Exception:  # a bug in a panel must not take the input from the screen
                 log.exception("a frame could not be drawn")
-        rows, cursor = self.area.rows(columns, most)
-        return Frame(rows, cursor)
+        frame = frame or Frame(*self.area.rows(columns, most - len(head)))
+        row, column = frame.cursor
+        return Frame([*head, *frame.rows], (row + len(head), column)) if head else frame
 
     def _reported(self, report: str) -> None:
         if report.startswith("?2026;"):
@@ -302,14 +298,17 @@ class Hint:
     def __init__(self, buffer: Buffer, changed: Callable[[], None]) -> None:
         self._buffer = buffer
         self._changed = changed
-        buffer.on_text_changed += self._drop_when_over
+        buffer.on_text_changed += lambda _: self.text
         self._text = ""
         self._until = 0.0
         self._holds: Callable[[], bool] = lambda: True
 
     @property
     def text(self) -> str:
-        return self._text if time.monotonic() < self._until and self._holds() else ""
+        """The hint, which is forgotten once it no longer holds, so that the same input does not bring it back."""
+        if time.monotonic() >= self._until or not self._holds():
+            self._text = ""
+        return self._text
 
     def show(self, text: str, seconds: float = 4.0, *, holds: Callable[[], bool] | None = None) -> None:
         """Show a text for so many seconds at most, and only while it `holds`."""
@@ -318,11 +317,6 @@ class Hint:
         self._holds = holds or (lambda: self._buffer.text == before)
         self._changed()
         asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
-
-    def _drop_when_over(self, _: Buffer) -> None:
-        """Forget a hint that no longer holds, so that the same input does not bring it back."""
-        if not self._holds():
-            self._text = ""
 
 
 class Notifier:
@@ -343,27 +337,13 @@ class Notifier:
 def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
     """The bytes of a desktop notification (OSC 9: iTerm2, kitty, WezTerm, Ghostty; OSC 777: rxvt, VTE), or a bell."""
     words = " ".join(printable(text).replace(";", ",").split())[:200]
-    kind = _kind(environment) if how == "auto" else how
-    match kind:
-        case "osc9":
-            return _through_tmux(f"\x1b]9;{words}\x07", environment)
-        case "osc777":
-            return _through_tmux(f"\x1b]777;notify;agentcli;{words}\x07", environment)
-        case "bell":
-            return "\x07"
-        case _:
-            return ""
-
-
-def _kind(environment: Mapping[str, str]) -> str:
-    program = environment.get("TERM_PROGRAM", "")
-    if program in ("iTerm.app", "WezTerm", "ghostty") or environment.get("KITTY_WINDOW_ID"):
-        return "osc9"
-    return "osc777" if environment.get("VTE_VERSION") else "bell"
-
-
-def _through_tmux(sequence: str, environment: Mapping[str, str]) -> str:
-    """Wrap a sequence so that tmux passes it on (its option allow-passthrough)."""
-    if not environment.get("TMUX"):
-        return sequence
-    return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+    if how == "auto":
+        knows_osc9 = environment.get("TERM_PROGRAM") in ("iTerm.app", "WezTerm", "ghostty")
+        knows_osc9 = knows_osc9 or bool(environment.get("KITTY_WINDOW_ID"))
+        how = "osc9" if knows_osc9 else "osc777" if environment.get("VTE_VERSION") else "bell"
+    codes = {"osc9": f"\x1b]9;{words}\x07", "osc777": f"\x1b]777;notify;agentcli;{words}\x07", "bell": "\x07"}.get(
+        how, ""
+    )
+    if environment.get("TMUX") and codes.startswith("\x1b"):  # which passes it on with allow-passthrough
+        return "\x1bPtmux;" + codes.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+    return codes
