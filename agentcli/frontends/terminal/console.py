@@ -298,17 +298,20 @@ class Hint:
     def __init__(self, buffer: Buffer, changed: Callable[[], None]) -> None:
         self._buffer = buffer
         self._changed = changed
-        buffer.on_text_changed += lambda _: self.text
+        buffer.on_text_changed += self._expire
         self._text = ""
         self._until = 0.0
         self._holds: Callable[[], bool] = lambda: True
 
     @property
     def text(self) -> str:
-        """The hint, which is forgotten once it no longer holds, so that the same input does not bring it back."""
+        self._expire(self._buffer)
+        return self._text
+
+    def _expire(self, _: Buffer) -> None:
+        """Forget a hint that no longer holds, so that the same input does not bring it back."""
         if time.monotonic() >= self._until or not self._holds():
             self._text = ""
-        return self._text
 
     def show(self, text: str, seconds: float = 4.0, *, holds: Callable[[], bool] | None = None) -> None:
         """Show a text for so many seconds at most, and only while it `holds`."""
@@ -341,9 +344,8 @@ def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
         knows_osc9 = environment.get("TERM_PROGRAM") in ("iTerm.app", "WezTerm", "ghostty")
         knows_osc9 = knows_osc9 or bool(environment.get("KITTY_WINDOW_ID"))
         how = "osc9" if knows_osc9 else "osc777" if environment.get("VTE_VERSION") else "bell"
-    codes = {"osc9": f"\x1b]9;{words}\x07", "osc777": f"\x1b]777;notify;agentcli;{words}\x07", "bell": "\x07"}.get(
-        how, ""
-    )
+    kinds = {"osc9": f"\x1b]9;{words}\x07", "osc777": f"\x1b]777;notify;agentcli;{words}\x07", "bell": "\x07"}
+    codes = kinds.get(how, "")
     if environment.get("TMUX") and codes.startswith("\x1b"):  # which passes it on with allow-passthrough
         return "\x1bPtmux;" + codes.replace("\x1b", "\x1b\x1b") + "\x1b\\"
     return codes

@@ -32,7 +32,7 @@ def replay(conversation: Conversation, view: TurnView) -> None:
                 call = calls.get(result.tool_use_id)
                 facts = (ended.duration_ms, ended.summary, ended.structured, ended.error_kind)
                 finished = ToolFinished(result.tool_use_id, name, result, *facts, answer=ended.answer)
-                _show(finished, call.input if call else {}, view)
+                view.call(finished, view.title(call_title(name, call.input if call else {})))
             case Unreadable(error):
                 view.line(f"[{error}]", "warning")
             case _:
@@ -41,10 +41,6 @@ def replay(conversation: Conversation, view: TurnView) -> None:
         if call := calls.get(id):
             outcome = "cut off; its outcome is unknown"
             cut = ToolFinished(id, call.name, ToolResult(id, "", is_error=True), 0.0, outcome)
-            _show(cut, call.input, view)
+            view.call(cut, view.title(call_title(call.name, call.input)))
     if shown:
         view.gap()
-
-
-def _show(event: ToolFinished, arguments: dict[str, object], view: TurnView) -> None:
-    view.call(event, view.title(call_title(event.name, arguments)))

@@ -22,6 +22,8 @@ from agentcli.frontends.terminal.text.wrapping import wrapped
 from agentcli.llm.messages import Block
 from agentcli.tools.summary import call_title, diff_counts
 
+Queue = tuple[tuple[Block, ...], ...]
+
 MOST_FOLDED = 50
 MOST_CLAIMS = 5
 PROMPT_LINES = 20  # of a long message that waited, or was said earlier
@@ -89,8 +91,11 @@ class TurnView:
                 self.live.turn_since = self.live.turn_since or time.monotonic()
                 if number == 1:
                     warm_up()
-            case events.ToolStarted():
-                self._started(event)
+            case events.ToolStarted(id, name, _, title):
+                self._end_text()
+                self.live.calls[id] = RunningCall(name, self.title(title), time.monotonic())
+                if not self._is_live:
+                    self.line(f"… {title}", "muted")
             case events.OutputDelta(id, text):
                 if call := self.live.calls.get(id):
                     call.tail = (call.tail + printable(text))[-LONGEST_TAIL:]
@@ -139,9 +144,7 @@ class TurnView:
 
     def line(self, text: str, roles: str = "") -> None:
         """Text on lines of its own."""
-        self._end_text()
-        self._begin("note")
-        self._print(self._fitted([(roles, with_tilde(printable(text).rstrip("\n"), self._home) + "\n")]))
+        self.block(self._fitted([(roles, with_tilde(printable(text).rstrip("\n"), self._home) + "\n")]))
 
     def block(self, fragments: Sequence[Fragment], kind: str = "note") -> None:
         self._end_text()
@@ -181,11 +184,9 @@ class TurnView:
 
     def prompt(self, text: str) -> None:
         """A prompt."""
-        self._end_text()
-        self._begin("prompt")
         lines = printable(text).strip("\n").split("\n")
         said = "\n".join([lines[0], *(f"  {line}" for line in lines[1:PROMPT_LINES])])
-        self._print(self._fitted([("prompt", "› "), ("said", said + "\n")], hang=2))
+        self.block(self._fitted([("prompt", "› "), ("said", said + "\n")], hang=2), "prompt")
         if len(lines) > PROMPT_LINES:
             self._print([("muted", f"  … {len(lines) - PROMPT_LINES:,} more lines\n")])
 
@@ -215,8 +216,7 @@ class TurnView:
             self.folded.append(view.folded)
         if self._last_kind == "question":  # whose answer the line tells
             self._last_kind = "calls"
-        self._begin("calls")
-        self._print(view.fragments)
+        self.block(view.fragments, "calls")
 
     def title(self, title: str) -> str:
         """A call's title as it is shown."""
@@ -240,24 +240,16 @@ class TurnView:
         self.live.waiting = ""
         self.live.thinking += printable(text)
 
-    def _started(self, event: events.ToolStarted) -> None:
-        self._end_text()
-        self.live.calls[event.id] = RunningCall(event.name, self.title(event.title), time.monotonic())
-        if not self._is_live:
-            self.line(f"… {event.title}", "muted")
-
     def _end_thinking(self) -> None:
         thought = self.live.thinking
         if not thought:
             return
         self.live.thinking = ""
         took = duration((time.monotonic() - self._thinking_since) * 1000)
-        how_long = f" for {took}" if took else ""
-        words = len(thought.split())
+        how_long, rest = f" for {took}" if took else "", f" ({self._unfold_key})" if self._unfold_key else ""
         self.folded.append(FoldedText("Thinking", thought))
         self._begin("calls")
-        rest = f" ({self._unfold_key})" if self._unfold_key else ""
-        self._print([("muted", f"∴ Thought{how_long} · {words:,} words{rest}\n")])
+        self._print([("muted", f"∴ Thought{how_long} · {len(thought.split()):,} words{rest}\n")])
 
     def _end_text(self) -> None:
         self._end_thinking()
@@ -273,19 +265,17 @@ class TurnView:
     def _new_stream(self) -> MarkdownStream:
         return MarkdownStream(width=lambda: self._printer.columns, wraps=self._wraps)
 
-    def _queue_changed(self, steering: Sequence[Sequence[Block]], follow_ups: Sequence[Sequence[Block]]) -> None:
+    def _queue_changed(self, steering: Queue, follow_ups: Queue) -> None:
         """Messages that have left the queue for the model are shown where they reach it."""
-        live = self.live
         left = [*steering, *follow_ups]
-        for content in live.queued:
+        for content in self.live.queued:
             if content in left:
                 left.remove(content)
             elif content in self._taken_back:
                 self._taken_back.remove(content)
             else:
                 self.prompt(message_text(content))
-        live.steering = tuple(tuple(content) for content in steering)
-        live.follow_ups = tuple(tuple(content) for content in follow_ups)
+        self.live.steering, self.live.follow_ups = steering, follow_ups
 
     def _end_turn(self) -> None:
         self._end_text()
@@ -314,13 +304,9 @@ class TurnView:
         if self._shows_claims:
             self._claims(done.claims)
         if took >= LONG_TURN_S:
-            usage = done.usage
-            parts = [
-                duration(took * 1000),
-                f"{usage.prompt_tokens:,} tokens in, {usage.output_tokens:,} out",
-                f"${done.cost_usd:.4f}" if done.cost_usd else "",
-            ]
-            self.line(" · ".join(part for part in parts if part), "muted")
+            tokens = f"{done.usage.prompt_tokens:,} tokens in, {done.usage.output_tokens:,} out"
+            cost = f" · ${done.cost_usd:.4f}" if done.cost_usd else ""
+            self.line(f"{duration(took * 1000)} · {tokens}{cost}", "muted")
         self.gap()
 
     def _claims(self, claims: Sequence[Claim]) -> None:
@@ -333,8 +319,7 @@ class TurnView:
             mark, role, why = _CLAIM_MARKS[verdict]
             room = max(20, self._printer.columns - len(why) - 4)
             shown = text if len(text) <= room else f"{text[: room - 1]}…"
-            self._begin("note")
-            self._print([(role, f"{mark} "), ("muted", f"{exposed(shown)}{why}\n")])
+            self.block([(role, f"{mark} "), ("muted", f"{exposed(shown)}{why}\n")])
         if len(worst) > MOST_CLAIMS:
             self.line(f"+{len(worst) - MOST_CLAIMS} more", "muted")
 
