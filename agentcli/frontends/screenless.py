@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -18,9 +17,6 @@ from agentcli.conversation.entries import Entry, Paid
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.session_opener import OpenerHost, SessionOpener, open_after
 from agentcli.llm.messages import Block, Text, Usage
-
-if TYPE_CHECKING:
-    from agentcli.frontends.json_forms.input import Message
 
 log = logging.getLogger(__name__)
 
@@ -125,11 +121,6 @@ class ScreenlessHost(OpenerHost):
 
     def attach(self, text: str) -> tuple[Block, ...]:
         return self._opener.attach(text, self._session, typed=text)
-
-    def content_of(self, message: Message) -> tuple[Block, ...]:
-        """A text with the files that it names, unless it is a command; blocks are what the client made them."""
-        content = message.content
-        return self.attach(content) if isinstance(content, str) and not self.typed(content) else message.blocks
 
     def interrupt(self) -> None:
         """End the turn and the commands that run."""

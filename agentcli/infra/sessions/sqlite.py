@@ -24,7 +24,7 @@ from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions import database
 from agentcli.infra.sessions.database import SessionLock
 from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import Tables, UnstoredSession, Work, store_entries
+from agentcli.infra.sessions.tables import ENTRY, WHOSE, Tables, UnstoredSession, Work, read_entry, store_entries
 from agentcli.infra.sessions.writer import Writer
 from agentcli.settings.files import make_private_folder
 from agentcli.settings.paths import folder_text
@@ -38,6 +38,16 @@ _COPY_DELAY_S = 60.0  # a program that ends before has not begun a large copy fo
 _LONG_S = 86_400.0
 
 T = TypeVar("T")
+_BATCH = 2_000  # entries in a transaction: others wait for a moment only
+_HITS = f"""
+SELECT sessions.id, title, {ENTRY} FROM entries JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
+WHERE n IN (
+    SELECT n FROM words JOIN entries ON n = words.rowid AND own AND entries.trashed = 0
+    JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
+    WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND {WHOSE}
+    ORDER BY entries.time DESC, n DESC LIMIT :limit
+) ORDER BY entries.time DESC, n DESC
+"""  # noqa: S608 - our words
 
 
 class SqliteTables(Tables):
@@ -63,11 +73,11 @@ class SqliteTables(Tables):
         return self._db.execute(sql, values).fetchall()
 
     async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]:
-        from agentcli.infra.sessions import search
-
-        while search.index_some(self._db):
+        while _index_some(self._db):
             pass
-        return search.search(self._db, words, cwd=cwd, user_id=user_id, limit=limit)
+        names = {"words": words.for_index, "cwd": cwd, "user_id": user_id, "limit": limit}
+        found = self._db.execute(_HITS, names)
+        return [words.found_in(str(session_id), str(title), read_entry(row)) for session_id, title, *row in found]
 
 
 def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
@@ -173,10 +183,8 @@ class SqliteSessions(TableSessions):
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[Found]:
-        from agentcli.infra.sessions.search import index_some
-
         with suppress(database.NotWritable):
-            while await self._writer.submit(index_some):
+            while await self._writer.submit(_index_some):
                 pass  # each in a transaction of its own: others may write between them
         return await super().search(text, cwd=cwd, limit=limit, user_id=user_id)
 
@@ -263,3 +271,14 @@ class MemorySessions(TableSessions):
 
     async def close(self) -> None:
         pass
+
+
+def _index_some(db: apsw.Connection) -> bool:
+    """Index entries that were stored since the last search; True if there may be more of them."""
+    from agentcli.infra.sessions.search import folded, text_of
+
+    last = db.execute("SELECT coalesce(max(id), 0) FROM words_docsize").get
+    rows = db.execute(f"SELECT n, {ENTRY} FROM entries WHERE n > ? ORDER BY n LIMIT ?", (last, _BATCH)).fetchall()  # noqa: S608
+    texts = ((n, folded(text_of(read_entry(row).body))) for n, *row in rows)
+    db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", texts)
+    return len(rows) == _BATCH
