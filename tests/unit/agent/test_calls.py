@@ -219,17 +219,18 @@ def asking_for(command: str) -> list[dict[str, Any]]:
     return [{"tool_calls": [call("bash", command=command, id="c")]}, {"text": "{{last_result}}"}]
 
 
-async def test_what_may_run_is_asked_with_the_exact_command(tmp_path: Folder) -> None:
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_what_may_run_is_asked_with_the_exact_command(tmp_path: Folder, allowed: bool) -> None:
     async with on_stage(tmp_path, asking_for("touch made"), can_ask=True) as stage:
         stage.say("Go")
         request = await stage.heard(QuestionEvent)
         assert (request.id, request.title, request.preview) == ("c", "Run touch made", "touch made")
         assert "not known to only read" in request.reason
         assert not (stage.workspace / "made").exists()
-        stage.submit(Approve("c", True))
+        stage.submit(Approve("c", allowed))
         await stage.ended()
-        assert (stage.workspace / "made").exists()
-        assert stage.ends[-1].denials == ()
+        assert (stage.workspace / "made").exists() == allowed
+        assert [denied.call.id for denied in stage.ends[-1].denials] == ([] if allowed else ["c"])
 
 
 async def test_an_edit_is_asked_with_the_diff_it_would_make(tmp_path: Folder) -> None:
@@ -271,19 +272,6 @@ async def test_an_edit_outside_the_workspace_asks_and_says_nothing_of_the_file_b
         assert stage.results["c"].is_error is not (allowed and old == "old")
         assert (outside.read_text() == "new\n") is (allowed and old == "old")
         assert stage.session.runtime.calls.workspace.look(outside, "write").place in ("outside", "secret")
-
-
-@pytest.mark.parametrize("comment", ["", "write to /dev/null instead"])
-async def test_a_declined_command_is_an_error_the_model_sees(tmp_path: Folder, comment: str) -> None:
-    async with on_stage(tmp_path, asking_for("touch made"), can_ask=True) as stage:
-        answering(stage, allowed=False, comment=comment)
-        done = await stage.ask("Go")
-        assert isinstance(done, Done)
-        said = f" They say: {comment}" if comment else ""
-        assert done.text == f"permission_denied: The user declined this call.{said}"
-        assert stage.results["c"].is_error
-        assert not (stage.workspace / "made").exists()
-        assert [denied.call.id for denied in done.denials] == ["c"]
 
 
 @pytest.mark.parametrize(
