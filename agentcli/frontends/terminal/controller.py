@@ -68,14 +68,15 @@ class TerminalController(OpenerHost):
 
     def start_opening(self) -> asyncio.Task[Session]:
         """Open the first session while the person types."""
-        if self._opening is None or (self._opening.done() and self._session is None):
-            self._opening = asyncio.create_task(self._open_first())
-        return self._opening
 
-    async def _open_first(self) -> Session:
-        session = await self._opener.first(self._terminal)
-        self._show_session(session)
-        return session
+        async def open_first() -> Session:
+            session = await self._opener.first(self._terminal)
+            self._show_session(session)
+            return session
+
+        if self._opening is None or (self._opening.done() and self._session is None):
+            self._opening = asyncio.create_task(open_first())
+        return self._opening
 
     def _show_session(self, session: Session) -> None:
         self._session = session
@@ -83,11 +84,11 @@ class TerminalController(OpenerHost):
             self._pump.cancel()
         self._pump = asyncio.create_task(self._show_events(session.subscribe()))
         conversation = session.snapshot().conversation
-        self.view.live.clear()
+        live, queue = self.view.live, conversation.queue
+        live.clear()
         self.view.begin_anew()
         self._terminal.session_opened()
         self._has_broken_off = False
-        live, queue = self.view.live, conversation.queue
         live.steering, live.follow_ups = tuple(queue.steering), tuple(queue.follow_ups)
         if conversation.entries:
             replay(conversation, self.view)
@@ -161,19 +162,16 @@ class TerminalController(OpenerHost):
                 self._give_back(ids)
             case events.TakenOver():
                 self._terminal.leave()
-            case events.Done() | events.TurnFailed():
-                self._turn_ended(event)
+            case events.TurnFailed(_, is_retryable, broke_off=broke_off):
+                self._status.refresh()
+                self._has_broken_off = broke_off or is_retryable
+                self._terminal.turn_ended("failed")
+            case events.Done(reason=reason):
+                self._status.refresh()
+                self._has_broken_off = False
+                self._terminal.turn_ended("interrupted" if reason in ("interrupted", "declined") else "done")
             case _:
                 pass
-
-    def _turn_ended(self, event: events.Done | events.TurnFailed) -> None:
-        self._status.refresh()
-        if isinstance(event, events.TurnFailed):
-            self._has_broken_off = event.broke_off or event.is_retryable
-            self._terminal.turn_ended("failed")
-        else:
-            self._has_broken_off = False
-            self._terminal.turn_ended("interrupted" if event.reason in ("interrupted", "declined") else "done")
 
     def _settled(self, id: str) -> None:
         self.view.live.answered(id)
