@@ -151,8 +151,12 @@ class JsonOutput:
             self._end_message(None)
         self._is_in_message, self._usage = True, Usage()
         message = {"id": f"msg_{os.urandom(12).hex()}", "type": "message", "role": "assistant", "model": model}
-        rest: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
-        rest["usage"] = usage_object(self._usage)
+        rest: dict[str, Any] = {
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage_object(self._usage),
+        }
         self._stream_event({"type": "message_start", "message": message | rest})
 
     def _end_message(self, stop_reason: str | None) -> None:
@@ -194,15 +198,9 @@ def reply_or_result(entry: entries.Entry, session_id: str, *, made_by: str | Non
     """The object of a reply, a result or a skill; `made_by` is the call that made the subagent whose entry it is."""
     match entry.body:
         case entries.Assistant() as reply:
-            message = {
-                "id": entry.id,
-                "type": "message",
-                "role": "assistant",
-                "model": reply.model,
-                "content": [block_to_wire(block) for block in reply.content],
-                "stop_reason": reply.stop_reason,
-                "usage": usage_object(reply.usage),
-            }
+            content, usage = [block_to_wire(block) for block in reply.content], usage_object(reply.usage)
+            head = {"id": entry.id, "type": "message", "role": "assistant", "model": reply.model}
+            message = head | {"content": content, "stop_reason": reply.stop_reason, "usage": usage}
             return _message("assistant", message, session_id, made_by)
         case entries.Result() as result:
             return _message("user", {"role": "user", "content": [block_to_wire(result.result)]}, session_id, made_by)

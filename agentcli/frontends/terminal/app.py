@@ -221,10 +221,7 @@ class TerminalApp:
         async with self._console.hand_over():
             return await edit_text(text, self._console.environment)
 
-    def run_own(self, command: str, *, to_model: bool) -> None:
-        self.controller.spawn(self._run_own(command, to_model=to_model))
-
-    async def _run_own(self, command: str, *, to_model: bool) -> None:
+    async def run_own(self, command: str, *, to_model: bool) -> None:
         """Run a command of the person's with the terminal lent to it, then tell the session what it said."""
         session, view, said = self.controller.session, self._view, ""
         try:

@@ -253,7 +253,7 @@ class TerminalController(OpenerHost):
         command = text.lstrip("!").strip()
         if command:
             self.view.typed(text)
-            self._terminal.run_own(command, to_model=to_model)
+            self.spawn(self._terminal.run_own(command, to_model=to_model))
 
     def _send(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
         if self.session.is_busy and not queue and not model:

@@ -213,7 +213,7 @@ class PlainTerminal(TerminalActions):
         finally:
             loop.add_reader(self._stdin, self._read)
 
-    def run_own(self, command: str, *, to_model: bool) -> None:
+    async def run_own(self, command: str, *, to_model: bool) -> None:
         self._controller.session.submit(RunCommand(command, to_model))
 
     def session_opened(self) -> None:

@@ -57,8 +57,8 @@ class TerminalActions(Protocol):
         """The text as the person's editor left it; None where none can be shown. Raises `UserError`."""
         return None
 
-    def run_own(self, command: str, *, to_model: bool) -> None:
-        """Start a shell command of the person's own in the session; returns at once."""
+    async def run_own(self, command: str, *, to_model: bool) -> None:
+        """Run a shell command of the person's own in the session."""
 
     def put_into_input(self, text: str) -> None: ...
 

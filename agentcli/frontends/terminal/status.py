@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -53,41 +53,37 @@ class Status(Struct, frozen=True):
 
 def status_row(status: Status, columns: int, *, custom: str = "", hint: str = "", vi_mode: str = "") -> Row:
     """One row; a narrow window drops parts from the end."""
-    parts: list[tuple[str, str]] = []
-    if vi_mode:
-        parts.append(("muted" if vi_mode == "INSERT" else "accent", vi_mode))
-    if hint:
-        parts.append(("warning", hint))
-    if status.session_id or status.mode != "default":
-        role = _MODE_ROLES.get(status.mode, "accent")
-        parts.append((role, MODE_TEXTS[status.mode][0]))
-    if custom:
-        parts.append(("muted", custom))
-        status = Status()
-    if status.context_tokens:
-        share = status.context_share
-        tokens = f"{status.context_tokens / 1000:.1f}k" if status.context_tokens >= 1000 else f"{status.context_tokens}"
-        used = f"{share:.0%} context" if status.context_window else f"{tokens} tokens"
-        parts.append(("warning" if share >= 0.8 else "muted", used))
-    if status.cost_usd or status.budget_usd:
-        cost = "$?" if status.cost_usd is None else f"${status.cost_usd:.2f}"
-        parts.append(("muted", cost + (f" of ${status.budget_usd:.2f}" if status.budget_usd else "")))
-    if status.cold_usd and not status.is_busy:
-        parts.append(("warning", f"cache cold: ${status.cold_usd:.2f} to go on"))
-    if status.jobs:
-        parts.append(("accent", f"{status.jobs} job{'s' if status.jobs > 1 else ''}"))
-    if status.model:
-        parts.append(("muted", short_model(status.model) + (f" {status.effort}" if status.effort else "")))
-    if status.branch:
-        parts.append(("muted", status.branch))
+    mode = MODE_TEXTS[status.mode][0] if status.session_id or status.mode != "default" else ""
+    parts = [
+        ("muted" if vi_mode == "INSERT" else "accent", vi_mode),
+        ("warning", hint),
+        (_MODE_ROLES.get(status.mode, "accent"), mode),
+        *([("muted", custom)] if custom else _figures(status)),
+    ]
     row: Row = []
     for role, text in parts:
-        text = printable(text)
-        more: Row = [("muted", " · "), (role, text)] if row else [(role, text)]
-        if row and row_width(row) + row_width(more) > columns:
+        more: Row = [*([("muted", " · ")] if row else []), (role, printable(text))]
+        if row and text and row_width(row) + row_width(more) > columns:
             break
-        row += more
+        row += more if text else []
     return clipped(row, columns)
+
+
+def _figures(status: Status) -> Iterator[tuple[str, str]]:
+    tokens, share = status.context_tokens, status.context_share
+    if tokens:
+        counted = f"{tokens / 1000:.1f}k tokens" if tokens >= 1000 else f"{tokens} tokens"
+        yield "warning" if share >= 0.8 else "muted", f"{share:.0%} context" if status.context_window else counted
+    if status.cost_usd or status.budget_usd:
+        cost = "$?" if status.cost_usd is None else f"${status.cost_usd:.2f}"
+        yield "muted", cost + (f" of ${status.budget_usd:.2f}" if status.budget_usd else "")
+    if status.cold_usd and not status.is_busy:
+        yield "warning", f"cache cold: ${status.cold_usd:.2f} to go on"
+    if status.jobs:
+        yield "accent", f"{status.jobs} job{'s' if status.jobs > 1 else ''}"
+    if status.model:
+        yield "muted", short_model(status.model) + (f" {status.effort}" if status.effort else "")
+    yield "muted", status.branch
 
 
 def short_model(name: str) -> str:
