@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import io
 import os
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
@@ -56,20 +57,29 @@ T = TypeVar("T")
 @contextmanager
 def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
     """A regular file and its size in bytes. Raises `ToolError`, also for what fails while it is read."""
+    shown = workspace.shown(path)
     try:
-        status = workspace.look(path)
-        if not status.is_there:
-            raise ToolError(f"{workspace.shown(path)} does not exist.", kind="not_found", code=MISSING)
-        if status.kind == "folder":
-            raise ToolError(
-                f"{workspace.shown(path)} is a directory: use file_list.", kind="invalid_parameters", code="EISDIR"
-            )
-        if status.kind != "file":
-            raise ToolError(f"{workspace.shown(path)} is not a regular file.", kind="invalid_parameters")
         with workspace.sandbox.read(path) as file:
-            yield file, status.size
+            yield file, _size(file)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ToolError(f"{shown} does not exist.", kind="not_found", code=MISSING) from error
+    except IsADirectoryError as error:
+        raise ToolError(
+            f"{shown} is a directory: use file_list.", kind="invalid_parameters", code=errno_name(error)
+        ) from error
     except OSError as error:
-        raise _failed("read", workspace.shown(path), error) from error
+        if error.errno in (errno.EINVAL, errno.ENXIO):
+            raise ToolError(f"{shown} is not a regular file.", kind="invalid_parameters") from error
+        raise _failed("read", shown, error) from error
+
+
+def _size(file: BinaryIO) -> int:
+    try:
+        return os.fstat(file.fileno()).st_size
+    except io.UnsupportedOperation:  # it is in memory
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        return size
 
 
 def read_bytes(path: Path, workspace: Workspace) -> bytes:
