@@ -71,11 +71,9 @@ class DryRun(Protocol):
 
     def paths_of(self, name: str) -> Sequence[Path]:
         """The real paths that a change is about."""
-        ...
 
     def hides(self, path: Path) -> Literal["", "here", "always"]:
         """Say if there is something at a real path that the command could not see: only as a dry run, or always."""
-        ...
 
     async def apply(
         self,
@@ -90,8 +88,6 @@ class DryRun(Protocol):
         command started is a conflict, and stays as it is. `note` is a file in which the next start says what it has
         finished after a kill.
         """
-        ...
 
     async def discard(self) -> None:
         """End it, after `apply` too; may be called again."""
-        ...

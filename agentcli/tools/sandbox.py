@@ -126,7 +126,6 @@ class SandboxFacts(Protocol):
     @property
     def roots(self) -> tuple[Path, ...]:
         """The folders of the workspace, granted ones last."""
-        ...
 
     @property
     def profile(self) -> Profile: ...
@@ -134,33 +133,27 @@ class SandboxFacts(Protocol):
     @property
     def confines(self) -> bool:
         """True if the system itself keeps commands inside; else they are only asked about."""
-        ...
 
     @property
     def dry_run_problem(self) -> str:
         """The reason why a command cannot run as a dry run here; empty where it can. Probes the first time."""
-        ...
 
     @property
     def warning(self) -> str:
         """The reason why commands are confined less than they could be, and how to mend that; empty if all is well."""
-        ...
 
     @property
     def description(self) -> tuple[str, ...]:
         """The confinement of commands in lines for the person, with what it does not keep here."""
-        ...
 
     def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
         """Find the secret files of the workspace that a command could read; those that were granted do not count."""
-        ...
 
     def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
         """Read the values in the workspace's secret files, except those of the file at the real path `apart_from`.
 
         New files are found after a second, or at once if the workspace `is_changed`. Blocks: call it in a thread.
         """
-        ...
 
 
 class Jobs(Protocol):
@@ -168,15 +161,12 @@ class Jobs(Protocol):
 
     def list(self) -> Sequence[BackgroundJob]:
         """Describe every job, ended ones too, oldest first."""
-        ...
 
     def read(self, id: str, most_bytes: int) -> str:
         """Return a job's output since the last call, its middle cut out above the limit. Raises `ToolError`."""
-        ...
 
     async def stop(self, id: str) -> None:
         """End a job with all its processes. Raises `ToolError` (not_found)."""
-        ...
 
 
 class Sandbox(Protocol):
@@ -192,21 +182,18 @@ class Sandbox(Protocol):
 
     def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
         """Resolve a path and look at what is there. Raises `ToolError` (invalid_parameters) for one without an end."""
-        ...
 
     def read(self, path: Path) -> BinaryIO:
         """Open a regular file for reading, at a real path that `look` gave.
 
         Raises `OSError`, also for anything that is no regular file, and where another path was put in its place.
         """
-        ...
 
     def write(self, path: Path, content: bytes) -> None:
         """Create or replace a file at a real path: a reader sees the old or the new contents, never a part.
 
         Missing folders are made; mode and owner of an existing file stay. Raises `OSError`; then nothing has changed.
         """
-        ...
 
     async def search(
         self, query: Listing | Search, take: Callable[[Any], None], grants: Grants = NO_GRANTS
@@ -215,7 +202,6 @@ class Sandbox(Protocol):
 
         Raises `ToolError`, with ripgrep's own words for a pattern or a glob that is none.
         """
-        ...
 
     async def run(
         self,
@@ -231,8 +217,6 @@ class Sandbox(Protocol):
         beginning: at once if it was set before. So do a silent server that listens (`stall` says so), and what a
         command leaves running. A dry run stays in the foreground. Raises `ToolError`.
         """
-        ...
 
     async def aclose(self) -> None:
         """End every process that was left running; safe to call twice."""
-        ...
