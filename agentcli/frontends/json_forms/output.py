@@ -151,12 +151,8 @@ class JsonOutput:
             self._end_message(None)
         self._is_in_message, self._usage = True, Usage()
         message = {"id": f"msg_{os.urandom(12).hex()}", "type": "message", "role": "assistant", "model": model}
-        rest: dict[str, Any] = {
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            "usage": usage_object(self._usage),
-        }
+        rest: dict[str, Any] = {"content": [], "stop_reason": None, "stop_sequence": None}
+        rest["usage"] = usage_object(self._usage)
         self._stream_event({"type": "message_start", "message": message | rest})
 
     def _end_message(self, stop_reason: str | None) -> None:

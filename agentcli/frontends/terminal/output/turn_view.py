@@ -10,6 +10,8 @@ from typing import Protocol
 from agentcli.agent import events
 from agentcli.agent.calls.own_command import OWN_CALL
 from agentcli.agent.commands.command import AsDiff
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Assistant, Result, Unreadable, User
 from agentcli.conversation.evidence import Claim
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
@@ -19,11 +21,12 @@ from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.frontends.terminal.text.highlight import warm_up
 from agentcli.frontends.terminal.text.wrapping import wrapped
-from agentcli.llm.messages import Block
+from agentcli.llm.messages import Block, Text, ToolResult, ToolUse
 from agentcli.tools.summary import call_title, diff_counts
 
 Queue = tuple[tuple[Block, ...], ...]
 
+MOST_ENTRIES = 30  # of a stored conversation that are shown
 MOST_FOLDED = 50
 MOST_CLAIMS = 5
 PROMPT_LINES = 20  # of a long message that waited, or was said earlier
@@ -322,6 +325,40 @@ class TurnView:
             self.block([(role, f"{mark} "), ("muted", f"{exposed(shown)}{why}\n")])
         if len(worst) > MOST_CLAIMS:
             self.line(f"+{len(worst) - MOST_CLAIMS} more", "muted")
+
+
+def replay(conversation: Conversation, view: TurnView) -> None:
+    """Show the newest part of a stored conversation."""
+    shown = [e for e in conversation.path if isinstance(e.body, User | Assistant | Result | Unreadable)]
+    shown = [e for e in shown if not (isinstance(e.body, User) and e.body.is_reminder)]
+    if len(shown) > MOST_ENTRIES:
+        view.line(f"… {len(shown) - MOST_ENTRIES:,} earlier entries", "muted")
+    calls: dict[str, ToolUse] = {}
+    for entry in shown[-MOST_ENTRIES:]:
+        match entry.body:
+            case User(content):
+                view.prompt(message_text(content))
+            case Assistant(content):
+                calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
+                for block in content:
+                    if isinstance(block, Text) and block.text.strip():
+                        view.markdown(block.text)
+            case Result(result, name) as ended:
+                call = calls.get(result.tool_use_id)
+                facts = (ended.duration_ms, ended.summary, ended.structured, ended.error_kind)
+                finished = events.ToolFinished(result.tool_use_id, name, result, *facts, answer=ended.answer)
+                view.call(finished, view.title(call_title(name, call.input if call else {})))
+            case Unreadable(error):
+                view.line(f"[{error}]", "warning")
+            case _:
+                pass
+    for id in conversation.open_calls:  # the program ended while they ran
+        if call := calls.get(id):
+            outcome = "cut off; its outcome is unknown"
+            cut = events.ToolFinished(id, call.name, ToolResult(id, "", is_error=True), 0.0, outcome)
+            view.call(cut, view.title(call_title(call.name, call.input)))
+    if shown:
+        view.gap()
 
 
 _CLAIM_MARKS = {
