@@ -148,7 +148,7 @@ async def test_parts_of_a_file_can_be_kept_and_the_model_is_told_which_are_not(t
     assert "fifty" not in told
     finished = stage.of(ToolFinished)[0]
     assert (finished.structured["kept"], finished.structured["kept_hunks"]) == (["long.txt"], {"long.txt": [0, 2]})
-    assert finished.answer == "kept 1 of 2 · long.txt (2 of 3 hunks)"
+    assert finished.answer == "applied 1 of 2 · long.txt (2 of 3 hunks)"
 
 
 @pytest.mark.slow
