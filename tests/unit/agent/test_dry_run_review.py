@@ -100,11 +100,11 @@ AFTER = {"x.txt": "one\nTWO\n", "y.txt": "new\n"}
 @pytest.mark.parametrize(
     ("how", "left", "told"),
     [
-        ({"allowed": True}, AFTER, "kept"),
-        ({"allowed": False}, BEFORE, "dropped"),
-        ({"allowed": True, "hunks": ()}, BEFORE, "dropped"),
-        ({"allowed": True, "hunks": (0,)}, {**BEFORE, "x.txt": "one\nTWO\n"}, "kept 1 of 3"),
-        ({"allowed": False, "comment": "not y.txt"}, BEFORE, "dropped · “not y.txt”"),
+        ({"allowed": True}, AFTER, "applied"),
+        ({"allowed": False}, BEFORE, "discarded"),
+        ({"allowed": True, "hunks": ()}, BEFORE, "discarded"),
+        ({"allowed": True, "hunks": (0,)}, {**BEFORE, "x.txt": "one\nTWO\n"}, "applied 1 of 3"),
+        ({"allowed": False, "comment": "not y.txt"}, BEFORE, "discarded · “not y.txt”"),
     ],
 )
 async def test_what_the_person_keeps_is_all_that_stays(
