@@ -60,4 +60,4 @@ def _models() -> Models:
 @lru_cache(maxsize=4)
 def _models_of(home: Path, cwd: Path, encoders: str, changed: int) -> Models:
     """The models as the settings have them: read once, until one of these differs."""
-    return Models(load_config(find_paths(os.environ.get("AGENTCLI_HOME")), cwd, os.environ))
+    return Models(load_config(cwd))

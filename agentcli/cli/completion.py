@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import re
 from typing import Any
 
 from agentcli.cli.options import FLAGS, Flags
 from agentcli.cli.subcommands import COMMANDS, load_command
 from agentcli.settings.load import Config, load_config
-from agentcli.settings.paths import current_folder, find_paths
+from agentcli.settings.paths import current_folder
 
 SHELLS = ("bash", "zsh", "fish")
 # What options and arguments take, by their names: files, folders, or words of a kind.
@@ -102,8 +101,7 @@ _SAFE = re.compile(r"[\w./:@+~-]+")  # a shell inserts it as it is
 
 def print_words(kind: str) -> int:
     """Print the words of a kind, each on a line with a tab and what it means; gives the exit code."""
-    config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), current_folder(), os.environ)
-    for word, meaning in asyncio.run(_words(kind, config)):
+    for word, meaning in asyncio.run(_words(kind, load_config(current_folder()))):
         if _SAFE.fullmatch(word):
             text = "".join(letter for letter in " ".join(meaning.split()) if letter.isprintable())
             print(f"{word}\t{text[:80]}")

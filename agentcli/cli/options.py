@@ -6,12 +6,16 @@ import argparse
 import io
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from agentcli.agent.permissions.modes import MODES
 from agentcli.cli.output import locale_encoding
 from agentcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from agentcli.settings.load import Config
 
 
 def text_of_argument(argument: str) -> str:
@@ -156,6 +160,23 @@ def settings_from(options: argparse.Namespace) -> dict[str, Any]:
             section, _, name = key.partition(".")
             layer[section][name] = value
     return layer
+
+
+def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = ()) -> Config:
+    """Return the settings of sessions in a folder, with the flags on top. Raises `ConfigError` and `UsageError`."""
+    from agentcli.settings.load import load_config  # not needed for --version and --help
+
+    flags = settings_from(options)
+    if folders:
+        added = flags["permissions"].get("additional_directories", [])
+        flags["permissions"]["additional_directories"] = [*added, *map(str, folders)]
+    return load_config(
+        cwd,
+        flags=flags,
+        flag_names={key: f"{flag} ({key})" for key, flag in FLAG_OF.items()},
+        extra_file=Path(options.settings).absolute() if options.settings else None,
+        trust=options.trust,
+    )
 
 
 def text_or_file(options: argparse.Namespace, flag: str) -> str | None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -16,7 +14,7 @@ from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.ops import SetMode
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.cli.options import FLAG_OF, settings_from, text_or_file
+from agentcli.cli.options import load_for, text_or_file
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.session_opener import OpenRequest, OpenSession, UsageStore
@@ -25,8 +23,7 @@ from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import EMBEDDED
-from agentcli.settings.load import Config, load_config
-from agentcli.settings.paths import find_paths
+from agentcli.settings.load import Config
 from agentcli.settings.write import readable_settings, store_setting
 from agentcli.setup.options import Extras, SessionChoice
 
@@ -165,23 +162,6 @@ async def open_for_client(
     if request.mode:
         session.submit(SetMode(request.mode))
     return OpenSession(session, opener, commands, builder.aclose)
-
-
-def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = ()) -> Config:
-    """The settings of sessions in a folder, with the flags on top. Raises `ConfigError` and `UsageError`."""
-    flags = settings_from(options)
-    if folders:
-        added = flags["permissions"].get("additional_directories", [])
-        flags["permissions"]["additional_directories"] = [*added, *map(str, folders)]
-    return load_config(
-        find_paths(os.environ.get("AGENTCLI_HOME")),
-        cwd,
-        os.environ,
-        flags=flags,
-        flag_names={key: f"{flag} ({key})" for key, flag in FLAG_OF.items()},
-        extra_file=Path(options.settings).absolute() if options.settings else None,
-        trust=options.trust,
-    )
 
 
 def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[[str], None]) -> SessionStore:

@@ -6,6 +6,7 @@ Each group is a struct that checks itself; a wrong value names its file, line an
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from msgspec import Struct
 from agentcli.errors import ConfigError, did_you_mean
 from agentcli.settings.check import find_error, in_words, is_table
 from agentcli.settings.keys import KeptKeys, sendable_key
-from agentcli.settings.paths import Paths, home_of
+from agentcli.settings.paths import Paths, find_paths, home_of
 from agentcli.settings.structs import ModelName, Settings
 from agentcli.settings.terminal import look_problems
 from agentcli.settings.trust import command_places, is_trusted, project_files
@@ -112,10 +113,10 @@ class Config(Struct, frozen=True):
 
 
 def load_config(
-    paths: Paths,
     cwd: Path,
-    environment: Mapping[str, str],
+    environment: Mapping[str, str] = os.environ,
     *,
+    paths: Paths | None = None,
     flags: Mapping[str, Any] | None = None,
     flag_names: Mapping[str, str] = {},
     caller: str = "command line",
@@ -128,6 +129,7 @@ def load_config(
     `flags` is nested like the file, `flag_names` says what the person calls its keys, `caller` where they come from.
     Project files count only in a trusted folder, or with `trust`; the file `without` does not.
     """
+    paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
     has_own = paths.user_config != without and _may_exist(paths.user_config)
     layers = [read_layer(paths.user_config)] if has_own else []

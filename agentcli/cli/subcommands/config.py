@@ -119,7 +119,7 @@ def set_setting(
         _require_within(file, project_root(cwd))
     text = with_setting(file, parts, parsed)
     flags = tomllib.loads(text.removeprefix("\ufeff"))
-    config = load_config(paths, cwd, os.environ, flags=flags, caller=str(file), without=file)
+    config = load_config(cwd, flags=flags, caller=str(file), without=file)
     _checked(config)
     write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
     wins = describe_override(configuration(), ".".join(parts), file) if scope == "user" else ""
@@ -154,7 +154,7 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
         echo("This project has no settings of its own (.agentcli/config.toml).")
         return
     fingerprints = project_fingerprints(current_folder())
-    trusted = load_config(config.paths, current_folder(), os.environ, trust=True)
+    trusted = load_config(current_folder(), trust=True)
     servers = server_specs(trusted, echo)
     programs = WorkspacePrograms(trusted)
     try:

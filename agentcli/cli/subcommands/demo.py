@@ -24,7 +24,6 @@ from agentcli.frontends.terminal.plain import LinearOutput
 from agentcli.frontends.terminal.text.theme import Theme, palette_for
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.settings.load import load_config
-from agentcli.settings.paths import find_paths
 
 app = make_app("The tour.", needs_command=False)
 
@@ -60,7 +59,7 @@ async def _tour(repository: Path, model: str) -> int:
     output = LinearOutput(sys.stdout, theme)
     view = TurnView(output, unfold_key="")
     flags = {"permissions": {"allow": ["file_edit"]}}
-    config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), repository, os.environ, flags=flags)
+    config = load_config(repository, flags=flags)
     builder = Builder(config, store=MemorySessions(), on_notice=view.line)
     script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")
     chosen = model or f"scripted/{script}"

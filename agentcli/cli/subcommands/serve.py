@@ -14,10 +14,9 @@ from pathlib import Path
 
 from agentcli.agent.result import to_json_line
 from agentcli.cli.log_file import set_up_logging
-from agentcli.cli.options import SERVER_FLAGS, server_parser
+from agentcli.cli.options import SERVER_FLAGS, load_for, server_parser
 from agentcli.cli.output import warn
 from agentcli.cli.serving import Worker, listen_tcp, serve
-from agentcli.cli.session_opener import load_for
 from agentcli.errors import UsageError
 from agentcli.settings.files import make_private_folder
 from agentcli.settings.paths import current_folder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 from agentcli.cli.output import warn
 from agentcli.errors import UserError
 from agentcli.settings.load import Config, load_config
-from agentcli.settings.paths import current_folder, find_paths
+from agentcli.settings.paths import current_folder
 
 if TYPE_CHECKING:
     from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -41,7 +40,7 @@ def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
 
 def configuration(*, warns: bool = False) -> Config:
     """Return the settings of a session here; with `warns` what is not used is reported. Raises `ConfigError`."""
-    config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), current_folder(), os.environ)
+    config = load_config(current_folder())
     for notice in config.notices if warns else ():
         warn(notice)
     return config
