@@ -30,7 +30,7 @@ from agentcli.conversation.turns import carried_notes
 from agentcli.errors import StorageError, ToolError
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.programs import WorkspacePrograms
-from agentcli.extensions.skills.config import Skills
+from agentcli.extensions.skills.find import Skills
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.infra.data_files import DataFolder, Retention
 from agentcli.infra.grants import FileGrants

@@ -128,7 +128,7 @@ async def _words(kind: str, config: Config) -> list[tuple[str, str]]:
             table = [(f"{info.provider}/{info.id}", f"window {info.window:,} tokens") for info in models.table()]
             return [*running, *table]
         case "skills":
-            from agentcli.extensions.skills.config import Skills
+            from agentcli.extensions.skills.find import Skills
 
             catalog = Skills(config=config, is_bare=False, tell=lambda text: None).catalog
             return [(skill.name, skill.description) for skill in catalog]

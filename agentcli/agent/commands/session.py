@@ -6,12 +6,10 @@ import asyncio
 from dataclasses import replace
 
 from agentcli.agent.commands.command import CommandHost, CommandSet, Outcome, SlashCommand, number_in
-from agentcli.agent.commands.memory import MEMORY_COMMANDS
 from agentcli.agent.commands.model import MODEL_COMMANDS
 from agentcli.agent.commands.permissions import PERMISSION_COMMANDS
-from agentcli.agent.commands.project import PROJECT_COMMANDS
-from agentcli.agent.commands.sessions import SESSION_COMMANDS
-from agentcli.agent.commands.undo import UNDO_COMMANDS
+from agentcli.agent.commands.project import MEMORY_COMMANDS, PROJECT_COMMANDS
+from agentcli.agent.commands.sessions import SESSION_COMMANDS, UNDO_COMMANDS
 from agentcli.agent.commands.usage import USAGE_COMMANDS
 from agentcli.agent.context.sources import context_use
 from agentcli.conversation.entries import Compaction, Pinned, reminder

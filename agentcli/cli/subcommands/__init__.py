@@ -45,9 +45,9 @@ def load_command(name: str) -> Any:
         case "tools":
             from agentcli.cli.subcommands.tools import app as command
         case "undo":
-            from agentcli.cli.subcommands.undo import app as command
+            from agentcli.cli.subcommands.undo import undo_command as command
         case "redo":
-            from agentcli.cli.subcommands.undo import redo as command
+            from agentcli.cli.subcommands.undo import redo_command as command
         case "skills":
             from agentcli.extensions.skills.subcommand import app as command
         case "hooks":
@@ -55,13 +55,13 @@ def load_command(name: str) -> Any:
         case "mcp":
             from agentcli.extensions.mcp import subcommand as command
         case "blame":
-            from agentcli.cli.subcommands.blame import app as command
+            from agentcli.cli.subcommands.undo import blame_command as command
         case "usage":
             from agentcli.cli.subcommands.usage import app as command
         case "models":
             from agentcli.cli.subcommands.models import app as command
         case "login":
-            from agentcli.cli.subcommands.login import app as command
+            from agentcli.cli.subcommands.models import login as command
         case "config":
             from agentcli.cli.subcommands.config import app as command
         case "permissions":

@@ -7,14 +7,12 @@ from typing import Annotated
 import typer
 
 from agentcli.cli.completion import SHELLS, script
-from agentcli.cli.subcommands.shared import make_app
+from agentcli.cli.subcommands.shared import single_command
 from agentcli.errors import UsageError, did_you_mean
 
-app = make_app("Print a script that completes agentcli in your shell.", needs_command=False)
 
-
-@app.command()
-def completion(shell: Annotated[str, typer.Argument(help=f"One of {', '.join(SHELLS)}.")]) -> None:
+@single_command
+def app(shell: Annotated[str, typer.Argument(help=f"One of {', '.join(SHELLS)}.")]) -> None:
     """Commands, flags with their values, sessions, models and skills. To install it:
 
     bash: agentcli completion bash >~/.local/share/bash-completion/completions/agentcli

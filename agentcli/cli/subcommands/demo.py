@@ -16,7 +16,7 @@ from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Prompt
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.cli.subcommands.shared import make_app, wait_for
+from agentcli.cli.subcommands.shared import single_command, wait_for
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.output.turn_view import TurnView
@@ -25,14 +25,12 @@ from agentcli.frontends.terminal.text.theme import Theme, palette_for
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.settings.load import load_config
 
-app = make_app("The tour.", needs_command=False)
-
 QUESTION = "Search the project for with_tax: where is it used, and what does it do?"
 CHANGE = "with_tax in price.py takes the tax away from the net amount. It must add it: fix it."
 
 
-@app.command()
-def tour(
+@single_command
+def app(
     model: Annotated[str, typer.Option("-m", "--model", help="A real model instead of the scripted one.")] = "",
 ) -> None:
     """A question and a small change in a sample repository, with the real tools. Nothing of yours is touched."""

@@ -7,13 +7,11 @@ import typer
 
 from agentcli.cli.doctor.checks import examine, lines, subject_here
 from agentcli.cli.output import echo
-from agentcli.cli.subcommands.shared import AsJson, make_app, print_json
-
-app = make_app("Check this installation.", needs_command=False)
+from agentcli.cli.subcommands.shared import AsJson, print_json, single_command
 
 
-@app.command()
-def check(json: AsJson = False) -> None:
+@single_command
+def app(json: AsJson = False) -> None:
     """Look at everything a session needs, and say how to mend what is wrong; exit 1 where something does not work."""
     found = list(examine(subject_here()))
     if json:

@@ -24,9 +24,16 @@ T = TypeVar("T")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def make_app(help: str, *, needs_command: bool = True) -> typer.Typer:
-    """A group of commands, or (without `needs_command`) an app that is one command."""
-    return typer.Typer(help=help, no_args_is_help=needs_command, add_completion=False, rich_markup_mode=None)
+def make_app(help: str = "") -> typer.Typer:
+    """Return an app for a group of commands."""
+    return typer.Typer(help=help, no_args_is_help=bool(help), add_completion=False, rich_markup_mode=None)
+
+
+def single_command(command: Callable[..., None]) -> typer.Typer:
+    """Return an app that is one command; its help is the docstring."""
+    app = make_app()
+    app.command()(command)
+    return app
 
 
 def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:

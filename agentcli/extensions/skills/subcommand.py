@@ -15,8 +15,7 @@ from agentcli.conversation.skill_record import FILE
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.activation import SkillRegistry
-from agentcli.extensions.skills.config import all_skills
-from agentcli.extensions.skills.find import Catalog
+from agentcli.extensions.skills.find import Catalog, all_skills
 from agentcli.extensions.skills.skill import MAX_CHARS, Skill, added_keys, keys_of, problems_in, read_skill
 from agentcli.settings.paths import current_folder, project_root
 

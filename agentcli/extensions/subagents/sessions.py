@@ -20,7 +20,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.conversation.entries import Entry, User
 from agentcli.errors import ToolError, UsageError
-from agentcli.extensions.skills.config import Skills, model_named
+from agentcli.extensions.skills.find import Skills, model_named
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.extensions.subagents.running import AgentRun, Subagents
 from agentcli.llm.messages import Usage
