@@ -104,8 +104,7 @@ class ConfiguredOpener:
             files = "".join(f"# {file}\n" for file in self._config.files)
             keys = "".join(f"# {line}\n" for line in self.models.keys.lines())
             return files + keys + mask(readable_settings(self._config.settings))
-        from agentcli.cli.doctor.checks import examine, lines  # typer: 50 ms that only this needs
-        from agentcli.cli.doctor.subject import Subject
+        from agentcli.cli.subcommands.doctor import Subject, examine, lines
 
         return "\n".join(lines(list(examine(Subject(self._config)))))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
-from agentcli.cli.doctor.subject import Result, Subject
+from agentcli.cli.doctor.checks import Result, Subject
 from agentcli.cli.subcommands.shared import wait_for
 from agentcli.errors import AgentcliError, NoKey, NoModel, did_you_mean
 from agentcli.llm.addresses import is_loopback
