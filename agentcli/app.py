@@ -195,7 +195,7 @@ class Builder:
     @cached_property
     def servers(self) -> Servers | None:
         """The MCP servers that are configured; None without one, and then nothing of them is imported."""
-        extras, settings = self._extras, self.config.settings
+        extras, settings, only = self._extras, self.config.settings, self.config.settings.tools.only
         may_have = not extras.bare and settings.mcp.enabled and bool(settings.mcp_servers or self.config.uses_project)
         if not (may_have or extras.mcp_config or extras.mcp_servers or extras.mcp_clients):
             return None
@@ -208,7 +208,9 @@ class Builder:
             added=extras.mcp_servers,
             is_strict=extras.is_strict_mcp or not may_have,
         )
-        return make_servers(self.config, specs, self.programs, self._on_notice, clients=extras.mcp_clients)
+        if not (specs or extras.mcp_clients) or (only and not any(name.startswith("mcp__") for name in only)):
+            return None
+        return make_servers(self.config, specs, self.programs, self._on_notice, extras.mcp_clients)
 
     def _with_servers(self, tools: ToolRegistry) -> ToolRegistry:
         return tools if self.servers is None else ToolRegistry((*tools, *self.servers.tools()))

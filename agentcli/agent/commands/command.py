@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -186,6 +186,11 @@ class CommandSet:
 
     def __iter__(self) -> Iterator[SlashCommand]:
         return iter(self._commands)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names and aliases that are taken."""
+        return self._by_name.keys()
 
     def add(self, command: SlashCommand) -> None:
         self._commands.append(command)

@@ -98,13 +98,12 @@ def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: 
 
     What cannot be used is told and left out.
     """
-    taken = {name for command in commands for name in (command.name, *command.aliases)}
     found: dict[str, SlashCommand] = {}
     for folder in folders:
         for file in markdown_files(folder):
             try:
                 command, allowed = _read_command(file, folder)
-                if command.name in taken:
+                if command.name in commands.names:
                     raise ValueError(f"/{command.name} is one of agentcli's own")
             except (OSError, ValueError, UsageError) as error:
                 on_notice(f"{file} is no command: {error}")

@@ -16,8 +16,8 @@ from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import ToolError, UsageError, did_you_mean
-from agentcli.extensions.mcp.client import MCPClient, OffersPrompts, Parts, RemotePrompt, ServerSpec
-from agentcli.extensions.mcp.server import Connect, Pins, Server, ServerEvents
+from agentcli.extensions.mcp.client import MCPClient, OffersPrompts, RemotePrompt, ServerSpec
+from agentcli.extensions.mcp.server import Connect, Pins, Server
 from agentcli.extensions.mcp.tools import remote_tools
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import ToolSpec
@@ -168,28 +168,15 @@ class Servers:
             for prompt in server.pinned.prompts if server.pinned else ():
                 yield server, prompt
 
-    async def prompt(self, server: Server, prompt: RemotePrompt, arguments: dict[str, str]) -> str:
-        """Return the text of a prompt. Raises `UsageError`."""
-        try:
-            client = await server.client()
-            assert isinstance(client, OffersPrompts), "only those that have prompts are listed"
-            return await client.get_prompt(prompt.name, arguments)
-        except ToolError as error:
-            raise UsageError(str(error)) from error
-
-    async def read(self, name: str, uri: str) -> Parts:
-        """Return a resource. Raises `ToolError`."""
-        client = await self._servers[name].client()
-        if not isinstance(client, OffersPrompts):
-            raise ToolError(f"The MCP server {name} has no resources.", kind="not_found")
-        async with asyncio.timeout(self._servers[name].spec.timeout_s):
-            return await client.read_resource(uri)
-
     async def attach_named(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None:
         """Add the resources that a prompt names to it; the person is told of one that cannot be read."""
         for server, uri in dict.fromkeys(self._named(state, prompt_ids)):
             try:
-                parts = await self.read(server, uri)
+                client = await self._servers[server].client()
+                if not isinstance(client, OffersPrompts):
+                    raise ToolError(f"The MCP server {server} has no resources.", kind="not_found")
+                async with asyncio.timeout(self._servers[server].spec.timeout_s):
+                    parts = await client.read_resource(uri)
             except (ToolError, TimeoutError) as error:
                 why = str(error) or "it took too long"
                 emit(Notice(f"@{server}:{uri} was not read: {why}"))
@@ -224,5 +211,5 @@ def _shown(tools: Iterable[Tool]) -> list[ToolSpec]:
     return [tool.spec() for tool in tools]
 
 
-async def _connected(client: MCPClient, spec: ServerSpec, events: ServerEvents) -> MCPClient:
+async def _connected(client: MCPClient, spec: ServerSpec, server: Server) -> MCPClient:
     return client

@@ -17,7 +17,7 @@ import typer
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.extensions.mcp.config import LOCAL_FILE, Connecting, load_sdk, server_pins, server_specs, servers_in
+from agentcli.extensions.mcp.config import LOCAL_FILE, Connecting, load_sdk, make_servers, server_specs, servers_in
 from agentcli.extensions.mcp.server import Server, Status
 from agentcli.extensions.mcp.servers import Servers
 from agentcli.extensions.mcp.slash_commands import NO_SERVERS, describe_offer, server_row
@@ -160,8 +160,7 @@ def serve(
 
 
 def _servers(config: Config) -> Servers:
-    specs = server_specs(config, warn)
-    return Servers(specs, Connecting(config), server_pins(config, WorkspacePrograms(config), specs), tell=warn)
+    return make_servers(config, server_specs(config, warn), WorkspacePrograms(config), warn)
 
 
 async def _reached(*servers: Server) -> list[Status]:

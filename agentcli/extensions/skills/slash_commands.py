@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from functools import partial
 
 from agentcli.agent.commands.command import SKILLS, AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.conversation.titles import shortened
@@ -19,21 +19,16 @@ def add_skill_commands(commands: CommandSet, catalog: Catalog) -> None:
     """Add `/skills` and a command for each skill; where the name is taken, as `/user:NAME`."""
     help, forms = "show the skills, activate or end one", ("", "NAME", "off NAME", "off")
     commands.add(SlashCommand("skills", help, _skills, "[NAME]", group=SKILLS, forms=forms))
-    taken = {name for command in commands for name in (command.name, *command.aliases)}
     for skill in (*catalog, *catalog.shadowed):
-        name = f"{skill.source}:{skill.name}" if skill.name in taken else skill.name
-        if skill.for_person and name not in taken:
-            taken.add(name)
+        name = f"{skill.source}:{skill.name}" if skill.name in commands.names else skill.name
+        if skill.for_person and name not in commands.names:
             hint = skill.argument_hint or "[TEXT]"
-            commands.add(SlashCommand(name, _short(skill), _runner(name), hint, group=SKILLS))
+            commands.add(SlashCommand(name, _short(skill), partial(_begin, name), hint, group=SKILLS))
 
 
-def _runner(name: str) -> Callable[[CommandHost, str], Awaitable[Outcome]]:
-    async def run(host: CommandHost, argument: str) -> Outcome:
-        await _activate(host, name, argument)
-        return AsPrompt(argument or f"Do what the skill {name} says.")
-
-    return run
+async def _begin(name: str, host: CommandHost, argument: str) -> Outcome:
+    await _activate(host, name, argument)
+    return AsPrompt(argument or f"Do what the skill {name} says.")
 
 
 async def _activate(host: CommandHost, name: str, argument: str = "") -> None:

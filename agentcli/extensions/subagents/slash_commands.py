@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.conversation.entries import Assistant, Entry, Result, User
@@ -22,21 +23,17 @@ def add_agent_commands(commands: CommandSet, definitions: Definitions) -> None:
     """Add `/agents` and a command for each kind; where the name is taken, as `/agent:NAME`."""
     help, forms = "show the subagents, or what one did; end one", ("", "show ID", "stop ID")
     commands.add(SlashCommand("agents", help, _agents, "[show|stop ID]", is_aside=True, forms=forms, group=GROUP))
-    taken = {name for command in commands for name in (command.name, *command.aliases)}
     for one in definitions.by_name.values():
-        name = f"agent:{one.name}" if one.name in taken else one.name
+        name = f"agent:{one.name}" if one.name in commands.names else one.name
         if not any(sign.isspace() or sign == "/" for sign in name):
             help = shortened(one.description, _MAX_HELP)
-            commands.add(SlashCommand(name, help, _runner(one.name), "TASK", group=GROUP))
+            commands.add(SlashCommand(name, help, partial(_begin, one.name), "TASK", group=GROUP))
 
 
-def _runner(kind: str) -> Callable[[CommandHost, str], Awaitable[Outcome]]:
-    async def run(host: CommandHost, task: str) -> Outcome:
-        if not task:
-            raise UsageError(f"Say what the agent {kind} is to do.")
-        return AsPrompt(f"Let a subagent do this (create_subagent with agent={kind}), and tell me its answer: {task}")
-
-    return run
+async def _begin(kind: str, host: CommandHost, task: str) -> Outcome:
+    if not task:
+        raise UsageError(f"Say what the agent {kind} is to do.")
+    return AsPrompt(f"Let a subagent do this (create_subagent with agent={kind}), and tell me its answer: {task}")
 
 
 async def _agents(host: CommandHost, argument: str) -> Outcome:
