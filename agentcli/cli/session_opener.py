@@ -84,7 +84,7 @@ class ConfiguredOpener:
         add_skill_commands(commands, self._builder.skills.catalog)
         add_mcp_commands(commands, self._builder.servers)
         if self._config.settings.agents.enabled:
-            add_agent_commands(commands, self._builder.agents.definitions)
+            add_agent_commands(commands, self._builder.agents.definitions.values())
         return commands
 
     def store_setting(self, key: str, value: Any) -> str:

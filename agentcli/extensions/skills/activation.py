@@ -46,10 +46,7 @@ class Activation(Struct, frozen=True):
 
 
 class SkillRegistry:
-    """The skills there are, and those that are active: the person's, and above them a stack of the model's.
-
-    `active` has all of them, the oldest first.
-    """
+    """The skills there are, and the `active` ones, the oldest first: the person's, then a stack of the model's."""
 
     def __init__(self, skills: Catalog | Iterable[Skill] = ()) -> None:
         self.catalog = skills if isinstance(skills, Catalog) else Catalog(tuple(skills))
@@ -75,17 +72,14 @@ class SkillRegistry:
         skill = self.get(name)
         if by == "model" and not skill.for_model:
             raise UsageError(f"Only the user activates the skill {skill.name}.")
+        way = " → ".join((*(one.skill.name for one in self.active), skill.name))
         if self.is_active(skill.name):
-            way = " → ".join((*(one.skill.name for one in self.active), skill.name))
             raise UsageError(f"The skill {skill.name} is active already ({way}): follow its instructions.")
-        if by == "person":
-            return skill
-        if closed := next((one.skill.name for one in self.active if not one.skill.may_nest), None):
-            raise UsageError(f"While the skill {closed} is active no other one is activated.")
-        nested = [one.skill.name for one in self.active if one.by == "model"]
-        if len(nested) == MAX_DEPTH:
-            way = " → ".join((*nested, skill.name))
-            raise UsageError(f"Skills nest {MAX_DEPTH} deep at most ({way}): end one first.")
+        if by == "model":
+            if closed := next((one.skill.name for one in self.active if not one.skill.may_nest), None):
+                raise UsageError(f"While the skill {closed} is active no other one is activated.")
+            if sum(one.by == "model" for one in self.active) == MAX_DEPTH:
+                raise UsageError(f"Skills nest {MAX_DEPTH} deep at most ({way}): end one first.")
         return skill
 
     def activate(
@@ -117,10 +111,7 @@ class SkillRegistry:
         self.active.append(activation)
 
     def deactivate(self, name: str = "", *, by: By = "person") -> Activation:
-        """End an active skill: the one of this name, or the innermost one. Raises `UsageError` where there is none.
-
-        The model's end in the order opposite to that in which they began.
-        """
+        """End an active skill, by its name or the innermost, as the model must. Raises `UsageError` where none is."""
         own = [one for one in self.active if one.by == by]
         if not own:
             raise UsageError("No skill is active." if by == "person" else "No skill that you activated is active.")

@@ -6,7 +6,7 @@ import os
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
@@ -73,18 +73,19 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 
 def read_once(
-    files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], *, cache: Path | None, place: Path
+    files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], *, cache: Path, place: Path
 ) -> FileValues[T]:
     """Read files, or take from `cache` what was read of them, so that a start reads one file in place of a thousand.
 
     `read` raises `OSError` or `ValueError` for a file that cannot be used. `place` names the file in the cache.
     """
-    kept_in = cache / f"{sha256(os.fsencode(place)).hexdigest()[:16]}.json" if cache and files else None
+    if not files:
+        return FileValues({}, [], set())
+    kept_in = cache / f"{sha256(os.fsencode(place)).hexdigest()[:16]}.json"
     known: dict[str, CachedRead[T]] = {}
     with suppress(OSError, msgspec.MsgspecError):
-        if kept_in is not None:
-            form, kept = msgspec.json.decode(kept_in.read_bytes(), type=tuple[str, dict[str, CachedRead[kind]]])  # type: ignore[valid-type]
-            known = kept if form == _CACHE_FORM else {}
+        form, kept = msgspec.json.decode(kept_in.read_bytes(), type=tuple[str, dict[str, CachedRead[kind]]])  # type: ignore[valid-type]
+        known = kept if form == _CACHE_FORM else {}
     now: dict[str, CachedRead[T]] = {}
     fresh: set[str] = set()
     for path, stamp in files.items():
@@ -94,11 +95,9 @@ def read_once(
         fresh.add(path)
         try:
             now[path] = CachedRead(stamp, read(path))
-        except OSError as error:
-            now[path] = CachedRead(stamp, None, error.strerror or str(error))
-        except ValueError as error:
-            now[path] = CachedRead(stamp, None, str(error))
-    if kept_in is not None and (fresh or len(now) != len(known)):
+        except (OSError, ValueError) as error:
+            now[path] = CachedRead(stamp, None, getattr(error, "strerror", None) or str(error))
+    if fresh or len(now) != len(known):
         with suppress(OSError, UnicodeEncodeError):  # the next start reads them again
             make_private_folder(kept_in.parent)
             replace_file(kept_in, msgspec.json.encode((_CACHE_FORM, now)), syncs=False)
@@ -115,10 +114,7 @@ class SkillFolder(Struct, frozen=True):
 
 
 class Catalog:
-    """Skills by name; of two with one name the first counts, and the other is `shadowed`.
-
-    `fresh` are those that were read now, not taken from the cache: what is odd about them is told once.
-    """
+    """Skills by name; the first of a name counts, others are `shadowed`. `fresh` did not come from the cache."""
 
     def __init__(
         self, skills: Sequence[Skill] = (), left_out: Sequence[LeftOut] = (), fresh: Sequence[Skill] = ()
@@ -144,19 +140,6 @@ class Catalog:
         source, _, rest = name.partition(":")
         source = "project" if source == "local" else source
         return next((one for one in (*self, *self.shadowed) if one.source == source and one.name == rest), None)
-
-
-def find_skills(places: Sequence[SkillFolder], cache: Path | None) -> Catalog:
-    """Find the skills of all places, the first counting most. What cannot be read is left out, with the reason."""
-    found = [
-        read_once(dict(_files_in(one)), Skill, partial(read_skill, source=one.source), cache=cache, place=one.folder)
-        for one in places
-    ]
-    return Catalog(
-        [skill for each in found for skill in each.values.values()],
-        [one for each in found for one in each.left_out],
-        [skill for each in found for folder, skill in each.values.items() if folder in each.fresh],
-    )
 
 
 def listing(skills: Sequence[Skill], most_tokens: int) -> str:
@@ -226,7 +209,16 @@ def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path
 
 def all_skills(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> Catalog:
     """Return the skills of all these folders; `with_untrusted` also those of a project that is not trusted."""
-    return find_skills(places(config, with_untrusted=with_untrusted, added=added), config.paths.cache / "skills")
+    cache = config.paths.cache / "skills"
+    found = [
+        read_once(dict(_files_in(one)), Skill, partial(read_skill, source=one.source), cache=cache, place=one.folder)
+        for one in places(config, with_untrusted=with_untrusted, added=added)
+    ]
+    return Catalog(
+        [skill for each in found for skill in each.values.values()],
+        [one for each in found for one in each.left_out],
+        [skill for each in found for folder, skill in each.values.items() if folder in each.fresh],
+    )
 
 
 def bundled_folder() -> Path:
@@ -241,7 +233,6 @@ class Skills:
     """The skills of one configuration, looked for when they are asked for. `tell` hears of those that are left out."""
 
     config: Config
-    _: KW_ONLY
     is_bare: bool
     tell: Callable[[str], None]
     added: Sequence[Path] = ()
@@ -270,7 +261,7 @@ class Skills:
 
     def listing(self, window: int) -> str:
         """Return the list of skills at the beginning of each request."""
-        return listing(self.offered, int(window * self.config.settings.skills.share)) if self.offered else ""
+        return listing(self.offered, int(window * self.config.settings.skills.share))
 
     def attach(self, session: Session, models: Models, *, outer: SkillsInUse | None = None) -> None:
         """Let a session use skills, when it asks for them first; `outer` are those of the agent that made its agent."""
@@ -293,9 +284,9 @@ def _notices(catalog: Catalog) -> list[str]:
 
 
 def model_named(name: str, now: str, models: Models) -> str:
-    """Return `provider/model` for a model that a skill or an agent asks for, while `now` is used.
+    """Return `provider/model` for a name that a skill or an agent gives, by default of the provider of `now`.
 
-    A name without a provider is one of the present provider's. Raises `UsageError` for one that cannot be used.
+    Raises `UsageError` for one that cannot be used.
     """
     if "/" not in name:
         provider = now.partition("/")[0]

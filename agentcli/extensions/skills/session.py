@@ -28,9 +28,6 @@ from agentcli.tools.builtin.arguments import SkillCall
 from agentcli.tools.tool import ToolOutput
 
 _MAX_FOUND = 50
-_ALWAYS_CALLED = ("skill",)  # so that the model can end what narrows its tools
-
-
 Store = Callable[..., object]  # appends entries to the log
 
 
@@ -38,9 +35,8 @@ Store = Callable[..., object]  # appends entries to the log
 class SessionSkills:
     """Keeps the active skills of `registry` as the log's path has them, and the state as they change it.
 
-    `known_model` gives `provider/model` for what a skill calls a model while another one is used, and raises
-    `UserError` for one that cannot be used here. The tools that skills of the agent `outer` leave are all that this
-    one has.
+    `known_model` gives `provider/model` for what a skill calls a model, and raises `UserError` for one that cannot be
+    used here. The tools that skills of the agent `outer` leave are all that this one has.
     """
 
     registry: SkillRegistry
@@ -67,11 +63,11 @@ class SessionSkills:
         note = reminder(activation.instructions)
         try:
             if self.session.is_busy:
-                self.session.append(SkillActivated(activation.id, skill.record, by))
+                self.session.append(SkillActivated(activation.id, skill, by))
                 self.state.notes.append(note)
             else:
                 self._is_fresh.add(activation.id)
-                self.session.append(SkillActivated(activation.id, skill.record, by), note)
+                self.session.append(SkillActivated(activation.id, skill, by), note)
         except BaseException:
             self.registry.active.remove(activation)
             raise
@@ -157,7 +153,7 @@ class SessionSkills:
         for skill in (one.skill for one in self.registry.active if one.skill.tools is not None):
             tools = skill.tools or ()
             left = [ALIASES.get(each, each) for each in (rule.partition("(")[0] for rule in tools)]
-            if tool not in (*left, *_ALWAYS_CALLED):
+            if tool not in (*left, "skill"):  # so that the model can end what narrows its tools
                 return Verdict("deny", f"the skill {skill.name} leaves only {', '.join(tools) or 'no tool'}")
         return verdict
 

@@ -46,8 +46,7 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
     if word == "off":
         return _end(skills, name.strip())
     if argument:
-        await _activate(host, argument)
-        return f"The skill {argument} is active until /skills off {argument}."
+        return await _switch_on(host, argument)
     shown = [skill for skill in skills.registry.catalog if skill.for_person]
     by = {one.skill.name: one.by for one in skills.registry.active}
     rows = [(one.name, f"{_MARKS[by.get(one.name, '')]}  {one.source:<8} {_short(one)}") for one in shown]
@@ -60,8 +59,10 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
         listed = [f"  /{name:<{width}}  {detail}" for name, detail in rows]
         return "\n".join([*listed, *left_out, "/NAME begins with one, /skills off NAME ends it."])
     name = shown[picked].name
-    if skills.registry.is_active(name):
-        return _end(skills, name)
+    return _end(skills, name) if skills.registry.is_active(name) else await _switch_on(host, name)
+
+
+async def _switch_on(host: CommandHost, name: str) -> str:
     await _activate(host, name)
     return f"The skill {name} is active until /skills off {name}."
 

@@ -16,7 +16,7 @@ from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.activation import SkillRegistry
 from agentcli.extensions.skills.find import Catalog, all_skills
-from agentcli.extensions.skills.skill import MAX_CHARS, Skill, added_keys, keys_of, problems_in, read_skill
+from agentcli.extensions.skills.skill import ADDED_KEYS, MAX_CHARS, Skill, keys_of, problems_in, read_skill
 from agentcli.settings.paths import current_folder, project_root
 
 MAX_LINES = 500  # of the instructions: what the specification advises
@@ -147,5 +147,5 @@ def _check(folder: Path) -> tuple[list[str], list[str]]:
         return [getattr(error, "strerror", None) or str(error)], []
     if (lines := len(body.splitlines())) > MAX_LINES:
         problems.append(f"its instructions have {lines} lines: of more than {MAX_LINES} move parts to references/")
-    added = ", ".join(added_keys(keys))
+    added = ", ".join(key for key in keys if key in ADDED_KEYS)
     return problems, [f"(not in the specification, so other tools may refuse it: {added})"] if added else []

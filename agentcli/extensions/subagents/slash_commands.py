@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.conversation.entries import Assistant, Entry, Result, User
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError
-from agentcli.extensions.subagents.definitions import Definitions
-from agentcli.extensions.subagents.running import AgentRun, Subagents, subagents_of
+from agentcli.extensions.subagents.definitions import AgentDefinition
+from agentcli.extensions.subagents.running import AgentRun, Subagents
 from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.summary import call_title
 
@@ -19,11 +19,11 @@ _MAX_TASK, _MAX_HELP = 60, 80  # characters
 _MARKS = {None: "●", "done": "✓", "stopped": "■", "failed": "✗", "limit": "■"}
 
 
-def add_agent_commands(commands: CommandSet, definitions: Definitions) -> None:
+def add_agent_commands(commands: CommandSet, definitions: Iterable[AgentDefinition]) -> None:
     """Add `/agents` and a command for each kind; where the name is taken, as `/agent:NAME`."""
     help, forms = "show the subagents, or what one did; end one", ("", "show ID", "stop ID")
     commands.add(SlashCommand("agents", help, _agents, "[show|stop ID]", is_aside=True, forms=forms, group=GROUP))
-    for one in definitions.by_name.values():
+    for one in definitions:
         name = f"agent:{one.name}" if one.name in commands.names else one.name
         if not any(sign.isspace() or sign == "/" for sign in name):
             help = shortened(one.description, _MAX_HELP)
@@ -37,7 +37,8 @@ async def _begin(kind: str, host: CommandHost, task: str) -> Outcome:
 
 
 async def _agents(host: CommandHost, argument: str) -> Outcome:
-    agents = subagents_of(host.session.runtime.calls)
+    agents = host.session.runtime.calls.open_agents()
+    assert isinstance(agents, Subagents), "the session's builder makes no others"
     word, _, id = argument.partition(" ")
     match word:
         case "":
@@ -55,7 +56,7 @@ async def _listed(agents: Subagents) -> str:
     rows = [*map(_row, agents.runs)]
     known = {run.session_id for run in agents.runs}
     rows += [f"  ✓ {info.name}  {info.id[:13]}" for info in await agents.earlier() if info.id not in known]
-    kinds = ", ".join(agents.definitions.by_name)
+    kinds = ", ".join(agents.definitions)
     return "\n".join([*(rows or ["No subagent has worked here yet."]), f"Kinds: {kinds}."])
 
 
