@@ -104,7 +104,8 @@ class ConfiguredOpener:
             files = "".join(f"# {file}\n" for file in self._config.files)
             keys = "".join(f"# {line}\n" for line in self.models.keys.lines())
             return files + keys + mask(readable_settings(self._config.settings))
-        from agentcli.cli.subcommands.doctor import Subject, examine, lines
+        from agentcli.cli.doctor.checks import Subject
+        from agentcli.cli.subcommands.doctor import examine, lines
 
         return "\n".join(lines(list(examine(Subject(self._config)))))
 

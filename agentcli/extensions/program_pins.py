@@ -22,8 +22,6 @@ from agentcli.tools.tool import Ask
 MAX_BYTES = 50_000_000  # of a program that is pinned; of a larger one its size and times are
 MISSING = ""
 _MAX_FOUND = 200  # programs by one glob
-
-
 RUN, REFUSE = "Run it as it is now", "Do not run it"
 
 
@@ -62,10 +60,9 @@ class ProgramPins:
         if is_of_project:
             self._of_project.add(command)
         if is_of_project and self._trusted is not None:
-            trusted = self._trusted()
-            paths = {file.path for file in self._named[command]}
+            paths, trusted = {file.path for file in self._named[command]}, self._trusted()
             self._pins[command] = {
-                path: digest for path, digest in trusted.items() if any(_is_named(path, name) for name in paths)
+                path: trusted[path] for path in trusted if any(_is_named(path, one) for one in paths)
             }
         else:
             self._pins[command] = self.digests(command)
@@ -94,28 +91,22 @@ class ProgramPins:
 
     def changed(self, command: str) -> Sequence[Path]:
         """The files of a command that are not as they were when it was trusted."""
-        now = self.digests(command)
-        if self._differing(command, now) and command in self._of_project and self._trusted is not None:
+        now, pinned = self.digests(command), self._pins[command]
+        changed = [p for p in sorted(now.keys() | pinned.keys()) if now.get(p, MISSING) != pinned.get(p, MISSING)]
+        if changed and command in self._of_project and self._trusted is not None:
             kept = self._trusted()  # the person may have trusted the project again meanwhile
-            for path in self._differing(command, now):
-                if path in kept and kept[path] == now.get(path, MISSING):
-                    self._pins[command][path] = kept[path]
+            pinned |= {path: kept[path] for path in changed if path in kept and kept[path] == now.get(path, MISSING)}
+            changed = [path for path in changed if now.get(path, MISSING) != pinned.get(path, MISSING)]
         self._seen[command] = now
-        return [Path(path) for path in self._differing(command, now)]
-
-    def _differing(self, command: str, now: Mapping[str, str]) -> list[str]:
-        pinned = self._pins[command]
-        return [p for p in sorted(now.keys() | pinned.keys()) if now.get(p, MISSING) != pinned.get(p, MISSING)]
+        return [Path(path) for path in changed]
 
     def accept(self, command: str) -> None:
         """Trust them as they were when `changed` was called last. Raises `ConfigError`."""
         now = self._seen[command]
         gone = {path: MISSING for path in self._pins[command] if path not in now}
         for other, files in self._named.items():  # others may run the same files
-            accepted = {file.path: now[file.path] for file in _found(files) if file.path in now}
-            self._pins[other] = {
-                path: digest for path, digest in (self._pins[other] | accepted).items() if path not in gone
-            }
+            pins = self._pins[other] | {file.path: now[file.path] for file in _found(files) if file.path in now}
+            self._pins[other] = {path: digest for path, digest in pins.items() if path not in gone}
         if command in self._of_project and self._trusted is not None:
             self._keep({**gone, **now})
 
@@ -227,10 +218,7 @@ _DATA_ENDINGS = frozenset(
 
 
 class NamedFile(Struct, frozen=True):
-    """An absolute path or a glob that a command names.
-
-    It `is_started` where the command or an interpreter begins with it.
-    """
+    """An absolute path or glob that a command names; it `is_started` where a command or interpreter begins with it."""
 
     path: str
     is_started: bool

@@ -58,7 +58,7 @@ def try_hooks(
     if (hooks := _hooks().of_session("test", lambda: "default")) is not None:
         hooks.publish = lambda one: ran.append(one) if isinstance(one, HookRan) else None
         use = ToolUse("test", ALIASES.get(tool, tool), given)
-        fired = hooks.fire_about(event, use, given) if event in _ABOUT_CALLS else hooks.fire(event, **given)  # type: ignore[arg-type]
+        fired = hooks.fire_about(event, use, given) if event in _ABOUT_CALLS else hooks.fire(event, **given)
         said = asyncio.run(fired)
     if json:
         print_json({"ran": [msgspec.to_builtins(one) for one in ran], "answer": msgspec.to_builtins(said)})
