@@ -8,7 +8,6 @@ import json
 import secrets
 import sys
 import threading
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
@@ -124,29 +123,19 @@ async def _answer_calls(single: ToolLine | None, bench: Bench) -> int:
         answer = await bench.answer(single)
         _write(answer)
         return int(answer["is_error"])
-    async for line in _lines():
-        if line.strip():
-            _write(await _answer_line(line, bench))
-    return 0
-
-
-async def _lines() -> AsyncIterator[bytes]:
-    """The lines of stdin, each read when the one before has been answered. Raises `UsageError`."""
     input = unshared_stdin()
     line = (await _next_line(input)).removeprefix(codecs.BOM_UTF8)
     while line:
-        yield line
+        if line.strip():
+            _write(await _answer_line(line, bench))
         line = await _next_line(input)
+    return 0
 
 
 async def _next_line(input: BinaryIO) -> bytes:
-    """Read in a thread that nothing waits for: one of the executor would hold up an interrupted program."""
+    """Return a line of stdin, empty at its end. Raises `UsageError`."""
     loop = asyncio.get_running_loop()
     came: asyncio.Future[bytes | OSError] = loop.create_future()
-
-    def settle(line: bytes | OSError) -> None:
-        if not came.done():
-            came.set_result(line)
 
     def read() -> None:
         line: bytes | OSError
@@ -155,8 +144,9 @@ async def _next_line(input: BinaryIO) -> bytes:
         except OSError as error:
             line = error
         with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(settle, line)
+            loop.call_soon_threadsafe(lambda: came.done() or came.set_result(line))
 
+    # In a thread that nothing waits for: one of the executor would hold up an interrupted program.
     threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()
     if isinstance(line := await came, OSError):
         raise UsageError(f"Stdin could not be read: {line.strerror}.") from line
@@ -170,52 +160,33 @@ async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
     try:
         call = msgspec.json.decode(line, type=ToolLine)
     except (ValueError, RecursionError) as error:
-        id = _id_in(line)
-        message = f"Not a call: {_problem(line, error)}. A call is a line like {_EXAMPLE}"
-        wrong, result = (
-            CallError("invalid_parameters", "invalid_parameters", message, id),
-            ToolResult(id, message, True),
-        )
-        return _answer(ToolLine("", id=id), ToolFinished(id, "", result, 0.0, error=wrong))
+        id, message = _id_in(line), f"Not a call: {_problem(error)}. A call is a line like {_EXAMPLE}"
+        wrong = CallError("invalid_parameters", "invalid_parameters", message, id)
+        return _answer(ToolLine("", id=id), ToolFinished(id, "", ToolResult(id, message, True), 0.0, error=wrong))
     return await bench.answer(call)
 
 
 def _id_in(line: bytes) -> str:
-    """The id of an object that is no call; empty where there is none that could be given back."""
-    data = _read_leniently(line)
-    id = data.get("id") if isinstance(data, dict) else None
-    return id if isinstance(id, str) and id.encode(errors="replace").decode() == id else ""
-
-
-def _read_leniently(line: bytes) -> Any:
-    """Also with bytes that are no UTF-8, and with half characters; None for what is no JSON."""
+    """Return the id of what is no call, also in bytes that are no UTF-8; empty where none could be given back."""
     try:
-        return json.loads(line.decode(errors="replace"))
+        match json.loads(line.decode(errors="replace")):
+            case {"id": str() as id} if is_utf8(id):
+                return id
     except (ValueError, RecursionError):
-        return None
+        pass
+    return ""
 
 
-def _problem(line: bytes, error: Exception) -> str:
-    match error:
-        case msgspec.ValidationError():
-            said, _, path = str(error).replace("`", "").partition(" - at $.")
-            said = said[:1].lower() + said[1:]
-            return f"{path}: {said}" if path else said
-        case UnicodeDecodeError():
-            return "it is not encoded as UTF-8"
-        case RecursionError():
-            return "it is nested too deeply"
-        case _ if _read_leniently(line) is not None:
-            return "it holds half of a surrogate pair, which is no character"
-        case _:
-            return f"it is no JSON ({error})"
+def _problem(error: Exception) -> str:
+    if not isinstance(error, msgspec.ValidationError):
+        return f"it cannot be read as JSON ({error})"
+    said, _, path = str(error).replace("`", "").partition(" - at $.")
+    said = said[:1].lower() + said[1:]
+    return f"{path}: {said}" if path else said
 
 
 class Bench(NamedTuple):
-    """Runs calls as in a conversation, but no model reads the results.
-
-    One that comes again under its id, with the same arguments, is a replay; one without an id never is.
-    """
+    """Runs calls as in a conversation, but no model reads the results. A call with an id is run only once."""
 
     calls: SessionCalls
     state: AgentState
