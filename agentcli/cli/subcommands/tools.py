@@ -160,7 +160,7 @@ async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
     try:
         call = msgspec.json.decode(line, type=ToolLine)
     except (ValueError, RecursionError) as error:
-        id, message = _id_in(line), f"Not a call: {_problem(error)}. A call is a line like {_EXAMPLE}"
+        id, message = _id_in(line), f"Not a call: {_problem(line, error)}. A call is a line like {_EXAMPLE}"
         wrong = CallError("invalid_parameters", "invalid_parameters", message, id)
         return _answer(ToolLine("", id=id), ToolFinished(id, "", ToolResult(id, message, True), 0.0, error=wrong))
     return await bench.answer(call)
@@ -177,9 +177,10 @@ def _id_in(line: bytes) -> str:
     return ""
 
 
-def _problem(error: Exception) -> str:
+def _problem(line: bytes, error: Exception) -> str:
     if not isinstance(error, msgspec.ValidationError):
-        return f"it cannot be read as JSON ({error})"
+        half = ", perhaps because of half a surrogate pair" if rb"\ud" in line.lower() else ""
+        return f"it cannot be read as JSON ({error}){half}"
     said, _, path = str(error).replace("`", "").partition(" - at $.")
     said = said[:1].lower() + said[1:]
     return f"{path}: {said}" if path else said
