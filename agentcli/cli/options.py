@@ -179,15 +179,12 @@ def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = (
     )
 
 
-def text_or_file(options: argparse.Namespace, flag: str) -> str | None:
-    """The text of `--FLAG TEXT` or `--FLAG-file FILE`. Raises `UsageError` for both, and for an unreadable file."""
-    name = flag.replace("-", "_")
-    text: str | None = getattr(options, name)
-    file: str | None = getattr(options, f"{name}_file")
+def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | None:
+    """Return the text of `--FLAG TEXT` or `--FLAG-file FILE`. Raises `UsageError` for both, or an unreadable file."""
     if file is None:
         return text
     if text is not None:
-        raise UsageError(f"--{flag} and --{flag}-file exclude each other.")
+        raise UsageError(f"{flag} and {flag}-file exclude each other.")
     try:
         return Path(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -169,9 +169,10 @@ def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[
 
 
 def extras_from(options: argparse.Namespace) -> Extras:
+    appended = options.append_system_prompt, options.append_system_prompt_file
     return Extras(
-        system_prompt=text_or_file(options, "system-prompt"),
-        append_system_prompt=text_or_file(options, "append-system-prompt") or "",
+        system_prompt=text_or_file("--system-prompt", options.system_prompt, options.system_prompt_file),
+        append_system_prompt=text_or_file("--append-system-prompt", *appended) or "",
         bare=options.bare,
         brings_tools=options.input_format == "stream-json",
         mcp_config=options.mcp_config or "",

@@ -137,6 +137,10 @@ async def _next_line(input: BinaryIO) -> bytes:
     loop = asyncio.get_running_loop()
     came: asyncio.Future[bytes | OSError] = loop.create_future()
 
+    def settle(line: bytes | OSError) -> None:
+        if not came.done():
+            came.set_result(line)
+
     def read() -> None:
         line: bytes | OSError
         try:
@@ -144,7 +148,7 @@ async def _next_line(input: BinaryIO) -> bytes:
         except OSError as error:
             line = error
         with suppress(RuntimeError):  # the loop has ended meanwhile
-            loop.call_soon_threadsafe(lambda: came.done() or came.set_result(line))
+            loop.call_soon_threadsafe(settle, line)
 
     # In a thread that nothing waits for: one of the executor would hold up an interrupted program.
     threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()

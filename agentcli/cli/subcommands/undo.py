@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import time
 from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, print_json, s
 from agentcli.conversation.entries import Body
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError
+from agentcli.frontends.export.markdown import when
 from agentcli.infra.changes.journal import finish_interrupted
 from agentcli.infra.changes.objects import Objects
 from agentcli.infra.locks import FileLocks
@@ -151,7 +151,6 @@ def _row(line: BlamedLine) -> dict[str, Any]:
 def _format_line(line: BlamedLine, *, width: int) -> str:
     who = ""
     if (author := line.author) is not None:
-        when = time.strftime("%Y-%m-%d %H:%M", time.localtime(author.at))
         prompt = shortened(author.prompt, _MAX_PROMPT_CHARS)
-        who = f"{author.session_id[:13]} {when} {author.tool:<10} {prompt}"
+        who = f"{author.session_id[:13]} {when(author.at)} {author.tool:<10} {prompt}"
     return f"{who:<{13 + 1 + 16 + 1 + 10 + 1 + _MAX_PROMPT_CHARS}}  {line.line:>{width}}  {line.text}"
