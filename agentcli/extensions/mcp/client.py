@@ -129,7 +129,6 @@ class MCPClient(Protocol):
     @property
     def name(self) -> str:
         """The server's name, as in `mcp__NAME__tool`."""
-        ...
 
     async def list_tools(self) -> Sequence[RemoteTool]: ...
 
@@ -140,7 +139,6 @@ class MCPClient(Protocol):
 
         A cancelled call is cancelled on the server too.
         """
-        ...
 
     async def close(self) -> None: ...
 
