@@ -34,10 +34,8 @@ def conversation_commands() -> CommandSet:
     commands = CommandSet(replace(command, group=group) for group, table in groups.items() for command in table)
 
     async def help(host: CommandHost, argument: str) -> Outcome:
-        if argument:
-            found = commands.parse(f"/{argument.removeprefix('/')}")
-            return _explained(found[0]) if found else _listed(commands)
-        return _listed(commands)
+        found = commands.parse(f"/{argument.removeprefix('/')}") if argument else None
+        return _explained(found[0]) if found else _listed(commands)
 
     commands.add(SlashCommand("help", "show the commands, or one of them", help, "[COMMAND]", ("?",), group=PROGRAM))
     return commands
@@ -152,24 +150,16 @@ def _plan_text(made: Compaction) -> str:
         cost = f"A model would summarise it, for ${made.cost_usd:.4f} at most; without one it is as above."
     elif made.cost_usd is None:
         cost = "A model would summarise it; its price is not known."
-    return "\n".join(
-        [
-            f"{made.tokens_before:,} → {made.tokens_after:,} tokens ({made.strategy}); {cut}. {cost}",
-            "The log keeps all of it. The model would read, ahead of the newest turns:",
-            "",
-            made.carried,
-        ]
-    )
+    plan = f"{made.tokens_before:,} → {made.tokens_after:,} tokens ({made.strategy}); {cut}. {cost}"
+    return f"{plan}\nThe log keeps all of it. The model would read, ahead of the newest turns:\n\n{made.carried}"
 
 
 async def _pin(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     facts = session.state.conversation.pins
     if not argument:
-        listed = [f"  {number}  {fact}" for number, fact in enumerate(facts, 1)]
-        return (
-            "\n".join([*listed, "Another one: /pin TEXT; /pin remove NUMBER takes one out."]) if facts else "No pins."
-        )
+        listed = [f"  {number}  {fact}" for number, fact in enumerate(facts, 1)] or ["No pins."]
+        return "\n".join([*listed, "Another one: /pin TEXT; /pin remove NUMBER takes one out."])
     verb, _, rest = argument.partition(" ")
     if verb == "remove":
         fact = facts[number_in(rest.strip(), len(facts), "pin")]
