@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from agentcli.agent.accounting.usage import counted
 from agentcli.agent.blame import blame, format_author
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, listed, number_in
 from agentcli.agent.interfaces import Checkpoints, SessionInfo
@@ -55,13 +56,9 @@ async def _chosen_session(host: CommandHost) -> Outcome:
         return listed(options[:MOST_LISTED], "Go on with one: /resume NUMBER; /resume WORDS searches in what was said.")
     if chosen == len(options):
         sessions = [info for info in await host.stored_sessions.list(limit=_MOST_OFFERED) if info.id != host.session.id]
-        chosen = await host.choose("Go on with", [_with_folder(info) for info in sessions])
+        columns = [(info.cwd, *_in_columns(info)) for info in sessions]
+        chosen = await host.choose("Go on with", [(what, f"{cwd}  {said}".rstrip()) for cwd, what, said in columns])
     return await _gone_on(host, sessions[chosen].id) if chosen is not None else ""
-
-
-def _with_folder(info: SessionInfo) -> tuple[str, str]:
-    what, said = _in_columns(info)
-    return what, f"{info.cwd}  {said}".rstrip()
 
 
 async def _searched(host: CommandHost, words: str) -> Outcome:
@@ -94,30 +91,19 @@ async def _gone_on(host: CommandHost, session_id: str) -> Outcome:
             return "Nothing was changed."
         session = await host.open_session(error.session_id, fork=chosen == 1, take_over=chosen == 0)
     conversation = session.state.conversation
-    waiting = _waiting(len(conversation.queue.follow_ups))
+    count = len(conversation.queue.follow_ups)
+    waiting = f" {counted(count, 'message')} from then still wait{'s' * (count == 1)} in the queue." if count else ""
     return f"Going on with {session.id} ({len(conversation.entries)} entries).{waiting}"
-
-
-def _waiting(count: int) -> str:
-    if not count:
-        return ""
-    return f" {count} message{'s' if count > 1 else ''} from then still wait{'' if count > 1 else 's'} in the queue."
-
-
-def title_of(info: SessionInfo) -> str:
-    return info.name or info.title or "(no prompt)"
 
 
 def _in_columns(info: SessionInfo) -> tuple[str, str]:
     """When and what it is; then what was said first, where a name does not tell it, and what was said last."""
-    title = title_of(info)
+    title = info.name or info.title or "(no prompt)"
     first = info.title if info.name else ""
     last = info.last_prompt if info.last_prompt != info.title else ""
     said = " → ".join(shortened(part, LONGEST_SAID) for part in (first, last) if part)
-    return (
-        f"{age(time.time() - info.updated):<10}  {shortened(title, LONGEST_LISTED)}",
-        f"→ {said}" if last == said else said,
-    )
+    when = f"{age(time.time() - info.updated):<10}"
+    return f"{when}  {shortened(title, LONGEST_LISTED)}", f"→ {said}" if last == said else said
 
 
 def age(seconds: float) -> str:
