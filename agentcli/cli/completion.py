@@ -10,12 +10,19 @@ import asyncio
 import re
 from typing import Any
 
-from agentcli.cli.options import FLAGS, Flags
+from agentcli.cli.options import FLAGS as SESSION_FLAGS
+from agentcli.cli.options import Flags, server_parser
 from agentcli.cli.subcommands import COMMANDS, load_command
 from agentcli.settings.load import Config, load_config
 from agentcli.settings.paths import current_folder
 
 SHELLS = ("bash", "zsh", "fish")
+FLAGS: Flags = ((("shell",), {"choices": SHELLS, "help": f"One of {', '.join(SHELLS)}."}),)
+_ABOUT = """Print a script that completes commands, flags with their values, sessions, models and skills. To install it:
+
+bash: agentcli completion bash >~/.local/share/bash-completion/completions/agentcli
+zsh: agentcli completion zsh >"${fpath[1]}/_agentcli"
+fish: agentcli completion fish >~/.config/fish/completions/agentcli.fish"""
 # What options and arguments take, by their names: files, folders, or words of a kind.
 _TAKES = {
     "model": "models", "fallback_model": "models", "resume": "sessions", "session": "sessions",
@@ -33,13 +40,19 @@ _agentcli_ask() {
 }"""
 
 
+def run(arguments: list[str]) -> int:
+    """Print the script of a shell: `agentcli completion`."""
+    print(script(server_parser("agentcli completion", _ABOUT, FLAGS).parse_args(arguments).shell), end="")
+    return 0
+
+
 def script(shell: str) -> str:
     """Return a shell's script; it asks for the words that change with `agentcli __complete KIND`."""
     import shtab
     from typer.main import get_command
 
     parser = argparse.ArgumentParser("agentcli")
-    _add_flags(parser, FLAGS)
+    _add_flags(parser, SESSION_FLAGS)
     below = parser.add_subparsers()
     for name, help in COMMANDS.items():
         command = load_command(name)

@@ -117,8 +117,9 @@ SERVER_FLAGS = tuple(row for row in FLAGS if row[0][-1] not in _OF_ONE_RUN)  # t
 
 
 def server_parser(prog: str, description: str, flags: Flags) -> argparse.ArgumentParser:
-    """Read the flags of a program that serves sessions."""
-    made = _Parser(prog=prog, description=description, allow_abbrev=False)
+    """Read the flags of a subcommand that needs no typer, such as one that serves sessions."""
+    form = argparse.RawDescriptionHelpFormatter
+    made = _Parser(prog=prog, description=description, formatter_class=form, allow_abbrev=False)
     for names, how in flags:
         made.add_argument(*names, **how)
     made.set_defaults(input_format="text")

@@ -77,7 +77,7 @@ def load_command(name: str) -> Any:
         case "doctor":
             from agentcli.cli.subcommands.doctor import app as command
         case "completion":
-            from agentcli.cli.subcommands.completion import app as command
+            from agentcli.cli import completion as command
         case _:
             raise UsageError(f"No command {name!r}; there is {', '.join(COMMANDS)}.")
     return command
