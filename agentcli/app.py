@@ -77,9 +77,9 @@ if TYPE_CHECKING:
 
 
 class Builder:
-    """Opens sessions with one configuration, one store and one set of providers.
+    """Opens sessions with one configuration, one set of providers, and one store, which it closes if it owns it.
 
-    With `goes_on` an answer that breaks off is gone on with once, unasked. A store that it owns is closed with it.
+    With `goes_on` an answer that breaks off is gone on with once, unasked.
     """
 
     def __init__(

@@ -1,7 +1,4 @@
-"""Completes agentcli in shells: makes their scripts from its flags and its subcommands, and prints words that change.
-
-A person waits for the words at each Tab, so they import no more than they need.
-"""
+"""Completes agentcli in shells: makes their scripts, and prints the words that change, with few imports."""
 
 from __future__ import annotations
 

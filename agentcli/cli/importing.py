@@ -1,7 +1,4 @@
-"""Drafts settings of what Claude Code and Codex were told on this machine, for the person or for a project.
-
-Of each tool there is a table of what becomes of each key of its settings.
-"""
+"""Drafts settings of what Claude Code and Codex were told here, by a table for each tool of what becomes of a key."""
 
 from __future__ import annotations
 
@@ -46,7 +43,7 @@ LOGIN = f"{HOLDS_KEY}: keep it with agentcli login, or export it"
 class Draft:
     """The settings to put into `target`, nested as in config.toml; `left_out` has a sentence on each other thing.
 
-    `source` is the file that is being read. `copies` are whole files, by where they go.
+    `source` is the file that is being read, `copies` are whole files by where they go.
     """
 
     source = Path()

@@ -127,7 +127,7 @@ async def open_for_client(
 ) -> OpenSession:
     """Open a session for an editor, or for a client of a server, with the flags of the program.
 
-    Clients of a server bring tools, and a stored session whose model is gone goes on with the usual one.
+    Clients of a server bring tools; a stored session whose model is gone goes on with the usual one.
     """
     editor = request.editor
     config = await asyncio.to_thread(load_for, options, request.cwd, editor.folders)

@@ -28,8 +28,8 @@ RUN, REFUSE = "Run it as it is now", "Do not run it"
 class ProgramPins:
     """Knows the files that the trusted commands of one configuration run. Files in `added` folders count, too.
 
-    `trusted` gives the digests that were kept with the trust in the project, by path; `keep` adds to them. A command
-    that the project's trust is not about is held to what its files were when it was added.
+    `trusted` gives the digests that were kept with the trust in the project, by path; `keep` adds to them. A command of
+    the person's own is held to what its files were when it was added.
     """
 
     def __init__(

@@ -157,10 +157,7 @@ class Models:
         return names
 
     async def reach(self, running: Collection[str]) -> dict[str, str]:
-        """Describe the way each provider can be asked now: its key, or that its server runs. Empty: it cannot.
-
-        `running` are models of servers on this machine. Nobody is asked but servers without keys.
-        """
+        """Describe how each provider can be asked now: its key, or that its server is `running`; empty if it cannot."""
         names = [name for name in (*provider_names(), *self._config.settings.providers) if name != "scripted"]
         running = {name.partition("/")[0] for name in running}
         found: dict[str, str] = {}

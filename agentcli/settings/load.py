@@ -30,10 +30,7 @@ NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evide
 
 
 class SettingsLayer(Struct, frozen=True):
-    """One source of settings: a file with its `text`, the environment, or a caller.
-
-    `names` are what single keys are called there: a variable, a flag.
-    """
+    """A file with its `text`, the environment or a caller; `names` are what keys are called there, such as flags."""
 
     source: str
     values: dict[str, Any]
@@ -211,10 +208,7 @@ def _may_exist(file: Path) -> bool:
 
 
 def read_layer(file: Path) -> SettingsLayer:
-    """Read and check one TOML (or, by its name, JSON) file. Raises `ConfigError` that names the file and the key.
-
-    For TOML it names the line, too.
-    """
+    """Read and check one TOML (or, by its name, JSON) file. Raises `ConfigError` with file, key, and TOML's line."""
     try:
         data = file.read_bytes()
         text = data.decode("utf-8-sig")
@@ -310,10 +304,7 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def environment_layer(environment: Mapping[str, str]) -> SettingsLayer:
-    """`AGENTCLI_<SECTION>_<KEY>` for every setting; lists, and pairs `a=b`, are separated by commas. Empty is unset.
-
-    Raises `ConfigError`.
-    """
+    """Read `AGENTCLI_<SECTION>_<KEY>`; commas separate lists, and pairs `a=b`. Raises `ConfigError`."""
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     settings = _variables() if any(map(_may_be_setting, environment)) else ()  # 4 ms, and most people set none

@@ -118,10 +118,7 @@ def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, stay
 
 
 def write_settings(file: Path, text: str, *, mode: int = 0o600) -> None:
-    """Write a whole file, in place of the one before at once, with its permission bits; a new one gets `mode`.
-
-    Raises `UserError`.
-    """
+    """Replace a file at once and keep its permission bits; a new one gets `mode`. Raises `UserError`."""
     really = Path(os.path.realpath(file))  # a link, as to a folder of dotfiles, stays one
     try:
         if (really.read_bytes() if really.exists() else b"") != text.encode():

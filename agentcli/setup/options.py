@@ -48,10 +48,8 @@ class SessionFiles(Protocol):
 class Extras(Struct, frozen=True, kw_only=True):
     """The options that a caller adds to the configuration. `system_prompt` replaces the system text.
 
-    `bare` leaves out hooks, skills, MCP servers, memory and instruction files.
-
-    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. `mcp_config` is a
-    file of MCP servers, the only ones with `is_strict_mcp`, and `mcp_servers` are further ones in its form.
+    `bare` leaves out hooks, skills, MCP servers, memory and instruction files. `brings_tools`: tools may come with a
+    prompt. `mcp_config` is a file of MCP servers, the only ones with `is_strict_mcp`; `mcp_servers` are further ones.
     `client_files` makes those of a session by its id. The others are as in `Agent`.
     """
 
@@ -166,8 +164,7 @@ def configured_rules(
 ) -> Rules:
     """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never hold.
 
-    `on_notice` hears what may be a mistake, and of a grant that makes no sense. With `brings_tools` a rule may name
-    tools under any name; `servers` begin the names of tools that may not be known yet.
+    With `brings_tools` a rule may name tools under any name; `servers` begin names that may not be known yet.
     """
     permissions = config.settings.permissions
     rules = Rules()

@@ -49,10 +49,7 @@ class CommandHost(Protocol):
         """Models there are, as `provider/model`, with what is known of each: its key, its window, its prices."""
 
     async def store_setting(self, key: str, value: Any) -> str:
-        """Write a setting (`section.key`) to the person's own settings; None takes it out. A sentence on where it is.
-
-        Raises `UserError`.
-        """
+        """Write `section.key` to the person's settings, or take it out with None; says where. Raises `UserError`."""
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
@@ -83,10 +80,7 @@ class CommandHost(Protocol):
 
 @dataclass(frozen=True)
 class AsPrompt:
-    """A command's outcome that is to be submitted as a prompt; `model` answers it where it is given.
-
-    `more` is what somebody else wrote: names of files and addresses in it mean nothing.
-    """
+    """A prompt to submit, answered by `model` if given; names in `more`, which others wrote, mean nothing."""
 
     text: str
     model: str = ""

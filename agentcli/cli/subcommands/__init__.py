@@ -1,7 +1,4 @@
-"""`agentcli NAME …`: one module for each group of subcommands.
-
-What prompts and sessions need on the command line is in `cli/` itself.
-"""
+"""`agentcli NAME …`: one module for each group of subcommands; what prompts and sessions need is in `cli/` itself."""
 
 from __future__ import annotations
 

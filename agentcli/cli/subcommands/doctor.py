@@ -61,10 +61,7 @@ def subject_here() -> Subject:
 
 
 def examine(subject: Subject) -> Iterator[Finding]:
-    """Yield every finding of every check, in order; a check that finds nothing is `ok`.
-
-    Where the settings cannot be read one check reports it, and those of models are left out.
-    """
+    """Yield what every check finds, in order; where the settings cannot be read, those of models are left out."""
     for name, check in CHECKS.items():
         if subject.unread is None or name not in ("model", "servers"):
             results: list[Result] = []

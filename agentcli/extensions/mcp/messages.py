@@ -95,10 +95,7 @@ def _failure(id: int | str, code: int, message: str) -> types.JSONRPCError:
 
 
 def repair_result(method: str, version: str, result: Item, report: Callable[[str], None]) -> Item:
-    """Return the result with its odd items made simpler, replaced by a text, or left out, which is reported by name.
-
-    A result whose fault is elsewhere stays as it is.
-    """
+    """Return the result with odd items simplified, replaced by a text, or left out and reported; other faults stay."""
 
     def fault(items: Any = None) -> str:
         try:

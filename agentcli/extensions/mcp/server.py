@@ -42,10 +42,9 @@ Connect = Callable[[ServerSpec, "Server"], Awaitable[MCPClient]]
 
 
 class Pins(NamedTuple):
-    """Keeps what servers offered when they were last approved, a file each in the state folder.
+    """Keeps what servers offered when they were last approved, a file each; a project's is pinned for that project.
 
-    A project's server is pinned for that project, others for all folders. `programs` has the files of the workspace
-    that servers are started from.
+    `programs` has the files of the workspace that servers are started from.
     """
 
     folder: Path
@@ -205,10 +204,7 @@ class Server:
         return "; ".join(words) or "its prompts or its instructions"
 
     async def approve(self) -> str:
-        """Trust the files that start the server and what it offers, as they are now, and return what had changed.
-
-        Raises `UsageError` if it cannot be reached, `ConfigError` if the trust cannot be kept.
-        """
+        """Trust the files that start the server, and its offer; returns what had changed. Raises `UserError`."""
         changes: list[str] = []
         if self._pins is not None and self._command:
             changes += map(str, await asyncio.to_thread(self._pins.programs.changed, self._command))

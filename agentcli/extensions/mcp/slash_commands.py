@@ -57,10 +57,7 @@ async def _use_prompt(server: Server, prompt: RemotePrompt, host: CommandHost, a
 
 
 def arguments_of(prompt: RemotePrompt, given: str) -> dict[str, str]:
-    """The words after a command as arguments, in order or as `name=value`; the last one takes all that is left.
-
-    Raises `UsageError`.
-    """
+    """Return the words as arguments, in order or as `name=value`; the last one takes the rest. Raises `UsageError`."""
     names = [name for name, _ in prompt.arguments]
     try:
         words = shlex.split(given)

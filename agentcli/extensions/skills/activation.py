@@ -91,10 +91,7 @@ class SkillRegistry:
         by: By = "person",
         instructions: str | None = None,
     ) -> Activation:
-        """Activate a skill; `request` is what it is for. Its instructions join `history`, where that is given.
-
-        `instructions` replace the text of its file. When it raises `UsageError`, nothing has changed.
-        """
+        """Activate a skill for a `request`; its instructions join `history`. One that raises `UsageError` did nothing."""
         skill = self.check(name, by=by)
         try:
             text = skill.instructions() if instructions is None else instructions

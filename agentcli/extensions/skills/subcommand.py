@@ -86,10 +86,7 @@ def validate(
     folders: Annotated[list[str] | None, typer.Argument(metavar="[PATH …]", help="Folders of skills.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Check skills against the specification (agentskills.io): all of this place, or those of these folders.
-
-    Exits 1 where one breaks it.
-    """
+    """Check skills against the specification (agentskills.io), all here or those named. Exits 1 for a fault."""
     chosen = [Path(folder).absolute() for folder in folders or ()]
     if not chosen:
         every = all_skills(configuration(), with_untrusted=True)

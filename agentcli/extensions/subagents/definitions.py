@@ -70,10 +70,7 @@ def _tools(value: Any) -> tuple[str, ...] | None:
 
 @dataclass(kw_only=True)
 class Agents:
-    """The kinds of subagents that settings and trust let a session have, and where their conversations are kept.
-
-    They are looked for when they are asked for; a lasting store is a file beside that of people's conversations.
-    """
+    """The kinds of subagents that settings and trust allow, looked for when asked for, and their conversations."""
 
     config: Config
     is_bare: bool

@@ -49,11 +49,7 @@ class _RollingMeter(UsageCollector):
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSessions:
-    """Makes the sessions of the subagents of one parent.
-
-    `prefix_for` gives what begins the requests of an agent with such a prompt. `watch` makes what keeps a conversation
-    within its window, of its state and workspace.
-    """
+    """Makes the sessions of the subagents of one parent; `prefix_for` begins an agent's requests, by its prompt."""
 
     parent: Session
     agents: Agents
