@@ -91,7 +91,7 @@ class SkillRegistry:
         by: By = "person",
         instructions: str | None = None,
     ) -> Activation:
-        """Activate a skill for a `request`; its instructions join `history`. One that raises `UsageError` did nothing."""
+        """Activate a skill for a `request`; its instructions join `history`. Raises `UsageError`, changing nothing."""
         skill = self.check(name, by=by)
         try:
             text = skill.instructions() if instructions is None else instructions
