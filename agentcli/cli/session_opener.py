@@ -182,19 +182,13 @@ def extras_from(options: argparse.Namespace) -> Extras:
 
 def session_choice(options: argparse.Namespace) -> SessionChoice:
     """Which session the flags mean. Raises `UsageError` for flags that exclude each other."""
-    goes_on, forks = options.continue_ or options.resume, options.fork_session
+    goes_on, forks, has_id = options.continue_ or options.resume, options.fork_session, options.session_id is not None
     for is_wrong, why in (
         (options.continue_ and options.resume is not None, "--continue and --resume exclude each other."),
         (forks and not goes_on, "--fork-session goes with --continue or --resume."),
-        (
-            options.session_id is not None and goes_on and not forks,
-            "--session-id is for a new session: leave it out, or continue a copy with --fork-session.",
-        ),
+        (has_id and goes_on and not forks, "--session-id is for a new session: leave it out, or add --fork-session."),
         (options.no_session and goes_on, "--no-session stores nothing, so there is nothing to continue."),
-        (
-            options.take_over and (forks or not goes_on),
-            "--take-over goes with --continue or --resume, without --fork-session.",
-        ),
+        (options.take_over and (forks or not goes_on), "--take-over goes with --continue or --resume alone."),
     ):
         if is_wrong:
             raise UsageError(why)
@@ -202,7 +196,7 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
         "newest" if options.continue_ else "id" if options.resume else "new",
         options.resume or "",
         forks,
-        new_id=None if options.session_id is None else _uuid(options.session_id),
+        new_id=_uuid(options.session_id) if has_id else None,
         name=options.name,
         take_over=options.take_over,
     )

@@ -17,7 +17,7 @@ _PROMPTED: ContextVar[frozenset[PromptOrder]] = ContextVar("_PROMPTED", default=
 
 
 class PromptOrder:
-    """One prompt at a time: a second waits, but not for a stream nobody reads. `beginning` is held to open a session."""
+    """One prompt at a time; a second waits, but not for a stream nobody reads. `beginning`: one session is built."""
 
     def __init__(self) -> None:
         self.beginning = asyncio.Lock()
