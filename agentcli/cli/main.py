@@ -23,7 +23,7 @@ from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError
 from agentcli.settings.paths import current_folder
 
 if TYPE_CHECKING:
-    from agentcli.frontends.terminal.console import Console, ConsoleView
+    from agentcli.frontends.terminal.console import ConsoleView
     from agentcli.settings.load import Config
 
 _MIN_ADDRESS_SPACE = 128 * 1024 * 1024  # bytes; a session with a few calls takes some 90 MB
@@ -215,14 +215,14 @@ def _open_terminal(config: Config, options: argparse.Namespace) -> int:
 
 
 async def _open_live(config: Config, options: argparse.Namespace, prompt: str | None) -> int:
-    from agentcli.frontends.terminal.console import Console as Screen  # prompt_toolkit: most of the start's time
+    from agentcli.frontends.terminal.console import Console  # prompt_toolkit: most of the start's time
     from agentcli.frontends.terminal.text.theme import Theme, has_true_colours, own_codes, palette_for
 
     terminal = config.settings.terminal
     palette = palette_for(terminal.theme, config.environment, is_terminal=True)
     own = own_codes(terminal.themes.get(terminal.theme, {}), config.environment)
     theme = Theme(palette, own, is_true=has_true_colours(config.environment))
-    console = Screen(theme, config.environment, editing_mode=terminal.editing_mode)
+    console = Console(theme, config.environment, editing_mode=terminal.editing_mode)
     name, folder = banner(config)
     console.head = [[("bold", name), ("muted", f" · {folder}")], [], []]
 
@@ -235,7 +235,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     return await console.run(load)
 
 
-def _import_session() -> Callable[[Console, Config, argparse.Namespace, str | None], ConsoleView]:
+def _import_session() -> Callable[..., ConsoleView]:
     from agentcli.cli.terminal_opener import open_live  # 100 ms and more
 
     return open_live

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import tomli_w
@@ -53,7 +53,7 @@ def show(json: AsJson = False) -> None:
     config = configuration()
     builder = _checked(config)
     if json:
-        print_json(_masked(msgspec.to_builtins(without_secrets(config.settings))))
+        print_json(without_secrets(msgspec.to_builtins(config.settings), mask))
         return
     for line in (*config.notices, *builder.models.keys.lines()):
         echo(f"# {line}")
@@ -78,7 +78,7 @@ def get(key: Key, json: AsJson = False) -> None:
     parts = key_parts(key)
     setting_type(parts)
     config = configuration()
-    value = _masked(msgspec.to_builtins(without_secrets(config.settings)))
+    value = without_secrets(msgspec.to_builtins(config.settings), mask)
     for part in parts:
         if not isinstance(value, dict) or part not in value:
             raise UsageError(f"{key} is not set.")
@@ -90,14 +90,6 @@ def get(key: Key, json: AsJson = False) -> None:
         echo(to_toml(value).rstrip())
     else:
         echo("" if value is None else value if isinstance(value, str) else tomlkit.item(value).as_string())
-
-
-def _masked(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _masked(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_masked(item) for item in value]
-    return mask(value) if isinstance(value, str) else value
 
 
 @app.command("set")
