@@ -15,7 +15,7 @@ from weakref import WeakSet
 import msgspec
 from msgspec.structs import replace
 
-from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError, UserError
+from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
 from agentcli.extensions.mcp.client import MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec
 from agentcli.extensions.mcp.tools import plain, tool_name
 from agentcli.extensions.program_pins import ProgramPins, refusal
@@ -124,6 +124,10 @@ class Server:
         """True if a project's server offers something else than what was approved; others are approved unasked."""
         return self.now is not None and self.pinned is not None and self.now.fingerprint != self.pinned.fingerprint
 
+    async def try_to_connect(self) -> None:
+        with suppress(ToolError):  # its state says what is wrong
+            await self.client()
+
     async def client(self) -> MCPClient:
         """The connection, made now if there is none. Raises `ToolError` that says why there can be none."""
         if self._client is not None:
@@ -204,16 +208,16 @@ class Server:
         return "; ".join(words) or "its prompts or its instructions"
 
     async def approve(self) -> str:
-        """Trust the files that start the server, and its offer; returns what had changed. Raises `UserError`."""
+        """Trust the files that start the server, and its offer; returns what had changed.
+
+        Raises `ToolError`, and `ConfigError` if the trust cannot be kept.
+        """
         changes: list[str] = []
         if self._pins is not None and self._command:
             changes += map(str, await asyncio.to_thread(self._pins.programs.changed, self._command))
             if changes:
                 self._pins.programs.accept(self._command)
-        try:
-            await (self.restart() if changes else self.client())
-        except ToolError as error:
-            raise UsageError(str(error)) from error
+        await (self.restart() if changes else self.client())
         if self.is_changed and self.now:
             changes.append(self.changes())
             self._pin(self.now)
@@ -310,7 +314,7 @@ class Server:
         return RemoteResult((*result.content, note), result.structured)
 
     async def restart(self) -> None:
-        """Connect anew, however often that failed before. Raises `ToolError`."""
+        """Connect anew, however often that failed. Raises `ToolError`."""
         await self.aclose()
         self.problem, self._needs_login = "", False
         await self.client()

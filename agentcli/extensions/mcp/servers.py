@@ -61,7 +61,7 @@ class Servers:
             self._servers[client.name] = made(spec, partial(_connected, client), None)
         self._starting: set[asyncio.Task[None]] = set()
         self._joining = asyncio.Lock()
-        self._is_skipped = asyncio.Event()
+        self._waiting: asyncio.Timeout | None = None
         self._has_news = False
 
     def __iter__(self) -> Iterator[Server]:
@@ -83,11 +83,7 @@ class Servers:
             self._begin(server)
 
     def _begin(self, server: Server) -> asyncio.Task[None]:
-        async def connect() -> None:
-            with suppress(ToolError):  # its state says what is wrong
-                await server.client()
-
-        task = asyncio.create_task(connect())
+        task = asyncio.create_task(server.try_to_connect())
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
         return task
@@ -115,11 +111,11 @@ class Servers:
 
     def stop_waiting(self) -> None:
         """Have sessions begin without the servers that still connect."""
-        self._is_skipped.set()
+        if self._waiting is not None:
+            self._waiting.reschedule(0)
 
     async def _wait_for_new(self) -> None:
         new = [server for server in self if server.pinned is None]
-        self._is_skipped.clear()
         late = {self._begin(server) for server in new if not server.problem}
         if late:
             _, late = await asyncio.wait(late, timeout=QUIET_WAIT_S)
@@ -129,12 +125,10 @@ class Servers:
             most_s = max((server.spec.startup_timeout_s for server in waiting), default=0)
             how = " Press Enter to start without them." if self.can_skip else ""
             self.tell(f"Waiting up to {most_s:g} s for new MCP servers: {names}.{how}")
-            ends = [asyncio.create_task(wait) for wait in (asyncio.wait(late), self._is_skipped.wait())]
-            try:
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for end in ends:
-                    end.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as self._waiting:
+                    await asyncio.wait(late)
+            self._waiting = None
         for server in new:
             if server.pinned is None:
                 why = "has not answered yet. Its tools are available from the first prompt after it answers."

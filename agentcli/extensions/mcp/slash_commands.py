@@ -79,21 +79,20 @@ async def _mcp(servers: Servers | None, host: CommandHost, argument: str) -> Out
         return NO_SERVERS
     word, _, rest = argument.partition(" ")
     name = rest.strip()
-    match word:
-        case "":
-            return "\n".join(server_row(server, server.status) for server in servers)
-        case "restart" if name:
-            server = servers.get(name)
-            try:
-                await server.restart()
-            except ToolError as error:
-                raise UsageError(str(error)) from error
-            return server_row(server, server.status)
-        case "approve" if name:
-            changes = await servers.get(name).approve()
-            return f"Approved: {changes}. The model sees it from the next conversation or compaction on."
-        case _:
-            return describe_offer(server := servers.get(argument), server.status)
+    try:
+        match word:
+            case "":
+                return "\n".join(server_row(server, server.status) for server in servers)
+            case "restart" if name:
+                await (server := servers.get(name)).restart()
+                return server_row(server, server.status)
+            case "approve" if name:
+                changes = await servers.get(name).approve()
+                return f"Approved: {changes}. The model sees it from the next conversation or compaction on."
+            case _:
+                return describe_offer(server := servers.get(argument), server.status)
+    except ToolError as error:
+        raise UsageError(str(error)) from error
 
 
 def server_row(server: Server, status: Status) -> str:

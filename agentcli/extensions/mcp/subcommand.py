@@ -48,11 +48,10 @@ def list_servers(json: AsJson = False) -> None:
     servers = [*_servers(configuration(warns=True))]
     statuses = wait_for(_reached(*servers))
     if json:
-        print_json([_entry(server, status) for server, status in zip(servers, statuses, strict=True)])
+        print_json(list(map(_entry, servers, statuses)))
     else:
         echo("\n".join(map(server_row, servers, statuses)) or NO_SERVERS)
-    if any(server.now is None for server in servers):
-        raise typer.Exit(1)
+    raise typer.Exit(int(any(server.now is None for server in servers)))
 
 
 @app.command("get")
@@ -64,8 +63,7 @@ def show_server(name: Name, json: AsJson = False) -> None:
         print_json(_entry(server, status) | {"tools": msgspec.to_builtins(server.now.tools if server.now else ())})
     else:
         echo(describe_offer(server, status))
-    if server.now is None:
-        raise typer.Exit(1)
+    raise typer.Exit(int(server.now is None))
 
 
 @app.command("add", context_settings={"ignore_unknown_options": True})
