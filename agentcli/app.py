@@ -42,20 +42,9 @@ from agentcli.llm.provider import Provider, Request, Warmable
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config
 from agentcli.settings.paths import project_root
+from agentcli.setup import options
 from agentcli.setup.opening import Opening, untold
-from agentcli.setup.options import (
-    NEW,
-    Extras,
-    SessionChoice,
-    SessionFiles,
-    ToolChoice,
-    configured_rules,
-    has_key,
-    open_log,
-    retry_policy,
-    session_budgets,
-    turn_limits,
-)
+from agentcli.setup.options import NEW, Extras, SessionChoice, SessionFiles, ToolChoice
 from agentcli.setup.telemetry import Observed
 from agentcli.setup.workspace import (
     WorkspaceFactory,
@@ -131,12 +120,14 @@ class Builder:
         """Return a session ready for its first prompt. Raises `UserError`."""
         settings = self.config.settings
         registry = self.offered_tools()
-        log, entries = await open_log(choice, self.store, self._data, self.config.cwd)
+        log, entries = await options.open_log(choice, self.store, self._data, self.config.cwd)
         rules = self.rules()
         await asyncio.to_thread(finish_interrupted_dry_runs, self.config.paths.state, self._on_notice)
         files = self._extras.client_files(log.session_id) if self._extras.client_files else None
         workspace = self._workspaces.make(log.session_id, rules, files=files)
-        state = AgentState("", parse_mode(settings.permissions.mode), rules=rules, budgets=session_budgets(self.config))
+        state = AgentState(
+            "", parse_mode(settings.permissions.mode), rules=rules, budgets=options.session_budgets(self.config)
+        )
         state = rebuilt(state, entries)
         state.model = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:
@@ -175,11 +166,11 @@ class Builder:
             calls=calls,
             log=log,
             prefix_for=self.opening.prefix,
-            limits=turn_limits(settings, asks=self._is_interactive),
+            limits=options.turn_limits(settings, asks=self._is_interactive),
             fallback_model=settings.provider.fallback_model,
             warn_at=settings.compaction.warn_at,
             most_breaks=int(self._goes_on),
-            retry=retry_policy(settings),
+            retry=options.retry_policy(settings),
             temperature=settings.tokens.temperature,
             effort=settings.tokens.effort,
             hooks=extras.hooks or NoHooks(),
@@ -344,7 +335,7 @@ class Builder:
             case "create_subagent":
                 return self.config.settings.agents.enabled
             case "web_search":
-                return self._extras.search is not None or has_key(self.config, "TAVILY_API_KEY")
+                return self._extras.search is not None or options.has_key(self.config, "TAVILY_API_KEY")
             case _:
                 return True
 
@@ -355,7 +346,7 @@ class Builder:
 
     def rules(self) -> Rules:
         """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never hold."""
-        return configured_rules(
+        return options.configured_rules(
             self.config,
             self._grants,
             list(self._with_servers(self._tools.every)),

@@ -13,15 +13,8 @@ import msgspec
 
 from agentcli.agent.events import Emit, HookRan, Notice
 from agentcli.agent.hooks import CallRecord, EventAnswer, EventName
-from agentcli.extensions.hooks.specs import (
-    FIELD_NAMES,
-    HookSpec,
-    ProcessEnd,
-    combined,
-    field_input,
-    own_input,
-    read_answer,
-)
+from agentcli.extensions.hooks import specs
+from agentcli.extensions.hooks.specs import HookSpec, ProcessEnd
 from agentcli.extensions.program_pins import ProgramPins, refusal
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.settings.short_program import run_short_program
@@ -72,7 +65,7 @@ class CommandHooks:
         data = msgspec.json.encode({**session, **happened, **about, **fields})
         once = {spec.command: spec for spec in reversed(meant)}
         runs = (self._answer_of(spec, data, subject, agent_id) for spec in reversed(once.values()))
-        answer = combined(await asyncio.gather(*runs))
+        answer = specs.combined(await asyncio.gather(*runs))
         for notice in answer.notices:
             self.publish(Notice(notice, agent_id=agent_id))
         if answer.problem:
@@ -88,7 +81,7 @@ class CommandHooks:
             why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"
             answer = EventAnswer("deny" if spec.event in _REFUSING else "", why, problem=why)
         else:
-            answer = read_answer(spec, await self.run(spec.command, input, spec.timeout_s))
+            answer = specs.read_answer(spec, await self.run(spec.command, input, spec.timeout_s))
         result = (answer.decision, answer.reason, answer.problem, round((time.monotonic() - began) * 1000))
         self.publish(HookRan(spec.event, spec.command, subject, *result, agent_id=agent_id))
         return answer
@@ -102,12 +95,12 @@ class CommandHooks:
         self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
     ) -> EventAnswer:
         """Return the answer about a call, which is described under the field's names beside ours."""
-        sent, name = field_input(call.name, input, self.cwd), FIELD_NAMES.get(call.name, call.name)
+        sent, name = specs.field_input(call.name, input, self.cwd), specs.FIELD_NAMES.get(call.name, call.name)
         about = {"tool_name": name, "tool_input": sent, "tool_use_id": call.id}
         answer = await self.fire(event, subject=call.name, agent_id=agent_id, own=input, **about, **fields)
         if answer.input is None:
             return answer
-        return msgspec.structs.replace(answer, input=own_input(call.name, answer.input, sent))
+        return msgspec.structs.replace(answer, input=specs.own_input(call.name, answer.input, sent))
 
     async def before_call(self, record: CallRecord, input: dict[str, Any]) -> EventAnswer | None:
         self._inputs[record.id] = input
