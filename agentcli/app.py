@@ -92,15 +92,8 @@ class Builder:
         self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice, programs=self.programs)
         self.agents = Agents(config=config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
-        self.opening = Opening(
-            config=config,
-            system=extras.system_prompt,
-            append=extras.append_system_prompt,
-            is_bare=extras.bare,
-            skills=self.skills.listing,
-            agents=self.agents.listing,
-            on_notice=on_notice,
-        )
+        skills, agents = self.skills.listing, self.agents.listing
+        self.opening = Opening(config=config, extras=extras, skills=skills, agents=agents, on_notice=on_notice)
         self._can_ask = can_ask or is_interactive
         self._is_interactive = is_interactive
         self._goes_on = goes_on
@@ -241,6 +234,7 @@ class Builder:
 
     def _subagents(self, session: Session) -> Subagents:
         """Return what runs the subagents of a session; loaded when the first one is asked for."""
+        from agentcli.extensions.subagents.running import Subagents
         from agentcli.extensions.subagents.sessions import ChildSessions
 
         children = ChildSessions(
@@ -253,7 +247,7 @@ class Builder:
             watch=self._watch,
             notes=self._notes,
         )
-        return children.subagents()
+        return Subagents(self.agents, session, children.make)
 
     def _checkpoints(self, session_id: str, workspace: Workspace, files: SessionFiles | None) -> Checkpoints | None:
         roots = partial(getattr, workspace.sandbox, "roots")

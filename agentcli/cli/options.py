@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -194,9 +195,11 @@ def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | 
 
 def read_stdin() -> str:
     """Return the text that was piped in; empty on a terminal or when stdin is closed."""
-    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
-        return ""
-    return text_of(sys.stdin.buffer.read())
+    return text_of(sys.stdin.buffer.read()) if _has_stdin() else ""
+
+
+def _has_stdin() -> bool:
+    return not (sys.stdin is None or sys.stdin.closed or sys.stdin.isatty())
 
 
 def unshared_stdin() -> BinaryIO:
@@ -208,10 +211,8 @@ def unshared_stdin() -> BinaryIO:
 
 def stdin_is_piped() -> bool:
     """Return True if stdin is a pipe or a file, and not a terminal, /dev/null or closed."""
-    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
-        return False
     try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
+        kind = stat.S_IFMT(os.fstat(sys.stdin.fileno()).st_mode) if _has_stdin() else 0
     except OSError:
         return False
-    return (mode & 0o170000) in (0o010000, 0o100000, 0o140000)  # FIFO, regular file, socket
+    return kind in (stat.S_IFIFO, stat.S_IFREG, stat.S_IFSOCK)

@@ -76,9 +76,9 @@ class Extras(Struct, frozen=True, kw_only=True):
 
 
 class SessionChoice(Struct, frozen=True):
-    """Which conversation to open: a new one, the newest of this directory, or one by id; `fork` continues a copy.
+    """Which conversation to open: a new one of `user_id`, the newest here, or one by id; `fork` continues a copy.
 
-    With `take_over` a program that has it open is asked to end. A new one is `user_id`'s, where that is given.
+    With `take_over` a program that has it open is asked to end.
     """
 
     how: Literal["new", "newest", "id"] = "new"

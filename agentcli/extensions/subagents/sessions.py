@@ -22,7 +22,7 @@ from agentcli.conversation.entries import Entry, User
 from agentcli.errors import ToolError, UsageError
 from agentcli.extensions.skills.find import Skills, model_named
 from agentcli.extensions.subagents.definitions import Agents
-from agentcli.extensions.subagents.running import AgentRun, Subagents
+from agentcli.extensions.subagents.running import AgentRun
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import Models
@@ -59,9 +59,6 @@ class ChildSessions:
     skills: Skills
     watch: Callable[[AgentState, Workspace, Any], ContextWatch]
     notes: Callable[[Workspace, ModelInfo], list[User]]
-
-    def subagents(self) -> Subagents:
-        return Subagents(self.agents, self.parent, self.make)
 
     async def make(self, run: AgentRun) -> Session:
         """The session of a subagent, ready for its task. Raises `UserError`, `ToolError`."""
