@@ -22,7 +22,7 @@ READABLE = 12  # columns of the terminal below which the last column is not sque
 
 
 def locale_encoding() -> str:
-    """Return the charset of the terminal and of other texts; empty for UTF-8. A restart in UTF-8 mode leaves it here."""
+    """Return the charset of the terminal, empty for UTF-8; the program restarts in UTF-8 mode and leaves it here."""
     name = sys._xoptions.get("agentcli_locale", "")  # noqa: SLF001  # documented, in spite of its name
     return name if isinstance(name, str) else ""
 

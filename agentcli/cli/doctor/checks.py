@@ -70,13 +70,8 @@ class Subject:
 
     def builder(self, on_notice: Callable[[str], None], **changes: Any) -> Builder:
         """Return a builder without models and MCP servers, because checks of their own find mistakes in those."""
-        plain: dict[str, Any] = {
-            "provider": ProviderSettings(),
-            "budgets": BudgetSettings(),
-            "providers": {},
-            "models": {},
-        }
-        settings = structs.replace(self.config.settings, mcp=MCPSettings(enabled=False), **plain, **changes)
+        changes |= {"provider": ProviderSettings(), "budgets": BudgetSettings(), "providers": {}, "models": {}}
+        settings = structs.replace(self.config.settings, mcp=MCPSettings(enabled=False), **changes)
         return Builder(structs.replace(self.config, settings=settings), store=MemorySessions(), on_notice=on_notice)
 
     def program(self, name: str) -> str:
@@ -86,10 +81,9 @@ class Subject:
 
 def version_of(program: str) -> str:
     """Return the first line of `PROGRAM --version`; empty where it does not run."""
+    command, quiet = [program, "--version"], subprocess.DEVNULL
     try:
-        done = subprocess.run(
-            [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, check=True, timeout=_MAX_RUN_S
-        )
+        done = subprocess.run(command, stdin=quiet, capture_output=True, check=True, timeout=_MAX_RUN_S)
     except (OSError, subprocess.SubprocessError):
         return ""
     return done.stdout.decode(errors="replace").partition("\n")[0].strip()
@@ -132,18 +126,15 @@ def check_program(program: str, name: str, less: str, mend: str = _INSTALL) -> I
 def sandbox(subject: Subject) -> Iterator[Result]:
     """Check how commands are confined; what a killed session left behind is put in order on the way, and reported."""
     notices: list[str] = []
-
-    def on_notice(text: str) -> None:
-        notices.append(text)
-        warn(text)
-
     permissions = PermissionSettings(tries=subject.config.settings.permissions.tries)
-    builder = subject.builder(on_notice, permissions=permissions)
+    builder = subject.builder(notices.append, permissions=permissions)
     try:
         confinement = builder.workspace().sandbox
         found, how, confines = confinement.warning(), " ".join(confinement.told()), confinement.confines
     finally:
         wait_for(builder.aclose())
+        for text in notices:
+            warn(text)
     for text in notices:
         yield "warning", text, "Look at these files; /undo in that session takes them back."
     if not found:
@@ -221,12 +212,11 @@ def keys(subject: Subject) -> Iterator[Result]:
     file = subject.config.paths.credentials
     try:
         subject.config.kept_keys.place("")
+        if subject.unread is None:
+            yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (agentcli login keeps one)", ""
     except ConfigError as error:
         mend = f"chmod 600 {file}; if it is damaged, delete it: agentcli login makes a new one."
         yield "problem", str(error), mend
-        return
-    if subject.unread is None:
-        yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (agentcli login keeps one)", ""
 
 
 def settings(subject: Subject) -> Iterator[Result]:
