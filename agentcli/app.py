@@ -17,7 +17,7 @@ from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice
 from agentcli.agent.hooks import NoHooks
-from agentcli.agent.interfaces import Checkpoints, SessionLog, SessionStore
+from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
@@ -44,7 +44,7 @@ from agentcli.settings.load import Config
 from agentcli.settings.paths import project_root
 from agentcli.setup import options
 from agentcli.setup.opening import Opening, untold
-from agentcli.setup.options import NEW, Extras, SessionChoice, SessionFiles, ToolChoice
+from agentcli.setup.options import NEW, Extras, SessionChoice, ToolChoice
 from agentcli.setup.telemetry import Observed
 from agentcli.setup.workspace import (
     WorkspaceFactory,
@@ -132,7 +132,9 @@ class Builder:
         nested = self.opening.nested()
         watch = self._watch(state, workspace, nested)
         calls = self.session_calls(registry, workspace)
-        calls.services.checkpoints = self._checkpoints(log.session_id, workspace, files)
+        roots = partial(getattr, workspace.sandbox, "roots")
+        checkpoints = make_checkpoints(self.config, log.session_id, roots, is_lasting=self.store.is_lasting)
+        calls.services.checkpoints = files.checkpoints(checkpoints) if files and checkpoints else checkpoints
         session = Session(state, self._runtime(calls, log, watch, nested), can_ask=self._can_ask)
         watch.paid = session.paid
         self._observed.follow(session)
@@ -248,11 +250,6 @@ class Builder:
             notes=self._notes,
         )
         return Subagents(self.agents, session, children.make)
-
-    def _checkpoints(self, session_id: str, workspace: Workspace, files: SessionFiles | None) -> Checkpoints | None:
-        roots = partial(getattr, workspace.sandbox, "roots")
-        made = make_checkpoints(self.config, session_id, roots, is_lasting=self.store.is_lasting)
-        return files.checkpoints(made) if files and made else made
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
         """Make what keeps a conversation within its model's window, and let the session recall what lies beyond it."""

@@ -8,6 +8,7 @@ import select
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -30,7 +31,7 @@ class Ending:
 
     def __init__(self, arguments: Sequence[str], out: WatchedOutput) -> None:
         self.session_id = ""
-        self.unfinished: Callable[[], dict[str, Any]] = self._interrupted
+        self.unfinished: Callable[[], dict[str, Any]] = partial(self._result, "interrupted", "")
         self._out = out
         self.has_answered = False
         format = _output_format(arguments)
@@ -66,9 +67,6 @@ class Ending:
 
     def _result(self, subtype: str, text: str, reason: str = "") -> dict[str, Any]:
         return result_object(subtype, printable(text), session_id=printable(self.session_id), reason=reason)
-
-    def _interrupted(self) -> dict[str, Any]:
-        return self._result("interrupted", "")
 
     # Signals
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
-from agentcli.agent.commands.command import CommandHost, CommandSet, Outcome, SlashCommand, number_in
+from agentcli.agent.commands.command import CommandHost, CommandSet, Outcome, SlashCommand, Topic, number_in
 from agentcli.agent.commands.model import MODEL_COMMANDS
 from agentcli.agent.commands.permissions import PERMISSION_COMMANDS
 from agentcli.agent.commands.project import MEMORY_COMMANDS, PROJECT_COMMANDS
@@ -81,18 +82,14 @@ async def _status(host: CommandHost, argument: str) -> Outcome:
     return "\n".join(f"  {name:<9} {value}" for name, value in rows.items())
 
 
-async def _config(host: CommandHost, argument: str) -> Outcome:
-    return await host.describe("config")
-
-
-async def _doctor(host: CommandHost, argument: str) -> Outcome:
-    return await host.describe("doctor")
+async def _describe(topic: Topic, host: CommandHost, argument: str) -> Outcome:
+    return await host.describe(topic)
 
 
 STATUS_COMMANDS = (
     SlashCommand("status", "show the model, the mode, the session and its folder", _status),
-    SlashCommand("config", "show the settings that differ from the defaults", _config, aliases=("settings",)),
-    SlashCommand("doctor", "check this installation", _doctor, is_aside=True),
+    SlashCommand("config", "show the settings you changed", partial(_describe, "config"), aliases=("settings",)),
+    SlashCommand("doctor", "check this installation", partial(_describe, "doctor"), is_aside=True),
 )
 
 

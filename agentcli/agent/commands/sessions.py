@@ -140,12 +140,9 @@ async def _rename(host: CommandHost, name: str) -> Outcome:
 async def _export(host: CommandHost, name: str) -> Outcome:
     text = await host.document(name)
     title = text.split("\n", 1)[0]  # of a Markdown document, where a name is wanted
-    file = await _write_new(host.session.runtime.calls.workspace.cwd, name or f"{_file_name(title)}.md", text)
+    named_by_title = re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation"
+    file = await _write_new(host.session.runtime.calls.workspace.cwd, name or f"{named_by_title}.md", text)
     return f"Written to {file}."
-
-
-def _file_name(title: str) -> str:
-    return re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation"
 
 
 async def _write_new(cwd: Path, name: str, text: str) -> Path:

@@ -72,7 +72,8 @@ def list_sessions(
         print_json([{"session_id": info.id, **msgspec.to_builtins(info)} for info in found])
         return
     none = "No sessions in this directory (--all shows those of others)."
-    print_table(("id", "changed", "entries", "title"), list(map(_row, found)), numeric={"entries"}, empty=none)
+    rows = [(one.id, when(one.updated), f"{one.entries} entries", one.name or one.title) for one in found]
+    print_table(("id", "changed", "entries", "title"), rows, numeric={"entries"}, empty=none)
 
 
 @app.command()
@@ -103,10 +104,6 @@ def search(
         return
     rows = [(one.session_id, when(one.time), one.kind, one.excerpt) for one in found]
     print_table(("session", "when", "kind", "text"), rows, empty="Nothing found (--all looks in every directory).")
-
-
-def _row(info: SessionInfo) -> tuple[str, ...]:
-    return info.id, when(info.updated), f"{info.entries} entries", info.name or info.title
 
 
 def _shown(entry: Entry) -> str:
