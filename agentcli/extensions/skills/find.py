@@ -267,8 +267,7 @@ class Skills:
         """Let a session use skills, when it asks for them first; `outer` are those of the agent that made its agent."""
 
         def make() -> SkillsInUse:
-            from agentcli.extensions.skills.activation import SkillRegistry
-            from agentcli.extensions.skills.session import SessionSkills
+            from agentcli.extensions.skills.activation import SessionSkills, SkillRegistry
 
             return SessionSkills(SkillRegistry(self.catalog), session, partial(model_named, models=models), outer)
 

@@ -7,8 +7,8 @@ from functools import partial
 from agentcli.agent.commands.command import SKILLS, AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UserError
+from agentcli.extensions.skills.activation import SessionSkills, skills_of
 from agentcli.extensions.skills.find import Catalog
-from agentcli.extensions.skills.session import SessionSkills, skills_of
 from agentcli.extensions.skills.skill import Skill
 
 _MAX_HELP = 80  # characters
