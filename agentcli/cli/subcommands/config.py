@@ -139,12 +139,9 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
     servers = server_specs(trusted, echo)
     programs = WorkspacePrograms(trusted)
     try:
-        hooks = Hooks(trusted, is_bare=False, tell=echo).specs
+        _ = Hooks(trusted, is_bare=False, tell=echo, programs=programs).specs
     except ConfigError as error:  # a broken file runs nothing; whoever mends it has to trust it again
-        hooks = []
         warn(str(error))
-    for hook in hooks:
-        programs.add_hook(hook)
     for server in servers:
         programs.add_server(server)
     digests = programs.pins.to_trust()

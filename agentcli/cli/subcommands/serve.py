@@ -183,7 +183,8 @@ class Workers:
         for _ in range(count):
             self._start(partial(os.write, told, b"."))
         while not self._signal and count:
-            count -= _read(ready)
+            with suppress(BlockingIOError):
+                count -= len(os.read(ready, _MOST_READ))
             if any(_ended(self._started)):
                 self._end()
                 raise UserError("A worker could not begin: what it said is above, or in the log.")
@@ -248,14 +249,6 @@ def _end_process(worker: Worker, on_ready: Callable[[], Any], parent: int) -> No
         warn(f"a worker could not go on: {error}")
     finally:
         os._exit(code)
-
-
-def _read(pipe: int) -> int:
-    """So many bytes have come."""
-    try:
-        return len(os.read(pipe, _MOST_READ))
-    except BlockingIOError:
-        return 0
 
 
 async def _work(worker: Worker, on_ready: Callable[[], Any], parent: int | None = None) -> int:

@@ -16,6 +16,7 @@ from agentcli.agent.masking import Mask
 from agentcli.app import Builder
 from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for, with_store
+from agentcli.cli.subcommands.tools import open_bench
 from agentcli.conversation.entries import Assistant, Compaction, ContextNote, Entry, Result, Unreadable, User
 from agentcli.errors import UsageError, UserError
 from agentcli.extensions.subagents.definitions import AGENTS_FILE
@@ -152,14 +153,9 @@ def export(
 async def _mask() -> Mask | None:
     """Return the mask that the output of tools gets in this folder."""
     builder = Builder(configuration(), store=MemorySessions(), on_notice=warn)
-    try:
-        workspace = builder.workspace()
-        services = builder.session_calls(builder.tool_registry(), workspace).services
-        await services.know_secrets()
-        await workspace.sandbox.aclose()
-        return services.mask
-    finally:
-        await builder.aclose()
+    async with open_bench(builder, builder.tool_registry(), "default") as bench:
+        await bench.calls.services.know_secrets()
+        return bench.calls.services.mask
 
 
 @app.command()

@@ -8,7 +8,8 @@ import json
 import secrets
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
@@ -35,6 +36,7 @@ from agentcli.errors import UsageError
 from agentcli.infra.sessions.memory import MemorySessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.path_names import display_name, is_utf8
+from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
 
 app = make_app("Look at the model's tools, or run them by hand.")
@@ -99,23 +101,17 @@ def _builder() -> Builder:
 
 async def _run_calls(single: ToolLine | None, mode: Mode) -> int:
     builder = _builder()
-    rules = builder.rules()
-    workspace = builder.workspace(rules)
-    calls = builder.session_calls(builder.tool_registry(), workspace)
-    if calls.services.mask is not None:
-        calls.services.mask.keeps_structured = ("file_read",)  # the raw text
-    calls.services.gives_all = True
-    calls.history.ends_loops = False  # a script may ask the same as often as it likes
-    if (servers := builder.servers) is not None:
-        calls.servers = servers
-        await servers.join(calls)
-    try:
-        return await until_signal(_answer_calls(single, Bench(calls, AgentState("", mode, rules=rules))))
-    except Interrupted as signal:
-        return signal.exit_code
-    finally:
-        await workspace.sandbox.aclose()
-        await builder.aclose()
+    async with open_bench(builder, builder.tool_registry(), mode) as bench:
+        if bench.calls.services.mask is not None:
+            bench.calls.services.mask.keeps_structured = ("file_read",)  # the raw text
+        bench.calls.services.gives_all = True
+        if (servers := builder.servers) is not None:
+            bench.calls.servers = servers
+            await servers.join(bench.calls)
+        try:
+            return await until_signal(_answer_calls(single, bench))
+        except Interrupted as signal:
+            return signal.exit_code
 
 
 async def _answer_calls(single: ToolLine | None, bench: Bench) -> int:
@@ -204,6 +200,20 @@ class Bench(NamedTuple):
         if (mask := self.calls.services.mask) is not None:  # the title has what the call was given
             answer["summary"] = mask.text(answer["summary"])
         return answer
+
+
+@asynccontextmanager
+async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> AsyncIterator[Bench]:
+    """Yield a bench with the rules and the workspace of a session here; closes it and the builder."""
+    rules = builder.rules()
+    workspace = builder.workspace(rules)
+    calls = builder.session_calls(tools, workspace)
+    calls.history.ends_loops = False  # a program may ask the same as often as it likes
+    try:
+        yield Bench(calls, AgentState("", mode, rules=rules))
+    finally:
+        await workspace.sandbox.aclose()
+        await builder.aclose()
 
 
 def _answer(call: ToolLine, ended: ToolFinished) -> dict[str, Any]:
