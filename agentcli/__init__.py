@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from agentcli.extensions.skills.skill import Skill, read_skill
     from agentcli.infra.event_log.redis import RedisEvents
     from agentcli.infra.event_log.sqlite import MemoryEvents, SqliteEvents
-    from agentcli.infra.sessions.memory import MemorySessions
     from agentcli.infra.sessions.postgres import PostgresSessions
-    from agentcli.infra.sessions.sqlite import SqliteSessions
+    from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
     from agentcli.library.agent import Agent, AgentFailed
     from agentcli.library.reply_forms import to_anthropic_message, to_chat_completion
     from agentcli.llm.messages import CacheControl, Document, Image, Message, Text
@@ -56,9 +55,8 @@ _HOMES = {
         "agentcli.agent.event_store": "EventStore StreamEvent StreamState",
         "agentcli.infra.event_log.redis": "RedisEvents",
         "agentcli.infra.event_log.sqlite": "MemoryEvents SqliteEvents",
-        "agentcli.infra.sessions.memory": "MemorySessions",
         "agentcli.infra.sessions.postgres": "PostgresSessions",
-        "agentcli.infra.sessions.sqlite": "SqliteSessions",
+        "agentcli.infra.sessions.sqlite": "MemorySessions SqliteSessions",
         "agentcli.extensions.mcp.client": "MCPClient RemoteResult RemoteTool",
         "agentcli.tools.sandbox": "Sandbox",
         "agentcli.agent.context.transform": "create_context_transform",

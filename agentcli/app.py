@@ -8,11 +8,8 @@ from contextlib import suppress
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
 from agentcli.agent.calls.model import CallServices, SessionCalls
 from agentcli.agent.calls.recording import account_for_interrupted
-from agentcli.agent.calls.run import asking
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice
@@ -21,9 +18,11 @@ from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
-from agentcli.agent.runtime import Runtime
+from agentcli.agent.questions import make_ask
+from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, chosen_model, rebuilt
+from agentcli.agent.steps import usual_steps
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry, SkillActivated, User, reminder
 from agentcli.conversation.turns import carried_notes
@@ -32,7 +31,7 @@ from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.extensions.skills.find import Skills
 from agentcli.extensions.subagents.definitions import Agents
-from agentcli.infra.data_files import DataFolder, Retention
+from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import can_resume
@@ -90,7 +89,7 @@ class Builder:
         self.skills = Skills(config=config, is_bare=extras.bare, tell=on_notice, added=extras.skill_folders)
         self.programs = WorkspacePrograms(config)
         self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice, programs=self.programs)
-        self.agents = Agents(config=config, is_bare=extras.bare, is_lasting=store.is_lasting, tell=on_notice)
+        self.agents = Agents(config=config, is_bare=extras.bare, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
         skills, agents = self.skills.listing, self.agents.listing
         self.opening = Opening(config=config, extras=extras, skills=skills, agents=agents, on_notice=on_notice)
@@ -104,7 +103,7 @@ class Builder:
             config.paths.state / "data",
             outputs=config.paths.state / "jobs",
             is_resumable=partial(can_resume, config.paths.state / "sessions.db"),
-            bounds=Retention(**structs.asdict(config.settings.data)),
+            settings=config.settings.data,
         )
         self._workspaces = WorkspaceFactory(config, extras, self._data, self.programs)
         self._grants = FileGrants(config.paths.state / "grants.json", project_root(config.cwd))
@@ -132,16 +131,16 @@ class Builder:
         nested = self.opening.nested()
         watch = self._watch(state, workspace, nested)
         calls = self.session_calls(registry, workspace)
-        roots = partial(getattr, workspace.sandbox, "roots")
-        checkpoints = make_checkpoints(self.config, log.session_id, roots, is_lasting=self.store.is_lasting)
-        calls.services.checkpoints = files.checkpoints(checkpoints) if files and checkpoints else checkpoints
+        is_lasting = self.store.is_lasting
+        made = make_checkpoints(self.config, log.session_id, lambda: workspace.facts.roots, is_lasting=is_lasting)
+        calls.recording.checkpoints = files.checkpoints(made) if files and made else made
         session = Session(state, self._runtime(calls, log, watch, nested), can_ask=self._can_ask)
         watch.paid = session.paid
         self._observed.follow(session)
         await self._begin_hooks(session, source="resume" if entries else "startup")
         self._offer(session, entries)
         self._attach_servers(session)
-        if (checkpoints := calls.services.checkpoints) and has_interrupted(self.config, log.session_id):
+        if (checkpoints := calls.recording.checkpoints) and has_interrupted(self.config, log.session_id):
             try:
                 await account_for_interrupted(checkpoints, entries, session.append)
             except (StorageError, ToolError) as error:  # the next start looks again
@@ -157,25 +156,27 @@ class Builder:
     ) -> Runtime:
         settings, extras = self.config.settings, self._extras
         return Runtime(
-            resolve=extras.resolve or self._resolve,
+            models=ModelAccess(
+                resolve=extras.resolve or self._resolve,
+                prefix_for=self.opening.prefix,
+                info=self.models.info,
+                fallback=settings.provider.fallback_model,
+                retry=options.retry_policy(settings),
+                temperature=settings.tokens.temperature,
+                effort=settings.tokens.effort,
+            ),
             calls=calls,
             log=log,
-            prefix_for=self.opening.prefix,
-            limits=options.turn_limits(settings, asks=self._is_interactive),
-            fallback_model=settings.provider.fallback_model,
-            warn_at=settings.compaction.warn_at,
-            most_breaks=int(self._goes_on),
-            retry=options.retry_policy(settings),
-            temperature=settings.tokens.temperature,
-            effort=settings.tokens.effort,
+            steps=usual_steps(nested=nested, schema=extras.answer_schema),
+            limits=options.turn_limits(settings, asks=self._is_interactive, max_breaks=int(self._goes_on)),
+            context=ContextControl(
+                policy=extras.context_policy or watch,
+                compactor=watch,
+                transform=extras.context_transform,
+                warn_at=settings.compaction.warn_at,
+                count_texts=self._count_texts,
+            ),
             hooks=extras.hooks or NoHooks(),
-            context_policy=extras.context_policy or watch,
-            context_transform=extras.context_transform,
-            compactor=watch,
-            nested=nested,
-            count_texts=self._count_texts,
-            answer_schema=extras.answer_schema,
-            model_info=self.models.info,
         )
 
     @cached_property
@@ -205,7 +206,10 @@ class Builder:
         """Let a session use the MCP servers; where it stays open they are connected now, else when one is called."""
         if (servers := self.servers) is None:
             return
-        session.runtime.calls.servers = servers
+        from agentcli.extensions.mcp.servers import JoinServers
+
+        session.runtime.calls.delegates.servers = servers
+        session.runtime.steps.append(partial(JoinServers, servers))
         servers.tell = lambda text: session.publish(Notice(text))
         servers.can_skip = self._is_interactive
         if self._can_ask:
@@ -216,21 +220,21 @@ class Builder:
         calls = session.runtime.calls
         self.skills.attach(session, self.models)
         if "create_subagent" in calls.tools:
-            calls.make_agents = partial(self._subagents, session)
+            calls.delegates.make_agents = partial(self._subagents, session)
         if any(isinstance(entry.body, SkillActivated) for entry in entries):
-            calls.open_skills()
+            calls.delegates.open_skills()
 
     async def _begin_hooks(self, session: Session, *, source: str) -> None:
         """Have the person's command hooks called around calls and at events."""
-        state, services = session.state, session.runtime.calls.services
+        state, calls, services = session.state, session.runtime.calls, session.runtime.calls.services
         if (hooks := self.hooks.of_session(session.id, lambda: state.mode)) is None:
             return
-        services.hooks, services.events = (*services.hooks, hooks), hooks
+        services.hooks, calls.delegates.events = (*services.hooks, hooks), hooks
         hooks.publish = session.publish
         if services.mask is not None:
             hooks.mask = services.mask.text
         said = await hooks.fire("SessionStart", subject=source, source=source)  # nobody listens yet who could be asked
-        hooks.ask = asking(session.runtime.calls)
+        hooks.ask = make_ask(calls)
         if said.context:
             state.notes.append(reminder(said.context))
 
@@ -241,6 +245,7 @@ class Builder:
 
         children = ChildSessions(
             parent=session,
+            store=self.store,
             agents=self.agents,
             models=self.models,
             prefix_for=lambda prompt: self.opening.for_agent(prompt).prefix,
@@ -249,7 +254,7 @@ class Builder:
             watch=self._watch,
             notes=self._notes,
         )
-        return Subagents(self.agents, session, children.make)
+        return Subagents(self.agents, self.store, session, children.make)
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
         """Make what keeps a conversation within its model's window, and let the session recall what lies beyond it."""
@@ -267,14 +272,18 @@ class Builder:
             return await (self._extras.resolve or self._resolve)(state)
 
         def make() -> Compactor:
+            from cachetools import TTLCache
+
             from agentcli.agent.context.compaction import Compactor
-            from agentcli.agent.context.summaries import Summaries
+            from agentcli.agent.context.summaries import Summaries, TextCache
             from agentcli.infra.summary_files import SummaryFiles
 
             folder = self.config.paths.state / "summaries"
-            lasts, kept = self.store.is_lasting, partial(SummaryFiles, hours=settings.cache_hours)
-            files = kept(folder, most=settings.cache_entries) if lasts else None
-            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, budgets=state.budgets, kept=files)
+            hours, most = settings.cache_hours, settings.cache_entries
+            kept: TextCache = TTLCache(most, 3_600 * hours)
+            if self.store.is_lasting:
+                kept = SummaryFiles(folder, hours=hours, most=most)
+            summaries = Summaries(settings=settings, writer=writer, paid=watch.paid, kept=kept, budgets=state.budgets)
             return Compactor(settings, opening, lambda path: hash_of(workspace.real_path(path)), summaries)
 
         def recall() -> LogSearch:
@@ -305,7 +314,7 @@ class Builder:
             hooks=self._extras.call_hooks,
             levels=Levels(tools.output_level, tools.output_levels),
             max_parallel=tools.max_parallel,
-            tries=self.config.settings.permissions.tries,
+            dry_runs=self.config.settings.permissions.tries,
         )
         return SessionCalls(services=services, tools=registry)
 
@@ -362,10 +371,9 @@ class Builder:
 
     async def aclose(self, *, for_good: bool = True) -> None:
         """Close what is open; unless `for_good`, further sessions can be built, in another event loop too."""
-        await (self.models.aclose() if for_good else self.models.disconnect())
+        await self.models.aclose()
         if self._owns_store:
             await self.store.close()
-        await self.agents.aclose()
         if self.__dict__.get("servers") is not None:
             await self.__dict__["servers"].aclose(for_good=for_good)
         with suppress(OSError):  # a full disk is told where something is to be kept

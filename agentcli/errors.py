@@ -136,8 +136,7 @@ class ToolError(AgentcliError):
     """A tool could not do what was asked; the message says what to do instead, `told` is what the model reads.
 
     `code` is finer than `kind` where there is something finer (`ENOENT`, `404`), else the same. `partial` is what the
-    tool had by then. `retry_after` is in seconds, as a server asked for it; `retry_count` and `last_error` tell of the
-    tries before this one.
+    tool had by then. `retry_after` is in seconds, as a server asked for it.
     """
 
     def __init__(
@@ -154,8 +153,6 @@ class ToolError(AgentcliError):
         self.code = code or kind
         self.retry_after = retry_after
         self.partial = partial
-        self.retry_count = 0
-        self.last_error = ""
         self.is_retryable = kind in RETRYABLE_KINDS
 
     @property

@@ -20,8 +20,8 @@ import msgspec
 from loopback import median
 
 from agentcli import Agent
+from agentcli.agent.context import request_tokens
 from agentcli.agent.context.compaction import Basis
-from agentcli.agent.context.watch import request_tokens
 from agentcli.agent.events import Compaction
 from agentcli.conversation.entries import Paid
 from agentcli.conversation.recall import LogSearch

@@ -90,7 +90,7 @@ async def cost(runs: int = 100) -> tuple[float, list[float]]:
         took = []
         for _ in range(runs + 1):
             started = time.perf_counter()
-            await sandbox.exec(Command("true", folder, timeout_s=60))
+            await sandbox.run(Command("true", folder, timeout_s=60))
             took.append((time.perf_counter() - started) * 1000)
         await sandbox.aclose()
     return took[0], took[1:]

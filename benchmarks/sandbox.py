@@ -49,8 +49,8 @@ class Session:
 
     def __init__(self, confinement: Confinement, bounds: Bounds, loop: asyncio.AbstractEventLoop) -> None:
         @contextmanager
-        def launch(argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: object) -> Iterator[Launch]:
-            with confinement.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds) as made:
+        def launch(argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
+            with confinement.launch(argv, cwd=command.cwd, bounds=bounds, pass_fds=pass_fds) as made:
                 yield made
 
         self._shell = Shell({"PATH": "/usr/bin:/bin"}, bounds.home / "jobs", launch=launch)
@@ -100,7 +100,7 @@ def own_milliseconds(bounds: Bounds, rounds: int) -> float:
         taken = []
         for _ in range(rounds):
             start = time.process_time()
-            await sandbox.exec(Command("true", bounds.roots[0], timeout_s=20))
+            await sandbox.run(Command("true", bounds.roots[0], timeout_s=20))
             taken.append((time.process_time() - start) * 1_000)
         await sandbox.aclose()
         return taken

@@ -38,6 +38,7 @@ from agentcli.llm.messages import Text, ToolResult, ToolUse
 COLUMNS, ROWS = 120, 40
 PROMPT = "› "
 TURN_ENDED = b" \xc2\xb7 ready\x07"  # the end of the window's title
+TOOK = re.compile(r"[\d.]+ (s|min) .*tokens in, ")  # the line at the end of a long turn
 SCROLLBACK = 50_000
 FRAME_GAP_S = 0.01  # what comes closer together is one frame: a pseudo-terminal cuts long writes
 QUESTIONS = b"\x1b]11;?\x1b\\\x1b[?2026$p"
@@ -99,6 +100,19 @@ class Terminal:
 
         if not self.read(seconds, until=came):
             raise SystemExit(f"{text.decode()!r} did not come within {seconds} s:\n{self.text()}")
+
+    def wait_for_row(self, text: str, screen: pyte.Screen, stream: pyte.ByteStream, seconds: float = 30) -> None:
+        """Read until the screen has a row with just this text, and an empty prompt; what was read is dropped."""
+        deadline = time.perf_counter() + seconds
+        while not (
+            any(row_text(screen, y) == text for y in range(ROWS))
+            and row_text(screen, screen.cursor.y).startswith(f"{PROMPT}Ask")
+        ):
+            if not self.read(deadline - time.perf_counter(), until=lambda _: True):
+                raise SystemExit(f"{text!r} did not come within {seconds} s:\n{self.text()}")
+            for read in self.reads:
+                stream.feed(read.data)
+            self.reads.clear()
 
     def settle(self, quiet_s: float = 0.5) -> None:
         """Read until nothing has come for so long."""
@@ -493,7 +507,9 @@ def transcript(reads: Sequence[Read]) -> list[tuple]:
         if plain(tuple(row)).startswith(f"{PROMPT}Ask"):
             break
         rows.append(tuple(row))
-    return rows[next(n for n, row in enumerate(rows) if plain(row) == f"{PROMPT}go") :]
+    rows = rows[next(n for n, row in enumerate(rows) if plain(row) == f"{PROMPT}go") :]
+    took = next((n for n, row in enumerate(rows) if TOOK.match(plain(row))), None)
+    return rows if took is None else [*rows[: took - 1], *rows[took + 1 :]]  # only slow turns end with that line
 
 
 class Watched(NamedTuple):
@@ -684,15 +700,15 @@ def memory(table: Table, place: Place, turns: int = 2_000) -> None:
             table.row(f"{name}: after the start", terminal.rss(), "MiB", at_most=75)
         sizes: dict[str, list[float]] = {name: [] for name, _ in both}
         cpus = {name: [terminal.cpu()] for name, terminal in both}
+        screens = {name: emulator() for name, _ in both}
         for number in range(turns):
             for _, terminal in both:
                 terminal.type(f"what does {number} do?\r")
             for name, terminal in both:
-                terminal.wait_for(TURN_ENDED)
+                terminal.wait_for_row(f"It returns {number}.", *screens[name])
                 if (number + 1) % (turns // 4) == 0:
                     sizes[name].append(terminal.rss())
                     cpus[name].append(terminal.cpu())
-                    del terminal.reads[:-4]
         for name, _ in both:
             quarters = ", ".join(f"{size:.0f}" for size in sizes[name])
             table.row(

@@ -17,10 +17,13 @@ import time
 from pathlib import Path
 from statistics import median
 
+from msgspec.structs import replace
+
 from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.tools.command import Command
+from agentcli.tools.dry_run import DryRun
 
 BUDGET_MS = 40
 FOLDERS, FILES = 500, 100
@@ -56,7 +59,7 @@ async def main() -> None:
         sandbox = LocalSandbox(
             [ws], environment=dict(os.environ), job_folder=base / "jobs", limits=limits, choose=lambda: confinement
         )
-        if why := sandbox.why_no_trial():
+        if why := sandbox.facts().dry_run_problem:
             sys.exit(why)
         for text in ("true", "python3 -c pass"):
             await against_direct(sandbox, Command(text, ws, timeout_s=60))
@@ -72,10 +75,10 @@ async def against_direct(sandbox: LocalSandbox, command: Command) -> None:
     direct, tried = [], []
     for _ in range(ROUNDS):
         started = time.perf_counter()
-        await sandbox.exec(command)
+        await sandbox.run(command)
         direct.append((time.perf_counter() - started) * 1000)
         started = time.perf_counter()
-        trial = await sandbox.try_command(command)
+        trial = await dry_run(sandbox, command)
         await trial.discard()
         tried.append((time.perf_counter() - started) * 1000)
         assert not trial.changes, trial.changes
@@ -86,9 +89,15 @@ async def against_direct(sandbox: LocalSandbox, command: Command) -> None:
     )
 
 
+async def dry_run(sandbox: LocalSandbox, command: Command) -> DryRun:
+    result = await sandbox.run(replace(command, dry_run="full"))
+    assert result.dry_run is not None
+    return result.dry_run
+
+
 async def kept(sandbox: LocalSandbox, name: str, command: Command) -> None:
     started = time.perf_counter()
-    trial = await sandbox.try_command(command)
+    trial = await dry_run(sandbox, command)
     ran = time.perf_counter() - started
     changes = len(trial.changes)
     result = await trial.apply()

@@ -4,10 +4,13 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 
 import pytest
 
 import tests.properties  # noqa: F401  # sets how long property tests take
+
+_AT_END = pytest.StashKey[AsyncExitStack]()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -16,8 +19,22 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
-    asyncio.run(test(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}))
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def run() -> None:
+        async with pyfuncitem.stash.get(_AT_END, AsyncExitStack()):
+            await test(**given)
+
+    asyncio.run(run())
     return True
+
+
+@pytest.fixture
+def at_end(request: pytest.FixtureRequest) -> AsyncExitStack:
+    """What a coroutine of a test leaves open is closed at its end, in its loop."""
+    stack = AsyncExitStack()
+    request.node.stash[_AT_END] = stack
+    return stack
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from msgspec import Struct
 
 from agentcli.agent.permissions.modes import Mode
 from agentcli.conversation.entries import Entry
 from agentcli.llm.messages import ToolResult, ToolUse, Usage
-
-if TYPE_CHECKING:
-    from agentcli.agent.calls.model import Call, SessionCalls
 
 EventName = Literal[
     "SessionStart", "SessionEnd", "UserPromptSubmit", "PreToolUse", "PostToolUse", "PostToolUseFailure",
@@ -110,23 +107,3 @@ class NoHooks:
 
     async def on_error(self, text: str, is_retryable: bool) -> None:
         pass
-
-
-async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> EventAnswer:
-    """Return the answer of the hooks of an event; an empty one where there are none."""
-    events = calls.services.events
-    return EventAnswer() if events is None else await events.fire(event, agent_id=calls.agent_id, **fields)
-
-
-async def fire_about(call: Call, event: EventName, **fields: Any) -> EventAnswer:
-    """Return the answer of the hooks of an event about a call."""
-    use, calls = call.use, call.turn.session
-    if (events := calls.services.events) is None:
-        return EventAnswer()
-    return await events.fire_about(event, use, use.input, agent_id=calls.agent_id, **fields)
-
-
-async def end_session(calls: SessionCalls) -> None:
-    """Fire `SessionEnd`; a subagent's session is a part of its parent's."""
-    if calls.made_by is None:
-        await fire(calls, "SessionEnd", reason="other")

@@ -15,6 +15,14 @@ from agentcli.conversation.file_changes import FileChange, FilesChanged
 NEWEST = ""  # as a parent's id: the newest entry
 
 
+def subagents_owner(session_id: str) -> str:
+    """Return whose the sessions of a session's subagents are, as a `user_id`.
+
+    They go with that session, and only a caller that names this user is told of them.
+    """
+    return f"subagents of {session_id}"
+
+
 class SessionInfo(Struct, frozen=True):
     """A session without its entries. Times are seconds since 1970; `title` and `last_prompt` are prompts in a line.
 
@@ -129,7 +137,7 @@ class SessionStore(Protocol):
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
     ) -> Sequence[SessionInfo]:
-        """Newest first; of one directory or one user only when that is given."""
+        """Newest first; of one directory or one user only when that is given, of subagents only when they are that."""
         ...
 
     async def search(
@@ -143,7 +151,7 @@ class SessionStore(Protocol):
         ...
 
     async def remove(self, session_id: str) -> None:
-        """Move a session to the trash; its forks keep what they share with it. Refused while it is open."""
+        """Move a session and its subagents to the trash; its forks keep what they share. Refused while it is open."""
         ...
 
     async def restore(self, session_id: str) -> str:
@@ -154,7 +162,7 @@ class SessionStore(Protocol):
         ...
 
     async def redact(self, session_id: str, secrets: Sequence[str]) -> int:
-        """Replace these texts by `[redacted]` in every entry for good, and note in how many places.
+        """Replace these texts by `[redacted]` in every entry, its subagents' too, and note in how many places.
 
         Entries that the session shares with those it was forked from, or with its own forks, change for all of them;
         everything in the trash changes, too. Refused while the session is open.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -105,31 +105,26 @@ def _replace_each(text: str, named: Mapping[str, str]) -> str:
 def _texts_in(value: Any) -> list[str]:
     """Every text in it, in order, of equal neighbours one; of rows one column after the other: lines stay together."""
     texts: list[str] = [""]
-    under_way: list[Iterator[Any]] = [iter((value,))]  # calls would take three times as long
-    while under_way:
-        for item in under_way[-1]:
-            if isinstance(item, str):
-                if item != texts[-1]:
-                    texts.append(item)
-            elif isinstance(item, dict):
-                under_way.append(iter(item.values()))
-                break
-            elif isinstance(item, list | tuple):
-                under_way.append(_columns(item))
-                break
-            elif isinstance(item, msgspec.Struct):
-                under_way.append(iter(msgspec.structs.asdict(item).values()))
-                break
-        else:
-            under_way.pop()
+    waiting = [value]  # calls would take three times as long
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, str):
+            if item != texts[-1]:
+                texts.append(item)
+        elif isinstance(item, dict):
+            waiting.extend(reversed(item.values()))
+        elif isinstance(item, list | tuple):
+            waiting.extend(reversed(_columns(item)))
+        elif isinstance(item, msgspec.Struct):
+            waiting.append(msgspec.structs.asdict(item))
     return texts
 
 
-def _columns(rows: Sequence[Any]) -> Iterator[Any]:
+def _columns(rows: Sequence[Any]) -> Sequence[Any]:
     if not rows or not all(isinstance(row, dict) for row in rows):
-        return iter(rows)
+        return rows
     names = dict.fromkeys(chain.from_iterable(rows))
-    return (row[name] for name in names for row in rows if name in row)
+    return [row[name] for name in names for row in rows if name in row]
 
 
 def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
@@ -156,14 +151,10 @@ def _masked(texts: Iterable[str], found: Sequence[Secret]) -> dict[str, str]:
 
 
 def _replaced(value: Any, masked: Mapping[str, str]) -> Any:
-    match value:
-        case str():
-            return masked.get(value, value)
-        case dict():
-            return {key: _replaced(item, masked) for key, item in value.items()}
-        case list() | tuple():
-            return [_replaced(item, masked) for item in value]
-        case msgspec.Struct():
-            return _replaced(msgspec.structs.asdict(value), masked)
-        case _:
-            return value
+    if isinstance(value, dict):
+        return {key: _replaced(item, masked) for key, item in value.items()}
+    if isinstance(value, msgspec.Struct):
+        return _replaced(msgspec.structs.asdict(value), masked)
+    if isinstance(value, list | tuple):
+        return [_replaced(item, masked) for item in value]
+    return masked.get(value, value) if isinstance(value, str) else value

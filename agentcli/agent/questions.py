@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from itertools import count
 
-from agentcli.agent.calls.model import Decide
-from agentcli.agent.events import AnyQuestion, ApprovalSettled, Emit
+from agentcli.agent.calls.model import Call, Decide, SessionCalls
+from agentcli.agent.events import (
+    AnyQuestion,
+    ApprovalSettled,
+    ChangesApproval,
+    CommandApproval,
+    EditApproval,
+    Emit,
+    Question,
+)
 from agentcli.agent.ops import Approve
 from agentcli.agent.permissions.decide import Verdict
+from agentcli.errors import UsageError
+from agentcli.llm.messages import ToolUse
+from agentcli.tools.tool import Ask
 
 STOPPED = Verdict("deny", "Not run: the user declined another call")
 
@@ -55,21 +68,49 @@ class Questions:
             question.give(answer)
         return question is not None
 
-    def settle(self, verdict_of: Callable[[Open], Verdict | None]) -> None:
-        """Close the questions for which there is a verdict that needs no person any more."""
+    def settle(self, *, is_stopped: bool = False) -> None:
+        """Close the questions that the permissions of now decide without a person, or all where the turn is stopped."""
         for id, question in list(self._open.items()):
-            verdict = verdict_of(question)
+            verdict = STOPPED if is_stopped else question.decide() if question.decide is not None else None
             if verdict is not None and verdict.decision != "ask":
                 del self._open[id]
                 question.give(verdict)
                 self._publish(ApprovalSettled(id))
 
 
-def stopped(question: Open) -> Verdict:
-    """The verdict on a question of a turn that the person stopped."""
-    return STOPPED
+def hunks_of(question: AnyQuestion) -> tuple[str, ...]:
+    """Return the parts of a change that can be chosen one by one."""
+    return question.hunks if isinstance(question, EditApproval | ChangesApproval) else ()
 
 
-def decided_now(question: Open) -> Verdict | None:
-    """The verdict of the permissions as they are now."""
-    return question.decide() if question.decide is not None else None
+def check_offered(question: AnyQuestion, answer: Approve) -> None:
+    """Raises `UsageError` for a yes to what was not offered: a dry run, or parts that the change does not have."""
+    if not answer.allowed:
+        return
+    if answer.scope == "try" and not (isinstance(question, CommandApproval) and question.can_try):
+        raise UsageError('This call cannot be tried: its question says "can_try": false.')
+    hunks = hunks_of(question)
+    unknown = [number for number in answer.hunks or () if not 0 <= number < len(hunks)]
+    if unknown:
+        there_is = f"numbers from 0 to {len(hunks) - 1}" if hunks else "no hunk; leave hunks out"
+        raise UsageError(f"There is no hunk {unknown[0]}: this question has {there_is}.")
+
+
+def make_ask(calls: SessionCalls, call: Call | None = None) -> Ask:
+    """Return a function that asks the person, about a running call or outside of calls; None answers where nobody can.
+
+    Such a question is no entry: a call that has begun is not begun again after a crash, so it would not be asked again.
+    """
+    numbers = count(1)
+
+    async def ask(question: str, options: Sequence[str]) -> str | None:
+        if calls.ask is None:
+            return None
+        id = f"{call.use.id if call else 'question'}-{next(numbers)}"
+        use = call.use if call else ToolUse(id, "ask_user", {"question": question, "options": list(options)})
+        request = Question(id, question, call=use, options=tuple(options))
+        with call.report.waiting() if call else nullcontext():
+            answer = await calls.ask(request, None)
+        return answer.comment if isinstance(answer, Approve) and answer.allowed else None
+
+    return ask

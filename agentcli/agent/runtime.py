@@ -1,31 +1,30 @@
-"""Everything a session's turns work with and do not change: providers, calls, the log, limits, hooks."""
+"""The records of the agent loop: a session's services, a turn, and the steps around its requests."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 
-from agentcli.agent.accounting.budgets import Amounts
-from agentcli.agent.calls.model import SessionCalls
-from agentcli.agent.context.nested_instructions import NestedInstructions
-from agentcli.agent.context.sources import CountTexts, estimated
-from agentcli.agent.events import Emit
+from agentcli.agent.accounting.budgets import Amounts, Budgets, OverBudget
+from agentcli.agent.calls.model import SessionCalls, TurnCalls
+from agentcli.agent.context.sources import ContextUse, CountTexts, count_context, estimated
+from agentcli.agent.events import DoneReason, Emit
 from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import SessionLog
 from agentcli.agent.state import AgentState, SessionSnapshot
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Compaction, Entry
-from agentcli.llm.messages import Message
+from agentcli.conversation.entries import Compaction, Entry, Result
+from agentcli.llm import provider as llm
+from agentcli.llm.errors import ProviderError
+from agentcli.llm.messages import Message, Usage
 from agentcli.llm.models import ModelInfo, bundled_models
-from agentcli.llm.provider import Effort, Provider, ToolSpec
+from agentcli.llm.provider import Effort, Prefix, Provider, Request
 from agentcli.llm.retry import RetryPolicy
 from agentcli.tools.registry import ToolRegistry
-
-if TYPE_CHECKING:
-    from agentcli.agent.result import AnswerSchema
 
 Resolve = Callable[[AgentState], Awaitable[tuple[Provider, ModelInfo]]]
 ModelFinder = Callable[[str], ModelInfo]
@@ -37,7 +36,8 @@ class TurnLimits(msgspec.Struct, frozen=True):
 
     With `asks` the person is asked at this limit, and where a budget is used up, whether the turn goes on.
     `budgets` are those of each turn; from the share `cheaper_at` of a budget in money on `cheaper_model` answers.
-    With `waits_for_reset` a usage limit that names its end is waited for.
+    With `waits_for_reset` a usage limit that names its end is waited for. An answer that breaks off is continued
+    unasked up to `max_breaks` times a turn.
     """
 
     max_turns: int = 25
@@ -47,13 +47,7 @@ class TurnLimits(msgspec.Struct, frozen=True):
     cheaper_model: str = ""
     cheaper_at: float = 0.8
     waits_for_reset: bool = False
-
-
-class Prefix(msgspec.Struct, frozen=True):
-    """The fixed beginning of every request to a kind of model: the same objects, so the same bytes, each time."""
-
-    system: str
-    tools: tuple[ToolSpec, ...]
+    max_breaks: int = 0
 
 
 class ContextPolicy(Protocol):
@@ -98,48 +92,69 @@ async def unchanged(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 @dataclass(kw_only=True)
-class Runtime:
-    """The parts of a session. `resolve` chooses the provider before each request.
+class ModelAccess:
+    """The models of a session: `resolve` chooses the provider before each request.
 
-    `fallback_model` is used when the chosen one is overloaded. From the share `warn_at` of the window on, the person
-    is told how full it is. An answer that breaks off is continued unasked up to `most_breaks` times a turn.
-    `context_policy` may compact the conversation before a request, `compactor` when a request was too long or the
-    person asks; `context_transform` may change the messages of one request. `nested` finds instruction files of
-    folders that calls go to, `count_texts` counts for /context, `collect` gets each new entry,
-    `model_info` returns what is known of a `provider/model`. An answer has to fit the `answer_schema`.
+    `prefix_for` gives the fixed beginning of requests to a kind of model, `info` what is known of a `provider/model`.
+    `fallback` answers when the chosen model is overloaded.
     """
 
     resolve: Resolve
-    calls: SessionCalls
-    log: SessionLog
     prefix_for: Callable[[ModelInfo, ToolRegistry], Prefix]
-    limits: TurnLimits = TurnLimits()
-    fallback_model: str = ""
-    warn_at: float = 0.8
-    most_breaks: int = 0
+    info: ModelFinder = bundled_info
+    fallback: str = ""
     retry: RetryPolicy = RetryPolicy()
     temperature: float | None = None
     effort: Effort | None = None
-    hooks: TurnHooks = field(default_factory=NoHooks)
-    context_policy: ContextPolicy = no_policy
-    context_transform: ContextTransform = unchanged
+
+
+@dataclass(kw_only=True)
+class ContextControl:
+    """Keeps the conversation within the model's window.
+
+    `policy` may compact it before a request, `compactor` when a request was too long or the person asks; `transform`
+    may change the messages of one request. From the share `warn_at` of the window on, the person is told how full it
+    is. `count_texts` counts tokens for /context.
+    """
+
+    policy: ContextPolicy = no_policy
     compactor: OnRequest | None = None
-    nested: NestedInstructions | None = None
+    transform: ContextTransform = unchanged
+    warn_at: float = 0.8
     count_texts: CountTexts = estimated
-    collect: Callable[[str, Entry], object] = lambda session_id, entry: None
-    model_info: ModelFinder = bundled_info
-    answer_schema: AnswerSchema | None = None
 
     @property
     def changes_messages(self) -> bool:
-        return self.context_transform is not unchanged
+        return self.transform is not unchanged
+
+
+@dataclass(kw_only=True)
+class Runtime:
+    """The services of a session. `steps` makes those of each turn, in order; `collect` gets each new entry."""
+
+    models: ModelAccess
+    calls: SessionCalls
+    log: SessionLog
+    steps: list[Callable[[], TurnStep]]
+    limits: TurnLimits = TurnLimits()
+    context: ContextControl = field(default_factory=ContextControl)
+    hooks: TurnHooks = field(default_factory=NoHooks)
+    collect: Callable[[str, Entry], object] = lambda session_id, entry: None
+
+    async def context_use(self, state: AgentState) -> ContextUse:
+        """The tokens that the next request would hold, by source."""
+        provider, info = await self.models.resolve(state)
+        model, prefix = f"{provider.name}/{provider.model}", self.prefix(info)
+        return await count_context(state, model=model, info=info, prefix=prefix, count=self.context.count_texts)
 
     async def compaction(self, state: AgentState, *, focus: str, is_dry: bool) -> Compaction | str:
         """A compaction as the person asks for it, or why there is none. Raises `UserError`."""
-        if self.compactor is None:
+        if self.context.compactor is None:
             return "this session has no compactor"
-        _, info = await self.resolve(state)
-        return await self.compactor.by_hand(state.conversation, info, self.prefix(info), focus=focus, is_dry=is_dry)
+        _, info = await self.models.resolve(state)
+        return await self.context.compactor.by_hand(
+            state.conversation, info, self.prefix(info), focus=focus, is_dry=is_dry
+        )
 
     def snapshot(self, state: AgentState, *, is_busy: bool) -> SessionSnapshot:
         """Return the session as a front end shows it now."""
@@ -159,9 +174,127 @@ class Runtime:
             max_budget_usd=state.budgets.limit("session", "usd"),
             max_turns=self.limits.max_turns,
             is_busy=is_busy,
-            mcp_servers=calls.servers.listing() if calls.servers is not None else [],
+            mcp_servers=servers.listing() if (servers := calls.delegates.servers) is not None else [],
         )
 
     def prefix(self, info: ModelInfo) -> Prefix:
         """The prefix of requests to a model: the same bytes while the tools are the same."""
-        return self.prefix_for(info, self.calls.tools)
+        return self.models.prefix_for(info, self.calls.tools)
+
+
+# A turn
+
+
+@dataclass(kw_only=True)
+class TurnLog:
+    """The entries of a turn. `pending` are being stored, oldest first; the prompt's are among all `entry_ids`.
+
+    The first `accepted` of them were in a request that was answered. `has_shrunk`: a request was too long, and the
+    conversation was compacted for it.
+    """
+
+    pending: list[asyncio.Task[None]] = field(default_factory=list)
+    prompt_ids: list[str] = field(default_factory=list)
+    entry_ids: list[str] = field(default_factory=list)
+    accepted: int = 0
+    has_shrunk: bool = False
+
+
+@dataclass(kw_only=True)
+class Spending:
+    """The cost of a turn, in USD (None: a price is unknown). `dearer_model` has just been replaced by a cheaper one."""
+
+    budgets: Budgets
+    usage: Usage = Usage()
+    cost_usd: float | None = 0.0
+    dearer_model: str = ""
+
+
+@dataclass(kw_only=True)
+class AnswerText:
+    """The model's words in a turn: `parts` of the answer so far, and `earlier` texts, before calls or a new message.
+
+    `is_half`: a reply broke off in its text, and no other has come since.
+    """
+
+    parts: list[str] = field(default_factory=list)
+    earlier: list[str] = field(default_factory=list)
+    is_half: bool = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+    def begin(self) -> None:
+        """Set aside what was said so far: what the model says next is an answer of its own."""
+        self.earlier += self.parts
+        self.parts.clear()
+
+
+@dataclass(kw_only=True)
+class Turn:
+    """One prompt being answered. `round` counts its requests, from 1."""
+
+    state: AgentState
+    runtime: Runtime
+    calls: TurnCalls
+    steps: Sequence[TurnStep]
+    spending: Spending
+    log: TurnLog = field(default_factory=TurnLog)
+    answer: AnswerText = field(default_factory=AnswerText)
+    round: int = 0
+
+    @property
+    def emit(self) -> Emit:
+        return self.calls.emit
+
+
+class EarlyEnd(NamedTuple):
+    """The end of a turn though its newest reply has calls; each of them is answered with `why`."""
+
+    reason: DoneReason
+    why: str
+
+
+class TurnStep:
+    """Something a session does around the requests of a turn; it defines those of these methods that it needs.
+
+    A step is made for each turn, so it may count. The steps are called in the order of `Runtime.steps`.
+    """
+
+    def start(self, turn: Turn, *, is_resumed: bool) -> None:
+        """As the turn begins, before its prompt is in the conversation."""
+
+    async def begin(self, turn: Turn) -> None:
+        """Before the first request. Raises `UserError`, which ends the turn."""
+
+    async def before_request(self, turn: Turn) -> DoneReason | None:
+        """Before each request; a reason ends the turn."""
+        return None
+
+    def shape(self, request: Request) -> Request:
+        """Return a request as it is to be sent."""
+        return request
+
+    async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool | DoneReason:
+        """After a request that failed: True asks for another one, a reason ends the turn, False leaves the error."""
+        return False
+
+    async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
+        """After a reply, before its calls; an ending ends the turn, and none of them is run."""
+        return None
+
+    async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> DoneReason | None:
+        """After the calls of a reply; a reason ends the turn."""
+        return None
+
+    async def deliver(self, turn: Turn, reply: llm.Done) -> bool:
+        """Add messages that the model reads next; True if there were some. Every step is called."""
+        return False
+
+    async def after_reply(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> bool:
+        """Return True where another request is due; then no later step is called."""
+        return False
+
+    def end(self, turn: Turn) -> None:
+        """As the turn ends, however it does."""

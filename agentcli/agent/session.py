@@ -10,25 +10,24 @@ import msgspec
 
 from agentcli.agent import ops
 from agentcli.agent.activity_log import log_activity
-from agentcli.agent.calls.client import merged
-from agentcli.agent.calls.model import TurnCalls
+from agentcli.agent.calls.client import with_client_tools
+from agentcli.agent.calls.model import NOBODY_LEFT, TurnCalls, end_session, fire
 from agentcli.agent.calls.own_command import masked_output, own_command_entry, run_own_command
 from agentcli.agent.calls.recording import end_recording
 from agentcli.agent.event_queue import Subscribers
 from agentcli.agent.events import AnyQuestion, Done, Event, ModeChanged, Notice, TurnFailed
-from agentcli.agent.hooks import end_session, fire
 from agentcli.agent.loop import run_turn
-from agentcli.agent.permissions.approvals import NOBODY_LEFT, check_named_rule
 from agentcli.agent.permissions.modes import mode_notes, parse_mode, untold_mode
-from agentcli.agent.questions import Questions, decided_now, stopped
+from agentcli.agent.permissions.rule_text import check_rule, parse_rules
+from agentcli.agent.questions import Questions
 from agentcli.agent.rewind import going_back, prompts
-from agentcli.agent.runtime import Runtime
+from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState, SessionSnapshot
-from agentcli.agent.turn_log import Turn, compacted, queue_changed, store
+from agentcli.agent.turn_log import compacted, queue_changed, store
 from agentcli.agent.turn_start import Storing, begin_turn, cut_turn, watch_for_takeover
 from agentcli.conversation.entries import Body, Compaction, Paid, PaidReason, ResetAwaited, User
 from agentcli.conversation.mentions import typed_blocks
-from agentcli.errors import OUT_OF_MEMORY, UserError, is_out_of_memory
+from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError, is_out_of_memory
 from agentcli.llm.messages import Block, Text, Usage, without_surrogates
 from agentcli.llm.provider import ToolSpec
 from agentcli.tools.registry import ToolRegistry
@@ -77,11 +76,13 @@ class Session:
     @property
     def waiting_for_client(self) -> Collection[str]:
         """Ids of the calls that wait for a `ClientResult`."""
-        return self.runtime.calls.client.waiting
+        return self.runtime.calls.delegates.client.waiting
 
     def check_rule(self, text: str) -> None:
         """Raises `UsageError` for the rule of an `Approve` that allows nothing."""
-        check_named_rule(text, self.runtime.calls.tools)
+        for rule in parse_rules(text):
+            if warning := check_rule(rule, self.runtime.calls.tools):
+                raise UsageError(warning)
 
     @property
     def asked(self) -> dict[str, AnyQuestion]:
@@ -122,7 +123,8 @@ class Session:
                     self._begin([queue.follow_ups.popleft()], from_queue=True)
             case ops.GoOn(is_killed):
                 if self.is_busy:
-                    self.runtime.calls.stop_waiting()
+                    if (servers := self.runtime.calls.delegates.servers) is not None:
+                        servers.stop_waiting()
                 elif (turn := cut_turn(state, self.runtime, self.publish, is_killed)) is not None:
                     self._start(turn)
             case ops.Interrupt(reason):
@@ -151,7 +153,9 @@ class Session:
             case ops.CommandRan():
                 self._storing.add(asyncio.create_task(self._keep_own(op)))
             case ops.ClientResult(id, content, is_error, structured):
-                if not self.runtime.calls.client.answer(id, ToolOutput(content, structured, is_error=is_error)):
+                if not self.runtime.calls.delegates.client.answer(
+                    id, ToolOutput(content, structured, is_error=is_error)
+                ):
                     self.publish(Notice(f"No call {id!r} waits for a result of the client."))
 
     def _take_message(self, op: ops.Prompt | ops.Steer) -> None:
@@ -173,7 +177,7 @@ class Session:
 
     def _set_attended(self, is_attended: bool) -> None:
         self.runtime.calls.ask = self._questions.ask if is_attended else None
-        self.runtime.calls.client.set_attended(is_attended)
+        self.runtime.calls.delegates.client.set_attended(is_attended)
         if not is_attended:
             for id in self._questions.requests:
                 self._questions.answer(ops.Approve(id, False, comment=NOBODY_LEFT))
@@ -183,7 +187,7 @@ class Session:
 
         A request of the turn that runs now would otherwise begin with other tools than the one before.
         """
-        self._next_tools = merged(self._next_tools or self.runtime.calls.tools, tools)
+        self._next_tools = with_client_tools(self._next_tools or self.runtime.calls.tools, tools)
 
     def _set_mode(self, mode: str) -> None:
         """The system text never changes, so the model is told of plan mode by a note."""
@@ -195,9 +199,9 @@ class Session:
             state.mode_before_plan = before
         state.notes.extend(mode_notes(before, mode))
         self.publish(ModeChanged(state.mode))
-        if self.runtime.calls.agents is not None:
-            self.runtime.calls.agents.submit(ops.SetMode(mode))
-        self._loop.call_later(SETTLE_S, self._questions.settle, decided_now)
+        if self.runtime.calls.delegates.agents is not None:
+            self.runtime.calls.delegates.agents.submit(ops.SetMode(mode))
+        self._loop.call_later(SETTLE_S, self._questions.settle)
 
     def _queue_changed(self) -> None:
         self.append(self.state.conversation.queue.entry())
@@ -333,7 +337,7 @@ class Session:
             self._begin_with_reports()
 
     def _begin_with_reports(self) -> bool:
-        agents = self.runtime.calls.agents
+        agents = self.runtime.calls.delegates.agents
         if reports := agents.take_reports() if agents else []:
             self._begin([(Text(report),) for report in reports])
         return bool(reports)
@@ -343,7 +347,7 @@ class Session:
         if answer.stops and (not answer.allowed or answer.hunks == ()):
             if self._turn_calls is not None:
                 self._turn_calls.is_stopped = True
-            self._questions.settle(stopped)
+            self._questions.settle(is_stopped=True)
         is_plan = asked is not None and asked.kind == "plan"
         if answer.allowed and (mode := answer.mode or (self.state.mode_before_plan if is_plan else "")):
             self._set_mode(mode)
@@ -371,13 +375,13 @@ class Session:
             if task is not None:
                 task.cancel()
         await self.idle()
-        if self.runtime.compactor is not None:
-            await self.runtime.compactor.aclose()
+        if self.runtime.context.compactor is not None:
+            await self.runtime.context.compactor.aclose()
         await self._storing.wait()
-        if self.runtime.calls.agents is not None:
-            await self.runtime.calls.agents.aclose()
+        if self.runtime.calls.delegates.agents is not None:
+            await self.runtime.calls.delegates.agents.aclose()
         if self.runtime.calls.made_by is None:  # else they are another session's
             await self.runtime.calls.workspace.sandbox.aclose()
-            await end_recording(self.runtime.calls)
+            await end_recording(self.runtime.calls.recording)
         await self.runtime.log.close()
         self._subscribers.end()

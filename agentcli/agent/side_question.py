@@ -28,7 +28,7 @@ _PREAMBLE = (
 async def answer_side_question(session: Session, question: str) -> str:
     """Return the model's answer, also while a turn runs. Calls it makes are not run. Raises `UserError`."""
     state, runtime = session.state, session.runtime
-    provider, info = await runtime.resolve(state)
+    provider, info = await runtime.models.resolve(state)
     prefix = runtime.prefix(info)  # the same bytes as the work's, so that its cache is used
     asked = Message("user", (Text(_PREAMBLE + question),))
     messages = doctor((*state.conversation.messages, asked))
@@ -43,7 +43,7 @@ async def answer_side_question(session: Session, question: str) -> str:
         provider=provider,
         info=info,
         budgets=state.budgets,
-        policy=runtime.retry,
+        policy=runtime.models.retry,
         most_prompt_tokens=partial(most_tokens, request, info),
         on_broken=book,
     )

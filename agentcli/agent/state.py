@@ -38,8 +38,8 @@ class AgentState:
     `model` is the chosen one (`provider/model`), `last_used` the one that replied last. `effort` overrides that of the
     settings. `notes` are told to the model with its next request. `window_share` is how full the newest request made
     the model's window, `refused` what each model did not take (keys of `requests/repairs.py`). `switch_reason` says why
-    the next request goes to another model; a resolver may set it. `told` is what the person need not be told again. It
-    `awaits_reset` while a turn waits for a usage limit.
+    the next request goes to another model; a resolver may set it. The model asked last may be `is_small`. `told` is
+    what the person need not be told again. It `awaits_reset` while a turn waits for a usage limit.
     """
 
     model: str
@@ -55,6 +55,7 @@ class AgentState:
     window_share: float = 0.0
     refused: dict[str, frozenset[str]] = field(default_factory=dict)
     switch_reason: SwitchReason = "chosen"
+    is_small: bool = False
     told: set[str] = field(default_factory=set)
     awaits_reset: bool = False
 
@@ -137,7 +138,7 @@ class SessionSnapshot(Struct, frozen=True, kw_only=True):
     @property
     def running_jobs(self) -> int:
         """The number of its background jobs that run now."""
-        return sum(job.is_running for job in self.workspace.sandbox.jobs())
+        return len(self.workspace.running_jobs())
 
     @property
     def context_tokens(self) -> int:

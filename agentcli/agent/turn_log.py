@@ -1,20 +1,17 @@
-"""One turn's state, and how what happens in it reaches the conversation, the log and the hooks."""
+"""Brings what happens in a turn to the conversation, the log and the hooks."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
 
 from agentcli.agent import events
-from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.batches import not_run
-from agentcli.agent.calls.model import TurnCalls
 from agentcli.agent.events import Emit, EntryStored, Notice, QueueChanged
 from agentcli.agent.interfaces import Appended
 from agentcli.agent.permissions.modes import untold_mode
-from agentcli.agent.runtime import Runtime
+from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import (
@@ -36,74 +33,23 @@ from agentcli.llm.models import ModelInfo
 log = logging.getLogger(__name__)
 
 UNKNOWN_OUTCOME = "Interrupted: the outcome is unknown; look before doing it again."
-DROPPED = "Dropped: the program ended while this ran on a stand-in of the workspace; nothing of it was kept."
+DROPPED = "Dropped: the program ended during a dry run of this; nothing of it was kept."
 NOT_ANSWERED = "Not run: the program ended before the user had answered whether it may run."
 NOT_BEGUN = "Not run: the program ended while a question about another call waited."
-
-
-@dataclass(kw_only=True)
-class Turn:
-    """One prompt being answered. `round` counts its requests, from 1.
-
-    `answer` holds the parts of the answer so far, `said` texts that came before calls, or before the turn was sent
-    on. `has_half_answer`: a reply broke off in its text, and no other has come since. `has_overflowed`: a request was
-    too long, and the conversation was compacted for it. `is_refused`: the provider takes the newest request in no
-    form. `dearer_model` is the one that a cheaper one has just replaced. `left` are calls of an earlier reply that
-    are still to run. `stops` counts how often hooks let it go on, `tries_to_fit` how often an answer did not fit a
-    schema; a prompt may be `is_refused_by_hook`. The model asked last may be `is_small`. An earlier run of the program
-    waited for a usage limit that `resets_at` this time; one that `has_waited` does not wait again. `pending` are
-    entries being stored, oldest first; of `entry_ids` the first `accepted` were in a request that was answered.
-    """
-
-    state: AgentState
-    runtime: Runtime
-    emit: Emit
-    calls: TurnCalls
-    most_rounds: int
-    budgets: Budgets
-    round: int = 0
-    usage: Usage = Usage()
-    cost_usd: float | None = 0.0
-    answer: list[str] = field(default_factory=list)
-    said: list[str] = field(default_factory=list)
-    more_tokens: int = 0
-    continuations: int = 0
-    breaks: int = 0
-    has_half_answer: bool = False
-    has_overflowed: bool = False
-    is_refused: bool = False
-    dearer_model: str = ""
-    left: tuple[ToolUse, ...] = ()
-    stops: int = 0
-    is_refused_by_hook: bool = False
-    tries_to_fit: int = 0
-    is_small: bool = False
-    resets_at: float = 0.0
-    has_waited: bool = False
-    pending: list[asyncio.Task[None]] = field(default_factory=list)
-    prompt_ids: list[str] = field(default_factory=list)
-    entry_ids: list[str] = field(default_factory=list)
-    accepted: int = 0
-
-
-def begin_answer(turn: Turn) -> None:
-    """Set aside what was said so far: what the model says next is an answer of its own."""
-    turn.said += turn.answer
-    turn.answer.clear()
 
 
 def add(turn: Turn, *bodies: Body) -> tuple[Entry, ...]:
     """Add entries to the conversation and queue them to be stored; `EntryStored` events follow the commit."""
     entries, stored = store(turn.state, turn.runtime, turn.emit, *bodies)
-    turn.entry_ids += [entry.id for entry in entries]
-    turn.pending.append(stored)
+    turn.log.entry_ids += [entry.id for entry in entries]
+    turn.log.pending.append(stored)
     return entries
 
 
 def add_one(turn: Turn, body: Body) -> asyncio.Task[None]:
     """As `add`; the task ends with the commit and raises `StorageError`."""
     add(turn, body)
-    return turn.pending[-1]
+    return turn.log.pending[-1]
 
 
 def store(
@@ -136,14 +82,14 @@ async def _announce(runtime: Runtime, emit: Emit, appended: Appended) -> None:
 
 async def settled(turn: Turn) -> None:
     """Wait until everything added is on disk. Raises `StorageError`."""
-    while turn.pending:
-        first = turn.pending[0]
+    while turn.log.pending:
+        first = turn.log.pending[0]
         try:
             await asyncio.shield(first)
         finally:
             is_over = first.cancelled() or (first.done() and first.exception() is None)
-            if is_over and turn.pending and turn.pending[0] is first:  # else another one waited too
-                turn.pending.pop(0)
+            if is_over and turn.log.pending and turn.log.pending[0] is first:  # else another one waited too
+                turn.log.pending.pop(0)
 
 
 async def settled_in_any_case(turn: Turn) -> None:
@@ -195,16 +141,16 @@ def queue_changed(state: AgentState) -> QueueChanged:
 
 
 def take_back_prompt(turn: Turn) -> None:
-    add(turn, Retracted(tuple(turn.prompt_ids)))
+    add(turn, Retracted(tuple(turn.log.prompt_ids)))
 
 
 def take_back_refused(turn: Turn) -> str:
     """Take back what the turn added since the provider last took a request; gives a sentence that says so."""
-    ids = tuple(turn.entry_ids[turn.accepted :])
+    ids = tuple(turn.log.entry_ids[turn.log.accepted :])
     if not ids:
         return ""
     add(turn, Retracted(ids))
-    if not turn.accepted:
+    if not turn.log.accepted:
         return "The message was taken back."
     turn.state.notes.append(
         reminder("Calls that ran since are left out here, since the provider refused to read them.")
@@ -215,18 +161,21 @@ def take_back_refused(turn: Turn) -> str:
 def book(turn: Turn, model: str, info: ModelInfo, usage: Usage) -> float | None:
     """Count a request's tokens; gives its price in USD, None where that is not known."""
     cost = info.cost(usage)
-    turn.state.meter.add_request(model, usage, cost)
-    turn.usage = turn.usage + usage
-    turn.cost_usd = None if turn.cost_usd is None or cost is None else turn.cost_usd + cost
+    _spend(turn, model, usage, cost)
     return cost
 
 
 def charge_subagent(turn: Turn, model: str, usage: Usage, cost_usd: float | None) -> None:
     """Count a request of a subagent as the turn's; the budgets it was reserved in know of it."""
-    turn.state.meter.add_request(model, usage, cost_usd)
-    turn.usage = turn.usage + usage
-    turn.cost_usd = None if turn.cost_usd is None or cost_usd is None else turn.cost_usd + cost_usd
+    _spend(turn, model, usage, cost_usd)
     add(turn, Paid(model, usage, cost_usd, "subagent"))
+
+
+def _spend(turn: Turn, model: str, usage: Usage, cost: float | None) -> None:
+    spending = turn.spending
+    turn.state.meter.add_request(model, usage, cost)
+    spending.usage += usage
+    spending.cost_usd = None if spending.cost_usd is None or cost is None else spending.cost_usd + cost
 
 
 async def hook_allows(turn: Turn, usage: Usage) -> bool:

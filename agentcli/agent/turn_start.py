@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 from agentcli.agent.accounting.budgets import Account
-from agentcli.agent.calls.model import TurnCalls
+from agentcli.agent.calls.model import SubagentSpending, TurnCalls
 from agentcli.agent.events import Emit, Notice, TakenOver
 from agentcli.agent.interfaces import SessionLog
 from agentcli.agent.ops import Interrupt, Op
 from agentcli.agent.requests.request import add_notes
-from agentcli.agent.runtime import Runtime
-from agentcli.agent.state import AgentState, awaited_reset
-from agentcli.agent.turn_log import Turn, add, add_one, answer_open_calls, charge_subagent, queue_changed, settled
+from agentcli.agent.runtime import AnswerText, Runtime, Spending, Turn
+from agentcli.agent.state import AgentState
+from agentcli.agent.turn_log import add, add_one, answer_open_calls, charge_subagent, queue_changed, settled
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Result, User, reminder
 from agentcli.conversation.mentions import unattached_files
@@ -43,11 +43,11 @@ def begin_turn(
     """
     turn = _new_turn(state, runtime, emit)
     answer_open_calls(turn)
-    if runtime.calls.skills is not None:
-        runtime.calls.skills.begin_turn(state.conversation)
+    for step in turn.steps:
+        step.start(turn, is_resumed=False)
     add_notes(turn)
-    turn.prompt_ids = add_messages(turn, prompts, from_queue=from_queue)
-    turn.entry_ids = list(turn.prompt_ids)
+    turn.log.prompt_ids = add_messages(turn, prompts, from_queue=from_queue)
+    turn.log.entry_ids = list(turn.log.prompt_ids)
     return turn
 
 
@@ -74,8 +74,7 @@ def is_unanswered(conversation: Conversation) -> bool:
 def _continue_answer(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     """Go on with the answer that broke off at the end of the turn before; the rest joins its first part."""
     turn = _new_turn(state, runtime, emit)
-    turn.answer, turn.has_half_answer = [half_answer(state.conversation)], True
-    turn.resets_at = awaited_reset(state.conversation)
+    turn.answer = AnswerText(parts=[half_answer(state.conversation)], is_half=True)
     add_notes(turn)
     add(turn, reminder(GO_ON))
     return turn
@@ -87,20 +86,23 @@ def _resume_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     Calls before it get a result that says what is known of them; it and those behind it have not begun.
     """
     turn = _new_turn(state, runtime, emit)
-    turn.left = state.conversation.asked_again
-    if runtime.calls.skills is not None:
-        runtime.calls.skills.begin_turn(state.conversation, is_resumed=True)
-    answer_open_calls(turn, apart_from=turn.left)
-    turn.resets_at = awaited_reset(state.conversation)
+    for step in turn.steps:
+        step.start(turn, is_resumed=True)
+    answer_open_calls(turn, apart_from=state.conversation.asked_again)
     return turn
 
 
 def _new_turn(state: AgentState, runtime: Runtime, emit: Emit) -> Turn:
     budgets = state.budgets.within(Account("turn", runtime.limits.budgets))
-    calls, most = TurnCalls(session=runtime.calls, state=state, emit=emit), runtime.limits.max_turns
-    turn = Turn(state=state, runtime=runtime, emit=emit, calls=calls, most_rounds=most, budgets=budgets)
-    turn.calls.store, turn.calls.settle = partial(add_one, turn), partial(settled, turn)
-    turn.calls.budgets, turn.calls.charge = budgets, partial(charge_subagent, turn)
+    turn = Turn(
+        state=state,
+        runtime=runtime,
+        calls=TurnCalls(session=runtime.calls, state=state, emit=emit, spending=SubagentSpending(budgets=budgets)),
+        steps=[make() for make in runtime.steps],
+        spending=Spending(budgets=budgets),
+    )
+    turn.calls.store, turn.calls.commit = partial(add_one, turn), partial(settled, turn)
+    turn.calls.spending.charge = partial(charge_subagent, turn)
     return turn
 
 

@@ -11,8 +11,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from agentcli.agent.permissions.checks import ELSEWHERE, check_rule
-from agentcli.agent.permissions.rules import Verb, parse_rule
+from agentcli.agent.permissions.rule_text import ELSEWHERE, check_rule, parse_rule
+from agentcli.agent.permissions.rules import Verb
 from agentcli.errors import UsageError
 from agentcli.extensions.hooks.specs import TIMEOUT_S, read_hooks
 from agentcli.infra.sandbox.environment import credentials_in

@@ -18,8 +18,7 @@ from agentcli.cli.options import load_for, text_or_file
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.session_opener import OpenRequest, OpenSession, UsageStore
-from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import EMBEDDED

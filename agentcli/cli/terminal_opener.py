@@ -111,7 +111,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         await asyncio.to_thread(models.load, model)
         session = await self._builder.build_session(choice, model=model)
         self._warming = asyncio.create_task(self._builder.warm_up(session))
-        if warning := await asyncio.to_thread(session.snapshot().workspace.sandbox.warning):
+        if warning := await asyncio.to_thread(lambda: session.snapshot().workspace.facts.warning):
             self.tell(warning)  # commands are confined less than they could be; /sandbox shows it at any time
         return session
 

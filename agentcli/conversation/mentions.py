@@ -93,12 +93,12 @@ def attached_file(path: Path, workspace: Workspace) -> Sequence[Block]:
 def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
     """Return the blocks to attach for a name; none if it is no file or folder. Raises `ToolError` and `OSError`."""
     path = workspace.readable(name)
-    status = workspace.sandbox.status(path)
-    if status is None and (lines := _LINES.fullmatch(name)):
+    status = workspace.look(path)
+    if not status.is_there and (lines := _LINES.fullmatch(name)):
         return _some_lines(lines[1], int(lines[2]), int(lines[3] or lines[2]), workspace)
-    if status is not None and status.kind == "folder":
+    if status.kind == "folder":
         return _listed(name, path)
-    if status is None:
+    if status.kind is None:
         return ()
     if status.kind != "file":
         raise ToolError(f"{name} is not a regular file.", kind="invalid_parameters")
@@ -112,17 +112,15 @@ def _attached(name: str, workspace: Workspace) -> Sequence[Block]:
 
 def _is_file(name: str, workspace: Workspace) -> bool:
     """True if something is there that is no folder: a folder outside the workspace is rarely meant, as in `@/lib`."""
-    with suppress(ToolError, OSError):
-        status = workspace.sandbox.status(workspace.real_path(name))
-        return status is not None and status.kind != "folder"
+    with suppress(ToolError):
+        return workspace.look(workspace.lexical_path(name)).kind not in (None, "folder")
     return False
 
 
 def _some_lines(name: str, first: int, last: int, workspace: Workspace) -> Sequence[Block]:
     """Return some lines of a file, or an error text where they are past its end."""
     path = workspace.readable(name)
-    status = workspace.sandbox.status(path)
-    if status is None or status.kind != "file":
+    if workspace.look(path).kind != "file":
         return ()
     first, last = sorted((first, last))
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from agentcli.conversation.entries import Assistant, Body, Compaction, Entry, Result, User
 from agentcli.llm.messages import Opaque, RedactedThinking, Text, Thinking
@@ -19,9 +19,6 @@ from agentcli.llm.tokens.estimates import (
     size_of,
 )
 
-if TYPE_CHECKING:
-    from agentcli.conversation.conversation import Conversation
-
 MESSAGE = Size(int(TOKENS_PER_MESSAGE * BYTES_PER_TOKEN))
 MOST_DOUBT = 0.1  # the largest share of unseen reasoning in what a model's factor is learned from
 
@@ -37,13 +34,22 @@ class ProviderCount(NamedTuple):
     doubtful: int
 
 
+class _Entries(Protocol):
+    """A conversation: its path, and the entries that a request is made of."""
+
+    path: list[Entry]
+
+    @property
+    def request_entries(self) -> list[Entry]: ...
+
+
 class RequestSize:
     """The size of a conversation's next request; measuring it again costs as much as the entries that are new.
 
     Every reply teaches the calibration, those of a stored conversation when it is measured first.
     """
 
-    def __init__(self, conversation: Conversation) -> None:
+    def __init__(self, conversation: _Entries) -> None:
         self.calibration = Calibration()
         self._conversation = conversation
         self._learned: set[str] = set()  # ids of replies
@@ -82,7 +88,7 @@ class RequestSize:
     def _now(self) -> Size:
         return self._entries.plus(self._prefix[2])
 
-    def _follow(self, conversation: Conversation, model: ModelInfo) -> None:
+    def _follow(self, conversation: _Entries, model: ModelInfo) -> None:
         """Take in the entries that are new, as `model` is sent them.
 
         All are, where the path is another one or was compacted.

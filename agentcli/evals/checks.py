@@ -20,10 +20,10 @@ from agentcli.conversation.evidence.verdicts import Record
 from agentcli.conversation.turns import calls_in
 from agentcli.errors import UsageError
 from agentcli.evals.task import Task
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.settings.load import Config
 from agentcli.setup.workspace import make_sandbox
-from agentcli.tools.command import Command
+from agentcli.tools.command import Command, Grants
 
 HELPERS = Path(__file__).with_name("checking")
 RECORD = "record.json"
@@ -80,7 +80,7 @@ async def check(task: Task, config: Config, record: bytes, room: Path) -> tuple[
     config = structs.replace(config, settings=structs.replace(config.settings, sandbox=sandbox))
     rules = Builder(config, store=MemorySessions()).rules()
     shell = make_sandbox(config, (config.cwd, folder), session_id="check", rules=rules, profile=None)
-    if sandbox.profile != "danger-full-access" and not shell.confines:
+    if sandbox.profile != "danger-full-access" and not shell.facts().confines:
         raise UsageError(
             "Nothing confines commands on this machine (see agentcli doctor). In a container that holds nothing else, "
             'run with --settings FILE, in which [sandbox] has profile = "danger-full-access".'
@@ -94,7 +94,8 @@ async def check(task: Task, config: Config, record: bytes, room: Path) -> tuple[
     given = " ".join(f"{name}={shlex.quote(str(value))}" for name, value in variables.items())
     try:
         command = f"{given} exec {shlex.quote(str(folder / 'check'))}"
-        result = await shell.exec(Command(command, config.cwd, task.check_time_s))
+        grants = Grants(hosts=sandbox.hosts)
+        result = await shell.run(Command(command, config.cwd, task.check_time_s, grants=grants))
     finally:
         await shell.aclose()
     if result.timed_out:

@@ -1,4 +1,1 @@
-"""The ways to use a session: one-shot output, JSON lines, the terminal.
-
-A front end submits operations and shows events. It holds no agent logic, and none imports another.
-"""
+"""The ways to use a session. A front end submits operations and shows events; it holds no agent logic."""

@@ -61,7 +61,8 @@ def choices_for(question: AnyQuestion, rules: Sequence[str] = ()) -> list[Choice
         case events.LimitQuestion():
             return [Choice("once", "y", "Yes", yes), Choice("no", "n", "No, stop", no)]
         case _:
-            return [Choice("once", "y", "Yes", yes), *_wider(question, rules), Choice("no", "n", _no(question), no)]
+            refusal = "No, discard" if isinstance(question, ChangesApproval) else "No"
+            return [Choice("once", "y", "Yes", yes), *_wider(question, rules), Choice("no", "n", refusal, no)]
 
 
 def _wider(question: CallApproval | ChangesApproval, rules: Sequence[str]) -> list[Choice]:
@@ -81,7 +82,3 @@ def _wider(question: CallApproval | ChangesApproval, rules: Sequence[str]) -> li
     if isinstance(question, events.CommandApproval) and question.can_try:
         made.append(Choice("try", "t", "Dry run first, then decide", replace(lasting, scope="try")))
     return made
-
-
-def _no(question: CallApproval | ChangesApproval) -> str:
-    return "No, discard" if isinstance(question, ChangesApproval) else "No"

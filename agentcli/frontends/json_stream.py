@@ -208,13 +208,13 @@ class Dialogue:
         session = self._host.session
         match asks:
             case json_input.Say(message):
-                await self._submit(self._host.content_of(message))
+                await self._submit(json_input.content_of(self._host, message))
             case json_input.Steer(message):
                 if typed := self._host.command_in(message.blocks):
                     await self._run_aloud(typed)
                 else:
                     self._has_taken = True
-                    session.submit(ops.Steer(self._host.content_of(message)))
+                    session.submit(ops.Steer(json_input.content_of(self._host, message)))
             case json_input.RunCommand(text):
                 await self._run_aloud(self._host.command(text))
             case _:

@@ -25,9 +25,7 @@ def interrupt_on_signals(
 ) -> Iterator[dict[str, int]]:
     """Let SIGINT, SIGTERM and SIGHUP end the turn in order; the dictionary tells afterwards which one came.
 
-    A second one is for somebody impatient: `at_once` is called, also where the loop is held up by a write that
-    nobody reads; by default it ends the process, where everything is stored. At the end signals mean again what they
-    did before.
+    At a second one `at_once` is called, also where the loop is held up by a write that nobody reads.
     """
     received: dict[str, int] = {}
     loop = asyncio.get_running_loop()
@@ -58,17 +56,22 @@ def interrupt_on_signals(
             signal.signal(number, handler)
 
 
-def ignore_hangups() -> None:
-    """From the first one on, until the process has ended: a terminal that closes sends several, nobody is impatient."""
-    asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)  # or the loop resets it when it closes
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+def leave_on_signals(leave: Callable[[int], None]) -> None:
+    """Call `leave` with the exit code when the process is to end, or when its terminal has closed."""
+    loop = asyncio.get_running_loop()
+
+    def came(number: int) -> None:
+        if number == signal.SIGHUP:  # a terminal that closes sends several, and nobody is impatient
+            loop.remove_signal_handler(number)  # or the loop resets it when it closes
+            signal.signal(number, signal.SIG_IGN)
+        leave(128 + number)
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, came, number)
 
 
 async def end_when_idle(session: Callable[[], Session], limit_s: float, leave: Callable[[str], None]) -> None:
-    """Fail the turn of a session that tells of no event for so long; where even that ends nothing, `leave`.
-
-    The time in which a person or a client is waited for does not count.
-    """
+    """Fail a turn without events for so long, unless it waits for somebody; where even that ends nothing, `leave`."""
     while True:
         watched = session()
         if not await _is_silent(watched, limit_s) or watched is not session() or not _is_stuck(watched):
@@ -98,7 +101,7 @@ def _is_stuck(session: Session) -> bool:
 
 
 def running_jobs(session: Session) -> list[BackgroundJob]:
-    return [job for job in session.snapshot().workspace.sandbox.jobs() if job.is_running]
+    return session.snapshot().workspace.running_jobs()
 
 
 def ended_jobs(jobs: Sequence[BackgroundJob]) -> str:

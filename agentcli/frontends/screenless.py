@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from agentcli.agent.accounting.usage import Tally, UsageCollector
-from agentcli.agent.commands.command import AsDiff, AsPrompt, ChoiceIndex, CommandSet, Outcome, SlashCommand
+from agentcli.agent.commands.command import AsDiff, AsPrompt, ChoiceIndex, CommandSet, SlashCommand
 from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Interrupt, Prompt
 from agentcli.agent.result import INTERRUPTED_EXIT
@@ -20,19 +18,13 @@ from agentcli.errors import UsageError, UserError
 from agentcli.frontends.session_opener import OpenerHost, SessionOpener, open_after
 from agentcli.llm.messages import Block, Text, Usage
 
-if TYPE_CHECKING:
-    from agentcli.frontends.json_forms.input import Message
-
 log = logging.getLogger(__name__)
 
 NOT_OFFERED = frozenset(("clear", "resume", "fork", "quit"))  # where a client opens and closes sessions by itself
 
 
 class CliPrompt(Struct, frozen=True):
-    """The text of the command line, which may be a command; `piped` joins the prompt that it is or stands for.
-
-    Piped text alone is a prompt and never a command: whoever wrote it may know of none.
-    """
+    """The text of the command line, which may be a command; `piped` joins the prompt, and is alone never a command."""
 
     text: str
     piped: str = ""
@@ -69,16 +61,12 @@ class CommandEnded(Struct, frozen=True):
 
 
 class ScreenlessHost(OpenerHost):
-    """Implements `CommandHost` for programs and pipes: nobody picks from a list, nobody types an answer.
-
-    Only where it `stays_open` for more than one prompt can a command go on with another session.
-    """
+    """Implements `CommandHost` for programs and pipes. Only one that `stays_open` can go on with another session."""
 
     def __init__(self, opener: SessionOpener, session: Session, commands: CommandSet, *, stays_open: bool) -> None:
         super().__init__(opener)
         self._stays_open = stays_open
         self._session = session
-        self._running: set[asyncio.Future[Outcome]] = set()
         self.commands = commands
         self.has_left = False
 
@@ -105,10 +93,11 @@ class ScreenlessHost(OpenerHost):
         if typed.command is None:
             return _failed(typed, typed.error or UsageError(f"There is no command {typed.name}."))
         session, entries_before = self._session, len(self._session.snapshot().conversation.entries)
-        task = asyncio.ensure_future(typed.command.run(self, typed.argument))
-        self._running.add(task)
         try:
-            outcome = await task
+            outcome = await self.run_command(typed.command, typed.argument)
+            if outcome is None:
+                end = Done(f"{typed.name} was interrupted.", 0, Usage(), "interrupted", 0.0)
+                return CommandEnded(typed.name, end, INTERRUPTED_EXIT)
             text, prompt = "", None
             if isinstance(outcome, AsPrompt):
                 prompt = Prompt((*self.attach(f"{outcome.text}{piped}"), *outcome.more, *more), outcome.model)
@@ -118,17 +107,9 @@ class ScreenlessHost(OpenerHost):
             return CommandEnded(typed.name, Done(text, 0, cost.usage, cost_usd=cost.whole_usd), prompt=prompt)
         except UserError as error:
             return _failed(typed, error)
-        except asyncio.CancelledError:
-            if not task.cancelled():
-                task.cancel()
-                raise
-            end = Done(f"{typed.name} was interrupted.", 0, Usage(), "interrupted", 0.0)
-            return CommandEnded(typed.name, end, INTERRUPTED_EXIT)
         except Exception as bug:
             log.exception("%s failed", typed.name)
             return _failed(typed, UserError(f"Internal error: {bug!r}. The log has details."))
-        finally:
-            self._running.discard(task)
 
     async def meant(self, given: CliPrompt) -> Prompt | CommandEnded:
         """The prompt that is given, or that a command stands for; else how the command ended."""
@@ -141,16 +122,10 @@ class ScreenlessHost(OpenerHost):
     def attach(self, text: str) -> tuple[Block, ...]:
         return self._opener.attach(text, self._session, typed=text)
 
-    def content_of(self, message: Message) -> tuple[Block, ...]:
-        """A text with the files that it names, unless it is a command; blocks are what the client made them."""
-        content = message.content
-        return self.attach(content) if isinstance(content, str) and not self.typed(content) else message.blocks
-
     def interrupt(self) -> None:
         """End the turn and the commands that run."""
         self._session.submit(Interrupt())
-        for task in self._running:
-            task.cancel()
+        self.interrupt_commands()
 
     # For commands
 

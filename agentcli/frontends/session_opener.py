@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct
 
-from agentcli.agent.commands.command import CommandSet, Topic
+from agentcli.agent.commands.command import CommandHost, CommandSet, Outcome, SlashCommand, Topic
 from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.ops import SetEffort, SetMode
 from agentcli.agent.session import Session
@@ -89,15 +89,30 @@ class OpenSession(Struct, frozen=True):
 OpenForClient = Callable[[OpenRequest], Awaitable[OpenSession]]  # with its folder's settings; raises `UserError`
 
 
-class OpenerHost:
-    """The part of `CommandHost` that a `SessionOpener` does for every front end."""
+class OpenerHost(CommandHost):
+    """The part of `CommandHost` that is the same in every front end."""
 
     def __init__(self, opener: SessionOpener) -> None:
         self._opener = opener
+        self._running: set[asyncio.Future[Outcome]] = set()
 
-    @property
-    def session(self) -> Session:
-        raise NotImplementedError
+    async def run_command(self, command: SlashCommand, argument: str) -> Outcome | None:
+        """Run a command; gives None once `interrupt_commands` has ended it. Raises what the command raises."""
+        task = asyncio.ensure_future(command.run(self, argument))
+        self._running.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if task.cancelled():
+                return None
+            task.cancel()
+            raise
+        finally:
+            self._running.discard(task)
+
+    def interrupt_commands(self) -> None:
+        for task in self._running:
+            task.cancel()
 
     @property
     def stored_sessions(self) -> SessionStore:
@@ -130,10 +145,7 @@ class OpenerHost:
 async def open_after(
     opener: SessionOpener, before: Session, session_id: str | None, *, fork: bool, take_over: bool = False
 ) -> Session:
-    """Open the session that follows another one. A new one, or a copy, keeps its mode, model and effort.
-
-    Raises `UsageError` for the very session it is to follow.
-    """
+    """Open the session that follows another one; a new one, or a copy, keeps its mode, model and effort."""
     if session_id is not None and before.id.startswith(session_id) and not fork:
         raise UsageError("That is this conversation.")
     chosen = before.snapshot()

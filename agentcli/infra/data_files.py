@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import shutil
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
-from msgspec import Struct
-
-from agentcli.settings.files import make_private_folder
+from agentcli.settings.files import make_private_folder, replace_file
+from agentcli.settings.structs import DataSettings
 from agentcli.tools.data_files import DataFile, DataFiles
 
 AFTER_CLEANING = 0.8  # of the size that is allowed
-
-
-class Retention(Struct, frozen=True):
-    """Limits of the age of files from their creation on and of their size together, and how often they are applied."""
-
-    max_age_hours: float = 24.0
-    max_size_gb: float = 10.0
-    clean_every_minutes: float = 60.0
 
 
 class DataFolder:
     """The files of all sessions in one folder, which several processes may use at once.
 
     `ab/cdef…` holds what has that hash, with the time when it was used last; `calls/SESSION/CALL` is a link to it, with
-    the time when it was made. `is_resumable` tells for a session id whether that session can still be opened: what that
-    names is never deleted. `outputs` holds a folder for each session with what its commands wrote, which is cleaned,
-    too.
+    the time when it was made. What a session names for which `is_resumable` is true is never deleted. `outputs` holds a
+    folder for each session with what its commands wrote, which is cleaned, too.
     """
 
     def __init__(
@@ -45,15 +34,15 @@ class DataFolder:
         *,
         outputs: Path | None = None,
         is_resumable: Callable[[str], bool] = lambda session_id: False,
-        bounds: Retention = Retention(),
+        settings: DataSettings = DataSettings(),
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.folder = folder
         self._outputs = outputs
         self._is_resumable = is_resumable
-        self._kept_s = bounds.max_age_hours * 3_600
-        self._largest = bounds.max_size_gb * 1024**3
-        self._cleaned_every_s = bounds.clean_every_minutes * 60
+        self._kept_s = settings.max_age_hours * 3_600
+        self._max_bytes = settings.max_size_gb * 1024**3
+        self._cleaned_every_s = settings.clean_every_minutes * 60
         self.clock = clock
 
     def of_session(self, session_id: str) -> SessionData:
@@ -64,52 +53,40 @@ class DataFolder:
         for link in self.links_of(source).glob("*"):
             copy = self.links_of(target) / link.name
             make_private_folder(copy.parent)
-            with contextlib.suppress(FileExistsError):
+            with suppress(FileExistsError):
                 shutil.copy2(link, copy, follow_symlinks=False)
 
     def links_of(self, session_id: str) -> Path:
         return self.folder / "calls" / quote(session_id, safe="")
 
-    def clean(self) -> int:
-        """Delete what is too old, then what was used least recently above the bound; returns how many files went."""
-        now, removed = self.clock(), 0
-        links: defaultdict[str, list[Path]] = defaultdict(list)
+    def target_of(self, link: Path) -> Path:
+        return self.folder.joinpath(*link.readlink().parts[-2:])
+
+    def clean(self) -> None:
+        """Delete what is too old, then what was used least recently above the bound."""
+        now, links = self.clock(), defaultdict[Path, list[Path]](list)
         for link in self.folder.glob("calls/*/*"):
-            links[_hash_of(link)].append(link)
+            links[self.target_of(link)].append(link)
         files = []
         for path in self.folder.glob("??/*"):
-            with contextlib.suppress(FileNotFoundError):  # others clean, too
+            with suppress(FileNotFoundError):  # others clean, too
                 about = path.stat()
-                made = [link.lstat().st_mtime for link in links[path.parent.name + path.name]]
-                files.append(
-                    (now - max(made, default=about.st_mtime) <= self._kept_s, about.st_mtime, about.st_size, path)
-                )
+                made = max((link.lstat().st_mtime for link in links[path]), default=about.st_mtime)
+                files.append((now - made <= self._kept_s, about.st_mtime, about.st_size, path))
         total = sum(size for _, _, size, _ in files)
-        bound = self._largest * AFTER_CLEANING if total > self._largest else float("inf")
+        bound = self._max_bytes * AFTER_CLEANING if total > self._max_bytes else float("inf")
         for is_young, _, size, path in sorted(files):  # those that are too old come first
             if is_young and total <= bound:
                 break
-            named = links[path.parent.name + path.name]
-            if any(self._is_resumable(unquote(session)) for session in {link.parent.name for link in named}):
-                continue
-            for link in (path, *named):
-                link.unlink(missing_ok=True)
-            total -= size
-            removed += 1
+            if not any(map(self._is_resumable, {unquote(link.parent.name) for link in links[path]})):
+                for file in (path, *links[path]):
+                    file.unlink(missing_ok=True)
+                total -= size
         for session in self.folder.glob("calls/*"):
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 session.rmdir()  # those that are empty now
-        self._remove_leftovers(now)
-        return removed
-
-    def _remove_leftovers(self, now: float) -> None:
-        """Remove what a crash left half written, and the output of commands whose sessions cannot be resumed."""
-        for path in self.folder.glob(".new.*"):
-            with contextlib.suppress(FileNotFoundError):
-                if now - path.stat().st_mtime > self._kept_s:
-                    path.unlink()
         for folder in self._outputs.glob("*/") if self._outputs is not None else ():
-            with contextlib.suppress(OSError):
+            with suppress(OSError):
                 newest = max(path.stat().st_mtime for path in (folder, *folder.iterdir()))  # in use, it is young
                 if now - newest > self._kept_s and not self._is_resumable(folder.name):
                     shutil.rmtree(folder)
@@ -121,16 +98,10 @@ class DataFolder:
                 return
             make_private_folder(self.folder)
         stamp = self.folder / ".cleaned"
-        with contextlib.suppress(FileNotFoundError):
-            if abs(self.clock() - stamp.stat().st_mtime) < self._cleaned_every_s:
-                return
-        stamp.touch()
-        os.utime(stamp, (self.clock(), self.clock()))
-        self.clean()
-
-
-def _hash_of(link: Path) -> str:
-    return "".join(link.readlink().parts[-2:])
+        if not stamp.exists() or abs(self.clock() - stamp.stat().st_mtime) >= self._cleaned_every_s:
+            stamp.touch()
+            os.utime(stamp, (self.clock(), self.clock()))
+            self.clean()
 
 
 class SessionData:
@@ -138,57 +109,33 @@ class SessionData:
 
     def __init__(self, data: DataFolder, session_id: str) -> None:
         self._data = data
-        self._session_id = session_id
+        self._links = data.links_of(session_id)
 
     def store(self, content: bytes, call_id: str) -> DataFile:
-        make_private_folder(self._data.folder)
-        descriptor, name = tempfile.mkstemp(prefix=".new.", dir=self._data.folder)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            return self._add(Path(name), hashlib.sha256(content).hexdigest(), call_id)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-
-    def adopt(self, path: Path, call_id: str) -> DataFile:
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return self._add(path, digest, call_id)
-
-    def _add(self, source: Path, hash: str, call_id: str) -> DataFile:
-        """Take a file over. Raises `OSError`."""
-        path, link, now = self._path(hash), self._link(call_id), self._data.clock()
-        size = source.stat().st_size
-        new = link.with_name(f"{link.name}.new")
-        make_private_folder(path.parent)
-        os.utime(source, (now, now))
-        shutil.move(source, path)  # over an equal one, should there be one
-        make_private_folder(link.parent)
+        hash, link, now = sha256(content).hexdigest(), self._link(call_id), self._data.clock()
+        path, new = self._data.folder / hash[:2] / hash[2:], link.with_name(f"{link.name}.new")
+        for folder in (path.parent, link.parent):
+            make_private_folder(folder)
+        replace_file(path, content, syncs=False)
+        os.utime(path, (now, now))
         new.unlink(missing_ok=True)
         new.symlink_to(Path("..", "..", hash[:2], hash[2:]))
         os.utime(new, (now, now), follow_symlinks=False)
         new.replace(link)
         self._data.clean_when_due()
-        return DataFile(path, hash, size, created=now, accessed=now, call_id=call_id, session_id=self._session_id)
+        return DataFile(path, hash, len(content))
 
-    def find(self, call_id: str) -> DataFile | None:
-        link, now = self._link(call_id), self._data.clock()
+    def find(self, call_id: str) -> Path | None:
+        now = self._data.clock()
         try:
-            created, hash = link.lstat().st_mtime, _hash_of(link)
-            path = self._path(hash)
+            path = self._data.target_of(self._link(call_id))
             os.utime(path, (now, now))
-            return DataFile(path, hash, path.stat().st_size, created, now, call_id=call_id, session_id=self._session_id)
         except FileNotFoundError:
             return None
-
-    def _path(self, hash: str) -> Path:
-        return self._data.folder / hash[:2] / hash[2:]
+        return path
 
     def _link(self, call_id: str) -> Path:
-        return (
-            self._data.links_of(self._session_id) / hashlib.sha256(call_id.encode(errors="surrogatepass")).hexdigest()
-        )
+        return self._links / sha256(call_id.encode(errors="surrogatepass")).hexdigest()
 
 
 if TYPE_CHECKING:

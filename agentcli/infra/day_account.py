@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import apsw
 
@@ -20,8 +20,6 @@ log = logging.getLogger(__name__)
 BUSY_TIMEOUT_MS = 5_000
 _KINDS: tuple[Kind, ...] = ("usd", "tokens", "seconds", "calls")
 
-T = TypeVar("T")
-
 # A row is one charge, or what is held until it is known. The program that held it may be killed: its request may have
 # been billed all the same, so that a row stays until its day is over.
 _TABLE = """
@@ -31,6 +29,9 @@ CREATE TABLE IF NOT EXISTS charges (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS charges_by_day ON charges (day);
 """
+_SPENT = "SELECT total(usd), total(tokens), total(seconds), total(calls) FROM charges WHERE day = ?"
+_INSERT = "INSERT INTO charges (usd, tokens, seconds, calls, day) VALUES (?, ?, ?, ?, ?) RETURNING id"
+_UPDATE = "UPDATE charges SET usd = ?, tokens = ?, seconds = ?, calls = ? WHERE id = ?"
 
 
 class DayAccount(Account):
@@ -46,36 +47,29 @@ class DayAccount(Account):
         self._connection: apsw.Connection | None = None
         self._unwritten: Amounts = {}
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        if not self.limits:
-            yield
-            return
+    def locked(self) -> AbstractContextManager[object]:
+        return self._transaction() if self.limits else nullcontext()
 
-        self._on_disk(lambda db: db.execute("BEGIN IMMEDIATE"))
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._rows("BEGIN IMMEDIATE")
         try:
             yield
         except BaseException:
-            self._on_disk(lambda db: db.execute("ROLLBACK"))
+            self._rows("ROLLBACK")
             raise
-        self._on_disk(lambda db: db.execute("COMMIT"))
+        self._rows("COMMIT")
 
     def spent(self) -> Amounts:
         """Nothing without limits: nobody needs to know."""
-        if not self.limits:
-            return {}
-        sums = ", ".join(f"coalesce(sum({kind}), 0.0)" for kind in _KINDS)
-        row = self._on_disk(lambda db: db.execute(f"SELECT {sums} FROM charges WHERE day = ?", (_today(),)).fetchone())  # noqa: S608  # _KINDS alone
-        return dict(zip(_KINDS, row or (0.0,) * len(_KINDS), strict=True))
+        return dict(zip(_KINDS, self._rows(_SPENT, _today())[0], strict=True)) if self.limits else {}
 
     def hold(self, amounts: Amounts) -> int:
         return self._insert(amounts) if self.limits else 0
 
     def settle(self, number: int, amounts: Amounts) -> None:
         if number:
-            values = (*(float(amounts.get(kind, 0.0)) for kind in _KINDS), number)
-            sql = "UPDATE charges SET usd = ?, tokens = ?, seconds = ?, calls = ? WHERE id = ?"
-            self._on_disk(lambda db: db.execute(sql, values))
+            self._rows(_UPDATE, *_values(amounts), number)
             return
         self._unwritten = added(self._unwritten, amounts)
         if amounts.get("tokens"):  # calls are written with the request that follows them
@@ -86,24 +80,19 @@ class DayAccount(Account):
             self._unwritten = {}
 
     def _insert(self, amounts: Amounts) -> int:
-        def work(db: apsw.Connection) -> int:
-            values = (_today(), *(float(amounts.get(kind, 0.0)) for kind in _KINDS))
-            db.execute("INSERT INTO charges (day, usd, tokens, seconds, calls) VALUES (?,?,?,?,?)", values)
-            return db.last_insert_rowid()
+        return int(self._rows(_INSERT, *_values(amounts), _today())[0][0])
 
-        return self._on_disk(work)
-
-    def _on_disk(self, work: Callable[[apsw.Connection], T]) -> T:
+    def _rows(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
         try:
             if self._connection is None:
-                self._connection = self._opened()
-            return work(self._connection)
+                self._connection = self._connect()
+            return self._connection.execute(sql, values).fetchall()
         except (apsw.Error, OSError) as error:
             raise StorageError(
                 f"{self._path}: {error}. It holds what the day has cost; without it no budget of the day can be held."
             ) from error
 
-    def _opened(self) -> apsw.Connection:
+    def _connect(self) -> apsw.Connection:
         make_private_folder(self._path.parent)
         self._path.touch(mode=0o600)
         db = apsw.Connection(str(self._path))
@@ -115,6 +104,10 @@ class DayAccount(Account):
             db.execute(_TABLE)
             db.execute("DELETE FROM charges WHERE day < ?", (_today(),))
         return db
+
+
+def _values(amounts: Amounts) -> tuple[float, ...]:
+    return tuple(float(amounts.get(kind, 0.0)) for kind in _KINDS)
 
 
 def _today() -> str:

@@ -6,7 +6,7 @@ import asyncio
 import time
 import zlib
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -48,49 +48,40 @@ class FileLocks:
 
     @asynccontextmanager
     async def held(self, keys: tuple[str, ...], *, timeout_s: float) -> AsyncIterator[None]:
-        if not keys:
-            yield
-            return
         deadline = time.monotonic() + timeout_s
         # By the file's number, in order: names that share a file wait for each other here, where waiting is fair.
         numbers = sorted({zlib.crc32(key.encode(errors="surrogateescape")) % LOCK_FILES for key in keys})
-        async with self._inner.held(tuple(str(number) for number in numbers), timeout_s=timeout_s):
-            try:
-                make_private_folder(self._folder)
-            except OSError as error:
-                raise _not_lockable(keys[0], self._folder, error) from error
-            taken: list[filelock.BaseFileLock] = []
-            try:
-                for number in numbers:
-                    lock: filelock.BaseFileLock = filelock.FileLock(self._folder / f"{number}.lock", thread_local=False)
-                    await _acquire(lock, deadline, keys[0], timeout_s)
-                    taken.append(lock)
+        async with self._inner.held(tuple(map(str, numbers)), timeout_s=timeout_s):
+            with ExitStack() as taken:
+                try:
+                    for number in numbers:
+                        make_private_folder(self._folder)
+                        lock = filelock.FileLock(self._folder / f"{number}.lock", thread_local=False)
+                        await _acquire(lock, deadline)
+                        taken.callback(lock.release)
+                except filelock.Timeout as error:
+                    raise _busy(keys[0], timeout_s) from error
+                except OSError as error:
+                    raise ToolError(
+                        f"{Path(keys[0]).name} could not be locked, so it was not changed: nothing can be written in "
+                        f"{self._folder} ({error.strerror}). Ask the user to make that folder writable, or to set "
+                        "AGENTCLI_HOME to one that is.",
+                        kind="resource_error",
+                    ) from error
                 yield
-            finally:
-                for lock in taken:
-                    lock.release()
 
 
-async def _acquire(lock: filelock.BaseFileLock, deadline: float, key: str, timeout_s: float) -> None:
+async def _acquire(lock: filelock.BaseFileLock, deadline: float) -> None:
+    """Raises `filelock.Timeout`, and `OSError`."""
     while True:
         try:
             lock.acquire(timeout=0)
-        except filelock.Timeout as error:
+        except filelock.Timeout:
             if time.monotonic() > deadline:
-                raise _busy(key, timeout_s) from error
+                raise
             await asyncio.sleep(_LOOK_EVERY_S)
-        except OSError as error:
-            raise _not_lockable(key, Path(lock.lock_file).parent, error) from error
         else:
             return
-
-
-def _not_lockable(key: str, folder: Path, error: OSError) -> ToolError:
-    return ToolError(
-        f"{Path(key).name} could not be locked, so it was not changed: nothing can be written in {folder} "
-        f"({error.strerror}). Ask the user to make that folder writable, or to set AGENTCLI_HOME to one that is.",
-        kind="resource_error",
-    )
 
 
 def _busy(key: str, timeout_s: float) -> ToolError:

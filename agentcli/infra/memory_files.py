@@ -59,13 +59,11 @@ class MemoryFiles:
 
     def view(self, name: str) -> str:
         path = self.place_of(name)
-        content = self._read(name, path)
-        self._seen[_key(path)] = content
+        content = self._seen[_key(path)] = self._read(name, path)
         return content.decode(errors="replace")
 
     def write(self, name: str, text: str) -> None:
-        path, content = self.place_of(name), text.encode(errors="replace")
-        with self._locked():
+        with self._locked(name) as path:
             before = self._current(name, path)
             if before is not None and self._seen.get(_key(path)) != before:
                 raise ToolError(
@@ -73,18 +71,16 @@ class MemoryFiles:
                     "stay.",
                     kind="validation_error",
                 )
-            self._replace(name, path, content, is_new=before is None)
+            self._replace(name, path, text.encode(errors="replace"), is_new=before is None)
 
     def append(self, name: str, text: str) -> None:
-        path = self.place_of(name)
-        with self._locked():
+        with self._locked(name) as path:
             before = self._current(name, path) or b""
             between = b"" if not before or before.endswith(b"\n") else b"\n"
             self._replace(name, path, before + between + text.encode(errors="replace") + b"\n", is_new=not before)
 
     def delete(self, name: str) -> None:
-        path = self.place_of(name)
-        with self._locked():
+        with self._locked(name) as path:
             if path.is_symlink() or not path.is_file():
                 self._read(name, path)
             try:
@@ -94,8 +90,9 @@ class MemoryFiles:
             self._seen.pop(_key(path), None)
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keep other sessions from writing meanwhile."""
+    def _locked(self, name: str) -> Iterator[Path]:
+        """Keep other sessions from writing while the body changes that file."""
+        path = self.place_of(name)
         try:
             make_private_folder(self.folder)
             lock = filelock.FileLock(self.folder.parent / f".{self.folder.name}.lock", timeout=_LOCK_TIMEOUT_S)
@@ -103,18 +100,18 @@ class MemoryFiles:
         except (OSError, filelock.Timeout) as error:
             raise ToolError(f"The memory cannot be written now: {error}", kind="resource_error") from error
         try:
-            yield
+            yield path
         finally:
             lock.release()
 
     def _replace(self, name: str, path: Path, content: bytes, *, is_new: bool) -> None:
         """Raises `ToolError` where the file would be too large, one too many, or cannot be written."""
         limits, others = self._limits, [file for _, file in self._files() if file != path]
+        total = len(content) + sum(_size(file) for file in others)
         if len(content) > limits.file:
             raise _too_much(f"{name} would hold {len(content):,} bytes, and {limits.file:,} is the most for a file")
         if is_new and len(others) >= limits.files:
             raise _too_much(f"there are {len(others)} files, and {limits.files} is the most")
-        total = len(content) + sum(_size(file) for file in others)
         if total > limits.total:
             raise _too_much(f"all files would hold {total:,} bytes, and {limits.total:,} is the most")
         try:
@@ -125,14 +122,12 @@ class MemoryFiles:
         self._seen[_key(path)] = content
 
     def _current(self, name: str, path: Path) -> bytes | None:
-        try:
-            return self._read(name, path)
-        except ToolError as error:
-            if error.kind == "not_found":
-                return None
-            if _size(path) > self._limits.file:
-                raise _too_much(f"{name} holds {_size(path):,} bytes, and {self._limits.file:,} is the most") from error
-            raise
+        """Return the content to be replaced; None where there is no file."""
+        if not os.path.lexists(path):
+            return None
+        if _size(path) > self._limits.file:
+            raise _too_much(f"{name} holds {_size(path):,} bytes, and {self._limits.file:,} is the most")
+        return self._read(name, path)
 
     def _read(self, name: str, path: Path) -> bytes:
         try:

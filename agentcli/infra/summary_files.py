@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from agentcli.settings.files import make_private_folder, read_small_file, replace_file
@@ -38,16 +36,9 @@ class SummaryFiles:
         try:
             make_private_folder(self._folder)
             replace_file(self._folder / key, text.encode(errors="replace"), syncs=False)
-            self._prune()
+            files = [(file.stat().st_mtime, file) for file in self._folder.iterdir()]
+            if len(files) > _PRUNED_AT * self._most:
+                for _, file in sorted(files, reverse=True)[self._most :]:
+                    file.unlink(missing_ok=True)
         except OSError as error:
             log.warning("a summary could not be kept: %s", error)
-
-    def _prune(self) -> None:
-        with os.scandir(self._folder) as found:
-            files = [(entry.stat().st_mtime, entry.path) for entry in found]
-        if len(files) <= _PRUNED_AT * self._most:
-            return
-        files.sort(reverse=True)
-        for _, path in files[self._most :]:
-            with suppress(OSError):
-                os.unlink(path)  # noqa: PTH108

@@ -23,7 +23,7 @@ from agentcli.app import Builder
 from agentcli.conversation.entries import Entry, packed, unpacked
 from agentcli.conversation.mentions import attached_file, with_attachments
 from agentcli.errors import AgentcliError, StorageError, UsageError
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.library.prompt_order import PromptOrder
 from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from agentcli.agent.accounting.usage import UsageCollector
     from agentcli.agent.event_store import EventStore
     from agentcli.extensions.mcp.client import MCPClient
-    from agentcli.tools.web.searching import SearchProvider
+    from agentcli.tools.web.web import SearchProvider
 
 Decide = Callable[[QuestionEvent], Awaitable[bool | str]]
 

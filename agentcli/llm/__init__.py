@@ -1,4 +1,1 @@
-"""Models: messages, the provider interface, requests over HTTP, retries, prices, token estimates.
-
-It knows nothing else of agentcli.
-"""
+"""Models: messages, the provider interface, requests over HTTP, retries, prices, token estimates; one layer."""

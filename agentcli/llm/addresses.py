@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from base64 import b64encode
-from ipaddress import IPv6Address, ip_address, ip_network
+from ipaddress import ip_address
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from msgspec import Struct
@@ -41,12 +41,12 @@ def basic_auth(name: str, password: str) -> str:
     return "Basic " + b64encode(f"{name}:{password}".encode()).decode()
 
 
-def is_address(written: str) -> bool:
-    """True for an http(s) address with a host that can be looked up, and a port that exists where it has one."""
+def is_address(written: str, schemes: tuple[str, ...] = ("http", "https")) -> bool:
+    """True for an address with a host that can be looked up, and a port that exists where it has one."""
     try:
         parts = urlsplit(written)
         host = origin_of(parts)[1]
-        is_whole = parts.scheme in ("http", "https") and bool(host) and parts.port != 0
+        is_whole = parts.scheme in schemes and bool(host) and parts.port != 0
     except ValueError:
         return False
     return is_whole and written.isprintable() and not any(character in host for character in ' <>"^`{|}\\%')
@@ -79,7 +79,7 @@ def ollama_address(written: str) -> str:
     """OLLAMA_HOST as Ollama reads it: a bare host, a port or both will do; where it listens is where it is reached."""
     scheme, mark, rest = written.strip().rpartition("://")
     place, slash, path = rest.partition("/")
-    if _is_ipv6(place):
+    if place.count(":") > 1 and not {"[", "@"} & {*place}:  # a bare IPv6 address
         place = f"[{place}]"
     host, colon, port = (place, "", "") if place.endswith("]") else place.rpartition(":")
     host, port = (host, port) if colon else (host or port, "")
@@ -89,18 +89,8 @@ def ollama_address(written: str) -> str:
     return f"{scheme or 'http'}://{reached}{colon}{port}{slash}{path}"
 
 
-def _is_ipv6(place: str) -> bool:
-    try:
-        return bool(IPv6Address(place))
-    except ValueError:
-        return False
-
-
 def proxy_for(address: str) -> Proxy | None:
-    """The proxy that leads to `address`; None for a direct way, which loopback always is.
-
-    Raises `ConfigError` for a variable that holds no usable proxy. The message never quotes it: it may hold a password.
-    """
+    """The proxy that leads to `address`; None for a direct way, which loopback always is. Raises `ConfigError`."""
     try:
         url = urlsplit(address)
         _, host, port = origin_of(url)
@@ -108,53 +98,29 @@ def proxy_for(address: str) -> Proxy | None:
         return None  # the request will fail with a better message
     if is_loopback(host):
         return None
-    known = _known_proxies()
+    if sys.platform == "linux" and not any(name.lower().endswith("_proxy") for name in os.environ):
+        return None
+    from urllib.request import getproxies  # 8 ms; on macOS it asks the system, too
+
+    known = getproxies()
     name = url.scheme if known.get(url.scheme) else "all"
     written = known.get(name, "").strip()
     exceptions = known.get("no", "").lower().replace(",", " ").split()
     if not written or any(_is_excepted(exception, host, port) for exception in exceptions):
         return None
-    proxy = _parse_proxy(written)
-    if proxy is None:
+    scheme, _, rest = written.rpartition("://")
+    scheme = {"": "http", "socks": "socks5"}.get(scheme.lower(), scheme)  # desktops write socks://
+    written = f"{scheme}://{rest}"
+    if not is_address(written, PROXY_SCHEMES) or (proxy := urlsplit(written)).path not in ("", "/"):
         raise ConfigError(
             "no usable proxy address: write it as http://HOST:PORT (or https, socks5, socks5h), or unset it.",
             key=f"{name.upper()}_PROXY",
         )
-    return proxy
-
-
-def _known_proxies() -> dict[str, str]:
-    if sys.platform == "linux" and not any(name.lower().endswith("_proxy") for name in os.environ):
-        return {}
-    from urllib.request import getproxies  # 8 ms; on macOS it asks the system, too
-
-    return getproxies()
-
-
-def _parse_proxy(written: str) -> Proxy | None:
-    scheme, _, rest = written.rpartition("://")
-    scheme = {"": "http", "socks": "socks5"}.get(scheme.lower(), scheme)  # desktops write socks://
-    try:
-        url = urlsplit(f"{scheme}://{rest}")
-        _, host, _ = origin = origin_of(url)
-    except ValueError:
-        return None
-    is_whole = bool(host) and not any(map(" %".__contains__, host)) and url.path in ("", "/") and url.port != 0
-    if url.scheme not in PROXY_SCHEMES or not is_whole:
-        return None
-    login = (unquote(url.username or ""), unquote(url.password or "")) if url.username or url.password else None
-    return Proxy(f"{url.scheme}://{url.netloc.rpartition('@')[2]}", origin, login)
+    login = (unquote(proxy.username or ""), unquote(proxy.password or "")) if proxy.username or proxy.password else None
+    return Proxy(f"{proxy.scheme}://{proxy.netloc.rpartition('@')[2]}", origin_of(proxy), login)
 
 
 def _is_excepted(exception: str, host: str, port: int) -> bool:
-    """True if a part of NO_PROXY names a host: itself, a domain above it, a network around it, with a port or not."""
-    exception = exception.rpartition("://")[2]
-    if exception.count(":") == 1 or "]:" in exception:
-        exception, _, only_port = exception.rpartition(":")
-        if only_port != str(port):
-            return False
-    try:
-        return ip_address(host) in ip_network(exception.strip("[]"), strict=False)
-    except ValueError:
-        domain = exception.removeprefix("*").removeprefix(".").rstrip(".")
-        return exception == "*" or (bool(domain) and (host == domain or host.endswith(f".{domain}")))
+    """True if a part of NO_PROXY names a host: itself or a domain above it, with a port or not."""
+    domain = exception.rpartition("://")[2].removesuffix(f":{port}").strip("[]*.")
+    return exception == "*" or (bool(domain) and f".{host}".endswith(f".{domain}"))

@@ -1,8 +1,7 @@
 """Reads the code blocks of a small model's answer as the edits it means: it shows a function, and does not change it.
 
-Python files that were attached to the newest prompt are edited where a block has whole functions, methods or classes
-of one of them, or new ones. A block that belongs to none of them is the content of another Python file, if the prompt
-names one. The calls then go the way of all calls, with the diff and the question.
+A block with whole functions, methods or classes edits the attached Python file that has them; one that belongs to none
+is the content of the one other Python file that the prompt names. The calls then go the way of all calls.
 """
 
 from __future__ import annotations
@@ -54,7 +53,9 @@ def block_edits(answer: str, request: Request) -> list[tuple[str, dict[str, Any]
     # Numbers of lines are copied with them, but such a text may be data, too.
     blocks = [block if _parsed(block) else _NUMBERED.sub(r"\1", block) for block in _BLOCK.findall(answer)]
     others = [block for block in blocks if not _apply(block, changed) and _parsed(block)]
-    edits = [_edit(path, text, changed[path]) for path, text in files.items() if _is_sound(text, changed[path])]
+    # A change that does not parse was joined wrongly, unless the file did not parse before.
+    pairs = [(path, text, changed[path]) for path, text in files.items() if text != changed[path]]
+    edits = [_edit(*pair) for pair in pairs if _parsed(pair[2]) is not None or _parsed(pair[1]) is None]
     names = set(_NAME.findall(prompt)) - files.keys() - written
     new = [{"path": name, "content": others[0]} for name in names if asks_for_file and len(names) == len(others) == 1]
     return [*(("file_edit", edit) for edit in edits), *(("file_write", one) for one in new)]
@@ -76,7 +77,8 @@ def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
         texts = [block.text for block in message.content if isinstance(block, Text)]
         said = [text for text in texts if not text.startswith(_NOT_SAID)]
         if message.role == "user" and said and not results:
-            files = {path: _unnumbered(text) for one in texts for path, text in _FILE.findall(one)}
+            # The lines are shown with their numbers; a note may follow them.
+            files = {path: "\n".join(_NUMBERED.findall(text)) for one in texts for path, text in _FILE.findall(one)}
             for use in reversed(uses):
                 path, old, new = (str(use.input.get(key)) for key in ("path", "old_string", "new_string"))
                 if use.name == "file_edit" and use.id in done and path in files:
@@ -85,16 +87,8 @@ def _asked(request: Request) -> tuple[str, dict[str, str], set[str]]:
     return "", {}, set()
 
 
-def _unnumbered(text: str) -> str:
-    """The lines of a file that are shown with their numbers; a note may follow them."""
-    return "\n".join(_NUMBERED.findall(text))
-
-
 def _apply(block: str, files: dict[str, str]) -> bool:
-    """Put the definitions of a block in the place of those of the same name, and new ones behind the last.
-
-    False where there is no place for any of them.
-    """
+    """Put the definitions of a block in place of those of the same name, new ones behind; False if none has a place."""
     if (module := _parsed(block)) is None:
         return False
     lines, has_place, touched = block.split("\n"), False, set()
@@ -129,12 +123,9 @@ def _with_imports(text: str, block: ast.Module, own: str) -> str:
     there = [node for node in module.body if isinstance(node, ast.Import | ast.ImportFrom)]
     known = {name for node in there for name in _imported(node)}
     new = [name for node in block.body for name in _imported(node) if name not in known and own not in name.split()]
-    last = max((node.end_lineno or 0 for node in there), default=_after_docstring(module))
+    docstring = module.body[:1] if ast.get_docstring(module) is not None else []
+    last = max((node.end_lineno or 0 for node in (*docstring, *there)), default=0)
     return _with_lines(text, last, last, new) if new else text
-
-
-def _after_docstring(module: ast.Module) -> int:
-    return module.body[0].end_lineno or 0 if module.body and ast.get_docstring(module) is not None else 0
 
 
 def _imported(node: ast.stmt) -> list[str]:
@@ -192,11 +183,6 @@ def _by_indentation(lines: Sequence[str]) -> Iterator[_Definition]:
 def _with_lines(text: str, first: int, end: int, new: Sequence[str]) -> str:
     lines = text.split("\n")
     return "\n".join([*lines[:first], *new, *lines[end:]])
-
-
-def _is_sound(before: str, after: str) -> bool:
-    """Return True if there is a change and its parts were joined correctly."""
-    return before != after and (_parsed(after) is not None or _parsed(before) is None)
 
 
 def _parsed(code: str) -> ast.Module | None:

@@ -20,16 +20,16 @@ from urllib.parse import SplitResult, quote
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
-from agentcli.llm.addresses import Origin, Proxy, authority_of, is_header_name, origin_of
-from agentcli.llm.errors import BadRequest, ConnectionFailed, Mask, Timeout
+from agentcli.llm.addresses import Origin, Proxy, authority_of, origin_of
+from agentcli.llm.errors import BadRequest, ConnectionFailed, Mask, ProviderError, Timeout
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_IDLE_S = 5.0  # servers close idle connections; a request on one that just closes is lost
 MAX_HEAD_BYTES = 100 * 1024  # that arrive before the first bytes of a body or after its last ones
 READ_SIZE = 64 * 1024
 MAX_UNZIPPED_BYTES = 1024 * 1024  # of one piece
-_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # recognises each by its first bytes
-_GZIP_START = 0x1F
+_PARAMETERS = {"SSL_CERT_FILE": "cafile", "SSL_CERT_DIR": "capath"}
+_GZIP_OR_ZLIB = 32 + zlib.MAX_WBITS  # told apart by their first bytes
 _URL_SAFE = "!$%&'()*+,-./:;=?@_~[]"  # besides letters and digits; `%` so that what is quoted stays so
 
 Headers = Mapping[str, str]
@@ -49,11 +49,10 @@ class Connections:
     async def answered(
         self, method: str, url: SplitResult, headers: Headers, body: bytes, *, addresses: Sequence[str] | None = None
     ) -> AsyncIterator[Response]:
-        """The response to a request, its body not yet read. Raises `ProviderError`.
-
-        With `addresses` the connection goes to the first of them that takes it, and the host is not looked up.
-        """
-        target = self._target(url)
+        """The response to a request, its body not yet read. `addresses` are tried in place of the host's own."""
+        target = quote(url.path or "/", safe=_URL_SAFE) + ("?" + quote(url.query, safe=_URL_SAFE) if url.query else "")
+        if self._proxy is not None and not self._proxy.is_socks and url.scheme == "http":
+            target = f"http://{host_header(url)}{target}"
         connection = await self._idle_to(origin_of(url)) or await self._connected(url, addresses)
         try:
             await connection.send(method, url, target, headers=headers, body=body)
@@ -73,62 +72,55 @@ class Connections:
 
     async def _connected(self, url: SplitResult, addresses: Sequence[str] | None) -> Response:
         """A new connection. Raises `Timeout`, `ConnectionFailed`, and `BadRequest` for an impossible host."""
-        origin, proxy = origin_of(url), self._proxy
-        first = origin if proxy is None else proxy.origin
-        if self._tls is None and "https" in (origin[0], first[0]):
+        first = origin_of(url) if self._proxy is None else self._proxy.origin
+        if self._tls is None and "https" in (url.scheme, first[0]):
             self._tls = await asyncio.to_thread(tls_context)  # tens of milliseconds
-        try:
-            if proxy is not None and proxy.is_socks:
-                streams = await self._through_socks(proxy, origin)
-            else:
-                streams = await self._direct(first, first[1:2] if addresses is None else addresses)
-            connection = Response(origin, streams, self._where, self._read_timeout)
-            try:
-                if proxy is not None and origin[0] == "https":
-                    if not proxy.is_socks:
-                        await self._tunnel(connection, proxy, url)
-                    await _start_tls(streams[1], self._tls, origin[1])
-                    if connection.has_unread:
-                        raise broken_connection(self._where, "the proxy answered in the place of the server")
-            except BaseException:
-                connection.abort()
-                raise
-        except TimeoutError as error:
-            raise Timeout(f"{self._where} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.") from error
-        except ssl.SSLCertVerificationError as error:
-            raise untrusted_certificate_error(self._where, str(error)) from error
-        except OSError as error:
-            why = str(error) if isinstance(error, gaierror | ssl.SSLError) else "All connection attempts failed"
-            raise ConnectionFailed(f"Could not connect to {self._where} ({why}). Is the server running?") from error
-        except UnicodeError as error:
-            raise BadRequest(f"{self._server!r} is not an http(s) address: set the provider's base_url.") from error
-        self._open.add(connection)
-        return connection
-
-    async def _direct(self, origin: Origin, addresses: Sequence[str]) -> Streams:
-        """A connection to the first of `addresses` that takes it. Raises OSError."""
-        scheme, host, port = origin
-        options: dict[str, Any] = {"ssl": self._tls, "server_hostname": host} if scheme == "https" else {}
+        addresses = addresses or [first[1]]
         for address in addresses:
             try:
                 async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                    # RFC 8305 §5
-                    return await asyncio.open_connection(address, port, happy_eyeballs_delay=0.25, **options)
+                    connection = await self._connected_at(address, first, url)
             except OSError as error:  # TimeoutError is one
                 if isinstance(error, ssl.SSLError) or address == addresses[-1]:
-                    raise
+                    raise self._no_connection(error) from error
+            except UnicodeError as error:
+                message = f"{self._server!r} is not an http(s) address: set the provider's base_url."
+                raise BadRequest(message) from error
+            else:
+                self._open.add(connection)
+                return connection
         raise AssertionError("no address was given")
+
+    async def _connected_at(self, address: str, first: Origin, url: SplitResult) -> Response:
+        """A connection by way of `address`, the server's own or its proxy's. Raises OSError and `ProviderError`."""
+        origin, proxy = origin_of(url), self._proxy
+        if proxy is not None and proxy.is_socks:
+            streams = await self._through_socks(proxy, origin)
+        else:
+            options: dict[str, Any] = {"ssl": self._tls, "server_hostname": first[1]} if first[0] == "https" else {}
+            # RFC 8305 §5
+            streams = await asyncio.open_connection(address, first[2], happy_eyeballs_delay=0.25, **options)
+        connection = Response(origin, streams, self._where, self._read_timeout)
+        try:
+            if proxy is not None and url.scheme == "https":
+                if not proxy.is_socks:
+                    await self._tunnel(connection, proxy, url)
+                await _start_tls(streams[1], self._tls, origin[1])
+                if connection.has_unread:
+                    raise broken_connection(self._where, "the proxy answered in the place of the server")
+        except BaseException:
+            connection.abort()
+            raise
+        return connection
 
     async def _through_socks(self, proxy: Proxy, origin: Origin) -> Streams:
         """A connection by way of a SOCKS5 proxy, which resolves the name. Raises OSError and `ProviderError`."""
-        from python_socks import ProxyError, ProxyTimeoutError, ProxyType  # few starts need it
+        from python_socks import ProxyError, ProxyType  # few starts need it
         from python_socks.async_.asyncio.v2 import Proxy as SocksProxy
 
         client = SocksProxy(ProxyType.SOCKS5, *proxy.origin[1:], *(proxy.login or ()))
         try:
-            stream = await client.connect(*origin[1:], timeout=CONNECT_TIMEOUT_S)
-        except ProxyTimeoutError as error:
-            raise self._silent_proxy(proxy) from error
+            stream = await client.connect(*origin[1:])
         except (ProxyError, EOFError, ValueError, ConnectionResetError, BrokenPipeError) as error:
             if getattr(error, "error_code", None) is None:
                 raise broken_connection(self._where, error) from error
@@ -138,26 +130,18 @@ class Connections:
     async def _tunnel(self, connection: Response, proxy: Proxy, url: SplitResult) -> None:
         """Have an HTTP proxy lead to a server. Raises `ProviderError`."""
         target = authority_of(*origin_of(url)[1:])
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await connection.send("CONNECT", url, target, headers={"host": target, **proxy.authorization()})
-        except TimeoutError as error:
-            raise self._silent_proxy(proxy) from error
+        await connection.send("CONNECT", url, target, headers={"host": target, **proxy.authorization()})
         if not 200 <= connection.status < 300:
             refusal = f"{connection.status} {connection.reason}".rstrip(" .")
             raise ConnectionFailed(f"{self._where} could not be reached: {refusal}.")
 
-    def _silent_proxy(self, proxy: Proxy) -> Timeout:
-        return Timeout(
-            f"The proxy {proxy.url} did not lead to {self._server} within {CONNECT_TIMEOUT_S:g} s. "
-            "Is it the right address?"
-        )
-
-    def _target(self, url: SplitResult) -> str:
-        target = quote(url.path or "/", safe=_URL_SAFE) + ("?" + quote(url.query, safe=_URL_SAFE) if url.query else "")
-        if self._proxy is not None and not self._proxy.is_socks and url.scheme == "http":
-            return f"http://{host_header(url)}{target}"
-        return target
+    def _no_connection(self, error: OSError) -> ProviderError:
+        if isinstance(error, TimeoutError):
+            return Timeout(f"{self._where} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return untrusted_certificate_error(self._where, str(error))
+        why = str(error) if isinstance(error, gaierror | ssl.SSLError) else "All connection attempts failed"
+        return ConnectionFailed(f"Could not connect to {self._where} ({why}). Is the server running?")
 
     async def _close(self, connection: Response) -> None:
         self._open.discard(connection)
@@ -177,6 +161,10 @@ class Response:
     """
 
     masked: Mask = str
+    url: SplitResult
+    status: int
+    reason: str
+    headers: dict[str, str]
 
     def __init__(self, origin: Origin, streams: Streams, where: str, read_timeout: float) -> None:
         self.origin, self.idle_since = origin, 0.0
@@ -184,9 +172,9 @@ class Response:
         self._where, self._read_timeout = where, read_timeout
 
     async def send(self, method: str, url: SplitResult, target: str, *, headers: Headers, body: bytes = b"") -> None:
-        """Send a request and wait for the head of its response. Raises `ProviderError`."""
-        self.method, self.url, self.idle_since = method, url, 0.0
-        self.status, self.reason, self.headers, self.received = 0, "", dict[str, str](), 0
+        """Send a request, whose headers were checked, and wait for the head of its response. Raises `ProviderError`."""
+        self.url, self.idle_since = url, 0.0
+        self.status, self.reason, self.headers, self.received = 0, "", {}, 0
         self._is_complete, self._can_go_on, self._head_bytes, self._pieces = False, False, 0, list[bytes]()
         self._failure: Exception | None = None
         self._parser = HttpResponseParser(self)
@@ -194,11 +182,8 @@ class Response:
         self._parser.set_dangerous_leniencies(
             lenient_chunked_length=True, lenient_optional_cr_before_lf=True, lenient_spaces_after_chunk_size=True
         )
-        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-        if not all(map(is_header_name, headers)) or not all(line.isascii() and line.isprintable() for line in lines):
-            message = f"The request to {self._where} cannot be sent: a header is malformed."
-            raise ConnectionFailed(message, is_retryable=False)
-        self._writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
+        self._writer.write("\r\n".join(lines).encode("ascii") + body)
         try:
             async with asyncio.timeout(self._read_timeout):
                 await self._writer.drain()
@@ -212,7 +197,7 @@ class Response:
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """The decompressed body as it arrives. Raises `ProviderError`."""
         is_compressed = self.headers.get("content-encoding", "").strip().lower() in ("gzip", "x-gzip", "deflate")
-        unzip: zlib._Decompress | None = None
+        unzip = zlib.decompressobj(_GZIP_OR_ZLIB)
         while self._pieces or not self._is_complete:
             if not self._pieces:
                 await self._receive()
@@ -222,9 +207,6 @@ class Response:
             if not is_compressed:
                 yield waiting
                 continue
-            if unzip is None:
-                is_raw = waiting[0] & 0x0F != zlib.DEFLATED and waiting[0] != _GZIP_START  # some servers' `deflate`
-                unzip = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else _GZIP_OR_ZLIB)
             is_full = True
             while waiting or is_full:  # a kilobyte may hold a megabyte: in pieces, so that the reader can stop
                 try:
@@ -258,10 +240,10 @@ class Response:
 
     def _end(self) -> None:
         """The connection has ended, and with it a body that tells nothing of its length. Raises `ConnectionFailed`."""
-        if not self.status:
-            raise broken_connection(self._where, "the server closed it without sending a response")
-        if "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower():
-            raise broken_connection(self._where, "the server closed it before the end of the response")
+        has_length = "content-length" in self.headers or "chunked" in self.headers.get("transfer-encoding", "").lower()
+        if not self.status or has_length:
+            what = "before the end of the response" if self.status else "without sending a response"
+            raise broken_connection(self._where, f"the server closed it {what}")
         self._is_complete = True
 
     def on_message_begin(self) -> None:
@@ -304,7 +286,7 @@ class Response:
         return is_open and time.monotonic() - self.idle_since < MAX_IDLE_S
 
     def abort(self) -> None:
-        if not self._writer.transport.is_closing():
+        if not self._writer.transport.is_closing():  # one whose TLS failed inside a proxy's takes no second end
             self._writer.transport.abort()
 
 
@@ -312,8 +294,7 @@ async def _start_tls(writer: StreamWriter, tls: ssl.SSLContext | None, host: str
     """Begin TLS inside a tunnel. Raises OSError."""
     assert tls is not None
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            await writer.start_tls(tls, server_hostname=host)
+        await writer.start_tls(tls, server_hostname=host)
     except TypeError as error:  # asyncio of Python 3.11 stumbles where a handshake fails inside a proxy's TLS
         raise ssl.SSLError(1, str(error.__context__ or error)) from error
 
@@ -329,20 +310,31 @@ def broken_connection(where: str, error: Exception | str) -> ConnectionFailed:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Trusts SSL_CERT_FILE or SSL_CERT_DIR alone where one is set, else the certificates that the system trusts.
+    """Trusts SSL_CERT_FILE or SSL_CERT_DIR alone if one is set, else as the system does. Raises `ConnectionFailed`."""
+    return _context_for(*_own_certificates())
 
-    Raises `ConnectionFailed` where the file or folder that is set cannot be read.
-    """
-    return _context_for(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+
+def _own_certificates() -> tuple[str, str]:
+    """The variable that names certificates, and its value; both empty without one."""
+    return next(((name, value) for name in _PARAMETERS if (value := os.environ.get(name))), ("", ""))
 
 
 @cache
-def _context_for(file: str | None, folder: str | None) -> ssl.SSLContext:
+def _context_for(name: str, value: str) -> ssl.SSLContext:
     places = ssl.get_default_verify_paths()
-    if file or folder:
-        context = _context_of(file, folder)
-    elif sys.platform == "linux" and (places.cafile or (places.capath and any(Path(places.capath).iterdir()))):
-        context = ssl.create_default_context()
+    if name or (sys.platform == "linux" and (places.cafile or (places.capath and any(Path(places.capath).iterdir())))):
+        try:
+            if name == "SSL_CERT_DIR" and not Path(value).is_dir():  # OpenSSL would say nothing and trust nobody
+                raise NotADirectoryError(errno.ENOTDIR, "it is no folder")
+            certificates: dict[str, Any] = {_PARAMETERS[name]: value} if name else {}
+            context = ssl.create_default_context(**certificates)
+        except OSError as error:  # SSLError is one
+            why = "it holds no certificates" if isinstance(error, ssl.SSLError) else error.strerror
+            raise ConnectionFailed(
+                f"{name} is {value}, which cannot be used ({why}). Correct {name} (certificates in PEM form), "
+                "or unset it.",
+                is_retryable=False,
+            ) from error
     else:  # a store of the system, or a bundle that this OpenSSL was not built to look for
         from truststore import SSLContext
 
@@ -351,28 +343,14 @@ def _context_for(file: str | None, folder: str | None) -> ssl.SSLContext:
     return context
 
 
-def _context_of(file: str | None, folder: str | None) -> ssl.SSLContext:
-    name, value = ("SSL_CERT_FILE", file) if file else ("SSL_CERT_DIR", folder)
-    try:
-        if not file and not Path(folder or "").is_dir():  # OpenSSL would say nothing and trust nobody
-            raise NotADirectoryError(errno.ENOTDIR, "it is no folder")
-        return ssl.create_default_context(cafile=file or None, capath=None if file else folder)
-    except OSError as error:  # SSLError is one
-        why = "it holds no certificates" if isinstance(error, ssl.SSLError) else error.strerror
-        raise ConnectionFailed(
-            f"{name} is {value}, which cannot be used ({why}). Correct {name} (certificates in PEM form), or unset it.",
-            is_retryable=False,
-        ) from error
-
-
 def untrusted_certificate_error(where: str, why: str) -> ConnectionFailed:
     """The error for a server whose certificate is not trusted; another try would end alike."""
-    name = next((name for name in ("SSL_CERT_FILE", "SSL_CERT_DIR") if os.environ.get(name)), "")
-    remedy = (
-        f"Add the certificate of its authority to {name} ({os.environ[name]})."
-        if name
-        else "If you trust it, set SSL_CERT_FILE to a PEM file that holds the certificate of its authority, "
-        "beside the others you need."
-    )
+    name, value = _own_certificates()
+    remedy = f"Add the certificate of its authority to {name} ({value})."
+    if not name:
+        remedy = (
+            "If you trust it, set SSL_CERT_FILE to a PEM file that holds the certificate of its authority, "
+            "beside the others you need."
+        )
     message = f"The certificate of {where} is not trusted ({why.rstrip('.')}). {remedy}"
     return ConnectionFailed(message, is_retryable=False)

@@ -1,17 +1,4 @@
-"""The errors of model requests, read from a server's refusal: the kind, the words, and how long to wait.
-
-ProviderError
-├── AuthError            401, 403: the key is missing, wrong or not allowed
-├── BadRequest           400, 404, 413, 422 and kin: the request itself is refused
-│   ├── ModelNotFound    the model does not exist here
-│   └── ContextOverflow  the prompt does not fit the model's window
-├── BillingError         402: no credit left
-├── RateLimit            429: this account asks too often
-├── Overloaded           529, 503: the service has no room for anybody
-├── ServerError          other 5xx, 408, 409, and replies that make no sense
-├── Timeout              nothing arrived for too long
-└── ConnectionFailed     no connection, or it broke
-"""
+"""The errors of model requests, read from a server's refusal: the kind, the words, and how long to wait."""
 
 from __future__ import annotations
 
@@ -41,10 +28,15 @@ class ProviderError(AgentcliError):
     `retry_after` is the server's own word in seconds. `partial` is the reply up to the failure, calls that were
     cut left out. `shown` says that text of it has reached the reader, after which nothing is retried, `is_answered`
     that the server had begun to answer, or took the request and stayed silent: it may bill that. `sent` is the body
-    of a `BadRequest`. It ended `tries` tries that took `tried_s` seconds together.
+    of the request. It ended `tries` tries that took `tried_s` seconds together.
     """
 
     is_retryable = False
+    partial: Message | None = None
+    shown = False
+    sent: Mapping[str, Any] = {}
+    tries = 1
+    tried_s = 0.0
 
     def __init__(
         self,
@@ -59,23 +51,15 @@ class ProviderError(AgentcliError):
         super().__init__(message)
         if is_retryable is not None:  # else as the kind is
             self.is_retryable = is_retryable
-        self.status = status
-        self.retry_after = retry_after
-        self.code = code
-        self.partial: Message | None = None
-        self.shown = False
-        self.is_answered = is_answered
-        self.sent: Mapping[str, Any] = {}
-        self.tries = 1
-        self.tried_s = 0.0
+        self.status, self.retry_after, self.code, self.is_answered = status, retry_after, code, is_answered
 
 
 class AuthError(ProviderError):
-    """The key is missing, wrong, or not allowed to do this."""
+    """401, 403: the key is missing, wrong, or not allowed to do this."""
 
 
 class BadRequest(ProviderError):
-    """The server refuses the request as it is."""
+    """400, 404, 413, 422 and their like: the server refuses the request as it is."""
 
 
 class ModelNotFound(BadRequest):
@@ -89,27 +73,33 @@ class ContextOverflow(BadRequest):
 
 
 class BillingError(ProviderError):
-    """The account has no credit left."""
+    """402: the account has no credit left."""
 
 
-class RateLimit(ProviderError):
+class Transient(ProviderError):
+    """A failure that another try may not meet."""
+
     is_retryable = True
 
 
-class Overloaded(ProviderError):
-    is_retryable = True
+class RateLimit(Transient):
+    """429: this account asks too often."""
 
 
-class ServerError(ProviderError):
-    is_retryable = True
+class Overloaded(Transient):
+    """503, 529: the service has no room for anybody."""
 
 
-class Timeout(ProviderError):
-    is_retryable = True
+class ServerError(Transient):
+    """Other 5xx, 408, 409, and replies that make no sense."""
 
 
-class ConnectionFailed(ProviderError):
-    is_retryable = True
+class Timeout(Transient):
+    """Nothing arrived for too long."""
+
+
+class ConnectionFailed(Transient):
+    """There is no connection, or it broke."""
 
 
 # How each service says that a prompt is too long (from their documents and issue trackers, 2026-11).
@@ -158,26 +148,19 @@ def error_for_status(
     retry_after: float | None = None,
     should_retry: bool | None = None,
 ) -> ProviderError:
-    """Return the error for an HTTP status and what the body said.
-
-    `code` is the body's own word (`error.type` or `error.code`); `should_retry` a server's explicit wish; `otherwise`
-    the message when the body said nothing.
-    """
+    """Return the error for an HTTP status, the body's message and `code`, or `otherwise` where it has no message."""
     said = f"{code} {message}"
-    rows = (kind for statuses, words, kind in _KINDS if status in statuses and re.search(words, said, re.IGNORECASE))
-    error = next(rows, BadRequest)(
-        message or otherwise, status=status, retry_after=retry_after, code=code, is_retryable=should_retry
+    kind = next(
+        kind for statuses, words, kind in _KINDS if status in statuses and re.search(words, said, re.IGNORECASE)
     )
+    error = kind(message or otherwise, status=status, retry_after=retry_after, code=code, is_retryable=should_retry)
     if isinstance(error, ContextOverflow):
         error.is_guess = not message.strip()
     return error
 
 
 def error_in_body(body: bytes, masked: Mask = str) -> tuple[str, str]:
-    """The message and the code in an error body of any service's shape; plain text is its own message.
-
-    What is too long is cut; it is `masked` before, so that no part of a key is left.
-    """
+    """The message and the code in an error body of any service's shape, `masked` before it is cut."""
     try:
         data = decode_json(body)
     except ValueError:
@@ -200,12 +183,13 @@ def error_in_json(data: Any, masked: Mask = str) -> tuple[str, str]:
             return error_in_body(inner.encode(), masked)
         return str(inner), ""
     message = inner.get("message") or inner.get("detail") or data.get("detail") or ""
-    details = inner.get("details")
-    codes = [details.get("error_code") if isinstance(details, dict) else None, inner.get("code"), inner.get("type")]
+    details, metadata = (
+        value if isinstance(value := inner.get(name), dict) else {} for name in ("details", "metadata")
+    )
+    codes = (details.get("error_code"), inner.get("code"), inner.get("type"))
     code = next((word for word in codes if isinstance(word, str) and word and word != "error"), "")
-    metadata = inner.get("metadata")  # OpenRouter puts the upstream's own words here
-    if isinstance(metadata, dict) and metadata.get("raw"):
-        message = f"{message}: {metadata['raw']}"
+    if raw := metadata.get("raw"):  # OpenRouter puts the upstream's own words here
+        message = f"{message}: {raw}"
     return message if isinstance(message, str) else masked(json.dumps(message))[:LONGEST_MESSAGE], code
 
 
@@ -228,27 +212,22 @@ def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
 
 def seconds_until_reset(headers: Mapping[str, str], body: bytes) -> float | None:
     """When a used-up limit is whole again, by a refusal that has no `retry-after`; None where it does not say."""
-    found = [
-        _seconds_until(value)
+    times = [
+        value
         for name, value in headers.items()
         if "ratelimit" in name and "reset" in name
         if headers.get(name.replace("reset", "remaining"), "0").strip() == "0"
     ]
     try:
-        data = decode_json(body)
-    except ValueError:
-        data = None
-    inner = data.get("error") if isinstance(data, dict) else None
-    if isinstance(inner, dict):
-        found += [_seconds_until(str(inner.get(name) or "")) for name in ("resets_in_seconds", "resets_at")]
-    return max((seconds for seconds in found if seconds is not None), default=None)
+        error = decode_json(body)["error"]
+        times += [str(error.get(name) or "") for name in ("resets_in_seconds", "resets_at")]
+    except (ValueError, LookupError, TypeError, AttributeError):
+        pass  # a body of another form
+    return max((seconds for time in times if (seconds := _seconds_until(time)) is not None), default=None)
 
 
 def _seconds_until(text: str, unit_s: float = 1.0) -> float | None:
-    """Read a duration, a time since 1970 in seconds or milliseconds, or a date, as the seconds until then (from zero).
-
-    None for what is none of these, and for a wait that no limit has.
-    """
+    """Read a duration, a time since 1970 in seconds or milliseconds, or a date; None for anything else."""
     text = text.strip()
     try:
         if re.fullmatch(_NUMBER, text):

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, NoReturn, Protocol
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import reduce
+from typing import Any, NoReturn
 from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from agentcli.errors import UserError
 from agentcli.llm.addresses import basic_auth, is_address, is_header_name, origin_of, proxy_for
-from agentcli.llm.connection import Connections, host_header
+from agentcli.llm.connection import Connections, Response, host_header
 from agentcli.llm.errors import (
     AuthError,
     BadRequest,
-    ConnectionFailed,
     Mask,
     ProviderError,
     ServerError,
-    Timeout,
     error_for_status,
     error_in_body,
     retry_after_seconds,
@@ -35,39 +34,16 @@ MAX_REDIRECTS = 5
 UNAUTHORIZED = 401
 
 
-class HttpResponse(Protocol):
-    """A response, its body not yet read; names of headers are in lower case.
-
-    `masked` takes the keys of its request out of a text.
-    """
-
-    masked: Mask
-    method: str
-    url: SplitResult
-    status: int
-    reason: str
-    headers: dict[str, str]
-
-    def pieces(self) -> AsyncGenerator[bytes, None]:
-        """The decompressed body as it arrives. Raises `ProviderError`."""
-        ...
-
-
 class Carrier(ABC):
     """Carries requests to one service. Every failure is a `ProviderError` that shows no key.
 
-    A request that is refused for a key which a command gave goes out again, once, with a new one.
+    A request that is refused for a key which a command gave goes out again, once, with a new one. `missing_key` says
+    how to give one, where none is there and every request would fail.
     """
 
     shown_url: str
     key: Key = ""
-
-    def stream(self, path: str, body: dict[str, Any]) -> AbstractAsyncContextManager[HttpResponse]:
-        """POST `body` as JSON; the response once its status is known to be good.
-
-        Raises `ProviderError` for a refusal and for every failure while the response is read.
-        """
-        return self._answered("POST", path, body)
+    missing_key = ""
 
     async def get_json(self, path: str) -> Any:
         return await self._json("GET", path, None)
@@ -76,7 +52,7 @@ class Carrier(ABC):
         return await self._json("POST", path, body)
 
     async def _json(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
-        async with self._answered(method, path, body) as response:
+        async with self.answered(method, path, body) as response:
             content = await read_start(response, LONGEST_LINE)
             try:
                 return decode_json(content)
@@ -84,48 +60,44 @@ class Carrier(ABC):
                 raise not_a_reply(response, content) from error
 
     @asynccontextmanager
-    async def _answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[HttpResponse]:
-        key, is_answered = await _current(self.key), False
-        try:
-            async with self._sent(method, path, body, key) as response:
-                is_answered = True
-                yield response
-                return
-        except AuthError as error:
-            if is_answered or error.status != UNAUTHORIZED or isinstance(self.key, str):
-                raise
-            self.key.forget()
-            refused, key = key, await _current(self.key)
-            if key == refused:
-                raise
-        async with self._sent(method, path, body, key) as response:
+    async def answered(self, method: str, path: str, body: dict[str, Any] | None) -> AsyncIterator[Response]:
+        """The response to `body` as JSON once its status is known to be good. Raises `ProviderError`."""
+        key = await self._current_key()
+        async with AsyncExitStack() as stack:
+            try:
+                response = await stack.enter_async_context(self._sent(method, path, body, key))
+            except AuthError as error:
+                if error.status != UNAUTHORIZED or isinstance(self.key, str):
+                    raise
+                self.key.forget()
+                if (renewed := await self._current_key()) == key:
+                    raise
+                response = await stack.enter_async_context(self._sent(method, path, body, renewed))
             yield response
+
+    async def _current_key(self) -> str:
+        if self.missing_key:
+            raise AuthError(self.missing_key)
+        try:
+            return self.key if isinstance(self.key, str) else await self.key.key()
+        except UserError as error:
+            raise AuthError(str(error)) from error
 
     @abstractmethod
     def _sent(
         self, method: str, path: str, body: dict[str, Any] | None, key: str
-    ) -> AbstractAsyncContextManager[HttpResponse]:
+    ) -> AbstractAsyncContextManager[Response]:
         """The response to a request, its status good and its body not yet read."""
 
     @abstractmethod
     async def aclose(self) -> None: ...
 
 
-async def _current(key: Key) -> str:
-    if isinstance(key, str):
-        return key
-    try:
-        return await key.key()
-    except UserError as error:
-        raise AuthError(str(error)) from error
-
-
 class HttpClient(Carrier):
     """Requests to one server. `read_timeout` is the longest silence in seconds that is waited through.
 
-    The key goes in `key_header`: in `authorization` as a bearer token. Raises `ConfigError` for a proxy variable that
-    cannot be used. Redirects are followed on the same host only, with the same method and body: elsewhere the key would
-    be given away.
+    The key goes in `key_header`, in `authorization` as a bearer token. Redirects are followed on the same host only:
+    elsewhere the key would be given away. Raises `ConfigError` for a proxy variable that cannot be used.
     """
 
     def __init__(
@@ -145,8 +117,8 @@ class HttpClient(Carrier):
         self._connections = Connections(self.shown_url, self._proxy, read_timeout=read_timeout)
 
     @asynccontextmanager
-    async def _sent(self, method: str, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[HttpResponse]:
-        headers, is_answered = dict(self._headers), False
+    async def _sent(self, method: str, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
+        headers = dict(self._headers)
         if key:
             headers[self._key_header] = (f"Bearer {key}" if self._key_header == "authorization" else key).strip()
         masked = mask_of(headers, self.base_url)
@@ -154,34 +126,30 @@ class HttpClient(Carrier):
             check_sendable(self.base_url, headers)
             address, mark, query = self.base_url.partition("?")  # Azure's has its version there
             url = urlsplit(f"{address.rstrip('/')}{path}{mark}{query}")
+            if url.username or url.password:
+                headers["authorization"] = basic_auth(unquote(url.username or ""), unquote(url.password or ""))
             content = b"" if body is None else encode_json(body)
-            own = headers | _login_in(url)
             for _ in range(MAX_REDIRECTS + 1):
-                sent = self._default_headers(url, content, method) | own
+                sent = self._default_headers(url, content, method) | headers
                 async with self._connections.answered(method, url, sent, content) as response:
                     if (target := redirect_of(response)) is None:
                         response.masked = masked
                         if response.status >= 400:
                             raise_for_refusal(response, await read_start(response))
-                        is_answered = True
                         yield response
                         return
                 url = target
-            raise BadRequest(
-                f"{self.shown_url} redirects in a loop; the last address was {shown(url)}. Is the base_url right?"
-            )
+            loop = f"{self.shown_url} redirects in a loop; the last address was {shown(url)}"
+            raise BadRequest(f"{loop}. Is the base_url right?")
         except ProviderError as error:
-            note_request(error, masked, body, is_answered=is_answered)
+            error.args = (masked(str(error)),)  # a server may quote the key
             raise
 
     def _default_headers(self, url: SplitResult, content: bytes, method: str) -> dict[str, str]:
         headers = {
-            "host": host_header(url),
-            "accept": "*/*",
-            "accept-encoding": "gzip",
-            "user-agent": f"agentcli/{__version__}",
-            "content-type": "application/json",
-        }
+            "host": host_header(url), "accept": "*/*", "accept-encoding": "gzip",
+            "user-agent": f"agentcli/{__version__}", "content-type": "application/json",
+        }  # fmt: skip
         if method == "POST":
             headers["content-length"] = str(len(content))
         if self._proxy is not None and url.scheme == "http" and not self._proxy.is_socks:
@@ -203,34 +171,17 @@ def check_sendable(address: str, headers: Mapping[str, str]) -> None:
             raise AuthError(f"The header {name} contains a character that an HTTP header cannot carry: copy it again.")
 
 
-def note_request(error: ProviderError, masked: Mask, body: dict[str, Any] | None, *, is_answered: bool) -> None:
-    """Take the keys out of an error's words, also where a server quotes them, and note if the request was answered."""
-    error.is_answered |= is_answered and isinstance(error, ConnectionFailed | Timeout)
-    error.args = (masked(str(error)),)
-    if isinstance(error, BadRequest):
-        error.sent = body or {}
-
-
-def _login_in(url: SplitResult) -> dict[str, str]:
-    if not (url.username or url.password):
-        return {}
-    return {"authorization": basic_auth(unquote(url.username or ""), unquote(url.password or ""))}
-
-
-def redirect_of(response: HttpResponse, *, is_followed: bool = True) -> SplitResult | None:
-    """The address on its own host to which a response leads; None if it is no redirect.
-
-    Raises `BadRequest` for every other redirect, and for one that is not to be followed.
-    """
+def redirect_of(response: Response, *, is_followed: bool = True) -> SplitResult | None:
+    """The address on its own host to which a response leads, None without one. Raises `BadRequest` for others."""
     if not 300 <= response.status < 400:
         return None
+    location, where = response.headers.get("location", ""), "nowhere"
     try:
-        location = response.headers.get("location", "")
         target = urlsplit(urljoin(response.url.geturl(), location))
-        drops_body = response.status == 303
-        if is_followed and location and not drops_body and is_same_place(response.url, target):
+        if is_followed and location and response.status != 303 and is_same_place(response.url, target):
             return target
-        where = shown(target) if location and target.hostname else "nowhere"
+        if location and target.hostname:
+            where = shown(target)
     except ValueError:
         where = "a malformed address"
     raise BadRequest(
@@ -263,15 +214,10 @@ def mask_of(headers: Mapping[str, str], address: str) -> Mask:
         found |= {login[1], unquote(login[1])}
     secrets = sorted((secret for secret in found if len(secret) >= SHORTEST_SECRET), key=len, reverse=True)
 
-    def masked(text: str) -> str:
-        for secret in secrets:
-            text = text.replace(secret, "[masked]")
-        return text
-
-    return masked
+    return lambda text: reduce(lambda masked, secret: masked.replace(secret, "[masked]"), secrets, text)
 
 
-async def read_start(response: HttpResponse, max_bytes: int = MAX_ERROR_BODY) -> bytes:
+async def read_start(response: Response, max_bytes: int = MAX_ERROR_BODY) -> bytes:
     start = bytearray()
     async for piece in response.pieces():
         start += piece
@@ -280,11 +226,10 @@ async def read_start(response: HttpResponse, max_bytes: int = MAX_ERROR_BODY) ->
     return bytes(start)
 
 
-def raise_for_refusal(response: HttpResponse, body: bytes) -> NoReturn:
+def raise_for_refusal(response: Response, body: bytes) -> NoReturn:
     message, code = error_in_body(body, response.masked)
     if response.status == 404:  # the address may be what was not found
         message = f"{message.rstrip('. ') or 'Not found'}, asked at {shown(response.url)}"
-    wish = response.headers.get("x-should-retry")
     retry_after = retry_after_seconds(response.headers)
     if retry_after is None and response.status == 429:
         retry_after = seconds_until_reset(response.headers, body)
@@ -294,11 +239,11 @@ def raise_for_refusal(response: HttpResponse, body: bytes) -> NoReturn:
         code=code,
         otherwise=f"HTTP {response.status} {response.reason} from {shown(response.url)}",
         retry_after=retry_after,
-        should_retry={"true": True, "false": False}.get(wish or ""),
+        should_retry={"true": True, "false": False}.get(response.headers.get("x-should-retry", "")),
     )
 
 
-def not_a_reply(response: HttpResponse, start: bytes) -> ServerError:
+def not_a_reply(response: Response, start: bytes) -> ServerError:
     """The error for a good status with a body that is no API reply (a portal's page, a proxy's note)."""
     kind = response.headers.get("content-type", "no content type")
     text = response.masked(start.decode(errors="replace"))

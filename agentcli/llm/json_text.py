@@ -12,10 +12,7 @@ _decode = msgspec.json.Decoder().decode
 
 
 def decode_json(data: bytes | str) -> Any:
-    """One JSON value; a lone surrogate becomes U+FFFD, so that it can be printed and stored.
-
-    Raises ValueError for anything that is not one JSON value (NaN and Infinity included).
-    """
+    """One JSON value, U+FFFD for each lone surrogate. Raises ValueError for anything else, as NaN and Infinity."""
     try:
         return _decode(data)
     except RecursionError as error:

@@ -1,7 +1,4 @@
-"""Images and PDFs: what they are, how many tokens they cost, and which of them an API takes.
-
-A text stands for each one that an API would refuse.
-"""
+"""Images and PDFs: what they are, how many tokens they cost, and which of them an API takes or a text stands for."""
 
 from __future__ import annotations
 
@@ -51,8 +48,7 @@ class MediaFacts(NamedTuple):
 class MediaRules(Struct, frozen=True, kw_only=True):
     """The limits of an API for one request: number of images, bytes of base64 for each, pixels of the longest edge.
 
-    All PDFs together have at most `pages`. In a request with more than `crowd` images each edge is at most
-    `crowded_edge`.
+    All PDFs together have at most `pages`, and each image among more than `crowd` an edge of at most `crowded_edge`.
     """
 
     images: int = 0
@@ -81,10 +77,7 @@ def media_type_of(head: bytes) -> str:
 
 
 def dimensions_of(image: bytes) -> tuple[int, int] | None:
-    """Return width and height in pixels; None for what is no image, or does not end as its format does.
-
-    Only the header is read: nothing is decoded.
-    """
+    """Return width and height by the header; None for what is no image, or does not end as its format does."""
     kind, _, name = media_type_of(image).partition("/")
     if kind != "image":
         return None
@@ -155,10 +148,7 @@ def document_tokens(data: str, family: str) -> int:
 
 
 def audio_tokens(data: str, form: str, family: str) -> int:
-    """Count the tokens of a recording in base64 by its bytes.
-
-    OpenAI: ten a second ("Managing costs" of its Realtime API). Gemini: 32 ("Audio understanding"), taken for the rest.
-    """
+    """Count the tokens of a recording by its bytes: ten a second for OpenAI, 32 for Gemini and all others."""
     seconds = len(data) * 3 / 4 / (WAV_BYTES if form in ("wav", "pcm16") else SPEECH_BYTES)
     return max(1, ceil(seconds * (10 if family == "gpt" else 32)))
 
@@ -187,29 +177,24 @@ def with_media(messages: tuple[Message, ...], change: Callable[[Medium], Text | 
 
 
 def fitted(messages: tuple[Message, ...], rules: MediaRules) -> tuple[Message, ...]:
-    """Return the messages with a text in place of each image or PDF that the API would refuse.
-
-    Where there are too many, the newest stay. What is left out stays so while the conversation grows.
-    """
+    """Return the messages with a text for each image or PDF that the API would refuse; of too many the newest stay."""
     reasons = iter(_reasons(list(media_in(messages)), rules))
 
     def replaced(block: Medium) -> Text | Medium:
         if why := next(reasons):
             _log(text := f"[{_notice(block, why)}]")
             return Text(text)
-        kind = facts_of(block.source.data).media_type  # APIs refuse a PNG that is called a JPEG
-        return (
-            block if kind == block.source.media_type else replace(block, source=Base64Source(kind, block.source.data))
-        )
+        kind, data = facts_of(block.source.data).media_type, block.source.data
+        # APIs refuse a PNG that is called a JPEG.
+        return block if kind == block.source.media_type else replace(block, source=Base64Source(kind, data))
 
     return with_media(messages, replaced)
 
 
 def omission_notices(messages: tuple[Message, ...], rules: MediaRules) -> list[str]:
     """Return what `fitted` leaves out and why, each once, in words for the person."""
-    media = list(media_in(messages))
-    notices = (_notice(block, why) for block, why in zip(media, _reasons(media, rules), strict=True) if why)
-    return list(dict.fromkeys(notices))
+    reasons = zip(media := list(media_in(messages)), _reasons(media, rules), strict=True)
+    return list(dict.fromkeys(_notice(block, why) for block, why in reasons if why))
 
 
 def _reasons(media: list[Medium], rules: MediaRules) -> list[str]:

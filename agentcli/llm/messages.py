@@ -1,7 +1,4 @@
-"""The messages and blocks of a conversation, the same for every provider.
-
-The blocks carry the names of Anthropic's Messages API, so a stored conversation reads like that API's documents.
-"""
+"""The messages and blocks of a conversation, the same for every provider, by the names of the Messages API."""
 
 from __future__ import annotations
 
@@ -15,15 +12,9 @@ from msgspec.structs import replace
 Role = Literal["user", "assistant"]
 
 StopReason = Literal[
-    "end_turn",
-    "tool_use",
-    "max_tokens",
-    "stop_sequence",
-    "pause_turn",
-    "refusal",
-    "model_context_window_exceeded",
+    "end_turn", "tool_use", "max_tokens", "stop_sequence", "pause_turn", "refusal", "model_context_window_exceeded",
     "interrupted",
-]
+]  # fmt: skip
 
 
 class CacheControl(Struct, frozen=True, tag_field="type", tag="ephemeral", omit_defaults=True):
@@ -126,6 +117,11 @@ class Message(Struct, frozen=True):
         return "".join(block.text for block in self.content if isinstance(block, Text))
 
     @property
+    def unsigned_thinking(self) -> str:
+        """The reasoning; what is signed only its own provider can read."""
+        return "".join(b.thinking for b in self.content if isinstance(b, Thinking) and not b.signature)
+
+    @property
     def tool_uses(self) -> tuple[ToolUse, ...]:
         return tuple(block for block in self.content if isinstance(block, ToolUse))
 
@@ -142,19 +138,9 @@ def answered(messages: Sequence[Message]) -> int:
 def without_surrogates(content: Sequence[Block]) -> tuple[Block, ...]:
     """The blocks with ? for lone surrogates, which bytes that are no UTF-8 leave in typed text: no JSON holds them."""
     return tuple(
-        replace(block, text=block.text.encode(errors="replace").decode())
-        if isinstance(block, Text) and not _is_clean(block)
-        else block
+        replace(block, text=block.text.encode(errors="replace").decode()) if isinstance(block, Text) else block
         for block in content
     )
-
-
-def _is_clean(block: Text) -> bool:
-    try:
-        block.text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def without_empty_text(blocks: Iterable[Block]) -> tuple[Block, ...]:
@@ -189,12 +175,5 @@ class Usage(Struct, frozen=True, omit_defaults=True):
 
     def __add__(self, other: Usage) -> Usage:
         costs = [cost for cost in (self.cost_usd, other.cost_usd) if cost is not None]
-        return Usage(
-            input_tokens=self.input_tokens + other.input_tokens,
-            output_tokens=self.output_tokens + other.output_tokens,
-            cache_creation_input_tokens=self.cache_creation_input_tokens + other.cache_creation_input_tokens,
-            cache_read_input_tokens=self.cache_read_input_tokens + other.cache_read_input_tokens,
-            cache_creation_1h_input_tokens=self.cache_creation_1h_input_tokens + other.cache_creation_1h_input_tokens,
-            reasoning_tokens=self.reasoning_tokens + other.reasoning_tokens,
-            cost_usd=sum(costs) if costs else None,
-        )
+        counts = (getattr(self, name) + getattr(other, name) for name in self.__struct_fields__[:-1])
+        return replace(Usage(*counts), cost_usd=sum(costs) if costs else None)

@@ -18,10 +18,8 @@ Positive = Annotated[int, Meta(ge=1)]
 Usd = Annotated[float, Meta(ge=0, le=1_000_000)]
 UNKNOWN_WINDOW = 128_000
 UNKNOWN_MAX_OUTPUT = 8_192
-REGIONAL, GOVERNMENT = (
-    1.1,
-    1.2,
-)  # what clouds charge for an endpoint that stays in a region (their price lists, 2026-11)
+# The surcharges of clouds for an endpoint that stays in a region (their price lists, 2026-11).
+REGIONAL, GOVERNMENT = 1.1, 1.2
 
 
 class Prices(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -120,16 +118,10 @@ class ModelTable:
         return iter(self._rows.values())
 
     def find(self, provider: str, model: str) -> ModelInfo:
-        """The row for a model, or what is safe to assume of one that no row names.
-
-        A cloud's model is known by the row of whoever made it, where its name tells.
-        """
+        """The row for a model, or for a cloud's the row of whoever made it, or what is safe to assume."""
         id = model if (provider, model) in self._rows else self._aliases.get((provider, model), model)
-        return (
-            self._rows.get((provider, id))
-            or self._served(provider, model)
-            or ModelInfo(model, provider, is_known=False)
-        )
+        found = self._rows.get((provider, id)) or self._served(provider, model)
+        return found or ModelInfo(model, provider, is_known=False)
 
     def _served(self, cloud: str, model: str) -> ModelInfo | None:
         if (maker := _MAKERS.get(cloud)) is None or (name := _NAME_IN_CLOUD.fullmatch(model)) is None:
@@ -163,10 +155,6 @@ def rows_from_toml(data: Mapping[str, Any]) -> list[ModelInfo]:
 
 def refined(info: ModelInfo, listed: Mapping[str, Any]) -> ModelInfo:
     """`info` with the limits that `GET /v1/models/{id}` gives (Anthropic's field names)."""
-    window = listed.get("max_input_tokens")
-    longest = listed.get("max_tokens")
-    return msgspec.structs.replace(
-        info,
-        window=window if isinstance(window, int) and window > 0 else info.window,
-        max_output=longest if isinstance(longest, int) and longest > 0 else info.max_output,
-    )
+    limits = {"window": listed.get("max_input_tokens"), "max_output": listed.get("max_tokens")}
+    known = {name: limit for name, limit in limits.items() if isinstance(limit, int) and limit > 0}
+    return msgspec.structs.replace(info, **known)

@@ -21,6 +21,13 @@ class ToolSpec(Struct, frozen=True):
     input_schema: dict[str, Any]
 
 
+class Prefix(Struct, frozen=True):
+    """The fixed beginning of every request to a kind of model: the same objects, so the same bytes, each time."""
+
+    system: str
+    tools: tuple[ToolSpec, ...]
+
+
 class Request(Struct, frozen=True):
     """One question to a model.
 

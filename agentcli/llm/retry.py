@@ -47,9 +47,8 @@ async def stream_with_retry(
 ) -> AsyncGenerator[StreamEvent, None]:
     """The provider's stream; a failure before the first text is tried again after a wait.
 
-    `before_try` gives what is sent each time, and may raise to end it.
-    Raises the last `ProviderError` when the tries are used up, when it is not retryable, or when text was shown.
-    A server that asks for a longer wait than `LONGEST_WAIT_S` is not waited for.
+    `before_try` gives what is sent each time, and may raise to end it. Raises the last `ProviderError` when the tries
+    are used up, when it is not retryable or asks for a longer wait than `LONGEST_WAIT_S`, or when text was shown.
     """
     tries, started = 0, time.monotonic()
     while True:
@@ -74,10 +73,7 @@ async def stream_with_retry(
 async def limit_reply(
     events: AsyncGenerator[StreamEvent, None], limits: ReplyLimits
 ) -> AsyncGenerator[StreamEvent, None]:
-    """The events of one reply, so that one without an end fills neither the memory nor the log.
-
-    Raises `ServerError` that names the limit it exceeds.
-    """
+    """The events of one reply within its limits. Raises `ServerError` that names the limit it exceeds."""
     total = arguments = 0
     deadline = asyncio.get_running_loop().time() + limits.max_reply_s
     while True:
@@ -89,13 +85,14 @@ async def limit_reply(
             if not timeout.expired():
                 raise
             raise _exceeded(f"took longer than limits.max_reply_s = {limits.max_reply_s:g} seconds") from error
-        if event is None:
-            return
-        if isinstance(event, TextDelta | ThinkingDelta):
-            total += _size(event.text)
-        elif isinstance(event, ToolCallDelta):
-            size = _size(event.partial_json)
-            total, arguments = total + size, arguments + size
+        match event:
+            case None:
+                return
+            case TextDelta(text) | ThinkingDelta(text) | ToolCallDelta(_, text):
+                size = len(text) if text.isascii() else len(text.encode(errors="replace"))
+                total, arguments = total + size, arguments + size * isinstance(event, ToolCallDelta)
+            case _:
+                pass
         if arguments > limits.max_arguments_mb * MB:
             raise _exceeded(f"holds calls with more than limits.max_arguments_mb = {limits.max_arguments_mb:g} MB")
         if total > limits.max_reply_mb * MB:
@@ -103,15 +100,9 @@ async def limit_reply(
         yield event
 
 
-def _size(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode(errors="replace"))
-
-
 def _exceeded(what: str) -> ServerError:
-    return ServerError(
-        f"The reply {what}, so the request was cancelled. Ask for less at once, or raise the limit in the settings.",
-        is_retryable=False,
-    )
+    text = f"The reply {what}, so the request was cancelled. Ask for less at once, or raise the limit in the settings."
+    return ServerError(text, is_retryable=False)
 
 
 def delay_before(retry: int, policy: RetryPolicy, error: ProviderError) -> float:
@@ -127,7 +118,8 @@ def with_wait(text: str, error: ProviderError) -> str:
     wait_s = error.retry_after or 0.0
     if wait_s <= LONGEST_WAIT_S:
         return text
-    return f"{text.rstrip('.')}. The server asks to wait {_in_words(wait_s)}, until {clock_time(time.time() + wait_s)}."
+    wait = f"{ceil(wait_s)} s ({time_span(wait_s)}), until {clock_time(time.time() + wait_s)}"
+    return f"{text.rstrip('.')}. The server asks to wait {wait}."
 
 
 def clock_time(at: float) -> str:
@@ -136,16 +128,10 @@ def clock_time(at: float) -> str:
     return time.strftime(form, time.localtime(at))
 
 
-def _in_words(wait_s: float) -> str:
-    """A long wait as a person reads it: 5400 s (1 h 30 min)."""
-    return f"{ceil(wait_s)} s ({time_span(wait_s)})"
-
-
 def time_span(span_s: float) -> str:
     """Seconds as a person reads them: 1 h 30 min."""
-    seconds = ceil(span_s)
-    minutes, rest_s = divmod(seconds, 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    parts = ((days, "d"), (hours, "h"), (minutes, "min"), (rest_s, "s"))
-    return " ".join(f"{count} {unit}" for count, unit in parts if count) or "0 s"
+    rest, parts = ceil(span_s), []
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        count, rest = divmod(rest, size)
+        parts += [f"{count} {unit}"] if count else []
+    return " ".join(parts) or "0 s"

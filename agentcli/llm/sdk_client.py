@@ -20,15 +20,20 @@ from msgspec.structs import replace
 
 from agentcli.errors import UserError
 from agentcli.llm.addresses import proxy_for
-from agentcli.llm.connection import CONNECT_TIMEOUT_S, broken_connection, tls_context, untrusted_certificate_error
+from agentcli.llm.connection import (
+    CONNECT_TIMEOUT_S,
+    Response,
+    broken_connection,
+    tls_context,
+    untrusted_certificate_error,
+)
 from agentcli.llm.errors import AuthError, BadRequest, ConnectionFailed, ProviderError, ServerError, Timeout
 from agentcli.llm.http import (
     Carrier,
-    HttpResponse,
     check_sendable,
     mask_of,
-    note_request,
     raise_for_refusal,
+    read_start,
     redirect_of,
     shown,
 )
@@ -80,11 +85,10 @@ class SdkClient(Carrier):
         self._clients: dict[str, Any] = {}  # by key: requests may still run on those of earlier ones
 
     @asynccontextmanager
-    async def _sent(self, method: str, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[HttpResponse]:
+    async def _sent(self, method: str, path: str, body: dict[str, Any] | None, key: str) -> AsyncIterator[Response]:
         service = replace(self._service, **{"api_key" if self._service.api_key else "auth_token": key})
-        credentials = {"key": service.api_key, "token": service.auth_token}
-        headers = {**service.headers, **{name: str(value) for name, value in credentials.items() if value}}
-        is_answered, masked = False, mask_of(headers, service.base_url)
+        headers = {**service.headers, **({"key": key} if key else {})}
+        masked = mask_of(headers, service.base_url)
         try:
             async with self._opening:
                 if key not in self._clients:
@@ -95,12 +99,15 @@ class SdkClient(Carrier):
                         raise BadRequest(str(error)) from error
             response = await self._send(self._clients[key], method, path, body)
             try:
-                is_answered, masked = True, response.masked
+                masked = response.masked
+                redirect_of(response, is_followed=False)  # the key would go along
+                if response.status >= 400:
+                    raise_for_refusal(response, await read_start(response))
                 yield response
             finally:
                 await response.aclose()
         except ProviderError as error:
-            note_request(error, masked, body, is_answered=is_answered)
+            error.args = (masked(str(error)),)
             raise
 
     def _open(self, service: Service) -> Any:
@@ -115,13 +122,8 @@ class SdkClient(Carrier):
                 gc.enable()
         for name in _LOGGERS:
             logging.getLogger(name).setLevel(logging.WARNING)
-        tls = tls_context()
-        common: dict[str, Any] = {
-            "verify": tls,
-            "timeout": httpx2.Timeout(self._read_timeout, connect=CONNECT_TIMEOUT_S),
-            "trust_env": False,
-            "follow_redirects": False,  # the key would go along
-        }
+        tls, timeout = tls_context(), httpx2.Timeout(self._read_timeout, connect=CONNECT_TIMEOUT_S)
+        common: dict[str, Any] = {"verify": tls, "timeout": timeout, "trust_env": False, "follow_redirects": False}
         try:
             client = _client(service, httpx2.AsyncClient(**common))
         except Exception as error:
@@ -136,8 +138,8 @@ class SdkClient(Carrier):
             self.shown_url += f" (through the proxy {proxy.url})"
         return client
 
-    async def _send(self, client: Any, method: str, path: str, body: dict[str, Any] | None) -> _Response:
-        """The response once its status is known to be good. Raises `ProviderError`."""
+    async def _send(self, client: Any, method: str, path: str, body: dict[str, Any] | None) -> _SdkResponse:
+        """The response, whatever its status. Raises `ProviderError`."""
         import anthropic
         import httpx2
 
@@ -147,25 +149,15 @@ class SdkClient(Carrier):
             else:
                 sent = decode_json(encode_json(body))  # without lone surrogates, which the SDK cannot write
                 answer = await client.post(path, cast_to=httpx2.Response, body=sent, stream=True)
-            return _Response(answer, self._failure)
+            return _SdkResponse(answer, self._failure)
         except anthropic.APIStatusError as error:
-            raise self._refusal(_Response(error.response, self._failure), body) from error
-        except anthropic.APIConnectionError as error:
-            raise self._failure(error.__cause__ or error) from error
-        except httpx2.HTTPError as error:  # while a refusal was read
-            raise self._failure(error) from error
+            return _SdkResponse(error.response, self._failure)
+        except (anthropic.APIConnectionError, httpx2.HTTPError) as error:  # the second while a refusal was read
+            raise self._failure(error if isinstance(error, httpx2.HTTPError) else error.__cause__ or error) from error
         except Exception as error:
             if isinstance(error, RuntimeError) or _is_vendor_error(error):
                 raise self._no_credentials(error) from error
             raise
-
-    def _refusal(self, answer: _Response, body: dict[str, Any] | None) -> ProviderError:
-        try:
-            redirect_of(answer, is_followed=False)  # the SDK would take the key along
-            raise_for_refusal(answer, answer.content)
-        except ProviderError as error:
-            note_request(error, answer.masked, body, is_answered=False)
-            return error
 
     def _failure(self, error: BaseException) -> ProviderError:
         """Our error for a failure of the SDK's transport."""
@@ -174,8 +166,7 @@ class SdkClient(Carrier):
         match error:
             case httpx2.ConnectTimeout():
                 return Timeout(f"{self.shown_url} did not accept a connection within {CONNECT_TIMEOUT_S:g} s.")
-            case httpx2.TimeoutException():
-                # It took the request.
+            case httpx2.TimeoutException():  # it took the request
                 return Timeout(f"{self.shown_url} sent nothing for {self._read_timeout:g} s.", is_answered=True)
             case httpx2.ConnectError():
                 reason = str(error).rstrip(".")
@@ -268,24 +259,17 @@ def _is_vendor_error(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] in ("anthropic", "azure", "botocore", "google")
 
 
-class _Response:
-    """The SDK's response as an `HttpResponse`; the SDK's decoder makes server-sent events of AWS's frames."""
+class _SdkResponse(Response):
+    """The SDK's response in the place of one of ours; the SDK's decoder makes server-sent events of AWS's frames."""
 
     def __init__(self, response: httpx2.Response, failure: Callable[[BaseException], ProviderError]) -> None:
-        request = response.request
-        self.masked = mask_of(dict(request.headers), str(request.url))
-        self.method, self.url = request.method, urlsplit(str(response.url))
+        self.masked = mask_of(dict(response.request.headers), str(response.request.url))
+        self.url, self.headers = urlsplit(str(response.url)), dict(response.headers)
         self.status, self.reason = response.status_code, response.reason_phrase
-        self.headers = dict(response.headers)
-        self._response, self._failure = response, failure
-        self.aclose = response.aclose
+        self._response, self._failed, self.aclose = response, failure, response.aclose
         self._is_aws = self.headers.get("content-type", "").startswith("application/vnd.amazon.eventstream")
         if self._is_aws:
             self.headers["content-type"] = "text/event-stream"
-
-    @property
-    def content(self) -> bytes:
-        return self._response.content
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         import httpx2
@@ -295,7 +279,7 @@ class _Response:
             async for piece in aws_events(body) if self._is_aws else body:
                 yield piece
         except (httpx2.HTTPError, httpx2.StreamError) as error:
-            raise self._failure(error) from error
+            raise self._failed(error) from error
 
 
 async def aws_events(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:

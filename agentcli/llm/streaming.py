@@ -6,9 +6,18 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agentcli.llm.errors import ContextOverflow, ProviderError, ServerError, embedded_error, error_in_json
-from agentcli.llm.event_streams import LONGEST_LINE, JsonItems, Parser, ServerSentEvent, SseParser
-from agentcli.llm.http import MAX_ERROR_BODY, Carrier, HttpResponse, not_a_reply, read_start, shown
+from agentcli.llm.connection import Response
+from agentcli.llm.errors import (
+    ConnectionFailed,
+    ContextOverflow,
+    ProviderError,
+    ServerError,
+    Timeout,
+    embedded_error,
+    error_in_json,
+)
+from agentcli.llm.event_streams import LONGEST_LINE, JsonItems, LineParser, SseParser
+from agentcli.llm.http import MAX_ERROR_BODY, Carrier, not_a_reply, read_start, shown
 from agentcli.llm.json_text import decode_json
 from agentcli.llm.messages import Message
 from agentcli.llm.models import ModelInfo
@@ -49,7 +58,7 @@ async def stream_reply(
     *,
     build: Callable[[], dict[str, Any]],
     reader: EventReader,
-    parser: Parser | None = None,
+    parser: LineParser | None = None,
     content_type: str = "text/event-stream",
     whole: str = "",
     window: int = 0,
@@ -59,21 +68,21 @@ async def stream_reply(
     With a `window`, a longer prompt is an overflow: z.ai drops its beginning and says nothing.
     Raises `ProviderError` with the partial message.
     """
-    json = JsonItems()
+    json, has_begun = JsonItems(), False
 
-    def feed(item: ServerSentEvent | bytes, out: list[StreamEvent]) -> None:
-        data = item.data.strip() if isinstance(item, ServerSentEvent) else item
-        if data == "[DONE]":  # gateways end every API's replies so
+    def feed(item: str | bytes, out: list[StreamEvent]) -> None:
+        if item == "[DONE]":  # gateways end every API's replies so
             reader.is_closed = True
-        elif data and not reader.is_closed:
-            event = json.decode(data)
+        elif not reader.is_closed:
+            event = json.decode(item)
             reader.feed(event if isinstance(event, dict) else {}, out)
 
     try:
         # A long request is built beside the event loop, so that no keystroke waits for it.
         body = build() if len(request.messages) < MANY_MESSAGES else await asyncio.to_thread(build)
         try:
-            async with carrier.stream(path, body) as response:
+            async with carrier.answered("POST", path, body) as response:
+                has_begun = True
                 pieces = _parsed(response, parser or SseParser(), content_type, whole)
                 async for items in pieces:
                     events, failure = read(items, feed)
@@ -84,7 +93,9 @@ async def stream_reply(
                     if reader.is_closed:
                         await _drain(pieces)
                         break
-        except ProviderError:
+        except ProviderError as error:
+            error.sent = body
+            error.is_answered |= has_begun and isinstance(error, ConnectionFailed | Timeout)
             if not reader.is_finished:  # else the reply is whole: only its price, if anything, is lost
                 raise
         last: list[StreamEvent] = []
@@ -103,12 +114,11 @@ async def stream_reply(
 
 
 async def _parsed(
-    response: HttpResponse, parser: Parser, content_type: str, whole: str
+    response: Response, parser: LineParser, content_type: str, whole: str
 ) -> AsyncGenerator[list[Any], None]:
     """The response's body through `parser`, one list of items for each piece that arrived.
 
-    Some servers do not stream: a JSON object that holds the field `whole` is a reply too, as its one event.
-    Raises `ServerError` when the body is not of `content_type` (JSON errors are read, pages are named).
+    A JSON object that holds the field `whole` is a reply too. Raises `ServerError` for another body of another type.
     """
     if content_type not in response.headers.get("content-type", content_type).lower():
         start = await read_start(response, LONGEST_LINE if whole else MAX_ERROR_BODY)
@@ -117,7 +127,7 @@ async def _parsed(
         except ValueError:
             value = None
         if whole and isinstance(value, dict) and value.get(whole):
-            yield [ServerSentEvent(start.decode(errors="replace"))]
+            yield [start]
             return
         if isinstance(value, dict | list) and error_in_json(value)[0]:
             raise embedded_error(value)

@@ -1,7 +1,6 @@
-"""Finds what a provider would refuse in a conversation, and makes the least repair.
+"""Finds what every provider would refuse in a conversation, and makes the least repair.
 
-It sees to what all of them want: calls and results in pairs, and the roles in turn. What one API alone wants is its
-wire format's affair (`wire/`, `media`); what was refused all the same is left out by `agent/requests/repairs.py`.
+What one API alone wants is its wire format's affair; what was refused is left out by `agent/requests/repairs.py`.
 """
 
 from __future__ import annotations
@@ -64,10 +63,7 @@ def doctor(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 def is_valid(messages: tuple[Message, ...], *, start: int = 0) -> bool:
-    """Return True if a provider takes these messages; those before `start` are known to be valid.
-
-    Neighbouring replies stay apart where nothing is between them: a provider wants its own back as they came.
-    """
+    """Return True if a provider takes these messages, replies beside each other too. Those before `start` are valid."""
     before = messages[start - 1] if start else Message("assistant", ())
     expected = tuple(use.id for use in before.tool_uses)
     role = before.role

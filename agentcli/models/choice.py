@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import cached_property
 from importlib.util import find_spec
 from itertools import chain
@@ -18,7 +19,7 @@ from agentcli.errors import NoModel, UsageError, did_you_mean
 from agentcli.llm.addresses import is_header_name, ollama_address
 from agentcli.llm.models import REGIONAL, ModelInfo, ModelTable, Prices, bundled_models, rows_from_toml
 from agentcli.llm.provider import Health, Provider
-from agentcli.llm.providers.catalog import PROVIDERS, ProviderPool, preset_rows, provider_names
+from agentcli.llm.providers.catalog import PROVIDERS, preset_rows, provider_names
 from agentcli.models.providers import ProviderKeys, ProviderMaker, no_provider
 from agentcli.settings.check import find_error, unknown_setting
 from agentcli.settings.keys import KeptKeys, split_command
@@ -58,11 +59,16 @@ def check_settings(config: Config) -> None:
             known = ", ".join(provider_names())
             raise config.error(f"base_url is missing{did_you_mean(name, provider_names())}; without it: {known}.", key)
         _check_server(name, server, config)
+    fields = [field for field in ModelInfo.__struct_fields__ if field not in _OF_THE_TABLE]
     for name, rows in settings.models.items():
         if name not in provider_names() and name not in settings.providers:
             raise config.error(no_provider(name, config), f"models.{name}")
         for model, row in rows.items():
-            _check_row(row, f"models.{name}.{model}", config)
+            key = f"models.{name}.{model}"
+            if unknown := next((field for field in row if field not in fields), ""):
+                raise config.error(unknown_setting(unknown, fields), f"{key}.{unknown}")
+            if found := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):
+                raise config.error(found[1], found[0])
     chosen = settings.provider
     for key, model in (
         ("provider.model", chosen.model),
@@ -95,20 +101,13 @@ def _check_server(name: str, server: ServerSettings, config: Config) -> None:
 _OF_THE_TABLE = ("id", "provider", "is_known", "sends_back")  # what is known without a row of a model
 
 
-def _check_row(row: dict[str, Any], key: str, config: Config) -> None:
-    fields = [field.name for field in msgspec.structs.fields(ModelInfo) if field.name not in _OF_THE_TABLE]
-    if unknown := next((name for name in row if name not in fields), ""):
-        raise config.error(unknown_setting(unknown, fields), f"{key}.{unknown}")
-    if found := find_error({**row, "id": "", "provider": ""}, ModelInfo, key):
-        raise config.error(found[1], found[0])
-
-
 class Models:
     """Makes providers for `provider/model` names, one for each name, and knows what each model can do."""
 
     def __init__(self, config: Config, *, on_wait: Callable[[str], None] | None = None) -> None:
         self._config = config
-        self._pool = ProviderPool()
+        self._providers: dict[str, Provider] = {}
+        self._replaced: list[Provider] = []  # a request may still run on them
         self._brought: dict[str, Provider] = {}
         self.keys = ProviderKeys(config)
         self._maker = ProviderMaker(config, self.keys, on_wait, self.local_path)
@@ -151,13 +150,14 @@ class Models:
         names: list[str] = []
         answers = await asyncio.gather(*(_listed(address, path) for _, address, path, _, _ in servers))
         for (provider, _, _, rows, key), listed in zip(servers, answers, strict=True):
-            found = listed.get(rows) if isinstance(listed, dict) else None
-            models = [row.get(key) for row in found if isinstance(row, dict)] if isinstance(found, list) else []
-            names += [f"{provider}/{model}" for model in models if isinstance(model, str) and model]
+            with suppress(msgspec.ValidationError):
+                found = msgspec.convert(listed, dict[str, Any]).get(rows)
+                models = [row.get(key) for row in msgspec.convert(found, list[dict[str, Any]])]
+                names += [f"{provider}/{model}" for model in models if isinstance(model, str) and model]
         return names
 
     async def reach(self, running: Collection[str]) -> dict[str, str]:
-        """Describe how each provider can be asked now: its key, or that its server is `running`; empty if it cannot."""
+        """Describe the way each provider can be asked now, empty if it cannot. Only servers without keys are asked."""
         names = [name for name in (*provider_names(), *self._config.settings.providers) if name != "scripted"]
         running = {name.partition("/")[0] for name in running}
         found: dict[str, str] = {}
@@ -210,7 +210,8 @@ class Models:
 
     def forget(self, provider: str) -> None:
         """Make a provider anew, with the key it has by now."""
-        self._pool.forget(provider)
+        names = [name for name in self._providers if name.startswith(f"{provider}/")]
+        self._replaced += map(self._providers.pop, names)
 
     def load(self, name: str) -> None:
         """Make a model's provider, which imports it and reads its key; safe in a thread. Raises `UserError`."""
@@ -252,8 +253,9 @@ class Models:
         """Return the provider of `provider/model`. Raises `UsageError` or `ConfigError`."""
         if name in self._brought:
             return self._brought[name]
-        provider, model = split_name(name)
-        return self._pool.get(provider, model, lambda: self._maker.make(self.info(name)))
+        if name not in self._providers:
+            self._providers[name] = self._maker.make(self.info(name))
+        return self._providers[name]
 
     def embedded_path(self) -> Path:
         return self._config.paths.models / "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
@@ -265,11 +267,10 @@ class Models:
         configured = self._config.settings.local.model
         return from_home(configured, "local.model") if configured else self.embedded_path()
 
-    async def disconnect(self) -> None:
-        await self._pool.disconnect()
-
     async def aclose(self) -> None:
-        await self._pool.aclose()
+        """Close what the providers have open; they open it anew when they are asked again."""
+        for provider in (*self._replaced, *self._providers.values()):
+            await provider.aclose()
 
 
 def split_name(name: str) -> tuple[str, str]:

@@ -64,12 +64,11 @@ class ProviderKeys:
 
     def places(self, provider: str) -> Iterator[tuple[str, str]]:
         """Yield each of a provider's variables, and where its value comes from, in words. Raises `ConfigError`."""
+        variables = self.variables(provider)
         if self._server(provider).api_key_helper and not self._is_at_hand(provider):
-            variable = next(iter(self.variables(provider)), provider)
-            yield variable, f"from providers.{provider}.api_key_helper"
-            return
-        for variable in self.variables(provider):
-            yield variable, self._config.place_of_key(variable)
+            yield next(iter(variables), provider), f"from providers.{provider}.api_key_helper"
+        else:
+            yield from ((variable, self._config.place_of_key(variable)) for variable in variables)
 
     def place(self, provider: str) -> str:
         """Describe the place a provider's key comes from; empty if there is none. Raises `ConfigError`."""
@@ -133,8 +132,9 @@ class ProviderKeys:
         """Keep a key for good, and say where. Raises `ConfigError`."""
         place = self._config.kept_keys.store(variable, key)
         kept = f"The key for {provider} is {place}; agentcli login --remove {provider} removes it."
-        is_set = self._config.key_in_environment(variable)
-        return f"{kept} {variable} in the environment wins over it in later sessions." if is_set else kept
+        if self._config.key_in_environment(variable):
+            kept += f" {variable} in the environment wins over it in later sessions."
+        return kept
 
     def remove(self, provider: str, variables: Sequence[str]) -> str:
         """Forget the keys that were kept or typed, and say so. Raises `UsageError` where there is none."""
@@ -172,14 +172,12 @@ class ProviderMaker:
 
     def make(self, info: ModelInfo) -> Provider:
         """Make the provider of a model. Raises `UsageError` or `ConfigError`."""
-        if (helper := self._keys.helper(info.provider)) is not None:
-            return self._make(info, helper, "")
-        return self._make(info, *self._keys.key(info.provider))
-
-    def _make(self, info: ModelInfo, key: Key, token: Key) -> Provider:
-        provider, settings = info.provider, self._config.settings
+        provider, settings, timeout = info.provider, self._config.settings, self._config.settings.provider.read_timeout
         server = settings.providers.get(provider, ServerSettings())
-        timeout = settings.provider.read_timeout
+        helper = self._keys.helper(provider)
+        key: Key
+        token: Key
+        key, token = (helper, "") if helper is not None else self._keys.key(provider)
         if provider in ("anthropic", "foundry") and server.key_header.lower() == "authorization":
             key, token = "", key or token
         match provider:
@@ -221,17 +219,13 @@ class ProviderMaker:
         from agentcli.llm.local_server.server import acquire
         from agentcli.llm.providers.local import LocalProvider
 
-        settings = self._config.settings
+        settings, folder = self._config.settings, self._config.paths.state / "local"
         if self._on_wait is not None:
             self._on_wait(f"{info.id} is a small model on this machine: expect mistakes.")
         start = partial(
-            acquire,
-            model_path=self._local_path(info.id),
-            state_folder=self._config.paths.state / "local",
-            context=settings.local.context,
-            linger_s=settings.local.linger,
-            on_wait=self._on_wait,
-        )
+            acquire, model_path=self._local_path(info.id), state_folder=folder, context=settings.local.context,
+            linger_s=settings.local.linger, on_wait=self._on_wait,
+        )  # fmt: skip
         return LocalProvider(info, start=start, read_timeout=settings.provider.read_timeout)
 
     def _cloud(self, info: ModelInfo, server: ServerSettings, key: Key, token: Key) -> Provider:
@@ -239,10 +233,8 @@ class ProviderMaker:
         platform: Any
         platform, of = info.provider, self._config.environment.get
         if (library := _LIBRARIES.get(platform)) and not is_installed(library):
-            raise UsageError(
-                f"{platform} needs the libraries of its cloud: pip install 'agentcli[cloud]' "
-                "(or ./install.sh --extras cloud)."
-            )
+            how = "pip install 'agentcli[cloud]' (or ./install.sh --extras cloud)"
+            raise UsageError(f"{platform} needs the libraries of its cloud: {how}.")
         region = resource = project = ""
         address = self._address(server, platform, f"ANTHROPIC_{platform.upper()}_BASE_URL")
         match platform:
@@ -260,10 +252,8 @@ class ProviderMaker:
                     raise NoKey(platform, "ANTHROPIC_FOUNDRY_API_KEY")
                 resource = of("ANTHROPIC_FOUNDRY_RESOURCE") or ""
                 if not (resource or address):
-                    raise UsageError(
-                        "foundry needs the name of your resource: set ANTHROPIC_FOUNDRY_RESOURCE, or "
-                        "ANTHROPIC_FOUNDRY_BASE_URL."
-                    )
+                    variables = "ANTHROPIC_FOUNDRY_RESOURCE, or ANTHROPIC_FOUNDRY_BASE_URL"
+                    raise UsageError(f"foundry needs the name of your resource: set {variables}.")
         from agentcli.llm.providers.anthropic import CloudProvider
         from agentcli.llm.sdk_client import Service
 
@@ -296,9 +286,8 @@ class ProviderMaker:
         resource, version = of("AZURE_RESOURCE_NAME"), of("OPENAI_API_VERSION")
         address = of("AZURE_OPENAI_ENDPOINT") or (f"https://{resource}.openai.azure.com" if resource else "")
         if not address:
-            raise UsageError(
-                "azure needs the address of your resource: set AZURE_OPENAI_ENDPOINT, or providers.azure.base_url."
-            )
+            variables = "AZURE_OPENAI_ENDPOINT, or providers.azure.base_url"
+            raise UsageError(f"azure needs the address of your resource: set {variables}.")
         if not is_address(address):
             raise ConfigError(NO_ADDRESS, key="AZURE_OPENAI_ENDPOINT")
         base = address.rstrip("/").removesuffix("/openai/v1") + "/openai"

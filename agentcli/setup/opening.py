@@ -11,14 +11,13 @@ from pathlib import Path
 from msgspec import structs
 
 from agentcli.agent.context.nested_instructions import NestedInstructions
-from agentcli.agent.runtime import Prefix
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Compaction, User, reminder
 from agentcli.conversation.instructions import Instructions, find_instructions, instruction_paths
 from agentcli.conversation.system_prompt import environment_note, files_note, git_branch, system_prompt
 from agentcli.llm.messages import without_surrogates
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import ToolSpec
+from agentcli.llm.provider import Prefix, ToolSpec
 from agentcli.settings.load import Config
 from agentcli.settings.paths import home_of, project_root
 from agentcli.setup.options import Extras

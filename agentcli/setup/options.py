@@ -14,8 +14,8 @@ from msgspec import Struct
 from agentcli.agent.accounting.budgets import Account, Amounts, Budgets, Kind
 from agentcli.agent.hooks import CallHooks, TurnHooks
 from agentcli.agent.interfaces import Checkpoints, Locks, SessionLog, SessionStore
-from agentcli.agent.permissions.checks import check_rule
-from agentcli.agent.permissions.rules import Rule, Rules, Verb, parse_rule
+from agentcli.agent.permissions.rule_text import check_rule, parse_rule
+from agentcli.agent.permissions.rules import Rule, Rules, Verb
 from agentcli.agent.runtime import ContextPolicy, ContextTransform, Resolve, TurnLimits, unchanged
 from agentcli.conversation.entries import Entry
 from agentcli.errors import ConfigError, UsageError, UserError, did_you_mean
@@ -34,13 +34,15 @@ from agentcli.tools.tool import Tool
 if TYPE_CHECKING:
     from agentcli.agent.result import AnswerSchema
     from agentcli.extensions.mcp.client import MCPClient
-    from agentcli.tools.web.searching import SearchProvider
+    from agentcli.tools.web.web import SearchProvider
 
 
 class SessionFiles(Protocol):
     """Wraps the sandbox and the checkpoints of one session, so that unsaved changes count."""
 
-    def sandbox(self, made: Sandbox) -> Sandbox: ...
+    def sandbox(self, made: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
+        """Wrap a sandbox; `roots` are the folders of its workspace now."""
+        ...
 
     def checkpoints(self, made: Checkpoints) -> Checkpoints: ...
 
@@ -119,7 +121,7 @@ async def open_log(
 ROUNDS, INTERACTIVE_ROUNDS = 25, 100  # requests for one prompt where no setting says how many
 
 
-def turn_limits(settings: Settings, *, asks: bool) -> TurnLimits:
+def turn_limits(settings: Settings, *, asks: bool, max_breaks: int = 0) -> TurnLimits:
     """Return the limits of one prompt; with `asks` there is a person who may allow more."""
     return TurnLimits(
         settings.limits.max_turns or (INTERACTIVE_ROUNDS if asks else ROUNDS),
@@ -129,6 +131,7 @@ def turn_limits(settings: Settings, *, asks: bool) -> TurnLimits:
         cheaper_model=settings.budgets.fallback_model,
         cheaper_at=settings.budgets.fallback_at,
         waits_for_reset=settings.limits.wait_for_reset,
+        max_breaks=max_breaks,
     )
 
 
@@ -189,7 +192,7 @@ def check_hosts(config: Config) -> None:
     """Raises `ConfigError` for a host that can be none."""
     for key, hosts in (("sandbox.hosts", config.settings.sandbox.hosts), ("web.hosts", config.settings.web.hosts)):
         for host in hosts:
-            from agentcli.infra.sandbox.network.host_grants import read_grant  # few grant any
+            from agentcli.safety.addresses.host_grants import read_grant  # few grant any
 
             try:
                 read_grant(host)

@@ -16,7 +16,7 @@ from agentcli.agent.permissions.rules import Rules, reading_denial
 from agentcli.errors import ToolError
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.infra.data_files import DataFolder
-from agentcli.infra.lazy_sandbox import Lazy, LazySandbox
+from agentcli.infra.lazy import Lazy
 from agentcli.infra.memory_files import MemoryFiles, MemoryLimits, memory_folder
 from agentcli.safety.paths.judge import PathGround
 from agentcli.settings.files import make_private_folder
@@ -25,7 +25,7 @@ from agentcli.settings.paths import from_home, home_of, project_root
 from agentcli.settings.structs import SandboxSettings
 from agentcli.setup.options import Extras, SessionFiles, check_hosts
 from agentcli.setup.telemetry import secret_headers
-from agentcli.tools.command import Profile
+from agentcli.tools.command import Grants, Profile
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.tool import Workspace
 from agentcli.tools.web.web import Web
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from agentcli.infra.sandbox.confinement import Confinement
     from agentcli.infra.sandbox.local import LocalSandbox
     from agentcli.safety.secrets.masking import Masker
-    from agentcli.tools.web.searching import SearchProvider
+    from agentcli.tools.web.web import SearchProvider
 
 
 class WorkspaceFactory:
@@ -64,12 +64,14 @@ class WorkspaceFactory:
                 return self._extras.sandbox
             folders, programs = (config.cwd, *added), self._programs.files
             made = make_sandbox(config, folders, session_id=session_id, rules=rules, profile=profile, programs=programs)
-            return files.sandbox(made) if files else made
+            return files.sandbox(made, lambda: workspace.facts.roots) if files else made
 
-        lazy = LazySandbox(open_sandbox)
+        lazy = Lazy(open_sandbox)
         workspace = Workspace(
             cwd=config.cwd,
             sandbox=cast("Sandbox", lazy),
+            is_open=lazy.is_made,
+            grants=Grants(hosts=sandbox.hosts),
             data=self._data.of_session(session_id),
             web=Web(granted_hosts=config.settings.web.hosts, find_search=self._find_search),
             memory=make_memory(config) if self.has_memory else None,
@@ -159,7 +161,6 @@ def make_sandbox(
             *_secrets_moved(config.environment),
         ),
         writable=tuple(_absolute(name, config.cwd, home) for name in settings.writable),
-        hosts=settings.hosts,
         environment=settings.environment,
         tries=state / "tries",
         aside=state / "put_aside",

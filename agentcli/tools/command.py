@@ -6,30 +6,65 @@ from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct, field
+from msgspec.structs import astuple
+
+from agentcli.tools.dry_run import DryRun
+
+Access = Literal["read", "write"]
 
 # read-only: nothing is written; workspace-write: the workspace and temporary files; the last confines nothing.
 Profile = Literal["read-only", "workspace-write", "danger-full-access"]
+
+
+class Grants(Struct, frozen=True):
+    """The exceptions to a sandbox's limits: real paths, hosts, and further folders that belong to the workspace.
+
+    A path that is `writable` may be read too. Hosts are `example.org` or `*.example.org`, with or without `:port`.
+    """
+
+    readable: tuple[Path, ...] = ()
+    writable: tuple[Path, ...] = ()
+    hosts: tuple[str, ...] = ()
+    roots: tuple[Path, ...] = ()
+
+    def __add__(self, more: Grants) -> Grants:
+        return Grants(*(had + new for had, new in zip(astuple(self), astuple(more), strict=True)))
+
+    def __sub__(self, less: Grants) -> Grants:
+        """Take each of these back once: what was granted twice is still granted."""
+        left = [list(had) for had in astuple(self)]
+        for had, gone in zip(left, astuple(less), strict=True):
+            for each in gone:
+                if each in had:
+                    had.remove(each)
+        return Grants(*map(tuple, left))
+
+    def cover(self, path: Path, access: Access) -> bool:
+        """True if a real path itself was granted."""
+        return path in self.writable or (access == "read" and path in self.readable)
+
+
+NO_GRANTS = Grants()
 
 
 class Command(Struct, frozen=True):
     """A shell command and the terms it runs on, as plain data that can travel to another machine.
 
     It gets no input. After `timeout_s` it is ended with all it has started; None sets no limit. Of its output at most
-    `most_bytes` are returned. `profile` overrides the session's. A command with `is_own` is the person's own: nothing
-    confines it, and it sees their whole environment. `terminal` is the path of one that it reads, writes and is
-    controlled by: its output then appears nowhere else. One that is tried and that `nobody_allowed` reads only the
-    workspace, the system and what is granted, and reaches no host unless it `opens_hosts`.
+    `most_bytes` are returned. `profile` overrides the session's; "own" is a command of the person's: nothing confines
+    it, and it sees their whole environment. `terminal` is the path of one that it reads, writes and is controlled by:
+    its output then appears nowhere else. A `dry_run` changes nothing yet. A "narrow" one also reads only the workspace,
+    the system and what is granted.
     """
 
     text: str
     cwd: Path
     timeout_s: float | None = None
     most_bytes: int = 30_000
-    profile: Profile | None = None
-    is_own: bool = False
+    profile: Profile | Literal["own"] | None = None
+    grants: Grants = NO_GRANTS
     terminal: str = ""
-    nobody_allowed: bool = False
-    opens_hosts: bool = False
+    dry_run: Literal["full", "narrow"] | None = None
 
 
 class Reverts(Struct):
@@ -76,7 +111,7 @@ class CommandResult(Struct, frozen=True):
     how many characters are missing, and `output_file` then holds all of it. `stall` says what it waited for, where
     known. A `job` beside an exit code is what the command left running when it ended. `made` are names that were not
     there before and that other programs obey by themselves, such as an editor's tasks. `ended` names the
-    processes that it left running, which the sandbox ended with it.
+    processes that it left running, which the sandbox ended with it. `dry_run` has the changes of a dry run.
     """
 
     output: str
@@ -90,3 +125,4 @@ class CommandResult(Struct, frozen=True):
     made: tuple[Path, ...] = ()
     ended: tuple[str, ...] = ()
     reverts: Reverts = field(default_factory=Reverts)
+    dry_run: DryRun | None = None

@@ -8,8 +8,6 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-from agentcli.tools.command import CommandResult
-
 
 class ChangeSummary(Struct, frozen=True, kw_only=True):
     """One change that can be applied by itself.
@@ -63,9 +61,6 @@ class DryRun(Protocol):
     """
 
     @property
-    def result(self) -> CommandResult: ...
-
-    @property
     def changes(self) -> Sequence[ChangeSummary]: ...
 
     @property
@@ -76,11 +71,9 @@ class DryRun(Protocol):
 
     def paths_of(self, name: str) -> Sequence[Path]:
         """The real paths that a change is about."""
-        ...
 
     def hides(self, path: Path) -> Literal["", "here", "always"]:
         """Say if there is something at a real path that the command could not see: only as a dry run, or always."""
-        ...
 
     async def apply(
         self,
@@ -95,8 +88,6 @@ class DryRun(Protocol):
         command started is a conflict, and stays as it is. `note` is a file in which the next start says what it has
         finished after a kill.
         """
-        ...
 
     async def discard(self) -> None:
         """End it, after `apply` too; may be called again."""
-        ...

@@ -21,10 +21,14 @@ STANDARD_ITEMS = 10
 
 
 class Levels(Struct, frozen=True):
-    """The output levels of the settings: for all tools, and for single ones by name."""
+    """The output levels of the settings: for all tools, and for single ones by name.
+
+    With `gives_all` structured results are given to programs however large they are.
+    """
 
     usual: OutputLevel = "standard"
     by_tool: Mapping[str, OutputLevel] = {}
+    gives_all: bool = False
 
     def level_for(
         self, tool: str, *, asked: OutputLevel | None, own: OutputLevel | None, window_share: float

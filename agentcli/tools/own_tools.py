@@ -51,13 +51,7 @@ def tool(
     `effect="foreign"` each call needs a permission; "none" leaves it to the function. Raises `UsageError`.
     """
     if function is None:
-        return partial(_made, name=name, description=description, effect=effect, time_limit_s=time_limit_s)
-    return _made(function, name=name, description=description, effect=effect, time_limit_s=time_limit_s)
-
-
-def _made(
-    function: Callable[..., Any], *, name: str, description: str, effect: Effect, time_limit_s: float | None
-) -> Tool:
+        return partial(tool, name=name, description=description, effect=effect, time_limit_s=time_limit_s)
     name = name or getattr(function, "__name__", "")
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]{0,63}", name):
         raise UsageError(f"{name!r} is no name for a tool: give one with @tool(name=…).")
@@ -119,8 +113,6 @@ def guarded(own: Tool) -> Tool:
         run=_guarded(own.name, own.run, as_output),
         dry_run=own.dry_run and _guarded(own.name, own.dry_run),
         narrow=own.narrow and _guarded(own.name, own.narrow),
-        attempt=own.attempt and _guarded(own.name, own.attempt),
-        show=own.show and _guarded_show(own.name, own.show),
     )
 
 
@@ -156,24 +148,15 @@ def _guarded(
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise _failed(name, error) from error  # it was its own doing: nobody has ended the call
+            raise failed(name, error) from error  # it was its own doing: nobody has ended the call
         except (Exception, SystemExit) as error:  # whatever a caller's function raises ends this call and nothing else
-            raise _failed(name, error) from error
+            raise failed(name, error) from error
 
     return call
 
 
-def _guarded_show(name: str, show: Callable[[Any, Any], str]) -> Callable[[Any, Any], str]:
-    def call(structured: Any, level: Any) -> str:
-        try:
-            return show(structured, level)
-        except Exception as error:  # as above
-            raise _failed(name, error) from error
-
-    return call
-
-
-def _failed(name: str, error: BaseException) -> ToolError:
+def failed(name: str, error: BaseException) -> ToolError:
+    """Return what a call is told of an error that a caller's function raised."""
     log.error("the tool %s failed", name, exc_info=error)
     try:
         said = f": {error}" if str(error) else ""

@@ -1,51 +1,68 @@
 """Defines `Sandbox`, through which tools reach every file, search and command; they never open a path themselves.
 
-A sandbox may be this machine, a container, or a machine elsewhere with a file system of its own. It combines three
-small protocols: `Files`, `Commands` and `Boundary`. Take the narrowest one that does.
+A sandbox may be this machine, a container, or a machine elsewhere with a file system of its own. It has eight members,
+described in docs/sandbox-backends.md, and what crosses it is plain data. What a person grants is kept outside of it: a
+`Grants` comes with each look at a path, with each search and with each command.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import BinaryIO, Literal, Protocol
+from typing import Any, BinaryIO, Literal, Protocol
 
 from msgspec import Struct
 
-from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
-from agentcli.tools.dry_run import DryRun
+from agentcli.tools.command import NO_GRANTS, BackgroundJob, Command, CommandResult, Grants, Profile
 
-Access = Literal["read", "write"]
+# What a path is looked at for: to read it, to change it, or to start git in it.
+Use = Literal["read", "write", "git"]
 
 
-class FileStatus(Struct, frozen=True):
-    """Describes what exists at a path. `size` in bytes; `links` counts the names of a file: several for hard links."""
+class PathStatus(Struct, frozen=True, kw_only=True):
+    """Where a path leads, links and `..` resolved, and what is there.
 
-    kind: Literal["file", "folder", "other"]
-    size: int
+    `place` decides if tools may use it: it is `granted`, or the sandbox's own such as a job's output; it is kept from
+    them as `secret` (it may hold secrets, or a rule says so); or it lies `inside` the workspace, or `outside`.
+
+    `kind` is None where nothing is, and where the system does not say, for the reason in `errno`. `size` in bytes;
+    `links` counts the names of a file. Looked at to write, it `is_auto_executed` if git or a trusted command would run
+    it or obey its contents. Looked at for git, `git_program` is a setting of the repository by which git, started
+    there, may run a program even to read; empty where there is none, or where the sandbox holds that program.
+    """
+
+    real: Path
+    place: Literal["granted", "secret", "inside", "outside"]
+    kind: Literal["file", "folder", "other"] | None = None
+    size: int = 0
     links: int = 1
+    errno: int = 0
+    is_auto_executed: bool = False
+    git_program: str = ""
 
+    @property
+    def is_usable(self) -> bool:
+        return self.place in ("granted", "inside")
 
-# A file and what was found in it, as the bytes they are: its path, and rows with a line end between them. A row is a
-# line's number, a mark and the line: `:` for a match, `+` for a further line of the same match, `-` for context. Where
-# matches are counted the one row is how many; where files are asked for there is none.
-FoundRows = tuple[bytes, bytes]
-
-
-def names_in(listed: str) -> list[str]:
-    """The names of a batch that `Files.list` hands over."""
-    return listed.split("\0")[:-1]
+    @property
+    def is_there(self) -> bool:
+        """Raises `OSError` where the system does not say."""
+        if self.errno:
+            raise OSError(self.errno, os.strerror(self.errno))
+        return self.kind is not None
 
 
 class Listing(Struct, frozen=True):
-    """Selects files of a folder, as `rg --files` lists them: no symlinks and no empty folders.
+    """Selects files of a folder, as `rg --files --hidden --no-require-git --glob '!.git'` lists them.
 
-    `--hidden`, `--no-require-git` and `--glob '!.git'` are meant with it: dotfiles are a project's configuration, and
-    its `.gitignore` counts in a copy without a repository too.
+    That is without symlinks and empty folders. `pattern` is a glob as ripgrep reads it, from the folder or from `base`,
+    which holds the folder; empty means every file. Unlike ripgrep's own `--glob` it brings back no ignored files:
+    `include_ignored` does.
 
-    `pattern` is a glob as ripgrep reads it; empty means every file. Unlike ripgrep's own `--glob` it brings back no
-    ignored files: `include_ignored` does. It is relative to the folder or to `base`, which holds the folder.
+    The sandbox hands over the names from the base on in batches of text, a NUL behind each name (`names_in`), as
+    `os.fsdecode` gives them and in no particular order.
     """
 
     folder: Path
@@ -54,13 +71,22 @@ class Listing(Struct, frozen=True):
     base: Path | None = None
 
 
+def names_in(listed: str) -> list[str]:
+    """The names of a batch of a listing."""
+    return listed.split("\0")[:-1]
+
+
 class Search(Struct, frozen=True):
-    """A search, as ripgrep understands it. `where` is a file or a folder, inside `base` if that is given.
+    """A search of `where`, a file or a folder, inside `base` if that is given; as ripgrep understands it.
 
     The answers are those of `rg --hidden --no-require-git --glob '!.git'`. `glob` is ripgrep's own, relative to `base`
     or to `where`: a file that it names is searched even where an ignore rule leaves it out, as nothing else can name
-    it. With `multiline` a match may span lines, and `.` is a line end too (`--multiline --multiline-dotall`). `$` also
-    stands before CRLF (`--crlf`). Look-around and references back are PCRE2's.
+    it. With `multiline` a match may span lines, and `.` is a line end too (`--multiline --multiline-dotall`).
+    Look-around and references back are PCRE2's.
+
+    The sandbox hands over sequences of `FoundRows`, files in no particular order; the rows of a file follow one
+    another, in several parts where there are many. Files that hold secrets are left out unless they were granted,
+    whether or not they match.
     """
 
     where: Path
@@ -74,7 +100,13 @@ class Search(Struct, frozen=True):
     base: Path | None = None
 
 
-class Looked(Struct, frozen=True):
+# A file and what was found in it, as the bytes they are: its path from the base on, and rows with a line end between
+# them. A row is a line's number, a mark and the line: `:` for a match, `+` for a further line of the same match, `-`
+# for context. Where matches are counted the one row is how many; where files are asked for there is none.
+FoundRows = tuple[bytes, bytes]
+
+
+class SearchOutcome(Struct, frozen=True):
     """The outcome of a listing or a search. `timed_out`: it was ended early, and its results are incomplete.
 
     `unreadable` counts files and folders that could not be opened; `binary` are files that were not searched beyond
@@ -88,70 +120,90 @@ class Looked(Struct, frozen=True):
     problem: str = ""
 
 
-class Files(Protocol):
-    """The files of a workspace. Paths are judged after symlinks and `..` are resolved.
+class SandboxFacts(Protocol):
+    """Describes a sandbox as it is now, under some grants. What takes time is found out when it is asked for."""
+
+    @property
+    def roots(self) -> tuple[Path, ...]:
+        """The folders of the workspace, granted ones last."""
+
+    @property
+    def profile(self) -> Profile: ...
+
+    @property
+    def confines(self) -> bool:
+        """True if the system itself keeps commands inside; else they are only asked about."""
+
+    @property
+    def dry_run_problem(self) -> str:
+        """The reason why a command cannot run as a dry run here; empty where it can. Probes the first time."""
+
+    @property
+    def warning(self) -> str:
+        """The reason why commands are confined less than they could be, and how to mend that; empty if all is well."""
+
+    @property
+    def description(self) -> tuple[str, ...]:
+        """The confinement of commands in lines for the person, with what it does not keep here."""
+
+    def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
+        """Find the secret files of the workspace that a command could read; those that were granted do not count."""
+
+    def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
+        """Read the values in the workspace's secret files, except those of the file at the real path `apart_from`.
+
+        New files are found after a second, or at once if the workspace `is_changed`. Blocks: call it in a thread.
+        """
+
+
+class Jobs(Protocol):
+    """The commands of a session that go on in the background."""
+
+    def list(self) -> Sequence[BackgroundJob]:
+        """Describe every job, ended ones too, oldest first."""
+
+    def read(self, id: str, most_bytes: int) -> str:
+        """Return a job's output since the last call, its middle cut out above the limit. Raises `ToolError`."""
+
+    async def stop(self, id: str) -> None:
+        """End a job with all its processes. Raises `ToolError` (not_found)."""
+
+
+class Sandbox(Protocol):
+    """A workspace: its files, its commands, and the limits of both.
 
     The methods that are no coroutines block for as long as the disk takes: call them in a thread where that matters.
     """
 
-    def validate_path(self, path: Path, access: Access) -> Path:
-        """Return the real path. Raises `ToolError` (permission_denied) when it may not be read or written.
+    @property
+    def jobs(self) -> Jobs: ...
 
-        That is so outside the workspace and for files that hold secrets, unless `Boundary.grant` made an exception.
-        """
-        ...
+    def facts(self, grants: Grants = NO_GRANTS) -> SandboxFacts: ...
 
-    def real_path(self, path: Path) -> Path:
-        """Resolve a path, inside the workspace or not. Raises `ToolError` (invalid_parameters)."""
-        ...
-
-    def status(self, path: Path) -> FileStatus | None:
-        """Look at a path that `validate_path` gave; None when nothing is there. Raises `OSError`."""
-        ...
+    def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
+        """Resolve a path and look at what is there. Raises `ToolError` (invalid_parameters) for one without an end."""
 
     def read(self, path: Path) -> BinaryIO:
-        """Open a regular file for reading, at a path that `validate_path` gave.
+        """Open a regular file for reading, at a real path that `look` gave.
 
         Raises `OSError`, also for anything that is no regular file, and where another path was put in its place.
         """
-        ...
 
     def write(self, path: Path, content: bytes) -> None:
-        """Create or replace a file: a reader sees the old or the new contents, never a part.
+        """Create or replace a file at a real path: a reader sees the old or the new contents, never a part.
 
         Missing folders are made; mode and owner of an existing file stay. Raises `OSError`; then nothing has changed.
         """
-        ...
 
-    async def list(self, listing: Listing, take: Callable[[str], None]) -> Looked:
-        """Hand over the names below the folder, relative to the base, in batches of text, a NUL behind each name.
+    async def search(
+        self, query: Listing | Search, take: Callable[[Any], None], grants: Grants = NO_GRANTS
+    ) -> SearchOutcome:
+        """Give `take` what was found as it comes: in another thread, one at a time; a cancelled call ends it.
 
-        They are as `os.fsdecode` gives them and in no particular order. `take` is called in another thread, by one at
-        a time; a cancelled call ends it. Raises `ToolError`.
+        Raises `ToolError`, with ripgrep's own words for a pattern or a glob that is none.
         """
-        ...
 
-    async def search(self, search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Looked:
-        """Hand over what was found, paths relative to the base, files in no particular order.
-
-        The rows of a file follow one another, in several parts where there are many. Files that hold secrets are left
-        out, whether or not they match. `take` is called as for `list`. Raises `ToolError` with ripgrep's own words
-        for a pattern or a glob that is none.
-        """
-        ...
-
-    def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
-        """Return the values in the workspace's secret files, except those of the file at the real path `apart_from`.
-
-        New files are found after a second, or at once if the workspace `is_changed`. Blocks: call it in a thread.
-        """
-        ...
-
-
-class Commands(Protocol):
-    """Runs shell commands, to their end or as background jobs."""
-
-    async def exec(
+    async def run(
         self,
         command: Command,
         *,
@@ -161,104 +213,10 @@ class Commands(Protocol):
         """Run a command. At its time limit, or when the call is cancelled, it ends with all it has started.
 
         `on_output` gets the output as it comes (of much output a part), and lines in brackets that say what the
-        command waits for. Once `detach` is set the command goes on as a background job, whose file holds its output
-        from the beginning; so does a silent server that listens (`stall` says so), and what a command leaves running.
+        command waits for. Once `detach` is set the command goes on as a job, whose file holds its output from the
+        beginning: at once if it was set before. So do a silent server that listens (`stall` says so), and what a
+        command leaves running. A dry run stays in the foreground. Raises `ToolError`.
         """
-        ...
-
-    def why_no_trial(self) -> str:
-        """Say why a command cannot be tried here; empty where it can. Probes the first time."""
-        ...
-
-    async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> DryRun:
-        """Run a command as `exec` does, on a stand-in of what it may write. Raises `ToolError`."""
-        ...
-
-    async def start_job(self, command: Command) -> BackgroundJob:
-        """Start a command that outlives this call, until the session ends or its time is up."""
-        ...
-
-    def jobs(self) -> Sequence[BackgroundJob]:
-        """All jobs of this session, oldest first."""
-        ...
-
-    def read_job(self, id: str, most_bytes: int) -> str:
-        """Return a job's output since the last call, its middle cut out above the limit.
-
-        Raises `ToolError` (not_found).
-        """
-        ...
-
-    async def stop_job(self, id: str) -> None:
-        """End a job with all its processes. Raises `ToolError` (not_found)."""
-        ...
 
     async def aclose(self) -> None:
         """End every process that was left running; safe to call twice."""
-        ...
-
-
-class Boundary(Protocol):
-    """The limits of a workspace of one or more folders, and the exceptions the person grants."""
-
-    @property
-    def roots(self) -> tuple[Path, ...]: ...
-
-    @property
-    def profile(self) -> Profile: ...
-
-    @property
-    def confines(self) -> bool:
-        """True if the system itself keeps commands inside; else they are only asked about."""
-        ...
-
-    def knows(self, path: Path, access: Access) -> bool:
-        """True if a real path was granted or is one of the sandbox's own, such as a job's output."""
-        ...
-
-    def is_write_protected(self, path: Path) -> bool:
-        """True if git would execute the file at a real path in the workspace or obey its contents: hooks, settings."""
-        ...
-
-    def exposed_secrets(self, profile: Profile | None = None) -> Sequence[Path]:
-        """The secret files of the workspace that a command could read; those that were granted do not count."""
-        ...
-
-    def program_of_git(self, folder: Path) -> str:
-        """A setting by which git, started in a folder, may run a program even to read; empty where there is none.
-
-        Settings of the repository alone: those of the person and the machine are theirs.
-        """
-        ...
-
-    def grant(self, path: Path, access: Access) -> None:
-        """Let one real path outside the workspace, or one that holds secrets, be used from now on, by commands too."""
-        ...
-
-    def revoke(self, path: Path, access: Access) -> None:
-        """Take a grant back; nothing happens when there is none."""
-        ...
-
-    def grant_host(self, host: str) -> None:
-        """Let commands reach a host from now on: `example.org`, `*.example.org`, with or without `:port`."""
-        ...
-
-    def revoke_host(self, host: str) -> None:
-        """Take that back; nothing happens when there is no such grant."""
-        ...
-
-    def add_root(self, folder: Path) -> None:
-        """Let one more folder be read and written from now on."""
-        ...
-
-    def warning(self) -> str:
-        """Say why commands are confined less than they could be, and how to mend that; empty if there is nothing."""
-        ...
-
-    def told(self) -> tuple[str, ...]:
-        """Describe the confinement of commands in lines for the person, with what it does not keep here."""
-        ...
-
-
-class Sandbox(Files, Commands, Boundary, Protocol):
-    """A workspace: its files, its commands, and the boundary of both."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +16,13 @@ from msgspec import Struct
 from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.llm.messages import Document, Image, Text
 from agentcli.llm.provider import ToolSpec
+from agentcli.tools.command import NO_GRANTS, Access, BackgroundJob, CommandResult, Grants
 from agentcli.tools.data_files import DataFiles
 from agentcli.tools.dry_run import DryRun
+from agentcli.tools.file_ledger import FileLedger
 from agentcli.tools.path_names import display_name, parse_name
 from agentcli.tools.remembered import Memory, Past
-from agentcli.tools.sandbox import Sandbox
+from agentcli.tools.sandbox import PathStatus, Sandbox, SandboxFacts, Use
 from agentcli.tools.schemas import problem_with, schema_of
 from agentcli.tools.web.web import Web
 
@@ -52,7 +53,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
     `structured` is a `LazyResult` where it is large and there is content. Without content the structured part is
     formatted for the model, as detailed as the output level says. `full` is the whole text where the content is only
     its beginning; read_more finds it. `error_kind` is for an error that still has a result of its own, such as a
-    command that timed out.
+    command that timed out. A call that was asked for a dry run gives a `dry_run` instead of all this.
     """
 
     content: Content | None = None
@@ -61,6 +62,7 @@ class ToolOutput(msgspec.Struct, frozen=True):
     is_error: bool = False
     error_kind: ToolErrorKind | None = None
     full: str = ""
+    dry_run: DryRunReport | None = None
 
     def whole(self) -> ToolOutput:
         """The same with a structured part that is made."""
@@ -69,57 +71,18 @@ class ToolOutput(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, structured=self.structured.make())
 
 
-class FileLedger:
-    """The contents of files as this session last saw them, by hash: never by time, which a checkout changes.
+class DryRunReport(Struct, frozen=True):
+    """A dry run whose changes wait; `output` makes the result of the call once it is settled which are applied.
 
-    Also what a person was shown of a file when asked about a call, so that nothing else is changed than they judged.
+    As far as its output tells, `needed_host` is a host that it could not reach, and `unread` are paths that it could
+    not read, links followed.
     """
 
-    def __init__(self) -> None:
-        self._seen: dict[Path, bytes] = {}
-        self._judged: dict[tuple[str, Path], bytes] = {}
-
-    def saw(self, path: Path, content: bytes) -> None:
-        self.saw_digest(path, digest_of(content))
-
-    def saw_digest(self, path: Path, digest: bytes) -> None:
-        """As `saw`, for a file that was read piece by piece. `digest` is its SHA-256."""
-        self._seen[path] = digest
-
-    def hash_of(self, path: Path) -> str:
-        """The beginning of a file's SHA-256 as it was last seen; empty where it was not."""
-        return self._seen[path].hex()[:12] if path in self._seen else ""
-
-    def replaced(self, path: Path, before: bytes, after: bytes) -> None:
-        """Note a change of our own: who knew the contents before knows them now, nobody else."""
-        if self._seen.get(path) == digest_of(before):
-            self.saw(path, after)
-
-    def require_current(self, path: Path, content: bytes) -> None:
-        """Raises `ToolError` unless the file was read and is unchanged since."""
-        seen = self._seen.get(path)
-        if seen is None:
-            raise ToolError(
-                f"{path.name} exists and was not read in this session: read it first with file_read, "
-                "or change parts of it with file_edit.",
-                kind="validation_error",
-            )
-        if seen != digest_of(content):
-            raise ToolError(f"{path.name} has changed since it was read: read it again.", kind="validation_error")
-
-    def judged(self, call_id: str, path: Path, content: bytes) -> None:
-        """Note what a call would change, as the person sees it when they are asked."""
-        self._judged[call_id, path] = digest_of(content)
-
-    def require_as_judged(self, call_id: str, path: Path, content: bytes) -> None:
-        """Raises `ToolError` when the file is not what it was when a person was asked about this call."""
-        judged = self._judged.pop((call_id, path), None)
-        if judged is not None and judged != digest_of(content):
-            raise ToolError(f"{path.name} has changed since it was approved: read it again.", kind="validation_error")
-
-
-def digest_of(content: bytes) -> bytes:
-    return hashlib.sha256(content).digest()
+    dry_run: DryRun
+    result: CommandResult
+    output: Callable[[], ToolOutput]
+    needed_host: str = ""
+    unread: tuple[Path, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -129,11 +92,14 @@ class Workspace:
     `data` keeps results that are too large to be shown. `web` is None where nothing may be fetched. `exposed` are
     secret files that the person lets commands read where no sandbox hides them. `preload` imports ahead of the first
     call; it is called in a thread. `past` gives the session's log, `memory` the project's notes. `charset` is that of
-    files that are not UTF-8, empty where nothing says it.
+    files that are not UTF-8, empty where nothing says it. `grants` hold for every call of the session. The sandbox
+    `is_open` once it was made; before that nothing runs in it.
     """
 
     cwd: Path
     sandbox: Sandbox
+    grants: Grants = NO_GRANTS
+    is_open: Callable[[], bool] = lambda: True
     files: FileLedger = field(default_factory=FileLedger)
     shell_cwd: Path | None = None
     data: DataFiles | None = None
@@ -145,15 +111,37 @@ class Workspace:
     memory: Memory | None = None
     charset: str = ""
 
-    def readable(self, path: str) -> Path:
-        return self.sandbox.validate_path(self.lexical_path(path), "read")
+    @property
+    def facts(self) -> SandboxFacts:
+        return self.sandbox.facts(self.grants)
 
-    def writable(self, path: str) -> Path:
-        return self.sandbox.validate_path(self.lexical_path(path), "write")
+    def running_jobs(self) -> list[BackgroundJob]:
+        return [job for job in self.sandbox.jobs.list() if job.is_running] if self.is_open() else []
+
+    def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
+        return self.sandbox.look(path, use, self.grants + grants)
+
+    def usable_path(self, path: Path, access: Access, grants: Grants = NO_GRANTS) -> Path:
+        """The real path of what may be read or written. Raises `ToolError` (permission_denied)."""
+        status = self.look(path, access, grants)
+        if status.is_usable:
+            return status.real
+        if status.place == "secret":
+            why = "is kept from tools (it may hold secrets, or a rule says so): the user has to grant it."
+        else:
+            where = ", ".join(map(str, self.facts.roots))
+            why = f"is outside the workspace ({where}) and may not be {'written' if access == 'write' else 'read'}."
+        raise ToolError(f"{path} {why}", kind="permission_denied")
+
+    def readable(self, path: str, grants: Grants = NO_GRANTS) -> Path:
+        return self.usable_path(self.lexical_path(path), "read", grants)
+
+    def writable(self, path: str, grants: Grants = NO_GRANTS) -> Path:
+        return self.usable_path(self.lexical_path(path), "write", grants)
 
     def real_path(self, path: str) -> Path:
         """Where a path leads, wherever that is. Raises `ToolError` (invalid_parameters) for a loop of links."""
-        return self.sandbox.real_path(self.lexical_path(path))
+        return self.look(self.lexical_path(path)).real
 
     def lexical_path(self, path: str) -> Path:
         """A path from the working directory on, links not followed. Raises `ToolError` for what is no path."""
@@ -174,11 +162,25 @@ class Workspace:
 
     @cached_property
     def real_cwd(self) -> Path:
-        return self.sandbox.real_path(self.cwd)
+        return self.look(self.cwd).real
 
     @cached_property
     def _below(self) -> str:
         return f"{str(self.real_cwd).rstrip(os.sep)}{os.sep}"
+
+
+class RunTerms(Struct, frozen=True, kw_only=True):
+    """The terms on which a call was permitted: with which `grants` beside the session's, and where its `paths` led.
+
+    `paths` is None where nobody decided that. With `only_reads` a command is held to reading. A `dry_run` changes
+    nothing yet; a "narrow" one, which nobody allowed, reads only the workspace, the system and what is granted, and
+    reaches no host but those of its own grants.
+    """
+
+    grants: Grants = NO_GRANTS
+    paths: frozenset[Path] | None = None
+    only_reads: bool = False
+    dry_run: Literal["full", "narrow"] | None = None
 
 
 @dataclass(frozen=True)
@@ -186,8 +188,7 @@ class ToolContext:
     """The surroundings of one call. `emit` shows output while the call runs, `publish` an event; neither waits.
 
     `level` is how detailed the result is to be. Once `detach` is set, a command the call waits for goes on as a
-    background job. `judged` is where the paths of the call led when it was judged, None where nobody judged it. With
-    `only_reads` a command is held to reading. `ask` is None where nobody can be asked.
+    background job. `ask` is None where nobody can be asked.
     """
 
     workspace: Workspace
@@ -195,21 +196,30 @@ class ToolContext:
     emit: Callable[[str], None] = lambda text: None
     detach: asyncio.Event | None = None
     level: OutputLevel = "standard"
-    judged: frozenset[Path] | None = None
-    only_reads: bool = False
     publish: Callable[[Any], None] = lambda event: None
     ask: Ask | None = None
+    terms: RunTerms = field(default_factory=RunTerms)
+
+    @property
+    def grants(self) -> Grants:
+        """The call's own."""
+        return self.terms.grants
+
+    @property
+    def all_grants(self) -> Grants:
+        """The session's and the call's own."""
+        return self.workspace.grants + self.terms.grants
 
     def readable(self, path: str) -> Path:
-        """The real path of what to read. Raises `ToolError`, also when it is not the one that was judged."""
-        return self._as_judged(path, self.workspace.readable(path))
+        """The real path of what to read. Raises `ToolError`, also when it is not the one that was permitted."""
+        return self._as_permitted(path, self.workspace.readable(path, self.grants))
 
     def writable(self, path: str) -> Path:
         """The same for a file to change."""
-        return self._as_judged(path, self.workspace.writable(path))
+        return self._as_permitted(path, self.workspace.writable(path, self.grants))
 
-    def _as_judged(self, given: str, real: Path) -> Path:
-        if self.judged is not None and real not in self.judged:
+    def _as_permitted(self, given: str, real: Path) -> Path:
+        if self.terms.paths is not None and real not in self.terms.paths:
             raise ToolError(
                 f"{given} leads elsewhere since it was looked at: make the call again.", kind="permission_denied"
             )
@@ -231,29 +241,14 @@ class RetryRule(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """A call that ran on a stand-in of the workspace; `output` is its result, asked for once the trial is over.
-
-    As far as its output tells, `needed_host` is a host that it could not reach, and `unread` are paths that it could
-    not read, links followed.
-    """
-
-    trial: DryRun
-    output: Callable[[], ToolOutput]
-    needed_host: str = ""
-    unread: tuple[Path, ...] = ()
-
-
-@dataclass(frozen=True)
 class Tool:
     """A tool. `run` raises `ToolError` with a message that tells the model what to do instead.
 
     A library caller's `run` may be sync, give a `str` and raise anything: `own_tools.guarded` makes it like ours.
 
     `may_overlap`: calls of one reply may run together. `time_limit_s` None means that the tool keeps its own.
-    `dry_run` gives the diff a call would make; `narrow` arguments that make only some of that diff's hunks, by index;
-    `attempt` runs it on a stand-in of the workspace; its last arguments are true if nobody allowed the call, and if it
-    may reach hosts all the same.
+    `dry_run` gives the diff a call would make; `narrow` arguments that make only some of that diff's hunks, by index.
+    One that `runs_commands` obeys `terms.dry_run`.
     `file_arguments` name the arguments that are files it changes: calls on one file queue up. `is_idempotent` says that
     running it twice is running it once. `level` overrides the output level of the settings. `show` formats the
     structured result where `run` gives no content. A `client` tool is run by whoever registered it, not here; `schema`
@@ -270,7 +265,7 @@ class Tool:
     time_limit_s: float | None = 120.0
     dry_run: Callable[[Any, ToolContext], Awaitable[str]] | None = None
     narrow: Callable[[Any, ToolContext, Sequence[int]], Awaitable[Any]] | None = None
-    attempt: Callable[[Any, ToolContext, bool, bool], Awaitable[Attempt]] | None = None
+    runs_commands: bool = False
     version: str = "1"
     file_arguments: tuple[str, ...] = ()
     is_idempotent: bool = False
@@ -309,8 +304,12 @@ class Tool:
         """
         if self.dry_run is not None:
             return await self.dry_run(arguments, context)
-        if self.attempt is not None and (command := getattr(arguments, "command", None)):
+        if self.runs_commands and (command := getattr(arguments, "command", None)):
             return str(command)
+        return self.arguments_text(arguments)
+
+    def arguments_text(self, arguments: Any) -> str:
+        """Return the arguments as JSON for a person."""
         given = msgspec.to_builtins(arguments)
         if self.schema is None:  # else a null is an argument like any other
             given = {name: value for name, value in given.items() if value is not None}

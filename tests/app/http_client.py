@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, Self
 
 import httpx2
 
-from tests.app.running import PATIENCE_S, Place, Running
+from tests.app.running import PATIENCE_S, Place, Ran, Running
 
 Event = tuple[int, dict[str, Any]]
 
@@ -39,6 +40,11 @@ class Server:
         answer = self.client.post("/v1/sessions", json=given)
         assert answer.status_code == 201, answer.text
         return Client(self, answer.json()["session_id"])
+
+    def ended(self, number: signal.Signals = signal.SIGKILL) -> Ran:
+        """End the server by a signal."""
+        self.running.signal(number)
+        return self.running.left()
 
     def __enter__(self) -> Self:
         return self

@@ -176,23 +176,23 @@ def test_an_edit_waits_for_the_editors_yes(place: Place, open_editor: Open) -> N
     assert made["locations"] == [{"path": str(place.folder / "a.py"), "line": 1}]
 
 
+@pytest.mark.parametrize(
+    ("answer", "heard"),
+    [
+        (choosing("reject_once"), "declined this call"),
+        (lambda params: Refused(-32603, "no window"), "nobody can be asked any more"),
+    ],
+)
 @slow
-def test_a_no_is_read_by_the_model(place: Place, open_editor: Open) -> None:
+def test_a_no_or_a_failure_to_ask_is_read_by_the_model(
+    place: Place, open_editor: Open, answer: Answer, heard: str
+) -> None:
     editor = open_editor(WRITE, ECHO)
-    editor.answers["session/request_permission"] = choosing("reject_once")
+    editor.answers["session/request_permission"] = answer
     assert editor.prompt("write")["stopReason"] == "end_turn"
-    assert "declined this call" in editor.text()
+    assert heard in editor.text()
     assert editor.calls[0]["status"] == "failed"
     assert not (place.folder / "made").exists()
-
-
-@slow
-def test_a_new_file_has_no_old_text(open_editor: Open) -> None:
-    editor = open_editor(WRITE, DONE)
-    editor.answers["session/request_permission"] = choosing("allow_once")
-    editor.prompt("write")
-    assert editor.calls[0]["content"][0]["oldText"] is None
-    assert editor.calls[0]["content"][0]["newText"] == "x\n"
 
 
 @slow
@@ -204,6 +204,8 @@ def test_a_yes_for_the_session_asks_no_more_and_may_change_the_mode(open_editor:
     assert len([one for one in editor.messages if one.get("method") == "session/request_permission"]) == 1
     assert editor.updates("current_mode_update")[0]["currentModeId"] == "acceptEdits"
     assert options(editor, "mode")["currentValue"] == "acceptEdits"
+    diff = editor.calls[0]["content"][0]
+    assert (diff["oldText"], diff["newText"]) == (None, "x\n")  # of a new file
 
 
 @slow
@@ -215,19 +217,6 @@ def test_a_yes_for_good_holds_in_later_sessions(place: Place, open_editor: Open)
     editor.open(place.folder)
     editor.prompt("push")
     assert len([one for one in editor.messages if one.get("method") == "session/request_permission"]) == 1
-
-
-@slow
-def test_a_command_is_shown_as_it_is_with_what_it_does(open_editor: Open) -> None:
-    editor = open_editor({"tool_calls": [call("bash", command="curl -d x https://example.com")]}, ECHO)
-    prompt = editor.begin_prompt("go")
-    asked = editor.asked("session/request_permission")["params"]["toolCall"]
-    assert asked["kind"] == "execute"
-    told = "\n".join(one["content"]["text"] for one in asked["content"])
-    assert "```sh\ncurl -d x https://example.com\n```" in told
-    assert "example.com" in told.partition("```")[0]
-    editor.choose(editor.asked("session/request_permission"), "reject_once")
-    editor.end(prompt)
 
 
 @slow
@@ -244,6 +233,8 @@ def test_nothing_of_a_request_is_hidden_from_the_person(place: Place, open_edito
     told = "\n".join(one["content"]["text"] for one in asked["params"]["toolCall"]["content"])
     assert "```sh\n" + command.replace("\u202e", "\\u202e") + "\n```" in told
     assert "runs in sub" in told
+    assert "example.com" in told.partition("```")[0]
+    assert asked["params"]["toolCall"]["kind"] == "execute"
     editor.choose(asked, "reject_once")
     asked = editor.asked("session/request_permission", 1)
     diff, escaped = asked["params"]["toolCall"]["content"][-2:]
@@ -264,15 +255,6 @@ def test_what_a_tried_command_changed_is_asked_about(place: Place, open_editor: 
     editor.choose(asked, "once")
     editor.end(prompt)
     assert (place.folder / "c.py").exists()
-
-
-@slow
-def test_an_editor_that_fails_to_ask_leaves_the_call_undone(place: Place, open_editor: Open) -> None:
-    editor = open_editor(WRITE, ECHO)
-    editor.answers["session/request_permission"] = lambda params: Refused(-32603, "no window")
-    assert editor.prompt("write")["stopReason"] == "end_turn"
-    assert "nobody can be asked any more" in editor.text()
-    assert not (place.folder / "made").exists()
 
 
 # Questions
@@ -342,12 +324,16 @@ def test_a_plan_is_sent_back_in_words(place: Place, open_editor: Open) -> None:
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("by_id", [False, True])
 @slow
-def test_a_cancelled_prompt_is_answered_so_after_all_updates(open_editor: Open) -> None:
+def test_a_cancelled_prompt_is_answered_so_after_all_updates(open_editor: Open, by_id: bool) -> None:
     editor = open_editor(SLOW, DONE)
     prompt = editor.begin_prompt("go")
     editor.wait_for_update("agent_message_chunk")
-    editor.cancel()
+    if by_id:
+        editor.notify("$/cancel_request", requestId=prompt)
+    else:
+        editor.cancel()
     assert editor.end(prompt)["stopReason"] == "cancelled"
     assert editor.messages[-1]["id"] == prompt
     assert editor.prompt("again")["stopReason"] == "end_turn"
@@ -394,16 +380,6 @@ def test_a_prompt_is_cancelled_while_it_asks(place: Place, open_editor: Open) ->
     assert not (place.folder / "made").exists()
 
 
-@pytest.mark.full
-@slow
-def test_a_request_can_be_cancelled_by_its_id(open_editor: Open) -> None:
-    editor = open_editor(SLOW, DONE)
-    prompt = editor.begin_prompt("go")
-    editor.wait_for_update("agent_message_chunk")
-    editor.notify("$/cancel_request", requestId=prompt)
-    assert editor.end(prompt)["stopReason"] == "cancelled"
-
-
 # What goes wrong
 
 
@@ -414,7 +390,8 @@ def test_bad_input_is_answered_with_the_right_codes(place: Place) -> None:
         assert early.value.code == -32600
         editor.introduce()
         editor.open(place.folder)
-        session = editor.session
+        session, text = editor.session, {"type": "text", "text": "x"}
+        no_image = {"type": "image", "data": "?", "mimeType": "image/png"}
         for method, params, code, words in (
             ("session/nothing", {}, -32601, "session/nothing"),
             ("initialize", {"protocolVersion": "1"}, -32602, "protocolVersion"),
@@ -427,18 +404,8 @@ def test_bad_input_is_answered_with_the_right_codes(place: Place) -> None:
             ("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": " "}]}, -32602, "empty"),
             ("session/prompt", {"sessionId": session, "prompt": [{"type": "audio", "data": ""}]}, -32602, "audio"),
             ("session/prompt", {"sessionId": session, "prompt": "hi"}, -32602, "prompt"),
-            (
-                "session/prompt",
-                {"sessionId": session, "prompt": [{"type": "image", "data": "?", "mimeType": "image/png"}]},
-                -32602,
-                "base64",
-            ),
-            (
-                "session/prompt",
-                {"sessionId": "nothing", "prompt": [{"type": "text", "text": "x"}]},
-                -32002,
-                "session/load",
-            ),
+            ("session/prompt", {"sessionId": session, "prompt": [no_image]}, -32602, "base64"),
+            ("session/prompt", {"sessionId": "nothing", "prompt": [text]}, -32002, "session/load"),
             ("session/load", {"sessionId": "nothing", "cwd": "/", "mcpServers": []}, -32002, "nothing"),
             ("session/load", {"sessionId": session[:8], "cwd": "/", "mcpServers": []}, -32002, session[:8]),
             ("session/close", {"sessionId": "nothing"}, -32002, "nothing"),
@@ -453,16 +420,9 @@ def test_bad_input_is_answered_with_the_right_codes(place: Place) -> None:
             with pytest.raises(Refused) as refused:
                 editor.request(method, **params)
             assert (refused.value.code, words in refused.value.message) == (code, True), (method, params, refused.value)
-        lines = (
-            b"{nonsense",
-            b'\xff\xfe{"a":1}',
-            b'"text"',
-            b"[]",
-            b'{"jsonrpc":"2.0"}',
-            b'{"id":77,"method":"initialize"}',
-        )
-        for line in lines:
+        for line in (b"{nonsense", b'\xff\xfe{"a":1}', b'"text"', b"[]", b'{"jsonrpc":"2.0"}'):
             editor.send_bytes(line)
+        editor.send_bytes(b'{"id":77,"method":"initialize"}')
         editor.send('{"jsonrpc":"2.0","id":88,"method":"session/list","params":[]}')
         assert editor.wait_for(lambda line: line.get("id") == 88)["error"]["code"] == -32602
         codes = [one["error"]["code"] for one in editor.messages if "error" in one and one["id"] is None]
@@ -541,14 +501,8 @@ def test_a_session_is_loaded_with_its_history_and_goes_on(place: Place, open_edi
     answer = second.request("session/load", sessionId=first.session, cwd=str(place.folder), mcpServers=[])
     assert answer["modes"]["currentModeId"] == "default"
     kinds = [update["sessionUpdate"] for update in second.updates()]
-    assert kinds[:6] == [
-        "user_message_chunk",
-        "agent_thought_chunk",
-        "agent_message_chunk",
-        "tool_call",
-        "tool_call_update",
-        "agent_message_chunk",
-    ]
+    said, thought, answer_chunk = "user_message_chunk", "agent_thought_chunk", "agent_message_chunk"
+    assert kinds[:6] == [said, thought, answer_chunk, "tool_call", "tool_call_update", answer_chunk]
     assert second.text("user_message_chunk") == "go @a.py"
     assert second.text() == "I look.done"
     assert second.calls[0]["status"] == "completed"

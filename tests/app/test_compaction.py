@@ -15,14 +15,16 @@ import pytest
 from PIL import Image
 
 from agentcli import Agent, AgentFailed, create_context_transform
+from agentcli.agent.context import message_tokens
 from agentcli.agent.events import Compaction, Event, Notice, ToolFinished
 from agentcli.agent.ops import SetMode
-from agentcli.conversation.compaction.digest import LONGEST_ANSWER
+from agentcli.conversation.compaction.telling import LONGEST_ANSWER
 from agentcli.conversation.entries import ADDED_FOLDER, Entry, Paid, Pinned, reminder
 from agentcli.conversation.entries import Compaction as CompactionEntry
 from agentcli.conversation.recall import LogSearch
 from agentcli.llm.messages import Image as ImageBlock
 from agentcli.llm.messages import Message, Text, Thinking, ToolResult, ToolUse
+from agentcli.llm.models import ModelInfo
 from agentcli.llm.providers.scripted import ScriptedProvider
 from agentcli.llm.transcript import is_valid
 from tests.app.running import Place, call
@@ -492,7 +494,7 @@ async def test_a_summary_that_does_not_come_is_not_waited_for(long: Any, other: 
     async with long(replies(20), other=other, strategy="summarize", summary_timeout=0.2) as talk:
         await talk.ask_all(20)
         assert {compaction.strategy for compaction in await talk.compactions()} == {"extract"}
-        assert [event for event in talk.of(Notice) if event.text.startswith("No summary could be written (")]
+        assert len([event for event in talk.of(Notice) if event.text.startswith("No summary could be written (")]) == 1
 
 
 @pytest.mark.slow
@@ -565,7 +567,7 @@ def test_a_stored_conversation_goes_on_behind_its_compaction(tmp_path: Path) -> 
 # The parts, and message lists of other programs.
 
 
-def history(rounds: int) -> tuple[Message, ...]:
+def history(rounds: int, result: str = "z") -> tuple[Message, ...]:
     messages: list[Message] = []
     for number in range(rounds):
         use = ToolUse(f"call_{number}", "look", {"path": f"{number}.txt"})
@@ -573,7 +575,7 @@ def history(rounds: int) -> tuple[Message, ...]:
         messages += [
             Message("user", (Text(f"please look at {number}"),)),
             Message("assistant", (Thinking("Hm.", "signed"), Text("I look."), use)),
-            Message("user", (ToolResult(f"call_{number}", "z" * 900),)),
+            Message("user", (ToolResult(f"call_{number}", result * 900),)),
             Message("assistant", (Text(f"Answer {number} {answer}"),)),
         ]
     return tuple(messages)
@@ -622,6 +624,45 @@ async def test_the_model_of_a_program_writes_summaries() -> None:
         await asyncio.sleep(0.001)
     assert writer.requests
     assert "Decided: keep." in all_text(now)
+
+
+async def test_a_transform_made_for_each_request_uses_the_summaries_of_those_before() -> None:
+    writer = ScriptedProvider([summary(number) for number in range(400)])
+    whole = history(120)
+    for end in range(402, len(whole) + 1, 2):
+        now = await create_context_transform(lambda: writer, max_context_tokens=20_000)(whole[: end - 1])
+        await asyncio.sleep(0.01)
+    assert "Decided: keep." in all_text(now)
+    assert len(writer.requests) <= 120  # nothing is paid for twice
+
+
+async def test_a_writer_that_fails_is_not_asked_again_for_every_request() -> None:
+    asked: list[ScriptedProvider] = []
+
+    def writer() -> ScriptedProvider:
+        asked.append(ScriptedProvider([{"error": {"kind": "server"}}] * 400))
+        return asked[-1]
+
+    transform = create_context_transform(writer, max_context_tokens=20_000)
+    whole = history(120, "x")  # of which no summary is kept
+    for end in range(2, len(whole) + 1, 2):
+        assert is_valid(await transform(whole[: end - 1]))
+        await asyncio.sleep(0.001)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("turns", "words"), [(48, 30), (10, 600), (3, 3_000)])
+async def test_the_room_there_is_is_used_and_no_older_prompt_is_out_of_sight(turns: int, words: int) -> None:
+    messages: list[Message] = []
+    for number in range(turns):
+        messages += [
+            Message("user", (Text(f"please do {number}: {'word ' * words}"),)),
+            Message("assistant", (Text(f"Answer {number}. {'because ' * words}"),)),
+        ]
+    transform = create_context_transform(max_context_tokens=8_000)
+    now = await transform((*messages, Message("user", (Text("and now?"),))))
+    assert 0.5 * 0.35 * 8_000 <= message_tokens(now, ModelInfo("", "")) <= 0.35 * 8_000
+    assert all(f"please do {number}: word" in all_text(now) for number in range(turns))
 
 
 async def test_other_messages_begin_another_conversation() -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from agentcli import Agent
 from agentcli.agent.events import Emit
-from agentcli.agent.runtime import Prefix
 from agentcli.conversation.conversation import Conversation
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Prefix
 from tests.app.running import call
 from tests.app.terminal import Open
 from tests.conformance.replies import Call, Said, anthropic_reply, chat_chunk, chat_sse

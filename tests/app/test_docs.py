@@ -62,6 +62,7 @@ def test_files_named_in_the_documents_exist() -> None:
         "docs/telemetry.md",
         "docs/mcp.md",
         "docs/library.md",
+        "docs/sandbox-backends.md",
         "examples/README.md",
         "docs/doctor.md",
         "docs/export.md",

@@ -223,7 +223,6 @@ PLANTS: list[tuple[str, str, Plant]] = [
     ("state", "cannot be written", file_as_state),
     ("state", "mode 755", lambda house: house.state.chmod(0o755)),
     ("sessions", "is damaged", damaged_sessions),
-    ("sessions", "agents.db is damaged", files(("home/state/agents.db", b"no database" * 99, 0o600))),
     ("sessions", "newer", later_sessions),
     ("keys", "could not be read", files(("home/credentials.json", "{", 0o600))),
     ("keys", "not yours alone", files(("home/credentials.json", "{}", 0o644))),

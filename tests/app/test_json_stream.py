@@ -59,23 +59,8 @@ def test_a_turn_is_told_from_init_to_result(place: Place) -> None:
     assert is_stream(ran)
     init = ran.lines[0]
     assert (init["cwd"], init["permission_mode"]) == (str(place.folder), "default")
-    assert init["tools"] == [
-        "file_read",
-        "file_write",
-        "file_edit",
-        "file_list",
-        "grep_search",
-        "bash",
-        "jobs",
-        "web_fetch",
-        "read_more",
-        "memory",
-        "recall",
-        "create_subagent",
-        "ask_user",
-        "think",
-        "todo",
-    ]
+    names = "file_read file_write file_edit file_list grep_search bash jobs web_fetch read_more memory recall"
+    assert init["tools"] == [*names.split(), "create_subagent", "ask_user", "think", "todo"]
     assert init["model"].startswith("scripted/")
     assert (init["mcp_servers"], "code-review" in init["skills"]) == ([], True)
     first, second = ran.of("assistant")
@@ -238,32 +223,20 @@ def talk(place: Place, *replies: Any, flags: tuple[str, ...] = (), env: dict[str
     return place.start("-m", place.script(*replies), *BOTH, *flags, stdin=True, env=env)
 
 
-def test_prompts_are_answered_one_after_another(place: Place) -> None:
-    with talk(place, {"text": "One."}, {"text": "Two."}) as running:
-        running.say("first")
-        running.wait_for_type("result")
-        running.send({"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": "second"}]}})
+def test_prompts_are_answered_one_after_another_however_they_come(place: Place) -> None:
+    with talk(place, *({"text": f"{n}"} for n in range(6)), flags=("-p", "on the command line")) as running:
+        running.wait_for(lambda line: line.get("result") == "0")
+        running.send({"type": "user", "message": {"role": "user", "content": [{"type": "text", "text": "a block"}]}})
+        running.wait_for(lambda line: line.get("result") == "1")
+        running.control("steer", message={"role": "user", "content": "without a turn it is a prompt"})
+        running.wait_for(lambda line: line.get("result") == "2")
+        for n in range(3):
+            running.say(f"at once {n}")
         ran = running.ended()
     assert ran.code == 0
     assert is_stream(ran)
-    assert [line["result"] for line in ran.of("result")] == ["One.", "Two."]
-    assert len({line["uuid"] for line in ran.of("result")}) == 2
-
-
-def test_prompts_that_come_at_once_are_all_answered_before_it_ends(place: Place) -> None:
-    with talk(place, *({"text": f"{n}"} for n in range(5))) as running:
-        for n in range(5):
-            running.say(f"prompt {n}")
-        ran = running.ended()
-    assert [line["result"] for line in ran.of("result")] == ["0", "1", "2", "3", "4"]
-
-
-def test_a_first_prompt_may_stand_on_the_command_line(place: Place) -> None:
-    with talk(place, {"text": "One."}, {"text": "Two."}, flags=("-p", "first")) as running:
-        running.wait_for_type("result")
-        running.say("second")
-        ran = running.ended()
-    assert [line["result"] for line in ran.of("result")] == ["One.", "Two."]
+    assert [line["result"] for line in ran.of("result")] == ["0", "1", "2", "3", "4", "5"]
+    assert len({line["uuid"] for line in ran.of("result")}) == 6
 
 
 def test_nothing_on_stdin_is_no_error(place: Place) -> None:
@@ -281,13 +254,17 @@ def test_a_closed_stdin_is_an_empty_one(place: Place) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_an_interrupt_ends_the_turn_and_the_next_prompt_works(place: Place) -> None:
+@pytest.mark.parametrize("waits", [True, False])
+def test_an_interrupt_ends_the_turn_and_the_next_prompt_is_answered(place: Place, waits: bool) -> None:
     with talk(place, SLOW, {"text": "Next."}, flags=("--include-partial-messages",)) as running:
         running.say("count")
+        if waits:
+            running.say("next")
         running.wait_for(lambda line: line.get("event", {}).get("type") == "content_block_delta")
         running.control("interrupt")
-        running.wait_for_type("result")
-        running.say("go on")
+        if not waits:
+            running.wait_for_type("result")
+            running.say("next")
         ran = running.ended()
     assert ran.code == 0
     assert [line["subtype"] for line in ran.of("result")] == ["interrupted", "success"]
@@ -300,16 +277,6 @@ def test_an_interrupt_right_behind_a_prompt_ends_its_turn(place: Place) -> None:
     with talk(place, late, late) as running:
         prompts = [{"type": "user", "message": {"role": "user", "content": text}} for text in ("count", "next")]
         running.send(prompts[0], {"type": "control", "subtype": "interrupt"}, prompts[1])
-        ran = running.ended()
-    assert [line["subtype"] for line in ran.of("result")] == ["interrupted", "success"]
-
-
-def test_a_prompt_that_waits_is_answered_after_an_interrupt(place: Place) -> None:
-    with talk(place, SLOW, {"text": "Next."}, flags=("--include-partial-messages",)) as running:
-        running.say("count")
-        running.say("next")
-        running.wait_for(lambda line: line.get("event", {}).get("type") == "content_block_delta")
-        running.control("interrupt")
         ran = running.ended()
     assert [line["subtype"] for line in ran.of("result")] == ["interrupted", "success"]
 
@@ -397,9 +364,10 @@ def test_single_hunks_are_made_and_a_wrong_answer_is_told(place: Place) -> None:
         assert len(asked["hunks"]) == 2
         assert "file_edit(./n.txt)" in asked["rules"]
         running.control("approve", id=asked["id"], scope="for ever")
-        running.wait_for_type("system", "input_error")
+        running.control("approve", id=asked["id"], hunks=[1, 2])
         running.control("approve", id=asked["id"], hunks=[1], comment="only the second")
         ran = running.ended()
+    assert len(ran.of("system", "input_error")) == 2
     assert "rejected this part" in ran.of("result")[0]["result"]
     lines = (place.folder / "n.txt").read_text().splitlines()
     assert (lines[2], lines[25]) == ("line 2;", "changed 25;")
@@ -436,19 +404,6 @@ def test_an_answer_that_means_nothing_is_refused_and_the_question_stays_open(
     assert not (place.folder / "made").exists()
 
 
-def test_parts_that_an_edit_does_not_have_are_refused_and_those_it_has_are_made(place: Place) -> None:
-    write = {"tool_calls": [{"name": "file_write", "input": {"path": "n.txt", "content": "a\n"}}]}
-    with talk(place, write, {"text": "done"}) as running:
-        running.say("go")
-        asked = running.wait_for_type("system", "approval_requested")
-        there = list(range(len(asked["hunks"])))
-        running.control("approve", id=asked["id"], hunks=[*there, len(there)])
-        running.wait_for_type("system", "input_error")
-        running.control("approve", id=asked["id"], hunks=there or None)
-        running.ended()
-    assert (place.folder / "n.txt").read_text() == "a\n"
-
-
 def test_when_input_has_ended_nobody_is_asked(place: Place) -> None:
     with talk(place, *ASKS, *ASKS) as running:
         running.say("go")
@@ -464,22 +419,15 @@ def test_when_input_has_ended_nobody_is_asked(place: Place) -> None:
     assert not (place.folder / "made").exists()
 
 
-def test_the_permission_mode_is_set_from_outside(place: Place) -> None:
-    with talk(place, *ASKS) as running:
-        running.control("set_permission_mode", mode="bypassPermissions")
-        running.say("go")
-        ran = running.ended()
-    assert ran.of("system", "approval_requested") == []
-    assert (place.folder / "made").exists()
-
-
 def test_a_mode_set_from_outside_settles_the_question_that_it_would_not_ask(place: Place) -> None:
-    with talk(place, *ASKS) as running:
+    with talk(place, *ASKS, *ASKS) as running:
         running.say("go")
         asked = running.wait_for_type("system", "approval_requested")
         running.control("set_permission_mode", mode="bypassPermissions")
         assert running.wait_for_type("system", "approval_settled")["id"] == asked["id"]
-        running.ended()
+        running.say("again")
+        ran = running.ended()
+    assert len(ran.of("system", "approval_requested")) == 1
     assert (place.folder / "made").exists()
 
 
@@ -520,41 +468,6 @@ def test_a_message_may_reach_the_model_early(place: Place) -> None:
     assert steered["skipped"] == ["call_1_2"]
     assert not (place.folder / "made").exists()
     assert len(ran.of("result")) == 1
-
-
-def test_an_early_message_without_a_turn_is_a_prompt_of_its_own(place: Place) -> None:
-    with talk(place, {"text": "One."}, {"text": "Two."}) as running:
-        running.control("steer", message={"role": "user", "content": "hello"})
-        running.wait_for_type("result")
-        running.say("second")
-        ran = running.ended()
-    assert [line["result"] for line in ran.of("result")] == ["One.", "Two."]
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "{",
-        "7",
-        '{"type":"user"}',
-        '{"type":"user","message":{"role":"user","content":[]}}',
-        '{"type":"user","message":{"role":"user","content":[1]}}',
-        '{"type":"user","message":{"role":"user","content":[{"type":"text"}]}}',
-        '{"type":"user","message":{"role":"user","content":[{"type":"tool_result","tool_use_id":"x"}]}}',
-        '{"type":"control","subtype":"dance"}',
-        '{"type":"control","subtype":"set_permission_mode","mode":"loose"}',
-        '{"type":"control","subtype":"approve"}',
-    ],
-)
-def test_a_line_that_makes_no_sense_is_answered_and_passed_over(place: Place, line: str) -> None:
-    with talk(place, {"text": "Still here."}) as running:
-        running.send(line)
-        running.say("there?")
-        ran = running.ended()
-    (error,) = ran.of("system", "input_error")
-    assert error["line"] == line
-    assert error["error"]
-    assert ran.result["result"] == "Still here."
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

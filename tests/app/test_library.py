@@ -87,7 +87,7 @@ async def test_a_conversation_goes_on_from_prompt_to_prompt(model: MakeModel, wo
         assert (await agent.run("first")).text == "One."
         assert (await agent.run("second")).text == "Two."
         session = await agent.session()
-        provider, _ = await session.runtime.resolve(session.state)
+        provider, _ = await session.runtime.models.resolve(session.state)
     assert [message.role for message in provider.requests[1].messages] == ["user", "assistant", "user"]
 
 
@@ -113,7 +113,7 @@ async def test_a_file_that_is_named_comes_with_the_prompt(model: MakeModel, work
     async with Agent(model({"text": "ok"}), cwd=work) as agent:
         await agent.run("what is in @a.txt?")
         session = await agent.session()
-        provider, _ = await session.runtime.resolve(session.state)
+        provider, _ = await session.runtime.models.resolve(session.state)
     assert '<file path="a.txt">\n1\tblue\n</file>' in provider.requests[0].messages[0].text
 
 
@@ -205,7 +205,7 @@ async def test_a_tool_of_one_s_own_is_described_and_run(model: MakeModel, work: 
     async with Agent(model({"tool_calls": calls}, {"text": "ok"}), cwd=work, tools=[tool]) as agent:
         await agent.run("how is it?")
         session = await agent.session()
-        provider, _ = await session.runtime.resolve(session.state)
+        provider, _ = await session.runtime.models.resolve(session.state)
     spec = provider.requests[0].tools[-1]
     assert (spec.name, spec.description) == ("weather", "Tells the weather.")
     assert spec.input_schema == {
@@ -298,7 +298,7 @@ async def test_a_system_text_of_one_s_own_is_used(model: MakeModel, work: Path) 
     async with Agent(model({"text": "ok"}), cwd=work, system_prompt="You are a poet.") as agent:
         await agent.run("go")
         session = await agent.session()
-        provider, _ = await session.runtime.resolve(session.state)
+        provider, _ = await session.runtime.models.resolve(session.state)
     assert provider.requests[0].system == "You are a poet."
 
 
@@ -307,7 +307,7 @@ async def test_a_prompt_that_is_given_up_is_interrupted_and_the_next_gets_its_ow
 ) -> None:
     async with Agent(model(LATE, {"text": "Second."}), cwd=work) as agent:
         session = await agent.session()
-        provider, _ = await session.runtime.resolve(session.state)
+        provider, _ = await session.runtime.models.resolve(session.state)
         first = asyncio.create_task(agent.run("first"))
         while not provider.requests:
             await asyncio.sleep(0.01)

@@ -51,6 +51,26 @@ def work(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def agent(work: Path) -> Callable[..., Agent]:
+    """Makes agents in a folder of their own, of a provider that records."""
+
+    def make(*model: str, **options: Any) -> Agent:
+        return Agent(*model, cwd=work, **(options if model else {"provider": Recorder(), **options}))
+
+    return make
+
+
+def script(folder: Path, *replies: dict[str, Any]) -> str:
+    file = folder / "script.jsonl"
+    file.write_text("".join(json.dumps(reply) + "\n" for reply in replies))
+    return f"scripted/{file}"
+
+
+Make = Callable[..., Agent]
+ECHO = {"text": "{{last_result}}"}
+
+
 class Recorder:
     """A provider that keeps what it is asked, and says how often that was."""
 
@@ -96,14 +116,15 @@ class Kept:
         self.kept.pop(conversation_id, None)
 
 
-async def test_a_conversation_is_built_for_one_request_and_dropped(work: Path) -> None:
+async def test_a_conversation_is_built_for_one_request_and_dropped_and_can_be_forgotten(agent: Make) -> None:
     store, provider = Kept(), Recorder()
 
     async def request(user: str, text: str) -> str:
-        async with Agent(
-            provider=provider, cwd=work, conversation_store=store, conversation_id=user, user_id=user
-        ) as agent:
-            return (await agent.run(text)).text
+        async with agent(provider=provider, conversation_store=store, conversation_id=user, user_id=user) as one:
+            said = await one.run(text)
+            if text == "Forget me.":
+                await one.reset()
+            return said.text
 
     await request("ann", "My name is Ann.")
     await request("bob", "And mine is Bob.")
@@ -112,46 +133,47 @@ async def test_a_conversation_is_built_for_one_request_and_dropped(work: Path) -
     assert "My name is Ann." in provider.heard()
     assert "answer 1" in provider.heard()
     assert "Bob" not in provider.heard()
+    await request("ann", "Forget me.")
+    assert [*store.kept] == ["bob"]
+    await request("ann", "Who am I?")
+    assert "Ann" not in provider.heard()
 
 
-async def test_a_conversation_can_be_forgotten(work: Path) -> None:
-    store, provider = Kept(), Recorder()
-    async with Agent(provider=provider, cwd=work, conversation_store=store, conversation_id="one") as agent:
-        await agent.run("Remember the plum.")
-        await agent.reset()
-        assert store.kept == {}
-        await agent.run("What was it?")
-        assert "plum" not in provider.heard()
-
-
-async def test_what_is_no_conversation_is_an_error_that_says_so(work: Path) -> None:
+async def test_a_conversation_that_is_somebody_else_s_or_none_at_all_is_refused(agent: Make) -> None:
     store = Kept()
+    mine: dict[str, Any] = {"conversation_store": store, "conversation_id": "one"}
+    async with agent(**mine, user_id="ann") as ann:
+        await ann.run("my secret")
+    async with agent(**mine, user_id="eve") as eve:
+        for refused in (eve.run("what was it?"), eve.reset()):
+            with pytest.raises(UsageError, match="is not one of eve"):
+                await refused
+    assert "one" in store.kept
     store.kept["one"] = b"{}"
-    async with Agent(provider=Recorder(), cwd=work, conversation_store=store, conversation_id="one") as agent:
+    async with agent(**mine) as one:
         with pytest.raises(StorageError, match="cannot be read"):
-            await agent.run("hello")
+            await one.run("hello")
     with pytest.raises(UsageError, match="conversation_id"):
-        Agent(provider=Recorder(), conversation_store=store)
+        agent(conversation_store=store)
 
 
 @pytest.mark.parametrize("make", [lambda folder: MemorySessions(), lambda folder: SqliteSessions(folder / "own.db")])
 async def test_a_session_of_a_store_goes_on_and_is_its_user_s(
-    make: Callable[[Path], Any], work: Path, tmp_path: Path
+    make: Callable[[Path], Any], agent: Make, tmp_path: Path
 ) -> None:
     store, provider = make(tmp_path), Recorder()
-    id = "01900000-0000-7000-8000-000000000001"
-    for text in ("first", "second"):
-        async with Agent(provider=provider, cwd=work, store=store, session_id=id, user_id="ann") as agent:
-            await agent.run(text)
-    assert "first" in provider.heard()
-    assert [info.user_id for info in await store.list(user_id="ann")] == ["ann"]
-    async with Agent(provider=provider, cwd=work, store=store, session_id=id, user_id="eve") as agent:
+    for id, text in (("chat-10", "first"), ("chat-10", "second"), ("chat-1", "an id that begins another one")):
+        async with agent(provider=provider, store=store, session_id=id, user_id="ann") as one:
+            await one.run(text)
+        assert ("first" in provider.heard()) == (id == "chat-10")
+    assert [info.user_id for info in await store.list(user_id="ann")] == ["ann", "ann"]
+    async with agent(store=store, session_id="chat-10", user_id="eve") as eve:
         with pytest.raises(UsageError, match="is not one of eve"):
-            await agent.run("what did they say?")
+            await eve.run("what did they say?")
     await store.close()
 
 
-async def test_a_call_without_a_model_is_judged_and_made_once(work: Path) -> None:
+async def test_a_call_without_a_model_is_judged_and_made_once(work: Path, agent: Make) -> None:
     asked: list[str] = []
 
     async def decide(question: QuestionEvent) -> bool:
@@ -159,38 +181,38 @@ async def test_a_call_without_a_model_is_judged_and_made_once(work: Path) -> Non
         return "yes.txt" in question.title
 
     write = {"path": "yes.txt", "content": "x"}
-    async with Agent(provider=Recorder(), cwd=work, approve=decide) as agent:
-        made = await asyncio.gather(*(agent.call_tool("file_write", write, idempotency_key="k") for _ in range(3)))
+    async with agent(approve=decide) as one:
+        made = await asyncio.gather(*(one.call_tool("file_write", write, idempotency_key="k") for _ in range(3)))
         assert (work / "yes.txt").read_text() == "x"
         assert len(asked) == 1
         assert {one.id for one in made} == {made[0].id}
         assert made[0].error is None
-        refused = await agent.call_tool("file_write", {"path": "no.txt", "content": "x"}, caller_id="shop")
+        refused = await one.call_tool("file_write", {"path": "no.txt", "content": "x"}, caller_id="shop")
         assert refused.error is not None
         assert refused.error.kind == "permission_denied"
         with pytest.raises(UsageError, match="belongs to another call"):
-            await agent.call_tool("file_write", {"path": "other.txt", "content": ""}, idempotency_key="k")
-        wrong = await agent.call_tool("file_raed", {})
+            await one.call_tool("file_write", {"path": "other.txt", "content": ""}, idempotency_key="k")
+        wrong = await one.call_tool("file_raed", {})
         assert wrong.error is not None
         assert wrong.error.kind == "not_found"
 
 
-async def test_a_call_without_a_model_that_takes_too_long_is_ended(work: Path) -> None:
-    async with Agent(provider=Recorder(), cwd=work, permission_mode="bypassPermissions") as agent:
-        late = await agent.call_tool("bash", {"command": "sleep 30"}, timeout_s=0.3)
+async def test_a_call_without_a_model_that_takes_too_long_is_ended(agent: Make) -> None:
+    async with agent(permission_mode="bypassPermissions") as one:
+        late = await one.call_tool("bash", {"command": "sleep 30"}, timeout_s=0.3)
         assert late.error is not None
         assert late.error.kind == "timeout"
 
 
-async def test_files_are_attached_wherever_they_lie(work: Path, tmp_path: Path) -> None:
+async def test_files_are_attached_wherever_they_lie(work: Path, agent: Make, tmp_path: Path) -> None:
     (tmp_path / "far.txt").write_text("from far away")
     (work / "near.txt").write_text("from nearby")
     provider = Recorder()
-    async with Agent(provider=provider, cwd=work) as agent:
-        await agent.run("Look.", attachments=[tmp_path / "far.txt", "near.txt", Text("and a note")])
+    async with agent(provider=provider) as one:
+        await one.run("Look.", attachments=[tmp_path / "far.txt", "near.txt", Text("and a note")])
         assert all(text in provider.heard() for text in ("from far away", "from nearby", "and a note"))
         with pytest.raises(UsageError, match="cannot be attached"):
-            await agent.run("Look.", attachments=[tmp_path / "nothing.txt"])
+            await one.run("Look.", attachments=[tmp_path / "nothing.txt"])
 
 
 class Calculator:
@@ -215,32 +237,23 @@ class Calculator:
         self.closed += 1
 
 
-async def test_a_connection_to_a_server_of_one_s_own_is_used_and_closed(work: Path, tmp_path: Path) -> None:
-    script = tmp_path / "script.jsonl"
-    script.write_text(
-        "".join(
-            json.dumps(one) + "\n"
-            for one in ({"tool_calls": [call("mcp__calc__double", n=21)]}, {"text": "{{last_result}}"})
-        )
-    )
-    client = Calculator()
-    async with Agent(
-        f"scripted/{script}", cwd=work, mcp_clients=[client], permission_mode="bypassPermissions"
-    ) as agent:
-        assert (await agent.run("double it")).text == "42"
-        wrong = await agent.call_tool("mcp__calc__double", {"n": -1})
+async def test_a_connection_to_a_server_of_one_s_own_is_used_and_closed(agent: Make, tmp_path: Path) -> None:
+    model, client = script(tmp_path, {"tool_calls": [call("mcp__calc__double", n=21)]}, ECHO), Calculator()
+    async with agent(model, mcp_clients=[client], permission_mode="bypassPermissions") as one:
+        assert (await one.run("double it")).text == "42"
+        wrong = await one.call_tool("mcp__calc__double", {"n": -1})
         assert wrong.error is not None
         assert "The arguments, as a JSON Schema" in str(wrong.result.content)
     assert client.closed == 1
 
 
-async def test_skills_of_a_caller_s_folder_are_offered(work: Path, tmp_path: Path) -> None:
+async def test_skills_of_a_caller_s_folder_are_offered(agent: Make, tmp_path: Path) -> None:
     folder = tmp_path / "skills/greet"
     folder.mkdir(parents=True)
     (folder / "SKILL.md").write_text("---\nname: greet\ndescription: Greets people of all kinds.\n---\nSay hello.\n")
     provider = Recorder()
-    async with Agent(provider=provider, cwd=work, skills=[tmp_path / "skills"]) as agent:
-        await agent.run("hello")
+    async with agent(provider=provider, skills=[tmp_path / "skills"]) as one:
+        await one.run("hello")
     assert "Greets people of all kinds." in provider.requests[0].system
 
 
@@ -259,12 +272,12 @@ def test_errors_know_whether_trying_again_may_help() -> None:
 
 @pytest.mark.full
 @pytest.mark.oracle
-async def test_the_forms_of_answers_are_what_the_vendors_sdks_read(work: Path) -> None:
+async def test_the_forms_of_answers_are_what_the_vendors_sdks_read(agent: Make) -> None:
     from anthropic.types import Message as AnthropicMessage
     from openai.types.chat import ChatCompletion
 
-    async with Agent(provider=Recorder(), cwd=work) as agent:
-        done = await agent.run("hello")
+    async with agent() as one:
+        done = await one.run("hello")
     completion = ChatCompletion.model_validate(to_chat_completion(done, model="own"), strict=True)
     assert completion.choices[0].message.content == "answer 1"
     assert completion.usage is not None
@@ -296,43 +309,16 @@ def test_the_examples_pass_a_strict_type_checker() -> None:
     assert ran.returncode == 0, ran.stdout
 
 
-async def test_a_conversation_of_somebody_else_s_is_neither_read_nor_forgotten(work: Path) -> None:
-    store = Kept()
-    async with Agent(
-        provider=Recorder(), cwd=work, conversation_store=store, conversation_id="one", user_id="ann"
-    ) as agent:
-        await agent.run("my secret")
-    eve = Agent(provider=Recorder(), cwd=work, conversation_store=store, conversation_id="one", user_id="eve")
-    async with eve:
-        with pytest.raises(UsageError, match="is not one of eve"):
-            await eve.run("what was it?")
-        with pytest.raises(UsageError, match="is not one of eve"):
-            await eve.reset()
-    assert "one" in store.kept
-
-
-async def test_an_id_that_begins_another_one_is_an_id_of_its_own(work: Path) -> None:
-    store, provider = MemorySessions(), Recorder()
-    for id, text in (("chat-10", "the long one"), ("chat-1", "the short one")):
-        async with Agent(provider=provider, cwd=work, store=store, session_id=id) as agent:
-            await agent.run(text)
-    assert "the long one" not in provider.heard()
-
-
 @pytest.mark.slow
-def test_run_sync_reaches_a_server_as_often_as_it_likes(work: Path) -> None:
+def test_run_sync_reaches_a_server_as_often_as_it_likes(agent: Make, tmp_path: Path) -> None:
     entry = {"command": sys.executable, "args": ["-I", str(ROOT / "tests/mcp_server.py")]}
     settings = {"mcp_servers": {"test": entry}}
-    made = [{"tool_calls": [call("mcp__test__add", a=n, b=1)]} for n in range(6)]
-    script = work.parent / "script.jsonl"
-    script.write_text(
-        "".join(json.dumps(one) + "\n" for n in range(6) for one in (made[n], {"text": "{{last_result}}"}))
-    )
-    agent = Agent(f"scripted/{script}", cwd=work, settings=settings, permission_mode="bypassPermissions")
-    assert [agent.run_sync("go").text for _ in range(6)] == [str(n + 1) for n in range(6)]
+    made = [one for n in range(6) for one in ({"tool_calls": [call("mcp__test__add", a=n, b=1)]}, ECHO)]
+    one = agent(script(tmp_path, *made), settings=settings, permission_mode="bypassPermissions")
+    assert [one.run_sync("go").text for _ in range(6)] == [str(n + 1) for n in range(6)]
 
 
-async def test_calls_at_once_are_asked_about_once_each_and_a_failed_answer_is_raised(work: Path) -> None:
+async def test_calls_at_once_are_asked_about_once_each_and_a_failed_answer_is_raised(agent: Make) -> None:
     asked: list[str] = []
 
     async def decide(question: QuestionEvent) -> bool:
@@ -342,13 +328,13 @@ async def test_calls_at_once_are_asked_about_once_each_and_a_failed_answer_is_ra
             raise RuntimeError("nobody knows")
         return True
 
-    async with Agent(provider=Recorder(), cwd=work, approve=decide) as agent:
+    async with agent(approve=decide) as one:
         names = ("a", "b", "c")
-        await asyncio.gather(*(agent.call_tool("file_write", {"path": name, "content": name}) for name in names))
+        await asyncio.gather(*(one.call_tool("file_write", {"path": name, "content": name}) for name in names))
         assert len(asked) == 3
         for _ in range(2):  # a key whose call was not made is not spoiled
             with pytest.raises(RuntimeError, match="nobody knows"):
-                await agent.call_tool("file_write", {"path": "bad", "content": ""}, idempotency_key="k")
+                await one.call_tool("file_write", {"path": "bad", "content": ""}, idempotency_key="k")
 
 
 @pytest.mark.parametrize(
@@ -362,7 +348,7 @@ async def test_calls_at_once_are_asked_about_once_each_and_a_failed_answer_is_ra
     ],
 )
 async def test_a_key_makes_a_call_again_only_where_that_does_nothing_twice(
-    work: Path, kind: Any, is_idempotent: bool, times: int
+    agent: Make, kind: Any, is_idempotent: bool, times: int
 ) -> None:
     made: list[str] = []
 
@@ -375,26 +361,26 @@ async def test_a_key_makes_a_call_again_only_where_that_does_nothing_twice(
 
     rule = RetryRule(retry_on=frozenset(), most=1 if is_idempotent else 0)
     made_tool = replace(tool(flaky), is_idempotent=is_idempotent, retry=rule)
-    async with Agent(provider=Recorder(), cwd=work, tools=[made_tool], permission_mode="bypassPermissions") as agent:
-        first = await agent.call_tool("flaky", {}, idempotency_key="k")
-        again = [await agent.call_tool("flaky", {}, idempotency_key="k") for _ in range(2)]
+    async with agent(tools=[made_tool], permission_mode="bypassPermissions") as one:
+        first = await one.call_tool("flaky", {}, idempotency_key="k")
+        again = [await one.call_tool("flaky", {}, idempotency_key="k") for _ in range(2)]
     assert first.result.is_error
     assert [one.result.is_error for one in again] == [times == 1] * 2
     assert len(made) == times
 
 
-async def test_a_key_whose_call_was_denied_asks_again(work: Path) -> None:
+async def test_a_key_whose_call_was_denied_asks_again(agent: Make) -> None:
     said = iter((False, True))
 
     async def decide(question: Any) -> bool:
         return next(said)
 
-    async with Agent(provider=Recorder(), cwd=work, approve=decide) as agent:
-        made = [await agent.call_tool("file_write", {"path": "a", "content": ""}, idempotency_key="k") for _ in "12"]
+    async with agent(approve=decide) as one:
+        made = [await one.call_tool("file_write", {"path": "a", "content": ""}, idempotency_key="k") for _ in "12"]
     assert [one.error_kind for one in made] == ["permission_denied", ""]
 
 
-async def test_closing_ends_a_call_whose_caller_has_gone(work: Path) -> None:
+async def test_closing_ends_a_call_whose_caller_has_gone(agent: Make) -> None:
     ended: list[str] = []
 
     async def slow() -> str:
@@ -405,25 +391,25 @@ async def test_closing_ends_a_call_whose_caller_has_gone(work: Path) -> None:
             ended.append("ended")
         return "done"
 
-    agent = Agent(provider=Recorder(), cwd=work, tools=[slow])
-    calling = asyncio.create_task(agent.call_tool("slow", {}, idempotency_key="k"))
+    one = agent(tools=[slow])
+    calling = asyncio.create_task(one.call_tool("slow", {}, idempotency_key="k"))
     await asyncio.sleep(0.3)
     calling.cancel()
-    await agent.close()
+    await one.close()
     assert ended == ["ended"]
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-async def test_a_stream_is_kept_for_readers_elsewhere(work: Path, kind: str) -> None:
+async def test_a_stream_is_kept_for_readers_elsewhere(work: Path, agent: Make, kind: str) -> None:
     """Each event is numbered and stored; who reads later, or from the middle on, reads the same."""
     events = MemoryEvents() if kind == "memory" else SqliteEvents(work.parent / "events.db")
-    async with Agent(provider=Recorder(), cwd=work, event_store=events) as agent:
-        seen = [event async for event in agent.stream("one", stream_id="first")]
+    async with agent(event_store=events) as one:
+        seen = [event async for event in one.stream("one", stream_id="first")]
         assert type(seen[-1]).__name__ == "Done"
-        await agent.run("two", stream_id="second")
-        await agent.run("three")
+        await one.run("two", stream_id="second")
+        await one.run("three")
         with pytest.raises(UsageError, match="event_store"):
-            await Agent(provider=Recorder(), cwd=work).run("x", stream_id="y")
+            await agent().run("x", stream_id="y")
     for name, text in (("first", "answer 1"), ("second", "answer 2")):
         state = await events.state(name)
         assert state is not None
@@ -437,7 +423,7 @@ async def test_a_stream_is_kept_for_readers_elsewhere(work: Path, kind: str) -> 
     await events.close()
 
 
-async def test_the_stream_of_a_turn_that_fails_or_is_left_says_so(work: Path) -> None:
+async def test_the_stream_of_a_turn_that_fails_or_is_left_says_so(agent: Make) -> None:
     class Failing(Recorder):
         async def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
             raise AuthError("the key is wrong")
@@ -449,12 +435,12 @@ async def test_the_stream_of_a_turn_that_fails_or_is_left_says_so(work: Path) ->
             await asyncio.sleep(60)
 
     events = MemoryEvents()
-    async with Agent(provider=Failing(), cwd=work, event_store=events) as agent:
+    async with agent(provider=Failing(), event_store=events) as one:
         with pytest.raises(AgentcliError):
-            await agent.run("one", stream_id="fails")
+            await one.run("one", stream_id="fails")
     assert (await events.state("fails")).status == "failed"  # type: ignore[union-attr]
-    async with Agent(provider=Slow(), cwd=work, event_store=events) as agent:
-        async for _ in agent.stream("one", stream_id="left"):
+    async with agent(provider=Slow(), event_store=events) as one:
+        async for _ in one.stream("one", stream_id="left"):
             break
         for _ in range(100):
             state = await events.state("left")

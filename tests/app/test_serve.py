@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -78,13 +77,8 @@ def test_sessions_are_listed_shown_and_removed(served: Any, place: Place) -> Non
     session = server.session(name="mine")
     session.answered("hi")
     (listed,) = server.client.get("/v1/sessions").json()
-    assert (listed["session_id"], listed["name"], listed["title"], listed["is_running"]) == (
-        session.id,
-        "mine",
-        "hi",
-        False,
-    )
-    assert listed["cwd"] == str(place.folder)
+    told = {"session_id": session.id, "name": "mine", "title": "hi", "is_running": False, "cwd": str(place.folder)}
+    assert told.items() <= listed.items()
     shown = server.client.get(session.path).json()
     assert [message["role"] for message in shown["messages"]] == ["user", "assistant"]
     assert shown["held_by"] == "server"
@@ -104,33 +98,28 @@ def test_a_session_begins_where_and_as_it_is_asked_to(served: Any, tmp_path: Pat
     folder = tmp_path / "elsewhere"
     folder.mkdir()
     other = place.script({"text": "From the other model."})
-    session = server.session(cwd=str(folder), model=other, permission_mode="plan", user_id="ann")
+    given = {"cwd": str(folder), "model": other, "permission_mode": "plan", "user_id": "ann"}
+    session = server.session(**given)
     assert session.answered("hi")["result"] == "From the other model."
-    shown = server.client.get(session.path).json()
-    assert (shown["cwd"], shown["model"], shown["permission_mode"], shown["user_id"]) == (
-        str(folder),
-        other,
-        "plan",
-        "ann",
-    )
+    assert given.items() <= server.client.get(session.path).json().items()
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"cwd": "relative"}, "absolute"),
-        ({"cwd": "/does/not/exist"}, "no such folder"),
-        ({"model": "nonsense"}, "nonsense"),
-        ({"permission_mode": "root"}, "root"),
-        ({"colour": "red"}, "colour"),
-        ([], "object"),
-    ],
+NO_SESSION = (
+    ({"cwd": "relative"}, "absolute"),
+    ({"cwd": "/does/not/exist"}, "no such folder"),
+    ({"model": "nonsense"}, "nonsense"),
+    ({"permission_mode": "root"}, "root"),
+    ({"colour": "red"}, "colour"),
+    ([], "object"),
 )
-def test_what_no_session_can_be_is_refused(served: Any, given: Any, said: str) -> None:
+
+
+def test_what_no_session_can_be_is_refused(served: Any) -> None:
     server = served({"text": "Hello."})
-    answer = server.client.post("/v1/sessions", json=given)
-    assert answer.status_code == 400, answer.text
-    assert said in answer.json()["error"]["message"]
+    for given, said in NO_SESSION:
+        answer = server.client.post("/v1/sessions", json=given)
+        assert answer.status_code == 400, answer.text
+        assert said in answer.json()["error"]["message"]
     assert server.client.get("/v1/sessions").json() == []
 
 
@@ -156,12 +145,8 @@ def test_other_pages_and_other_names_do_not_get_in(served: Any) -> None:
         assert server.client.get("/health", headers={"Host": host}).status_code == 403, host
     for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}"):
         assert server.client.get("/health", headers={"Host": host}).status_code == 200, host
-    for origin in (
-        "https://evil.example",
-        "null",
-        f"http://localhost:{int(port) - 1}",
-        f"http://127.0.0.1.evil:{port}",
-    ):
+    ports = (f"http://localhost:{int(port) - 1}", f"http://127.0.0.1.evil:{port}")
+    for origin in ("https://evil.example", "null", *ports):
         assert server.client.get("/v1/sessions", headers={"Origin": origin}).status_code == 403, origin
     assert server.client.get("/v1/sessions", headers={"Origin": server.url}).status_code == 200
 
@@ -173,39 +158,31 @@ def test_a_name_in_the_settings_gets_in(served: Any, place: Place) -> None:
     assert server.client.get("/health", headers={"Host": "box.lan:8000"}).status_code == 200
 
 
-def test_a_call_waits_until_it_is_approved(served: Any, place: Place) -> None:
-    server = served({"tool_calls": [call("file_write", path="a.txt", content="new")]}, {"text": "Done."})
-    session = server.session()
-    session.say("write it")
-    asked = session.until(asks)[-1][1]
-    assert (asked["tool_name"], asked["tool_input"]["path"]) == ("file_write", "a.txt")
-    assert not (place.folder / "a.txt").exists()
-    refused = server.client.post(f"{session.path}/ops", json={"type": "approve", "id": "another"})
-    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "nobody_waits")
-    session.op("approve", id=asked["id"])
-    assert session.until(is_result)[-1][1]["result"] == "Done."
-    assert (place.folder / "a.txt").read_text() == "new"
+WRITE = call("file_write", path="a.txt", content="new")
 
 
-def test_a_call_that_is_denied_is_an_error_the_model_sees(served: Any, place: Place) -> None:
-    server = served({"tool_calls": [call("file_write", path="a.txt", content="new")]}, {"text": "{{last_result}}"})
-    session = server.session()
-    session.say("write it")
-    session.op("deny", id=session.until(asks)[-1][1]["id"], comment="not that one")
-    assert "not that one" in session.until(is_result)[-1][1]["result"]
-    assert not (place.folder / "a.txt").exists()
-
-
-def test_the_models_question_is_answered_in_words(served: Any) -> None:
-    server = served(
-        {"tool_calls": [call("ask_user", question="Which?", options=["a", "b"])]}, {"text": "{{last_result}}"}
-    )
-    session = server.session()
+@pytest.mark.parametrize(
+    ("asked", "op", "result"),
+    [
+        (WRITE, {"type": "approve"}, "Created a.txt"),
+        (WRITE, {"type": "deny", "comment": "not that one"}, "not that one"),
+        (call("ask_user", question="Which?", options=["a", "b"]), {"type": "answer", "text": "the third"}, "the third"),
+    ],
+)
+def test_a_question_waits_until_it_is_answered(
+    served: Any, place: Place, asked: dict[str, Any], op: dict[str, Any], result: str
+) -> None:
+    session = served({"tool_calls": [asked]}, {"text": "{{last_result}}"}).session()
     session.say("go")
-    asked = session.until(asks)[-1][1]
-    assert (asked["question"], asked["options"]) == ("Which?", ["a", "b"])
-    session.op("answer", id=asked["id"], text="the third")
-    assert "the third" in session.until(is_result)[-1][1]["result"]
+    question = session.until(asks)[-1][1]
+    told = question["tool_input"] if "tool_input" in question else {key: question[key] for key in asked["input"]}
+    assert told == asked["input"]
+    assert not (place.folder / "a.txt").exists()
+    refused = session.server.client.post(f"{session.path}/ops", json={**op, "id": "another"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "nobody_waits")
+    session.op(**op, id=question["id"])
+    assert result in session.until(is_result)[-1][1]["result"]
+    assert (place.folder / "a.txt").exists() == (op["type"] == "approve")
 
 
 def test_steering_reaches_the_turn_that_runs_and_a_follow_up_comes_after_it(served: Any) -> None:
@@ -276,33 +253,23 @@ def test_model_and_mode_are_changed_while_it_goes_on(served: Any, place: Place) 
     assert session.answered("hi")["result"] == "Second."
     shown = server.client.get(session.path).json()
     assert (shown["model"], shown["permission_mode"]) == (other, "plan")
-    assert (
-        server.client.post(f"{session.path}/ops", json={"type": "set_permission_mode", "mode": "x"}).status_code == 400
-    )
+    refused = server.client.post(f"{session.path}/ops", json={"type": "set_permission_mode", "mode": "x"})
+    assert refused.status_code == 400
 
 
 BAD_IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "x", "data": "a"}}
-SENSELESS = [
-    b"",
-    b"{",
-    b"[]",
-    b'{"content":""}',
-    b'{"content":[]}',
-    b'{"content":"x","mode":"loud"}',
-    b"\xff",
-    b"[" * 5_000,
-]
+NO_MESSAGE = (b'{"content":""}', b'{"content":[]}', b'{"content":"x","mode":"loud"}')
+SENSELESS = (b"", b"{", b"[]", b"\xff", b"[" * 5_000, *NO_MESSAGE, json.dumps({"content": [BAD_IMAGE]}).encode())
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("body", [*SENSELESS, json.dumps({"content": [BAD_IMAGE]}).encode()])
-def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(served: Any, body: bytes) -> None:
+def test_a_message_that_makes_no_sense_is_refused_and_changes_nothing(served: Any) -> None:
     server = served({"text": "Hello."})
     session = server.session()
-    for path in ("messages", "ops"):
-        answer = server.client.post(f"{session.path}/{path}", content=body)
-        assert answer.status_code == 400, answer.text
-        assert answer.json()["error"]["message"]
+    for body in SENSELESS:
+        for path in ("messages", "ops"):
+            answer = server.client.post(f"{session.path}/{path}", content=body)
+            assert answer.status_code == 400, (body, answer.text)
+            assert answer.json()["error"]["message"]
     assert session.answered("hi")["result"] == "Hello."
 
 
@@ -352,8 +319,7 @@ def test_a_unix_socket_and_the_token_are_for_their_owner_alone(served: Any, tmp_
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(Path(server.told["token_file"]).stat().st_mode) == 0o600
     assert server.session().answered("hi")["result"] == "Hello."
-    server.running.signal(signal.SIGTERM)
-    assert server.running.left().code == 143
+    assert server.ended(signal.SIGTERM).code == 143
     assert not path.exists()
 
 
@@ -444,17 +410,9 @@ def test_the_description_is_openapi_and_names_every_route(served: Any) -> None:
 
 def test_a_session_of_a_terminal_is_followed_and_steered_once_it_is_taken_over(served: Any, place: Place) -> None:
     server = served({"text": "From the server."})
-    program = place.start(
-        "-p",
-        "--input-format",
-        "stream-json",
-        "--output-format",
-        "stream-json",
-        "-m",
-        place.script({"text": "First."}, {"text": "Second."}),
-        stdin=True,
-    )
-    with program as terminal:
+    model = place.script({"text": "First."}, {"text": "Second."})
+    flags = ("--input-format", "stream-json", "--output-format", "stream-json")
+    with place.start("-p", "-m", model, *flags, stdin=True) as terminal:
         terminal.say("one")
         id = terminal.wait_for_type("result")["session_id"]
         session = Client(server, id)
@@ -483,8 +441,7 @@ def test_what_is_redacted_is_gone_from_streams_too(served: Any, place: Place) ->
     session = server.session()
     session.answered("hi")
     last = session.until(is_result)[-1][0]
-    server.running.signal(signal.SIGTERM)
-    server.running.left()
+    server.ended(signal.SIGTERM)
     assert place.run("sessions", "redact", session.id, "hunter2-hunter2").code == 0
     for file in (place.home / "state").iterdir():
         assert file.is_dir() or b"hunter2-hunter2" not in file.read_bytes(), file
@@ -544,22 +501,8 @@ def test_at_sigterm_every_reader_hears_the_end_of_the_turn(served: Any, reply: d
     assert again.answered("more")["result"] == "After."
     rest = again.until(lambda one: is_result(one) and one["result"] == "After.", after=last)
     assert kinds(rest) == ["init", "user", "assistant", "result"]
-    assert all(id > last for id, _ in rest)
-
-
-def test_streams_go_on_after_the_server_was_ended_and_started_again(served: Any, place: Place) -> None:
-    server = served({"text": "Hello."})
-    session = server.session()
-    session.answered("hi")
-    events = session.until(is_result)
-    server.running.signal(signal.SIGTERM)
-    assert server.running.left().code == 143
-    server = served({"text": "After."})
-    again = Client(server, session.id)
-    assert again.until(is_result) == events
-    assert again.answered("more")["result"] == "After."
-    rest = again.until(lambda one: is_result(one) and one["result"] == "After.", after=events[-1][0])
-    assert rest[0][0] > 1_000_000, "an id that a power cut took back is never given again"
+    assert all(id > max(last, 1_000_000) for id, _ in rest), "an id that a power cut took back is never given again"
+    assert again.until(is_result) == everything[0]
 
 
 def test_a_turn_that_a_kill_cut_short_goes_on(served: Any, place: Place) -> None:
@@ -568,8 +511,7 @@ def test_a_turn_that_a_kill_cut_short_goes_on(served: Any, place: Place) -> None
     session = server.session()
     stream_id = session.say("hi")
     heard = session.until(lambda one: one["type"] == "stream_event" and one["event"]["type"] == "content_block_delta")
-    server.running.signal(signal.SIGKILL)
-    server.running.left()
+    server.ended()
     server = served({"text": "From the next one."})
     again = Client(server, session.id)
     rest = again.until(is_result, after=heard[-1][0])
@@ -584,8 +526,7 @@ def test_a_question_that_waited_for_an_answer_is_asked_again(served: Any, place:
     session = server.session()
     session.say("write it")
     last = session.until(asks)[-1][0]
-    server.running.signal(signal.SIGKILL)
-    server.running.left()
+    server.ended()
     server = served({"text": "Done."})
     again = Client(server, session.id)
     asked = again.until(asks, after=last)[-1][1]
@@ -600,28 +541,12 @@ def test_what_waits_is_said_after_a_kill(served: Any, place: Place) -> None:
     first = session.say("one")
     session.until(lambda one: one["type"] == "stream_event")
     later = session.say("two", mode="follow_up")
-    server.running.signal(signal.SIGKILL)
-    server.running.left()
+    server.ended()
     server = served({"text": "First."}, {"text": "Second."})
     again = Client(server, session.id)
     events = again.until(lambda one: is_result(one) and one["stream_id"] == later)
     results = [(one["stream_id"], one["result"]) for _, one in events if is_result(one)]
     assert results == [(first, "First."), (later, "Second.")]
-
-
-def test_a_message_that_was_acknowledged_just_before_a_kill_gets_its_own_result(served: Any) -> None:
-    for round in range(3):
-        replies = [{"text": f"Answer {round}.{n}."} for n in range(3)]
-        server = served(*replies)
-        session = server.session()
-        first = session.say("one")
-        session.until(is_result)
-        second = session.say("two")
-        server.running.signal(signal.SIGKILL)
-        server.running.left()
-        server = served(*replies)
-        events = Client(server, session.id).until(lambda one: is_result(one) and one["stream_id"] == second)  # noqa: B023
-        assert [one["stream_id"] for _, one in events if is_result(one)] == [first, second]
 
 
 def test_a_steer_that_waits_when_the_server_ends_is_answered_by_the_next_one(served: Any) -> None:
@@ -631,8 +556,7 @@ def test_a_steer_that_waits_when_the_server_ends_is_answered_by_the_next_one(ser
     session.until(lambda one: one["type"] == "stream_event")
     for _ in range(3):
         assert session.say("two", mode="steer", stream_id="mine") == first
-    server.running.signal(signal.SIGTERM)
-    server.running.left()
+    server.ended(signal.SIGTERM)
     server = served({"text": "To the steering."})
     again = Client(server, session.id)
     events = again.until(lambda one: is_result(one) and one["result"] == "To the steering.")
@@ -650,8 +574,7 @@ def test_a_model_that_is_refused_changes_nothing_and_one_that_is_gone_keeps_nobo
     for session in (bad, good):
         session.say("hi")
         session.until(lambda one: one["type"] == "stream_event")
-    server.running.signal(signal.SIGKILL)
-    server.running.left()
+    server.ended()
     Path(gone.removeprefix("scripted/")).unlink()
     server = served({"text": "After."})
     for session in (bad, good):
@@ -684,8 +607,7 @@ def test_a_socket_that_a_later_server_has_taken_stays(served: Any, tmp_path: Pat
     first = served({"text": "First."}, flags=("--socket", path))
     Path(path).rename(f"{path}.old")
     second = served({"text": "Second."}, flags=("--socket", path))
-    first.running.signal(signal.SIGTERM)
-    first.running.left()
+    first.ended(signal.SIGTERM)
     assert second.session().answered("hi")["result"] == "Second."
 
 
@@ -711,8 +633,7 @@ def test_killed_at_random_moments_no_message_is_lost_and_none_is_told_twice(serv
         for n in range(2):
             sent.append(session.say(f"prompt {round}.{n}"))
         time.sleep(0.02 * round % 0.13)
-        server.running.signal(signal.SIGKILL)
-        server.running.left()
+        server.ended()
         server = served(*replies)
         session = Client(server, session.id)
         events = session.until(lambda one: is_result(one) and one["stream_id"] == sent[-1])
@@ -734,14 +655,14 @@ def test_cut_at_every_byte_a_stream_loses_nothing_and_doubles_nothing(served: An
     session.answered("hi")
     first, *rest = session.until(is_result)
     last = rest[-1][0]
-    raw = _raw(server, session, first[0], None, last=last)
+    raw = _raw(session, first[0], None, last=last)
     assert list(events_in(iter([raw]))) == rest
 
     def cut(length: int) -> list[Event]:
-        heard = list(events_in(iter([_raw(server, session, first[0], length, last=last)])))
+        heard = list(events_in(iter([_raw(session, first[0], length, last=last)])))
         after = heard[-1][0] if heard else first[0]
         if after < last:
-            heard += events_in(iter([_raw(server, session, after, None, last=last)]))
+            heard += events_in(iter([_raw(session, after, None, last=last)]))
         return heard
 
     with ThreadPoolExecutor(4) as at_once:
@@ -749,33 +670,17 @@ def test_cut_at_every_byte_a_stream_loses_nothing_and_doubles_nothing(served: An
             assert heard == rest, f"cut after {length} bytes"
 
 
-def _raw(server: Server, session: Client, after: int, most: int | None, *, last: int) -> bytes:
+def _raw(session: Client, after: int, most: int | None, *, last: int) -> bytes:
     """The body of the stream, of which no more than `most` bytes are read, or all up to the event `last`."""
-    port = int(server.url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as link:
-        lines = [
-            f"GET {session.path}/events HTTP/1.0",
-            f"Host: localhost:{port}",
-            f"Authorization: Bearer {server.token}",
-            *([f"Last-Event-ID: {after}"] if after else []),
-        ]
-        link.sendall("\r\n".join([*lines, "", ""]).encode())
-        data = b""
-        body = None
-        end = b"id: %d\n" % last
-        while True:
-            if body is None and b"\r\n\r\n" in data:
-                body = data.index(b"\r\n\r\n") + 4
-            if body is not None:
-                found = data.find(end, body)
-                if most is not None and len(data) - body >= most:
-                    return data[body : body + most]
-                if most is None and found >= 0 and b"\n\n" in data[found:]:
-                    return data[body : data.index(b"\n\n", found) + 2]
-            part = link.recv(65_536)
-            if not part:
-                return data[body or len(data) :]
+    headers, data, end = {"Last-Event-ID": str(after)}, b"", b"id: %d\n" % last
+    with session.server.client.stream("GET", f"{session.path}/events", headers=headers) as answer:
+        for part in answer.iter_raw():
             data += part
+            if most is not None and len(data) >= most:
+                return data[:most]
+            if most is None and b"\n\n" in data[(found := data.find(end)) :] and found >= 0:
+                return data[: data.index(b"\n\n", found) + 2]
+    return data
 
 
 @pytest.mark.full

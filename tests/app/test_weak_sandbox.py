@@ -493,18 +493,19 @@ def test_a_repository_with_many_hooks_leaves_room_for_the_others(place: Place) -
 
 def test_a_folder_with_more_than_can_be_kept_is_said_once_and_its_settings_come_first(place: Place) -> None:
     claude = place.folder / ".claude"
-    (claude / "hooks").mkdir(parents=True)
-    for number in range(5_001):
-        (claude / f"a{number:04}").touch()
+    for name in ("hooks", "cache"):
+        (claude / name).mkdir(parents=True)
+    for number in range(10_000):
+        (claude / f"cache/{number:05}").touch()
     for name in ("settings.json", "hooks/zz"):
         (claude / name).write_text("ours")
     evil = "echo evil > .claude/settings.json; echo evil > .claude/hooks/zz"
     first, second = run_in(place, evil, "true")
-    assert f"[more is in {claude} than this sandbox can put back: tell the user]" in first
+    assert f"[more is in {claude}/cache than this sandbox can put back: tell the user]" in first
     assert "than this sandbox can put back" not in second
     assert {(claude / name).read_text() for name in ("settings.json", "hooks/zz")} == {"ours"}
     (row,) = [line for line in place.run("doctor").out.splitlines() if " sandbox " in line]
-    assert f"More is in {claude} than can be put back: what commands change there may stay." in row
+    assert f"More is in {claude}/cache than can be put back: what commands change there may stay." in row
 
 
 def test_ordinary_work_is_not_put_back(place: Place) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +135,18 @@ def tiny_disk(folder: Path, size: str) -> Iterator[Path]:
         yield disk
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
+
+
+def fill(disk: Path, *, all_but: int = 0) -> None:
+    """Write a file to it that takes all room, or leaves so much."""
+    free = shutil.disk_usage(disk).free
+    with suppress(OSError), (disk / "filler").open("ab") as filler:
+        filler.write(bytes(free - all_but if all_but else 2 * free + 100_000))
+
+
+@contextmanager
+def read_only(disk: Path) -> Iterator[None]:
+    if subprocess.run(["mount", "-o", "remount,ro", disk], capture_output=True, check=False).returncode:
+        pytest.skip("this disk cannot be made read-only")
+    yield
+    subprocess.run(["mount", "-o", "remount,rw", disk], check=True)

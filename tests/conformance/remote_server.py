@@ -1,7 +1,6 @@
 """The far end of `RemoteSandbox`: in a file system of its own it does what it is asked, on a `LocalSandbox`.
 
-Both ends write JSON, an object a line, as `json` has it: that keeps names and commands that are no Unicode. Any number
-of calls are under way at once. The last reply to a call is its answer or its error; the ones before hold its output.
+Each call has a connection of its own, on which pickles cross: so everything that crosses is plain data.
 """
 
 from __future__ import annotations
@@ -9,148 +8,70 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-import os
-import socket
 import sys
-import threading
-import typing
+from multiprocessing.connection import Connection, Listener
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, TypeVar, cast
+from threading import Thread
+from typing import Any
 
-import msgspec
-from msgspec import Struct
-
-from agentcli.errors import ToolError, ToolErrorKind
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.tools.sandbox import Sandbox
-
-T = TypeVar("T")
 
 
-class Request(Struct):
-    """A method of the sandbox and its arguments; or for a call under way, `cancel` or `detach`."""
-
-    call: int
-    method: str
-    given: dict[str, Any] = {}
-
-
-class Reply(Struct):
-    call: int
-    kind: Literal["part", "answer", "error"]
-    value: Any = None
-
-
-class Raised(Struct):
-    """An error of the far end. `name` is ToolError, OSError, CancelledError, or of an error nobody promised."""
-
-    name: str
-    message: str
-    kind: ToolErrorKind = "internal_error"
-    code: str = ""
-    errno: int | None = None
-    strerror: str = ""
-
-
-def encode(message: Request | Reply) -> bytes:
-    return json.dumps(msgspec.to_builtins(message, enc_hook=str)).encode() + b"\n"
-
-
-def decode(line: bytes, type: type[T]) -> T:
-    return cast("T", converted(json.loads(line), type))
-
-
-def converted(value: Any, type: Any) -> Any:
-    return msgspec.convert(value, type, dec_hook=lambda path, text: path(text))
-
-
-def types_of(method: str) -> dict[str, Any]:
-    """The types of a method's arguments and, as `return`, of what it gives, as the protocol has them."""
-    declared = getattr(Sandbox, method)
-    function = declared.fget if isinstance(declared, property) else declared
-    # Nothing confines commands at the far end, so none can be tried there, and no trial has to travel.
-    types = typing.get_type_hints(function, localns={"DryRun": typing.Never})
-    return {name: bytes if type is BinaryIO else type for name, type in types.items()}
-
-
-class Server:
-    """Does what one client asks for until it hangs up."""
-
-    def __init__(self, connection: socket.socket, sandbox: LocalSandbox) -> None:
-        self._connection = connection
-        self._sandbox = sandbox
-        self._sending = threading.Lock()
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._detach: dict[int, asyncio.Event] = {}
-
-    async def serve(self) -> None:
-        with self._connection.makefile("rb") as lines:
-            async with asyncio.TaskGroup() as group:
-                while line := await asyncio.to_thread(lines.readline):
-                    request = decode(line, Request)
-                    if request.method == "cancel" and request.call in self._tasks:
-                        self._tasks[request.call].cancel()
-                    elif request.method == "detach" and request.call in self._detach:
-                        self._detach[request.call].set()
-                    elif request.method not in ("cancel", "detach"):
-                        self._tasks[request.call] = group.create_task(self._reply(request))
-                for task in self._tasks.values():
-                    task.cancel()
-        await self._sandbox.aclose()
-
-    async def _reply(self, request: Request) -> None:
+def serve(connection: Connection, sandbox: LocalSandbox, loop: asyncio.AbstractEventLoop) -> None:
+    """Answer one call, until the client says `end`; before that it may say `cancel` or `detach`, or hang up."""
+    what, given, named = connection.recv()
+    detach = asyncio.Event()
+    if named.pop("is_detached", False):
+        detach.set()
+    if what in ("run", "search"):
+        named["on_output" if what == "run" else "take"] = lambda part: connection.send(("part", part))
+    if what == "run":
+        named["detach"] = detach
+    work = asyncio.run_coroutine_threadsafe(reply(connection, sandbox, what, given, named), loop)
+    with connection:
         try:
-            reply = Reply(request.call, "answer", await self._answer(request.call, request.method, request.given))
-        except (Exception, asyncio.CancelledError) as error:
-            reply = Reply(request.call, "error", _raised(error))
-        self._tasks.pop(request.call, None)
-        self._detach.pop(request.call, None)
-        self._send(reply)
+            while (heard := connection.recv()) != "end":
+                if heard == "detach":
+                    loop.call_soon_threadsafe(detach.set)
+                else:
+                    work.cancel()
+        except (EOFError, OSError):
+            work.cancel()
 
-    async def _answer(self, call: int, method: str, given: dict[str, Any]) -> Any:
-        types = types_of(method)
-        arguments = {name: converted(value, types[name]) for name, value in given.items()}
-        hearer = next((name for name in ("take", "on_output") if name in types), None)
-        if hearer:
-            arguments[hearer] = lambda part: self._send(Reply(call, "part", part))
-        if "detach" in types:
-            arguments["detach"] = self._detach[call] = asyncio.Event()
-        found = getattr(self._sandbox, method)
-        found = found(**arguments) if callable(found) else found
+
+async def reply(connection: Connection, sandbox: LocalSandbox, what: str, given: Any, named: Any) -> None:
+    part, _, name = what.rpartition(".")
+    try:
+        if part == "facts":
+            found = getattr(sandbox.facts(given[0]), name)
+            found = found(*given[1:], **named) if callable(found) else found
+        else:
+            found = getattr(sandbox.jobs if part else sandbox, name)(*given, **named)
         found = await found if inspect.isawaitable(found) else found
-        if method == "read":
-            with found:
-                return found.read()
-        return found
-
-    def _send(self, reply: Reply) -> None:
-        """From any thread. A client that hung up hears nothing more."""
-        with self._sending:
-            try:
-                self._connection.sendall(encode(reply))
-            except ConnectionError:
-                return
+        if what == "read":
+            with found as file:
+                found = file.read()
+        answer = ("answer", found)
+    except (Exception, asyncio.CancelledError) as error:
+        answer = ("error", error)
+    try:
+        connection.send(answer)
+    except OSError:  # the client hung up
+        return
 
 
-def _raised(error: BaseException) -> Raised:
-    match error:
-        case ToolError():
-            return Raised("ToolError", str(error), error.kind, error.code)
-        case OSError():
-            return Raised("OSError", str(error), errno=error.errno, strerror=error.strerror or "")
-    return Raised(type(error).__name__, str(error))
-
-
-def main() -> None:
-    connection = socket.socket(fileno=int(sys.argv[1]))
-    connection.set_inheritable(False)
-    given = json.loads(os.environ["REMOTE_SANDBOX"])
-    place = Path(given["place"])
+async def main() -> None:
+    given = json.loads(sys.argv[1])
+    place, loop = Path(given["place"]), asyncio.get_running_loop()
     sandbox = LocalSandbox(
         [place / "ws"], environment=given["environment"], job_folder=place / "jobs", session_id=given["session_id"]
     )
-    asyncio.run(Server(connection, sandbox).serve())
+    with Listener(given["address"]) as listener:
+        print("ready", flush=True)
+        while True:
+            connection = await asyncio.to_thread(listener.accept)
+            Thread(target=serve, args=(connection, sandbox, loop), daemon=True).start()
 
 
 if __name__ == "__main__":
-    main()
+    asyncio.run(main())

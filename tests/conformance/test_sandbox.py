@@ -20,9 +20,9 @@ import pytest
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.command import BackgroundJob, Command, CommandResult
+from agentcli.tools.command import BackgroundJob, Command, CommandResult, Grants
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.sandbox import FileStatus, FoundRows, Listing, Looked, Sandbox, Search
+from agentcli.tools.sandbox import FoundRows, Listing, Sandbox, Search, SearchOutcome, Use
 from agentcli.tools.tool import ToolContext, Workspace
 from tests.conformance.remote_sandbox import RemoteSandbox, why_not_remote
 
@@ -54,6 +54,10 @@ def on_disk(sandbox: Sandbox, path: Path) -> Path:
     return sandbox.on_disk(path) if isinstance(sandbox, RemoteSandbox) else path
 
 
+def root_of(sandbox: Sandbox) -> Path:
+    return sandbox.facts().roots[0]
+
+
 def said(sandbox: Sandbox, job: BackgroundJob) -> str:
     """The output of a job so far."""
     return on_disk(sandbox, job.output_file).read_text()
@@ -72,10 +76,16 @@ async def opened(kind: str, folder: Path, environment: Mapping[str, str] = ENVIR
 async def run(
     sandbox: Sandbox, command: str, *, timeout_s: float = 20, most_bytes: int = 30_000, cwd: Path | None = None
 ) -> CommandResult:
-    return await sandbox.exec(
-        Command(command, cwd or sandbox.roots[0], timeout_s=timeout_s, most_bytes=most_bytes),
-        on_output=lambda text: None,
-    )
+    return await sandbox.run(Command(command, cwd or root_of(sandbox), timeout_s=timeout_s, most_bytes=most_bytes))
+
+
+async def start(sandbox: Sandbox, command: str) -> BackgroundJob:
+    """Run a command as a job."""
+    detach = asyncio.Event()
+    detach.set()
+    job = (await sandbox.run(Command(command, root_of(sandbox)), detach=detach)).job
+    assert job is not None
+    return job
 
 
 def is_alive(pid: int) -> bool:
@@ -100,7 +110,7 @@ async def ends(pid: int) -> bool:
 
 async def pid_in(sandbox: Sandbox, name: str) -> int:
     """A process id that a command writes to a file of the workspace."""
-    file = on_disk(sandbox, sandbox.roots[0] / name)
+    file = on_disk(sandbox, root_of(sandbox) / name)
     for _ in range(250):
         if file.exists() and (written := file.read_text()).endswith("\n"):
             return int(written)
@@ -110,14 +120,17 @@ async def pid_in(sandbox: Sandbox, name: str) -> int:
 
 # Paths
 
+USES: tuple[Use, Use] = ("read", "write")
+
 
 async def test_paths_inside_are_given_as_they_really_are(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        root = sandbox.roots[0]
+        root = root_of(sandbox)
         (on_disk(sandbox, root) / "link").symlink_to("a/b")
         for name, real in (("", ""), ("new/file", "new/file"), ("x/../y", "y"), ("link", "a/b")):
-            path = sandbox.validate_path(root / name, "read")
-            assert path == sandbox.validate_path(root / name, "write") == root / real
+            for use in USES:
+                status = sandbox.look(root / name, use)
+                assert (status.real, status.place, status.is_usable) == (root / real, "inside", True)
 
 
 @pytest.mark.parametrize(
@@ -130,15 +143,21 @@ async def test_paths_inside_are_given_as_they_really_are(kind: str, tmp_path: Pa
 )
 async def test_paths_that_lead_outside_are_refused(kind: str, path: str, error: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        root = sandbox.roots[0]
+        root = root_of(sandbox)
         disk = on_disk(sandbox, root)
         (disk / "../other").write_text("x")
         (disk / "link").symlink_to("../other")
         (disk / "folder").symlink_to("..")
         (disk / "loop").symlink_to("loop")
-        for access in ("read", "write"):
+        for use in USES:
+            if error == "permission_denied":
+                assert (sandbox.look(root / path, use).place, sandbox.look(root / path, use).is_usable) == (
+                    "outside",
+                    False,
+                )
+                continue
             with pytest.raises(ToolError) as caught:
-                sandbox.validate_path(root / path, access)
+                sandbox.look(root / path, use)
             assert caught.value.kind == error
 
 
@@ -185,7 +204,7 @@ def typed() -> Iterator[None]:
 async def test_the_input_is_empty(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         assert (await run(sandbox, "cat; read line; echo $?")).output == "1\n"
-        job = await sandbox.start_job(Command("cat; echo ended", sandbox.roots[0]))
+        job = await start(sandbox, "cat; echo ended")
         for _ in range(200):
             if said(sandbox, job):
                 break
@@ -195,14 +214,14 @@ async def test_the_input_is_empty(kind: str, tmp_path: Path) -> None:
 
 async def test_output_is_heard_while_the_command_runs(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        go, heard = on_disk(sandbox, sandbox.roots[0] / "go"), []
+        go, heard = on_disk(sandbox, root_of(sandbox) / "go"), []
 
         def hear(text: str) -> None:
             heard.append(text)
             go.touch()  # the command goes on only when its first line was heard
 
         command = "echo first; for n in $(seq 200); do [ -e go ] && break; sleep 0.02; done; [ -e go ] && echo second"
-        result = await sandbox.exec(Command(command, sandbox.roots[0], timeout_s=20, most_bytes=30_000), on_output=hear)
+        result = await sandbox.run(Command(command, root_of(sandbox), timeout_s=20), on_output=hear)
         assert heard[0] == "first\n"
         assert "".join(heard) == result.output == "first\nsecond\n"
 
@@ -230,7 +249,7 @@ async def test_long_output_keeps_both_ends_and_says_what_is_missing(kind: str, t
         assert result.cut_bytes == whole - 2_000
         assert f"[{result.cut_bytes:,} characters cut; all of it is in {result.output_file}]" in result.output
         assert result.output_file is not None
-        assert sandbox.validate_path(result.output_file, "read")
+        assert sandbox.look(result.output_file).is_usable
         assert on_disk(sandbox, result.output_file).stat().st_size == whole
 
 
@@ -247,7 +266,7 @@ async def test_output_is_cut_above_the_limit_only(kind: str, length: int, tmp_pa
 
 async def test_the_directory_the_shell_ended_in_is_told(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        root = sandbox.roots[0]
+        root = root_of(sandbox)
         assert (await run(sandbox, "mkdir -p a/b && cd a/b")).cwd == root / "a/b"
         assert (await run(sandbox, "pwd", cwd=root / "a")).output == f"{root}/a\n"
         assert (await run(sandbox, "cd a; exit 3")).cwd == root / "a"
@@ -257,7 +276,7 @@ async def test_the_directory_the_shell_ended_in_is_told(kind: str, tmp_path: Pat
 @pytest.mark.parametrize("name", ["with space", "new\nline", "'quote'", "文件", "$HOME"])
 async def test_directories_with_odd_names_are_told(kind: str, name: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        root = sandbox.roots[0]
+        root = root_of(sandbox)
         (on_disk(sandbox, root) / "d").symlink_to(name)
         (on_disk(sandbox, root) / name).mkdir()
         assert (await run(sandbox, "cd d")).cwd == root / name
@@ -270,7 +289,7 @@ async def test_a_directory_that_was_removed_is_told_as_none(kind: str, tmp_path:
 
 async def test_a_command_may_use_any_descriptor_of_its_own(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        root = sandbox.roots[0]
+        root = root_of(sandbox)
         command = 'mkdir d; for n in 3 4 5 6 7 8 9; do eval "exec $n>out"; done; echo hello >&3; cd d'
         assert (await run(sandbox, command)).cwd == root / "d"
         assert on_disk(sandbox, root / "out").read_text() == "hello\n"
@@ -324,11 +343,11 @@ async def test_what_a_command_leaves_running_is_a_job(kind: str, way: str, tmp_p
         result = await run(sandbox, f"{way}\ncd /tmp; exit 3")
         assert result.exit_code == 3
         assert result.cwd == Path("/tmp")
-        (job,) = sandbox.jobs()
+        (job,) = sandbox.jobs.list()
         assert result.job == job
         assert (job.is_running, job.exit_code, job.new_bytes) == (True, None, 0)
-        await sandbox.stop_job(job.id)
-        (job,) = sandbox.jobs()
+        await sandbox.jobs.stop(job.id)
+        (job,) = sandbox.jobs.list()
         assert (job.is_running, job.exit_code) == (False, None)
 
 
@@ -337,16 +356,16 @@ async def test_what_a_command_leaves_running_may_go_on_to_write(kind: str, tmp_p
         result = await run(sandbox, "(until [ -e go ]; do sleep 0.02; done; echo late) & echo now")
         assert result.output == "now\n"
         assert result.job is not None
-        on_disk(sandbox, sandbox.roots[0] / "go").touch()
+        on_disk(sandbox, root_of(sandbox) / "go").touch()
         assert await ended(sandbox)
-        assert sandbox.read_job(result.job.id, 1_000) == "late\n"
+        assert sandbox.jobs.read(result.job.id, 1_000) == "late\n"
         assert said(sandbox, result.job) == "now\nlate\n"
 
 
 async def test_what_ends_with_its_command_is_no_job(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         await run(sandbox, "sleep 0.02 & true")
-        assert not sandbox.jobs()
+        assert not sandbox.jobs.list()
 
 
 async def test_a_cancelled_call_ends_the_group(kind: str, tmp_path: Path) -> None:
@@ -384,8 +403,8 @@ async def test_no_descriptors_are_left_open(kind: str, tmp_path: Path) -> None:
         await run(sandbox, "seq 20000", most_bytes=100)
         with pytest.raises(ToolError):
             await run(sandbox, "a\0b")
-        for job in sandbox.jobs():
-            await sandbox.stop_job(job.id)
+        for job in sandbox.jobs.list():
+            await sandbox.jobs.stop(job.id)
         assert descriptors(sandbox) == before
 
 
@@ -395,7 +414,7 @@ async def test_a_command_the_system_does_not_take_is_a_tool_s_error(kind: str, c
         with pytest.raises(ToolError, match="Could not start"):
             await run(sandbox, command)
         with pytest.raises(ToolError, match="Could not start"):
-            await sandbox.start_job(Command(command, sandbox.roots[0]))
+            await start(sandbox, command)
 
 
 @pytest.mark.parametrize("length", [29_999, 30_000, 131_072, 600_000])
@@ -411,29 +430,28 @@ async def test_a_command_may_be_longer_than_one_argument(kind: str, length: int,
 
 async def test_a_job_writes_its_output_to_a_file_and_ends_with_the_session(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        job = await sandbox.start_job(Command("echo hello; echo oops >&2; sleep 60", sandbox.roots[0]))
+        job = await start(sandbox, "echo hello; echo oops >&2; sleep 60")
         for _ in range(200):
             if said(sandbox, job) == "hello\noops\n":
                 break
             await asyncio.sleep(0.02)
         assert said(sandbox, job) == "hello\noops\n"
-        assert sandbox.validate_path(job.output_file, "read") == job.output_file.resolve()
+        assert (sandbox.look(job.output_file).real, sandbox.look(job.output_file).place) == (job.output_file, "granted")
         assert is_alive(job.pid)
-        with pytest.raises(ToolError):
-            sandbox.validate_path(job.output_file, "write")
+        assert not sandbox.look(job.output_file, "write").is_usable
     assert await ends(job.pid)
 
 
 async def test_jobs_have_names_and_files_of_their_own(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        jobs = [await sandbox.start_job(Command("true", sandbox.roots[0])) for _ in range(3)]
+        jobs = [await start(sandbox, "true") for _ in range(3)]
         assert len({job.id for job in jobs}) == len({job.output_file for job in jobs}) == 3
 
 
 @pytest.mark.slow
 async def test_closing_ends_everything_soon_and_twice_is_safe(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        jobs = [await sandbox.start_job(Command("trap '' TERM; sleep 60", sandbox.roots[0])) for _ in range(8)]
+        jobs = [await start(sandbox, "trap '' TERM; sleep 60") for _ in range(8)]
         await run(sandbox, "sleep 60 & echo $! > pid")
         left = await pid_in(sandbox, "pid")
         await asyncio.sleep(0.1)  # let the jobs set their traps
@@ -447,7 +465,7 @@ async def test_closing_ends_everything_soon_and_twice_is_safe(kind: str, tmp_pat
 
 async def test_a_process_left_running_is_asked_before_it_is_killed(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        root = sandbox.roots[0]
+        root = root_of(sandbox)
         tidy = "import signal, time, sys\ndef end(*_):\n time.sleep(0.2)\n open('tidied', 'w').close()\n sys.exit()\n"
         tidied = on_disk(sandbox, root / "tidied")
         on_disk(sandbox, root / "tidy.py").write_text(
@@ -483,7 +501,7 @@ async def test_commands_see_no_credentials(kind: str, tmp_path: Path) -> None:
     environment = {**ENVIRONMENT, **dict.fromkeys(SECRETS, "s3cret")}
     async with opened(kind, tmp_path, environment) as sandbox:
         assert "s3cret" not in (await run(sandbox, "env")).output
-        job = await sandbox.start_job(Command("env; echo end", sandbox.roots[0]))
+        job = await start(sandbox, "env; echo end")
         for _ in range(200):
             if said(sandbox, job).endswith("end\n"):
                 break
@@ -518,14 +536,13 @@ async def detached(sandbox: Sandbox, command: str, *, after: str, most_bytes: in
         if after in "".join(heard):
             detach.set()
 
-    return await sandbox.exec(
-        Command(command, sandbox.roots[0], timeout_s=20, most_bytes=most_bytes), on_output=hear, detach=detach
-    )
+    terms = Command(command, root_of(sandbox), timeout_s=20, most_bytes=most_bytes)
+    return await sandbox.run(terms, on_output=hear, detach=detach)
 
 
 async def ended(sandbox: Sandbox) -> bool:
     for _ in range(300):
-        if not any(job.is_running for job in sandbox.jobs()):
+        if not any(job.is_running for job in sandbox.jobs.list()):
             return True
         await asyncio.sleep(0.02)
     return False
@@ -538,7 +555,7 @@ async def test_a_detached_command_goes_on_and_all_its_output_is_in_the_file(kind
         assert result.job is not None
         assert result.job.is_running
         assert await ended(sandbox)
-        assert said(sandbox, result.job) == f"one é two{sandbox.roots[0]}\n"
+        assert said(sandbox, result.job) == f"one é two{root_of(sandbox)}\n"
 
 
 async def test_a_detached_command_outlives_its_time_limit_and_ends_with_the_session(kind: str, tmp_path: Path) -> None:
@@ -554,20 +571,16 @@ async def test_a_detached_command_ends_with_its_own_exit_code(kind: str, tmp_pat
     async with opened(kind, tmp_path) as sandbox:
         await detached(sandbox, "echo on; sleep 0.1; exit 3", after="on")
         assert await ended(sandbox)
-        assert sandbox.jobs()[0].exit_code == 3
+        assert sandbox.jobs.list()[0].exit_code == 3
 
 
 async def test_a_command_that_ended_first_is_no_job(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         detach = asyncio.Event()
-        result = await sandbox.exec(
-            Command("echo done", sandbox.roots[0], timeout_s=20, most_bytes=100),
-            on_output=lambda t: None,
-            detach=detach,
-        )
+        result = await sandbox.run(Command("echo done", root_of(sandbox), timeout_s=20, most_bytes=100), detach=detach)
         detach.set()
         assert (result.output, result.exit_code, result.job) == ("done\n", 0, None)
-        assert list(sandbox.jobs()) == []
+        assert list(sandbox.jobs.list()) == []
 
 
 async def test_a_long_output_is_cut_in_the_result_and_goes_on_in_the_file(kind: str, tmp_path: Path) -> None:
@@ -582,102 +595,87 @@ async def test_a_long_output_is_cut_in_the_result_and_goes_on_in_the_file(kind: 
         assert str(result.output_file) in result.output
         assert result.output.endswith("\n20000\non\n")
         assert said(sandbox, result.job) == whole + "the end\n"
-        assert sandbox.read_job(result.job.id, 1_000) == "the end\n"
+        assert sandbox.jobs.read(result.job.id, 1_000) == "the end\n"
 
 
 async def test_jobs_are_listed_with_what_they_run_and_stopped_one_by_one(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        first = await sandbox.start_job(Command("sleep 30 & sleep 30", sandbox.roots[0]))
-        second = await sandbox.start_job(Command("true", sandbox.roots[0]))
+        first, second = await start(sandbox, "sleep 30 & sleep 30"), await start(sandbox, "true")
         for _ in range(200):
-            if not sandbox.jobs()[1].is_running:
+            if not sandbox.jobs.list()[1].is_running:
                 break
             await asyncio.sleep(0.02)
-        assert [(job.id, job.command, job.is_running) for job in sandbox.jobs()] == [
+        assert [(job.id, job.command, job.is_running) for job in sandbox.jobs.list()] == [
             (first.id, "sleep 30 & sleep 30", True),
             (second.id, "true", False),
         ]
-        await sandbox.stop_job(first.id)
-        await sandbox.stop_job(second.id)
-        assert not any(job.is_running for job in sandbox.jobs())
+        await sandbox.jobs.stop(first.id)
+        await sandbox.jobs.stop(second.id)
+        assert not any(job.is_running for job in sandbox.jobs.list())
         with pytest.raises(ToolError) as caught:
-            await sandbox.stop_job("job_9")
+            await sandbox.jobs.stop("job_9")
         assert caught.value.kind == "not_found"
-
-
-async def test_a_folder_that_is_added_may_be_read_and_written(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as sandbox:
-        other = sandbox.roots[0].parent / "other"
-        on_disk(sandbox, other).mkdir()
-        with pytest.raises(ToolError):
-            sandbox.validate_path(other / "a", "write")
-        sandbox.add_root(other)
-        assert sandbox.validate_path(other / "a", "write") == (other / "a").resolve()
-        assert sandbox.validate_path(other, "read") == other.resolve()
-        assert sandbox.roots[-1] == other.resolve()
 
 
 async def test_a_job_s_new_output_is_read_once(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         command = "echo one; until [ -e go ]; do sleep 0.02; done; echo two"
-        job = await sandbox.start_job(Command(command, sandbox.roots[0]))
+        job = await start(sandbox, command)
         for _ in range(200):
             if said(sandbox, job):
                 break
             await asyncio.sleep(0.02)
-        assert sandbox.jobs()[0].new_bytes == len("one\n")
-        assert [sandbox.read_job(job.id, 100) for _ in range(2)] == ["one\n", ""]
-        on_disk(sandbox, sandbox.roots[0] / "go").touch()
+        assert sandbox.jobs.list()[0].new_bytes == len("one\n")
+        assert [sandbox.jobs.read(job.id, 100) for _ in range(2)] == ["one\n", ""]
+        on_disk(sandbox, root_of(sandbox) / "go").touch()
         assert await ended(sandbox)
-        assert sandbox.read_job(job.id, 100) == "two\n"
+        assert sandbox.jobs.read(job.id, 100) == "two\n"
         with pytest.raises(ToolError) as caught:
-            sandbox.read_job("job_9", 100)
+            sandbox.jobs.read("job_9", 100)
         assert caught.value.kind == "not_found"
 
 
 # Exceptions
 
 
-async def test_a_path_outside_may_be_used_from_its_grant_until_that_is_taken_back(kind: str, tmp_path: Path) -> None:
+async def test_a_grant_counts_for_the_look_that_it_comes_with_and_no_other(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        outside = sandbox.roots[0].parent / "outside"
-        for access, also in (("read", ["read"]), ("write", ["read", "write"])):
-            sandbox.grant(outside, access)
-            assert [each for each in ("read", "write") if sandbox.knows(outside, each)] == also
-            assert sandbox.validate_path(outside, access) == outside
-            sandbox.revoke(outside, access)
-            assert not sandbox.knows(outside, access)
-            with pytest.raises(ToolError) as caught:
-                sandbox.validate_path(outside, access)
-            assert caught.value.kind == "permission_denied"
+        other, secret = root_of(sandbox).parent / "other", root_of(sandbox) / ".env"
+        for path, grants, places in (
+            (other, Grants(), ("outside", "outside")),
+            (other, Grants(readable=(other,)), ("granted", "outside")),
+            (other, Grants(writable=(other,)), ("granted", "granted")),
+            (other / "below", Grants(writable=(other,)), ("outside", "outside")),
+            (other / "below", Grants(roots=(other,)), ("inside", "inside")),
+            (secret, Grants(), ("secret", "secret")),
+            (secret, Grants(readable=(secret,)), ("granted", "secret")),
+            (other, Grants(), ("outside", "outside")),
+        ):
+            assert tuple(sandbox.look(path, use, grants).place for use in USES) == places
+        assert sandbox.facts(Grants(roots=(other,))).roots == (root_of(sandbox), other)
 
 
-async def test_taking_back_what_was_never_granted_does_nothing(kind: str, tmp_path: Path) -> None:
-    async with opened(kind, tmp_path) as sandbox:
-        inside, outside = sandbox.roots[0] / "a", sandbox.roots[0].parent / "outside"
-        for path in (inside, outside):
-            sandbox.revoke(path, "read")
-        sandbox.revoke_host("example.org")
-        assert sandbox.validate_path(inside, "read") == inside
-        sandbox.grant(outside, "read")
-        assert sandbox.knows(outside, "read")
+def test_grants_are_taken_back_one_by_one(kind: str) -> None:
+    a, b = Path("/a"), Path("/b")
+    grants = Grants(readable=(a,)) + Grants(readable=(a, b), hosts=("example.org",))
+    assert grants - Grants(readable=(a,)) == Grants(readable=(a, b), hosts=("example.org",))
+    assert grants - Grants(readable=(a, a), writable=(b,), hosts=("other.org",)) == Grants((b,), (), ("example.org",))
 
 
 async def test_commands_reach_outside_unless_the_sandbox_confines_them(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
         await run(sandbox, "touch ../outside")
-        assert on_disk(sandbox, sandbox.roots[0].parent / "outside").exists() == (not sandbox.confines)
-        assert sandbox.profile == "danger-full-access"
-        assert not sandbox.confines
+        facts = sandbox.facts()
+        assert on_disk(sandbox, facts.roots[0].parent / "outside").exists() == (not facts.confines)
 
 
 async def test_a_command_that_cannot_be_tried_is_not_run(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        why = sandbox.why_no_trial()
+        why = sandbox.facts().dry_run_problem
         assert why
         with pytest.raises(ToolError, match=re.escape(why)):
-            await sandbox.try_command(Command("touch tried", sandbox.roots[0], timeout_s=5))
-        assert sandbox.status(sandbox.roots[0] / "tried") is None
+            await sandbox.run(Command("touch tried", root_of(sandbox), timeout_s=5, dry_run="full"))
+        assert not sandbox.look(root_of(sandbox) / "tried").is_there
 
 
 # Files
@@ -685,7 +683,7 @@ async def test_a_command_that_cannot_be_tried_is_not_run(kind: str, tmp_path: Pa
 
 async def test_what_is_written_is_read_again_byte_for_byte(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        path = sandbox.validate_path(sandbox.roots[0] / "new/deep/文件", "write")
+        path = sandbox.look(root_of(sandbox) / "new/deep/文件", "write").real
         for content in (b"\0\xff\r\n", b"", b"x" * 300_000):
             sandbox.write(path, content)
             with sandbox.read(path) as file:
@@ -694,7 +692,7 @@ async def test_what_is_written_is_read_again_byte_for_byte(kind: str, tmp_path: 
 
 async def test_a_file_that_is_replaced_keeps_its_mode(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        path = sandbox.roots[0] / "script"
+        path = root_of(sandbox) / "script"
         sandbox.write(path, b"old")
         on_disk(sandbox, path).chmod(0o750)
         sandbox.write(path, b"new")
@@ -703,21 +701,19 @@ async def test_a_file_that_is_replaced_keeps_its_mode(kind: str, tmp_path: Path)
 
 async def test_status_tells_what_there_is(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        root = sandbox.roots[0]
+        root = root_of(sandbox)
         disk = on_disk(sandbox, root)
         (disk / "file").write_text("four")
         (disk / "twin").hardlink_to(disk / "file")
         os.mkfifo(disk / "pipe")
-        assert sandbox.status(root / "file") == FileStatus("file", 4, links=2)
-        for name, what in (("", "folder"), ("pipe", "other")):
-            status = sandbox.status(root / name)
-            assert status is not None
-            assert status.kind == what
-        assert sandbox.status(root / "missing") is None
-        assert sandbox.status(root / "file/below") is None
-        with pytest.raises(OSError, match="name too long") as caught:
-            sandbox.status(root / ("x" * 300))
-        assert caught.value.errno == errno.ENAMETOOLONG
+        status = sandbox.look(root / "file")
+        assert (status.kind, status.size, status.links, status.is_there) == ("file", 4, 2, True)
+        for name, what in (("", "folder"), ("pipe", "other"), ("missing", None), ("file/below", None)):
+            assert (sandbox.look(root / name).kind, sandbox.look(root / name).is_there) == (what, what is not None)
+        status = sandbox.look(root / ("x" * 300))
+        assert (status.kind, status.errno) == (None, errno.ENAMETOOLONG)
+        with pytest.raises(OSError, match="name too long"):
+            assert status.is_there
 
 
 @pytest.mark.parametrize(("name", "error"), [("missing", FileNotFoundError), ("", OSError), ("pipe", OSError)])
@@ -725,16 +721,16 @@ async def test_what_is_no_regular_file_cannot_be_read(
     kind: str, name: str, error: type[OSError], tmp_path: Path
 ) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        os.mkfifo(on_disk(sandbox, sandbox.roots[0] / "pipe"))
+        os.mkfifo(on_disk(sandbox, root_of(sandbox) / "pipe"))
         with pytest.raises(error) as caught:
-            sandbox.read(sandbox.roots[0] / name)
+            sandbox.read(root_of(sandbox) / name)
         assert caught.value.errno
         assert caught.value.strerror
 
 
 async def test_a_write_that_fails_changes_nothing(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        root = sandbox.roots[0]
+        root = root_of(sandbox)
         on_disk(sandbox, root / "file").write_text("as it was")
         for path, number in ((root / "file/below", errno.ENOTDIR), (root / "new" / ("x" * 300), errno.ENAMETOOLONG)):
             with pytest.raises(OSError, match=r".") as caught:
@@ -749,28 +745,31 @@ async def test_a_write_that_fails_changes_nothing(kind: str, tmp_path: Path) -> 
 
 async def test_a_listing_has_the_files_below_that_are_not_ignored(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        root, names = sandbox.roots[0], list[str]()
+        root, names = root_of(sandbox), list[str]()
         # macOS has no names that are no UTF-8.
         odd = os.fsdecode(b"src/odd\xff" if sys.platform == "linux" else b"src/odd\n")
         for name in (".gitignore", "src/a.py", "src/b/c.txt", odd, "built/x", ".git/config"):
             sandbox.write(root / name, b"built/\n")
-        assert await sandbox.list(Listing(root), names.append) == Looked()
+        assert await sandbox.search(Listing(root), names.append) == SearchOutcome()
         assert sorted("".join(names).split("\0")) == ["", ".gitignore", "src/a.py", "src/b/c.txt", odd]
         names.clear()
-        await sandbox.list(Listing(root / "src", "*.py", base=root), names.append)
+        await sandbox.search(Listing(root / "src", "*.py", base=root), names.append)
         assert "".join(names) == "src/a.py\0"
         with pytest.raises(ToolError) as caught:
-            await sandbox.list(Listing(root, "a\0b"), names.append)
+            await sandbox.search(Listing(root, "a\0b"), names.append)
         assert caught.value.kind == "invalid_parameters"
 
 
 async def test_a_search_gives_rows_as_bytes_and_leaves_secrets_out(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        root, found = sandbox.roots[0], list[FoundRows]()
+        root, found = root_of(sandbox), list[FoundRows]()
         sandbox.write(root / "src/a.py", b"one\ntwo \xff needle\nthree\n")
         sandbox.write(root / ".env", b"KEY=needle\n")
-        assert await sandbox.search(Search(root, "needle", context=1), found.extend) == Looked()
+        assert await sandbox.search(Search(root, "needle", context=1), found.extend) == SearchOutcome()
         assert found == [(b"src/a.py", b"1-one\n2:two \xff needle\n3-three")]
+        found.clear()
+        await sandbox.search(Search(root, "KEY"), found.extend, Grants(readable=(root / ".env",)))
+        assert found == [(b".env", b"1:KEY=needle")]
         found.clear()
         await sandbox.search(Search(root / "src", "NEEDLE", ignore_case=True, mode="count", base=root), found.extend)
         assert found == [(b"src/a.py", b"1")]
@@ -780,7 +779,7 @@ async def test_a_search_gives_rows_as_bytes_and_leaves_secrets_out(kind: str, tm
 
 async def test_a_cancelled_search_hands_over_nothing_more(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        root, rows, loop = sandbox.roots[0], list[int](), asyncio.get_running_loop()
+        root, rows, loop = root_of(sandbox), list[int](), asyncio.get_running_loop()
         for n in range(20):
             sandbox.write(root / str(n), b"needle\n" * 20_000)
 
@@ -800,13 +799,13 @@ async def test_a_cancelled_search_hands_over_nothing_more(kind: str, tmp_path: P
 
 async def test_a_search_whose_taker_fails_ends_with_that_failure(kind: str, tmp_path: Path) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        sandbox.write(sandbox.roots[0] / "a", b"needle\n")
+        sandbox.write(root_of(sandbox) / "a", b"needle\n")
 
         def take(found: Sequence[FoundRows]) -> None:
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
-            await sandbox.search(Search(sandbox.roots[0], "needle"), take)
+            await sandbox.search(Search(root_of(sandbox), "needle"), take)
 
 
 # The tools
@@ -830,7 +829,7 @@ async def test_the_tools_reach_files_and_commands_through_the_sandbox_alone(
     kind: str, cwd: str, tmp_path: Path
 ) -> None:
     async with opened(kind, tmp_path) as sandbox:
-        place, outer = sandbox.roots[0].parent, sandbox.roots[0]
+        place, outer = root_of(sandbox).parent, root_of(sandbox)
         is_remote = on_disk(sandbox, outer) != outer
         assert outer.exists() != is_remote
         on_disk(sandbox, place / "link").symlink_to("ws")
@@ -849,7 +848,7 @@ async def test_the_tools_reach_files_and_commands_through_the_sandbox_alone(
         )
         await call("bash", command="echo hello", background=True)
         assert await ended(sandbox)
-        (job,) = sandbox.jobs()
+        (job,) = sandbox.jobs.list()
         assert await call("jobs", action="read", job_id=job.id) == "hello\n[exit code 0]"
         assert await call("file_read", path=str(job.output_file)) == "1\thello"
         with pytest.raises(ToolError, match=r"^a\.py does not exist\. There is src/a\.py\.$"):

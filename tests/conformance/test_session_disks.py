@@ -14,50 +14,33 @@ from pathlib import Path
 import apsw
 import pytest
 
-from agentcli.agent.interfaces import SessionStore
-from agentcli.conversation.entries import Body, ContextNote, Entry, Unreadable, User
+from agentcli.conversation.entries import ContextNote, Entry
 from agentcli.errors import StorageError
 from agentcli.infra.sessions import sqlite
-from agentcli.infra.sessions.database import lock_session
-from agentcli.infra.sessions.fsck import CheckReport, check, make_copy, repair, replace_damaged
+from agentcli.infra.sessions.database import SessionLock
+from agentcli.infra.sessions.fsck import CheckReport, check, make_copy, repair
 from agentcli.infra.sessions.sqlite import SqliteSessions
-from agentcli.llm.messages import Text
-from tests.conformance.disks import disk, tiny_disk
+from tests.conformance.disks import disk, fill, tiny_disk
 from tests.conformance.power_cuts import cut_power
+from tests.conformance.sessions import HERE, a_fork, a_session, database, entries_in, goes_on, on_disk, said, texts_of
 
-HERE = Path("/here")
-
-
-def said(text: str) -> User:
-    return User((Text(text),))
+TEXTS = ("one", "two", "three")
 
 
-async def stored(path: Path, *sessions: tuple[Body, ...]) -> list[str]:
-    """The ids of sessions that hold these."""
-    store = SqliteSessions(path)
-    ids = [await a_session(store, *bodies) for bodies in sessions]
-    await store.close()
-    return ids
-
-
-async def a_session(store: SqliteSessions, *bodies: Body) -> str:
-    log = await store.create(cwd=HERE)
-    for body in bodies:
-        await log.append(body).committed
-    await log.close()
-    return log.session_id
+async def stored(folder: Path, *texts: str) -> tuple[Path, str, list[Entry]]:
+    """A file with a session of these texts and its copy: with the session's id and entries."""
+    async with on_disk(folder) as store:
+        id = await a_session(store, *texts)
+        return database(folder), id, await entries_in(store, id)
 
 
 async def read(path: Path, session_id: str) -> list[Entry]:
-    store: SessionStore = SqliteSessions(path)
-    try:
-        return (await store.load(session_id))[1]
-    finally:
-        await store.close()
+    async with on_disk(path.parent.parent) as store:
+        return await entries_in(store, session_id)
 
 
-def texts_of(entries: list[Entry]) -> list[str]:
-    return [entry.body.text for entry in entries if isinstance(entry.body, User)]
+def copy_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.copy")
 
 
 def change(path: Path, *statements: str) -> None:
@@ -66,20 +49,12 @@ def change(path: Path, *statements: str) -> None:
             db.execute(statement)
 
 
-# Power.
-
-
 @pytest.mark.slow
-def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    found = cut_power(tmp_path, cuts=20, seed=1)
-    assert (found.cuts, found.lost, found.unreadable) == (20, 0, [])
+@pytest.mark.parametrize(("cuts", "seed"), [(20, 1), (60, 2)])
+def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path, cuts: int, seed: int) -> None:
+    found = cut_power(tmp_path, cuts=cuts, seed=seed)
+    assert (found.cuts, found.lost, found.unreadable) == (cuts, 0, [])
     assert found.acknowledged > 500
-
-
-@pytest.mark.slow
-def test_power_cuts_again_and_again_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
-    found = cut_power(tmp_path, cuts=60, seed=2)
-    assert (found.cuts, found.lost, found.unreadable) == (60, 0, [])
 
 
 # Disks that fail.
@@ -91,9 +66,9 @@ def io_error() -> Exception:
     return error
 
 
-FAILURES: dict[str, tuple[Callable[[], Exception], str]] = {
-    "EIO": (io_error, "could not be written|sessions.db: "),
-    "ENOSPC": (lambda: apsw.FullError("no room"), "disk is full"),
+FAILURES: dict[str, tuple[Callable[[], Exception], tuple[str, ...]]] = {
+    "EIO": (io_error, ("could not be written", "sessions.db: ")),
+    "ENOSPC": (lambda: apsw.FullError("no room"), ("disk is full",)),
 }
 
 
@@ -107,10 +82,9 @@ async def fails_at(folder: Path, first: int, last: int, failure: Callable[[], Ex
         if first <= steps <= last:
             raise failure()
 
-    path = folder / "sessions.db"
     with disk() as failing:
         failing.before_each = fail
-        store = SqliteSessions(path)
+        store = SqliteSessions(database(folder))
         log = await store.create(cwd=HERE)
         for n in range(6):
             try:
@@ -122,54 +96,32 @@ async def fails_at(folder: Path, first: int, last: int, failure: Callable[[], Ex
         await log.append(said("6 works again")).committed
         await log.close()
         await store.close()
-    entries = await read(path, log.session_id)
+    entries = await read(database(folder), log.session_id)
     assert [text[0] for text in texts_of(entries)] == list("0123456")
     assert set(acknowledged) <= {entry.id for entry in entries}
-    assert check(path).found == []
+    assert check(database(folder)).found == []
     return steps >= first, told
 
 
-@pytest.mark.sampled(1)
-@pytest.mark.slow
-@pytest.mark.parametrize("length", [1, 15])
+@pytest.mark.parametrize("length", [0, *(pytest.param(n, marks=[pytest.mark.full, pytest.mark.slow]) for n in (1, 15))])
 @pytest.mark.parametrize("kind", FAILURES)
 async def test_a_disk_that_fails_at_any_write_or_sync_is_told_and_loses_nothing(
     tmp_path: Path, kind: str, length: int
 ) -> None:
+    """At each of them once, or for some in a row; the shortest run looks at some of them alone."""
     failure, says = FAILURES[kind]
-    every: list[str] = []
-    first, is_there = 1, True
-    while is_there:
-        is_there, told = await fails_at(tmp_path / str(first), first, first + length - 1, failure)
-        every += told
-        first += 1
-    assert first > 60
-    assert len(every) > 40
-    assert [text for text in every if not any(part in text for part in says.split("|"))] == []
-
-
-async def test_a_disk_that_fails_once_is_told_and_loses_nothing(tmp_path: Path) -> None:
-    for kind, (failure, _) in FAILURES.items():
-        told = [await fails_at(tmp_path / kind / str(first), first, first, failure) for first in range(5, 60, 12)]
-        assert any(texts for _, texts in told)
+    told: list[str] = []
+    first, is_there = 1 if length else 5, True
+    while is_there and (length or first < 60):
+        is_there, more = await fails_at(tmp_path / str(first), first, first + max(length, 1) - 1, failure)
+        told += more
+        first += 1 if length else 12
+    assert first > 60 or not length
+    assert len(told) > (40 if length else 0)
+    assert [text for text in told if not any(part in text for part in says)] == []
 
 
 # Damage.
-
-
-async def a_filled_store(folder: Path, chance: random.Random) -> tuple[Path, dict[str, list[Entry]]]:
-    """A store of some sessions, of which one is a fork, with a copy; and what it holds."""
-    path = folder / "sessions.db"
-    lengths = (1, 20, 400)
-    talks = [[said(f"{n} {chance.random()} {'word ' * chance.choice(lengths)}") for n in range(30)] for _ in range(3)]
-    store = SqliteSessions(path)
-    ids = [await a_session(store, *talk) for talk in talks]
-    fork, _ = await store.fork(ids[0], cwd=HERE)
-    await fork.append(*talks[1]).committed
-    await fork.close()
-    await store.search("word")
-    await store.close()
-    return path, {id: await read(path, id) for id in (*ids, fork.session_id)}
 
 
 async def checked_repair(path: Path, before: dict[str, list[Entry]]) -> CheckReport | None:
@@ -190,17 +142,25 @@ async def checked_repair(path: Path, before: dict[str, list[Entry]]) -> CheckRep
     return report
 
 
-async def flipped(folder: Path, times: int, seed: int) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(("times", "seed"), [(12, 3), pytest.param(200, 4, marks=pytest.mark.full)])
+async def test_a_file_with_flipped_bits_is_restored(tmp_path: Path, times: int, seed: int) -> None:
     chance = random.Random(seed)
-    path, before = await a_filled_store(folder / "whole", chance)
-    content, repaired = path.read_bytes(), 0
+    talks = [[f"{n} {chance.random()} {'word ' * chance.choice((1, 20, 400))}" for n in range(30)] for _ in range(3)]
+    async with on_disk(tmp_path / "whole") as store:
+        ids = [await a_session(store, *talk) for talk in talks]
+        ids.append(await a_fork(store, ids[0], *talks[1]))
+        await store.search("word")
+        before = {id: await entries_in(store, id) for id in ids}
+    path, repaired = database(tmp_path / "whole"), 0
+    content = path.read_bytes()
     for n in range(times):
         damaged = bytearray(content)
         for _ in range(1 if n % 3 else 20):
             damaged[chance.randrange(100, len(damaged))] ^= 1 << chance.randrange(8)
-        place = folder / str(n) / "sessions.db"
-        place.parent.mkdir()
-        shutil.copy2(f"{path}.copy", f"{place}.copy")
+        place = database(tmp_path / str(n))
+        place.parent.mkdir(parents=True)
+        shutil.copy2(copy_of(path), copy_of(place))
         place.write_bytes(damaged)
         report = await checked_repair(place, before)
         repaired += report is not None and bool(report.kept_as)
@@ -208,176 +168,70 @@ async def flipped(folder: Path, times: int, seed: int) -> None:
     assert repaired  # what lies where nothing is stored is no damage
 
 
-@pytest.mark.slow
-async def test_a_file_with_flipped_bits_is_restored(tmp_path: Path) -> None:
-    await flipped(tmp_path, 12, seed=3)
+DAMAGE = {
+    "DELETE FROM entries WHERE seq = 2": "order",
+    "PRAGMA foreign_keys = off; DELETE FROM sessions": "file",
+    "DROP TABLE entries": "file",
+    "half": "file",
+    "beginning": "file",
+    "UPDATE entries SET checksum = 7 WHERE seq = 2": "checksum",
+    "UPDATE entries SET parent_id = 'gone' WHERE seq = 2": "parent",  # it follows the one before: no copy is needed
+}
 
 
-@pytest.mark.full
-@pytest.mark.slow
-async def test_files_with_bits_flipped_in_200_places_are_restored(tmp_path: Path) -> None:
-    await flipped(tmp_path, 200, seed=4)
-
-
-async def test_a_file_that_was_cut_off_is_restored_from_its_copy_or_left_without_one(tmp_path: Path) -> None:
-    path, before = await a_filled_store(tmp_path, random.Random(5))
-    os.utime(f"{path}.copy", (1e9, 1e9))
+@pytest.mark.parametrize("has_copy", [True, False])
+@pytest.mark.parametrize("damage", DAMAGE)
+async def test_what_is_missing_is_found_and_comes_from_the_copy(tmp_path: Path, damage: str, has_copy: bool) -> None:
+    path, id, before = await stored(tmp_path, *TEXTS)
     content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-    report = await checked_repair(path, before)
+    match damage:
+        case "half":
+            path.write_bytes(content[: len(content) // 2])
+        case "beginning":
+            path.write_bytes(bytes(16) + content[16:])
+        case _:
+            change(path, damage)
+    os.utime(copy_of(path), (1e9, 1e9))
+    if not has_copy:
+        copy_of(path).unlink()
+    assert DAMAGE[damage] in {fault.kind for fault in check(path).found}
+    report = await checked_repair(path, {id: before} if has_copy else {})
     assert report is not None
-    assert report.restored_from == 1e9
-    assert "2001-09-" in report.restored_text
-    Path(f"{path}.copy").unlink()
-    path.write_bytes(content[: len(content) // 2])
-    report = await checked_repair(path, before)
-    assert report is not None
-    assert (report.is_healthy, report.kept_as) == (False, "")
-
-
-async def test_what_another_program_has_restored_meanwhile_is_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.db"
-    (id,) = await stored(path, (said("one"),))
-    before = await read(path, id)
-    path.write_bytes(bytes(16) + path.read_bytes()[16:])
-    assert "is restored from the copy" in replace_damaged(path)
-    assert replace_damaged(path) == ""
-    assert await read(path, id) == before
+    is_mended = DAMAGE[damage] in ("checksum", "parent")
+    assert (report.is_healthy, bool(report.kept_as)) == (has_copy or is_mended,) * 2
+    if has_copy and not is_mended:
+        assert report.restored_from == 1e9
+        assert "2001-09-" in report.restored_text
+    elif DAMAGE[damage] == "parent":
+        assert await read(path, id) == before
 
 
 async def test_what_was_stored_after_the_copy_outlives_damage_of_single_entries(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.db"
-    (id,) = await stored(path, tuple(map(said, ("one", "two", "three"))))
-    store = SqliteSessions(path)
-    log, _ = await store.open(id)
-    await log.append(said("four"), said("five"), said("six")).committed
-    await log.close()
-    await store.close()
+    path, id, _ = await stored(tmp_path, *TEXTS)
+    async with on_disk(tmp_path) as store:
+        await goes_on(store, id, "four", "five", "six")
     before = await read(path, id)
     for text in ("two", "five"):
         change(path, f"UPDATE entries SET body = replace(body, '{text}', 'xxx') WHERE body LIKE '%{text}%'")
-    report = check(path)
-    assert [(fault.kind, fault.session_id) for fault in report.found] == [("checksum", id)] * 2
+    assert [(fault.kind, fault.session_id) for fault in check(path).found] == [("checksum", id)] * 2
     repaired = repair(path)
     assert (repaired.is_healthy, repaired.restored_from, check(path).found) == (True, 0, [])
     entries = await read(path, id)
     assert [entry.id for entry in entries] == [entry.id for entry in before]
+    note = entries.pop(4).body
+    assert isinstance(note, ContextNote)
+    assert Path(repaired.kept_as).name in note.text
     assert texts_of(entries) == ["one", "two", "three", "four", "six"]
-    assert isinstance(entries[4].body, ContextNote)
-    assert Path(repaired.kept_as).name in entries[4].body.text
-
-
-@pytest.mark.parametrize(
-    ("damage", "kind"),
-    [
-        ("DELETE FROM entries WHERE seq = 2", "order"),
-        ("PRAGMA foreign_keys = off; DELETE FROM sessions", "file"),
-        ("DROP TABLE entries", "file"),
-    ],
-)
-async def test_what_is_missing_is_found_and_comes_from_the_copy(tmp_path: Path, damage: str, kind: str) -> None:
-    path = tmp_path / "sessions.db"
-    (id,) = await stored(path, (said("one"), said("two"), said("three")))
-    before = await read(path, id)
-    change(path, damage)
-    assert kind in {fault.kind for fault in check(path).found}
-    assert repair(path).is_healthy
-    assert await read(path, id) == before
-
-
-async def test_a_damaged_file_is_not_copied_over_a_sound_copy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "sessions.db"
-    await stored(path, (said("one"),))
-    copy = Path(f"{path}.copy")
-    sound = copy.read_bytes()
-    change(path, "UPDATE entries SET body = replace(body, 'one', 'xxx')")
-    make_copy(path)
-    assert copy.read_bytes() == sound
-    assert "No copy" in caplog.text
-
-
-async def test_a_copy_is_made_once_a_day_of_a_file_that_was_written_to(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.db"
-    copy = Path(f"{path}.copy")
-
-    async def copied(*bodies: Body) -> bool:
-        before = copy.stat().st_mtime if copy.exists() else 0
-        store = SqliteSessions(path)
-        await store.list()
-        if bodies:
-            await a_session(store, *bodies)
-        await store.close()
-        return copy.exists() and copy.stat().st_mtime != before
-
-    assert not await copied()
-    assert await copied(said("one"))
-    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-    assert not await copied(said("two"))
-    os.utime(copy, (1e9, 1e9))
-    assert not await copied()
-    assert await copied(said("three"))
-
-
-async def test_a_large_file_is_copied_by_a_program_that_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "sessions.db"
-    monkeypatch.setattr(sqlite, "_LARGE", 0)
-    for text in ("one", "two"):
-        await stored(path, (said(text),))
-    assert [file.name for file in tmp_path.glob("sessions.db.*")] == []
-    monkeypatch.setattr(sqlite, "_COPY_DELAY_S", 0.01)
-    store = SqliteSessions(path)
-    await a_session(store, said("three"))
-    async with asyncio.timeout(20):
-        while not Path(f"{path}.copy").exists():
-            await asyncio.sleep(0.01)
-    await store.close()
-
-
-async def test_a_full_disk_keeps_the_copy_of_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with tiny_disk(tmp_path, "2m") as place:
-        path = place / "sessions.db"
-        await stored(path, (said("x" * 150_000),))
-        sound = Path(f"{path}.copy").read_bytes()
-        os.utime(f"{path}.copy", (1e9, 1e9))
-        (place / "filler").write_bytes(bytes(shutil.disk_usage(place).free - 150_000))
-        await stored(path, (said("two"),))
-        assert Path(f"{path}.copy").read_bytes() == sound
-        assert "see that there is room" in caplog.text
-        assert not list(place.glob("*.part"))
-
-
-async def test_an_entry_whose_parent_is_gone_follows_the_one_before(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.db"
-    (id,) = await stored(path, (said("one"), said("two"), said("three")))
-    before = await read(path, id)
-    Path(f"{path}.copy").unlink()
-    change(path, "UPDATE entries SET parent_id = 'gone' WHERE seq = 2")
-    assert [fault.kind for fault in check(path).found] == ["parent"]
-    assert repair(path).is_healthy
-    assert await read(path, id) == before
-
-
-async def test_what_a_newer_agentcli_wrote_is_no_damage(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.db"
-    (id,) = await stored(path, (said("one"), said("two")))
-    change(path, "UPDATE entries SET schema_version = 99 WHERE seq = 2")
-    assert check(path).found == []
-    entries = await read(path, id)
-    assert isinstance(entries[1].body, Unreadable)
 
 
 async def test_the_log_of_a_damaged_file_is_read_and_kept_with_it(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.db"
-    (id,) = await stored(path, (said("one"), said("two")))
-    place = tmp_path / "copy" / "sessions.db"
-    place.parent.mkdir()
+    path, id, _ = await stored(tmp_path, "one", "two")
+    place = database(tmp_path / "copy")
+    place.parent.mkdir(parents=True)
     with closing(apsw.Connection(str(path))) as db:
         db.execute("UPDATE entries SET checksum = 7 WHERE seq = 2")
-        for suffix in ("", "-wal"):
+        for suffix in ("", "-wal", ".copy"):
             shutil.copy(f"{path}{suffix}", f"{place}{suffix}")
-    shutil.copy(f"{path}.copy", f"{place}.copy")
     assert [fault.kind for fault in check(place).found] == ["checksum"]
     report = repair(place)
     assert report.is_healthy
@@ -388,55 +242,96 @@ async def test_the_log_of_a_damaged_file_is_read_and_kept_with_it(tmp_path: Path
     assert texts_of(await read(place, id)) == ["one", "two"]
 
 
-@pytest.mark.slow
 async def test_no_repair_while_a_session_is_open_or_another_program_writes(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.db"
-    (id,) = await stored(path, (said("one"), said("two")))
-    change(path, "UPDATE entries SET checksum = 7 WHERE seq = 2")
-    before = path.read_bytes()
-    lock = lock_session(path, id)
-    with pytest.raises(StorageError, match=f"{id} is open"):
-        repair(path)
-    lock.release()
-    with closing(apsw.Connection(str(path))) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StorageError, match="written by another program"):
+    path, id, _ = await stored(tmp_path, "one", "two")
+    async with on_disk(tmp_path) as store:
+        await store.list()
+        change(path, "UPDATE entries SET checksum = 7 WHERE seq = 2")
+        before = path.read_bytes()
+        lock = SessionLock(path, id)
+        lock.acquire()
+        with pytest.raises(StorageError, match=f"{id} is open"):
             repair(path)
-        other.execute("ROLLBACK")
-    assert path.read_bytes() == before
-    assert repair(path).is_healthy
-
-
-async def test_a_store_that_was_open_during_a_repair_goes_on_in_the_new_file(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.db"
-    (id,) = await stored(path, (said("one"), said("two")))
-    store = SqliteSessions(path)
-    await store.list()
-    change(path, "UPDATE entries SET checksum = 7 WHERE seq = 2")
-    assert repair(path).kept_as
-    log, _ = await store.open(id)
-    await log.append(said("three")).committed
-    await log.close()
-    await store.close()
+        lock.release()
+        with closing(apsw.Connection(str(path))) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(StorageError, match="written by another program"):
+                repair(path)
+            other.execute("ROLLBACK")
+        assert path.read_bytes() == before
+        assert repair(path).kept_as
+        await goes_on(store, id, "three")  # a store that was open meanwhile goes on in the new file
     assert texts_of(await read(path, id)) == ["one", "two", "three"]
     assert check(path).found == []
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads every file")
-async def test_a_file_that_may_not_be_read_is_a_clear_error(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.db"
-    await stored(path, (said("one"),))
-    path.chmod(0)
-    for refused in (check, repair):
-        with pytest.raises(StorageError, match="cannot be opened"):
-            refused(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0
-
-
-def test_a_file_that_is_no_database_is_reported_and_left(tmp_path: Path) -> None:
-    path = tmp_path / "sessions.db"
+async def test_what_a_newer_agentcli_wrote_is_no_damage_and_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    path, _, _ = await stored(tmp_path, "one", "two")
+    change(path, "UPDATE entries SET schema_version = 99 WHERE seq = 2")
+    assert check(path).found == []
     path.write_bytes(b"This is no database at all. " * 1_000)
+    copy_of(path).unlink()
     for look in (check, repair):
         report = look(path)
         assert (report.is_healthy, report.kept_as, {fault.kind for fault in report.found}) == (False, "", {"file"})
-    assert path.read_bytes().startswith(b"This is no")
+    path.unlink()
+    path.mkdir()
+    for look in (check, repair):
+        with pytest.raises(StorageError, match="cannot be opened"):
+            look(path)
+
+
+# The copy.
+
+
+async def test_a_copy_is_made_once_a_day_of_a_file_that_was_written_to_and_is_sound(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = database(tmp_path)
+
+    async def copied(*bodies: str) -> bool:
+        before = copy_of(path).stat().st_mtime if copy_of(path).exists() else 0
+        async with on_disk(tmp_path) as store:
+            await store.list()
+            if bodies:
+                await a_session(store, *bodies)
+        return copy_of(path).exists() and copy_of(path).stat().st_mtime != before
+
+    assert not await copied()
+    assert await copied("one")
+    assert stat.S_IMODE(copy_of(path).stat().st_mode) == 0o600
+    assert not await copied("two")
+    os.utime(copy_of(path), (1e9, 1e9))
+    assert not await copied()
+    assert await copied("three")
+    sound = copy_of(path).read_bytes()
+    change(path, "UPDATE entries SET body = replace(body, 'one', 'xxx')")
+    make_copy(path)
+    assert copy_of(path).read_bytes() == sound
+    assert "No copy" in caplog.text
+
+
+async def test_a_large_file_is_copied_by_a_program_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_LARGE", 0)
+    for text in ("one", "two"):
+        path, _, _ = await stored(tmp_path, text)
+    assert [file.name for file in path.parent.glob("sessions.db.*")] == []
+    monkeypatch.setattr(sqlite, "_COPY_DELAY_S", 0.01)
+    async with on_disk(tmp_path) as store, asyncio.timeout(20):
+        await a_session(store, "three")
+        while not copy_of(path).exists():
+            await asyncio.sleep(0.01)
+
+
+async def test_a_full_disk_keeps_the_copy_of_before(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with tiny_disk(tmp_path, "2m") as place:
+        path, _, _ = await stored(place, "x" * 150_000)
+        sound = copy_of(path).read_bytes()
+        os.utime(copy_of(path), (1e9, 1e9))
+        fill(place, all_but=150_000)
+        await stored(place, "two")
+        assert copy_of(path).read_bytes() == sound
+        assert "see that there is room" in caplog.text
+        assert not list(path.parent.glob("*.part"))

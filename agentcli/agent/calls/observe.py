@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any, get_args
 
 import msgspec
 
+from agentcli.agent.masking import Mask
+from agentcli.agent.permissions.approvals import PermittedCall
+from agentcli.tools.command import Grants
 from agentcli.tools.data_files import DataFile
 from agentcli.tools.data_summary import data_summary
 from agentcli.tools.observation import LARGEST_KEPT_AS_IS, LARGEST_UNPAGED, cut_middle, formatted, leaves_out, pages_of
@@ -32,36 +36,43 @@ async def observed(tool: Tool, output: ToolOutput, context: ToolContext) -> Tool
     content, full = output.content, output.full
     if content is None and output.structured is not None:
         show, value = tool.show or formatted, output.structured
-        content, full = show(value, context.level), show(value, "full")
+        try:
+            content, full = show(value, context.level), show(value, "full")
+        except Exception as error:  # a caller's function: whatever it raises ends this call and nothing else
+            from agentcli.tools.own_tools import failed
+
+            raise failed(tool.name, error) from error
         if not leaves_out(value, content, full, context.level):
             full = ""
     content = "" if content is None else content
     if not isinstance(content, str) or (len(content.encode()) <= LARGEST_UNPAGED and not full):
         return msgspec.structs.replace(output, content=content)
-    return msgspec.structs.replace(output, content=await asyncio.to_thread(_shown, content, full, context))
+    shown, openable = await asyncio.to_thread(_shown, content, full, context)
+    context.workspace.grants += Grants(readable=openable)
+    return msgspec.structs.replace(output, content=shown)
 
 
-def _shown(text: str, full: str, context: ToolContext) -> str:
-    """A short text and where the full one is, or the first page of a long one."""
+def _shown(text: str, full: str, context: ToolContext) -> tuple[str, tuple[Path, ...]]:
+    """A short text and where the full one is, or the first page of a long one; and the files that may now be read."""
     data = context.workspace.data
     if data is None:
-        return cut_middle(text)
+        return cut_middle(text), ()
     is_short = len(text.encode()) <= LARGEST_UNPAGED
     whole = full if is_short else text
     try:
         kept = data.store(whole.encode(), context.call_id)
     except OSError as error:
-        return text if is_short else f"{cut_middle(text)}\n[the rest could not be kept: {error}]"
+        return text if is_short else f"{cut_middle(text)}\n[the rest could not be kept: {error}]", ()
     pages = pages_of(whole)
     more = f'read_more with result_id="{context.call_id}"'
     if is_short:
         notes = f"[{more} and page=1 shows all of it{f', in {len(pages)} pages' if len(pages) > 1 else ''}]"
     else:
         notes = f"[page 1 of {len(pages)}; {more} and page=2 shows the next]"
-    if kept.size > LARGEST_KEPT_AS_IS:
-        context.workspace.sandbox.grant(kept.path.resolve(), "read")
+    openable = kept.size > LARGEST_KEPT_AS_IS
+    if openable:
         notes += f"\n{describe_data_file(kept, whole)}"
-    return f"{(text if is_short else pages[0]).rstrip()}\n{notes}"
+    return f"{(text if is_short else pages[0]).rstrip()}\n{notes}", (kept.path.resolve(),) if openable else ()
 
 
 def describe_data_file(file: DataFile, text: str) -> str:
@@ -69,3 +80,12 @@ def describe_data_file(file: DataFile, text: str) -> str:
         f"[all of it: {file.path} ({file.size:,} bytes, sha256 {file.hash[:12]}…), which file_read opens: "
         f"{data_summary(text)}]"
     )
+
+
+async def mask_for(mask: Mask | None, permitted: PermittedCall) -> Mask | None:
+    """The mask for the output of a call that has run: a file that was granted is shown with the values it holds."""
+    facts = permitted.policy.facts
+    if mask is None or facts.tool.name != "file_read" or not permitted.verdict.needs:
+        return mask
+    values = await asyncio.to_thread(facts.workspace.facts.secret_values, apart_from=facts.files[0].real)
+    return mask.knowing(values)

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
-from agentcli.agent.calls.model import Ask, Call, TurnCalls, at_once
+from agentcli.agent.calls.model import Ask, Call, SubagentSpending, TurnCalls, at_once
 from agentcli.agent.calls.run import run_call
 from agentcli.agent.events import CallError, Event, ToolFinished
 from agentcli.agent.session import Session
@@ -22,8 +22,7 @@ from agentcli.llm.messages import ToolResult, ToolUse
 MAX_KEYS = 1_000  # the oldest are forgotten
 
 
-@dataclass(frozen=True)
-class DirectCall:
+class DirectCall(NamedTuple):
     """The end of a call: how it finished, or what failed beside it once it had begun.
 
     `can_repeat` is true for one that failed, if making it again cannot do anything a second time.
@@ -78,8 +77,8 @@ async def call_directly(
     `ask` answers questions; without it what would ask is denied. `caller_id` names the caller where the call is
     recorded. One that takes longer than `timeout_s` is ended. What fails before the tool has begun is raised.
     """
-    if session.runtime.calls.servers is not None:
-        await session.runtime.calls.servers.join(session.runtime.calls)
+    if (servers := session.runtime.calls.delegates.servers) is not None:
+        await servers.join(session.runtime.calls)
     calls = replace(session.runtime.calls, ask=ask, agent_id=caller_id or session.runtime.calls.agent_id)
     ended: list[ToolFinished] = []
 
@@ -92,7 +91,8 @@ async def call_directly(
         """Only what undo and blame have to know: other entries belong to calls of the model's."""
         return session.append(body) if isinstance(body, FilesChanged) else at_once()
 
-    turn = TurnCalls(session=calls, state=session.state, emit=hear, store=store, budgets=session.state.budgets)
+    spending = SubagentSpending(budgets=session.state.budgets)
+    turn = TurnCalls(session=calls, state=session.state, emit=hear, store=store, spending=spending)
     call = Call(use, turn)
     try:
         async with asyncio.timeout(timeout_s):

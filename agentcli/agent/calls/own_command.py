@@ -22,11 +22,12 @@ OWN_CALL = "own_"  # the ids of such calls begin so: they outlive a turn
 async def run_own_command(calls: SessionCalls, command: str, emit: Emit) -> Result:
     """Run it, with the events of a call, and return its result. Cancelled, it ends with what had come by then."""
     call = ToolUse(f"{OWN_CALL}{os.urandom(6).hex()}", "bash", {"command": command})
-    report = Report(call=call, emit=emit, mask=calls.services.mask, is_running=True)
+    report = Report(call, emit, calls.services.mask)
+    report.is_running = True
     report.start()
     try:
         await calls.services.know_secrets()
-        with calls.detachable() as sign:
+        with calls.history.detach_sign() as sign:
             context = ToolContext(calls.workspace, call.id, report.show, sign)
             output = await bash.run_own(command, context)
         await calls.services.know_secrets(is_changed=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import get_args
 
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, marked, without_keep
-from agentcli.agent.context.sources import context_use
 from agentcli.agent.ops import SetEffort, SetModel
 from agentcli.agent.side_question import answer_side_question
 from agentcli.errors import UsageError
@@ -52,7 +51,7 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     level, keeps = without_keep(argument)
     if not level:
-        options = [("default", f"{session.runtime.effort or 'as the model has it'}"), *_IN_WORDS.items()]
+        options = [("default", f"{session.runtime.models.effort or 'as the model has it'}"), *_IN_WORDS.items()]
         names = [name for name, _ in options]
         current = names.index(session.state.effort or "default")
         picked = await host.choose("How hard the model thinks", options, current=current, can_keep=True)
@@ -61,7 +60,7 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
         level, keeps = names[picked], picked.keeps
     effort = None if level == "default" else _level(level)
     session.submit(SetEffort(effort))
-    said = f"Effort from the next request on: {effort or session.runtime.effort or 'as the model has it'}."
+    said = f"Effort from the next request on: {effort or session.runtime.models.effort or 'as the model has it'}."
     if keeps:
         return f"{said} {await host.store_setting('tokens.effort', effort)}"
     return f"{said} For this session; /effort {level} keep keeps it."
@@ -75,7 +74,7 @@ def _level(text: str) -> Effort:
 
 
 async def _context(host: CommandHost, argument: str) -> Outcome:
-    use = await context_use(host.session)
+    use = await host.session.runtime.context_use(host.session.state)
     parts, share = {**use.parts, "free": use.free}, f"{use.request / use.window:.0%}"
     width = max(map(len, parts))
     lines = [f"{use.model}: the next request takes about {use.request:,} of {use.window:,} tokens ({share})"]

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, number_in
 from agentcli.agent.ops import SetMode
-from agentcli.agent.permissions.checks import check_rule
 from agentcli.agent.permissions.modes import MODE_TEXTS, MODES, parse_mode
-from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
-from agentcli.errors import ToolError, UsageError
+from agentcli.agent.permissions.rule_text import check_rule, parse_rule
+from agentcli.agent.permissions.rules import Rule, Rules
+from agentcli.errors import UsageError
+from agentcli.tools.command import Grants
 
 
 async def _permissions(host: CommandHost, argument: str) -> Outcome:
@@ -126,20 +127,23 @@ async def _plan(host: CommandHost, argument: str) -> Outcome:
 
 
 async def _sandbox(host: CommandHost, argument: str) -> Outcome:
-    sandbox = host.session.runtime.calls.workspace.sandbox
+    workspace = host.session.runtime.calls.workspace
     verb, _, name = argument.partition(" ")
     name = name.strip()
     match verb:
         case "":
-            return "\n".join(await asyncio.to_thread(sandbox.told))
+            return "\n".join(await asyncio.to_thread(lambda: workspace.facts.description))
         case "host" if name:
+            from agentcli.safety.addresses.host_grants import read_grant
+
             try:
-                sandbox.grant_host(name)
-            except ToolError as error:
-                raise UsageError(str(error)) from error
+                read_grant(name)
+            except ValueError as error:
+                raise UsageError(f"{name!r} cannot be granted: {error}") from error
+            workspace.grants += Grants(hosts=(name,))
             return f"Commands of this session may reach {name}."
         case "forget" if name:
-            sandbox.revoke_host(name)
+            workspace.grants -= Grants(hosts=(name,))
             return f"Commands of this session may not reach {name} any more."
         case _:
             raise UsageError("Write /sandbox, /sandbox host NAME or /sandbox forget NAME.")

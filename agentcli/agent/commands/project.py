@@ -18,7 +18,7 @@ from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.llm.tokens import estimate_text
 from agentcli.settings.paths import from_home
 from agentcli.tools.builtin.files import charset_of
-from agentcli.tools.command import Command
+from agentcli.tools.command import Command, Grants
 from agentcli.tools.remembered import Memory
 from agentcli.tools.text.diff import unified_diff
 from agentcli.tools.text.encoding import decode
@@ -42,7 +42,7 @@ async def _diff(host: CommandHost, argument: str) -> Outcome:
         return await _uncommitted(calls.workspace)
     if argument:
         raise UsageError("Write /diff, or /diff all.")
-    checkpoints = calls.services.checkpoints
+    checkpoints = calls.recording.checkpoints
     if checkpoints is None:
         raise UserError(
             "Changes of files are not recorded, because checkpoints.enabled is off. /diff all shows those of git."
@@ -121,9 +121,13 @@ def _path_in(diff: str) -> str:
 async def _git(workspace: Workspace, *arguments: str) -> tuple[bool, str]:
     """Run git; return True if it succeeded, and its output."""
     try:
-        result = await workspace.sandbox.exec(
+        result = await workspace.sandbox.run(
             Command(
-                shlex.join([*_GIT, *arguments]), workspace.cwd, timeout_s=_GIT_TIME_LIMIT_S, most_bytes=LONGEST_DIFF
+                shlex.join([*_GIT, *arguments]),
+                workspace.cwd,
+                timeout_s=_GIT_TIME_LIMIT_S,
+                most_bytes=LONGEST_DIFF,
+                grants=workspace.grants,
             )
         )
     except ToolError as error:
@@ -147,9 +151,9 @@ async def _add_dir(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     workspace = session.runtime.calls.workspace
     if not argument:
-        return "Folders: " + ", ".join(map(str, workspace.sandbox.roots)) + ". Another one: /add-dir PATH"
+        return "Folders: " + ", ".join(map(str, workspace.facts.roots)) + ". Another one: /add-dir PATH"
     folder = await asyncio.to_thread(_folder, workspace.cwd, argument)
-    workspace.sandbox.add_root(folder)
+    workspace.grants += Grants(roots=(folder,))
     session.state.notes.append(reminder(f"{ADDED_FOLDER} {folder} to the workspace."))
     return f"{folder} may be read and changed in this session."
 

@@ -12,7 +12,6 @@ from agentcli.agent.commands.permissions import PERMISSION_COMMANDS
 from agentcli.agent.commands.project import MEMORY_COMMANDS, PROJECT_COMMANDS
 from agentcli.agent.commands.sessions import SESSION_COMMANDS, UNDO_COMMANDS
 from agentcli.agent.commands.usage import USAGE_COMMANDS
-from agentcli.agent.context.sources import context_use
 from agentcli.conversation.entries import Compaction, Pinned, reminder
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.tools.command import BackgroundJob
@@ -69,14 +68,15 @@ async def _quit(host: CommandHost, argument: str) -> Outcome:
 async def _status(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     state, workspace = session.state, session.runtime.calls.workspace
-    use = await context_use(session)
-    effort = f", effort {state.effort or session.runtime.effort}" if state.effort or session.runtime.effort else ""
+    use = await session.runtime.context_use(state)
+    chosen = state.effort or session.runtime.models.effort
+    effort = f", effort {chosen}" if chosen else ""
     rows = {
         "agentcli": __version__,
         "session": session.id,
         "model": f"{state.model}{effort}",
         "mode": state.mode,
-        "folder": ", ".join(map(str, workspace.sandbox.roots)),
+        "folder": ", ".join(map(str, workspace.facts.roots)),
         "context": f"about {use.request:,} of {use.window:,} tokens ({use.request / use.window:.0%})",
     }
     return "\n".join(f"  {name:<9} {value}" for name, value in rows.items())
@@ -94,7 +94,7 @@ STATUS_COMMANDS = (
 
 
 async def _tasks(host: CommandHost, argument: str) -> Outcome:
-    jobs = host.session.runtime.calls.workspace.sandbox.jobs()
+    jobs = host.session.runtime.calls.workspace.sandbox.jobs.list()
     return "\n".join(map(_row, jobs)) or "No command runs in the background."
 
 
@@ -104,14 +104,14 @@ def _row(job: BackgroundJob) -> str:
 
 
 async def _stop(host: CommandHost, which: str) -> Outcome:
-    sandbox = host.session.runtime.calls.workspace.sandbox
-    running = [job.id for job in sandbox.jobs() if job.is_running]
+    workspace = host.session.runtime.calls.workspace
+    running = [job.id for job in workspace.running_jobs()]
     if which:
         running = [f"job_{which}" if which.isdecimal() else which]
     if not running:
         return "No command runs in the background."
     try:
-        await asyncio.gather(*map(sandbox.stop_job, running))
+        await asyncio.gather(*map(workspace.sandbox.jobs.stop, running))
     except ToolError as error:
         raise UserError(str(error)) from error
     return f"Ended {', '.join(running)}."

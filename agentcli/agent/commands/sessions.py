@@ -192,7 +192,7 @@ async def undo_in(
 
 
 def _checkpoints_of(session: Session) -> Checkpoints:
-    checkpoints = session.runtime.calls.services.checkpoints
+    checkpoints = session.runtime.calls.recording.checkpoints
     if checkpoints is None:
         raise UserError("Changes of files are not recorded: the setting checkpoints.enabled is off.")
     return checkpoints

@@ -171,7 +171,7 @@ async def _show_cache(host: CommandHost, argument: str) -> Outcome:
     if argument not in ("", "why"):
         raise UsageError("Write /cache, or /cache why for the newest losses and their causes.")
     entries = host.session.state.conversation.entries
-    losses = list(cache_losses(entries, host.session.runtime.model_info))
+    losses = list(cache_losses(entries, host.session.runtime.models.info))
     if argument:
         return "\n".join(map(_line, losses[-_MAX_LOSSES:])) or "Nothing was lost."
     usage = sum((entry.body.usage for entry in entries if isinstance(entry.body, Assistant)), Usage())

@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentcli.agent.context import message_tokens, prefix_tokens, request_tokens
 from agentcli.agent.context.summaries import Summaries
-from agentcli.agent.context.watch import message_tokens, prefix_tokens, request_tokens
 from agentcli.agent.events import Emit, Notice
-from agentcli.agent.runtime import Prefix
 from agentcli.conversation.compaction.carried import SeenHash, collect
-from agentcli.conversation.compaction.digest import Summary
 from agentcli.conversation.compaction.planning import Budget, Planner
+from agentcli.conversation.compaction.telling import Summary
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Compaction, CompactionTrigger, User
 from agentcli.conversation.turns import TurnRecord, is_prompt, turn_records
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Prefix
 from agentcli.settings.structs import CompactionSettings
 
 FORCED_AT = 0.95  # share of the window from which nothing is waited for
@@ -56,7 +56,7 @@ class Compactor:
         basis = Basis(conversation, model, prefix, used)
         share, is_forced = used / model.window, used >= FORCED_AT * model.window
         if share < self.settings.at:
-            self._write_ahead(basis, tell)
+            self.write_ahead(basis, tell)
             return None
         is_short = self.settings.strategy == "auto" and len(conversation.messages) < self.settings.min_messages
         if not is_forced and (is_short or _replies_since(conversation) < self.settings.cooldown):
@@ -117,7 +117,7 @@ class Compactor:
             lambda messages: int(scale * message_tokens(tuple(messages), basis.model)),
         )
         opening = [note.text for note in self.opening(basis.model)]
-        carried = collect(basis.conversation, turns, opening, self.seen_hash)
+        carried = collect(basis.conversation, turns, opening, self.seen_hash, focus=basis.focus)
         return Planner(
             conversation=basis.conversation,
             turns=turns,
@@ -126,7 +126,6 @@ class Compactor:
             budget=budget,
             trigger=basis.trigger,
             summaries=summaries,
-            focus=basis.focus,
             can_recall=any(tool.name == "recall" for tool in basis.prefix.tools),
         ).plan()
 
@@ -138,22 +137,22 @@ class Compactor:
         if settings.strategy == "summarize" and may_ask:
             try:
                 async with asyncio.timeout(settings.summary_timeout):
-                    await self.summaries.write(older, basis.model, basis.focus)
+                    await self.summaries.write(older, basis.focus)
             except TimeoutError:
-                self.summaries.problem = f"none came within {settings.summary_timeout:g} s"
+                self.summaries.fail(f"none came within {settings.summary_timeout:g} s")
         return self.summaries.ready(older, basis.focus)
 
-    def _write_ahead(self, basis: Basis, tell: Emit) -> None:
+    def write_ahead(self, basis: Basis, tell: Emit) -> None:
         """Have the summary ready by the time it is due, where cutting results will not be enough."""
         turns = turn_records(basis.conversation)
         older = turns[: -self.settings.keep_turns]
         missing = self.summaries.missing(older)
         is_written = len(missing) < min(self.settings.keep_turns, len(older)) and self.settings.strategy != "summarize"
-        if not older or is_written or not self._may_summarize(basis) or not self.summaries.is_idle:
+        if not older or is_written or not self._may_summarize(basis):
             return
         by_rules = self._planned(basis, turns, ())
         if isinstance(by_rules, str) or by_rules.strategy != "truncate" or self.settings.strategy == "summarize":
-            self.summaries.begin(older, basis.model, tell)
+            self.summaries.begin(older, tell)
 
     def _may_summarize(self, basis: Basis) -> bool:
         settings = self.settings

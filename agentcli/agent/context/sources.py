@@ -5,19 +5,16 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
 
+from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import Assistant, Body, Compaction, Result, User
 from agentcli.llm.messages import Block, Message, Text, ToolResult, block_text
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Request
+from agentcli.llm.provider import Prefix, Request
 from agentcli.llm.tokens.estimates import estimate, estimate_text
-
-if TYPE_CHECKING:
-    from agentcli.agent.session import Session
 
 CountTexts = Callable[[Sequence[str], ModelInfo], int]  # tokens of texts together; may block
 
@@ -41,11 +38,10 @@ class ContextUse(Struct, frozen=True):
         return max(0, self.window - self.request)
 
 
-async def context_use(session: Session) -> ContextUse:
+async def count_context(
+    state: AgentState, *, model: str, info: ModelInfo, prefix: Prefix, count: CountTexts
+) -> ContextUse:
     """Count the tokens that the next request would hold, by source."""
-    state, runtime = session.state, session.runtime
-    provider, info = await runtime.resolve(state)
-    prefix = runtime.prefix(info)
     found: dict[str, list[str]] = {source: [] for source in SOURCES}
     found["skills"] += _SKILLS.findall(prefix.system)
     found["system"].append(_SKILLS.sub("", prefix.system))
@@ -54,11 +50,11 @@ async def context_use(session: Session) -> ContextUse:
     for body in (*(entry.body for entry in state.conversation.request_entries), *state.notes):
         for source, part in _parts(body):
             found[source].append(part) if isinstance(part, str) else media.append(part)
-    counted = await asyncio.to_thread(_counted, found, info, runtime.count_texts)
+    counted = await asyncio.to_thread(_counted, found, info, count)
     if media:
         counted["messages"] += estimate(Request("", (Message("user", tuple(media)),)), info).tokens
     request = state.conversation.size.tokens(prefix.system, prefix.tools, info)
-    return ContextUse(f"{provider.name}/{provider.model}", info.window, counted, request)
+    return ContextUse(model, info.window, counted, request)
 
 
 def _counted(found: dict[str, list[str]], info: ModelInfo, count: CountTexts) -> dict[str, int]:

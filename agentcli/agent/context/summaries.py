@@ -14,15 +14,14 @@ from importlib.resources import files
 from math import inf
 from typing import Protocol
 
-from cachetools import TTLCache
-
-from agentcli.agent.accounting.budgets import Budgets, OverBudget, most_tokens
-from agentcli.agent.context.watch import Paid
+from agentcli.agent.accounting.budgets import Budgets, most_tokens
+from agentcli.agent.context import Paid
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.requests.paid_request import PaidRequest
-from agentcli.conversation.compaction.digest import Summary
+from agentcli.conversation.compaction.telling import Summary
 from agentcli.conversation.entries import Assistant, Result, User
 from agentcli.conversation.turns import TurnRecord, calls_in, text_of
+from agentcli.errors import UserError
 from agentcli.llm.errors import ProviderError
 from agentcli.llm.messages import Usage, user_message
 from agentcli.llm.models import ModelInfo
@@ -36,11 +35,13 @@ from agentcli.tools.summary import call_title
 log = logging.getLogger(__name__)
 
 MOST_AT_ONCE = 4
+FIRST_PAUSE_S = 30.0  # after a failure; doubled with each further one, up to an hour
 LONGEST_RESULT = 2_000  # characters of a result that the writer reads
 ROOM_TO_THINK = 2_000  # tokens of a reply that are no summary
-MOST_REDUCTIONS = 4  # summaries of summaries, should they not get shorter
-SHARE_READ = 0.5  # of the writer's window that one request may fill
+SHARE_READ = 0.5  # of the writer's window that a turn may fill
 _AN_HOUR = 3_600.0
+_RUNNING: set[asyncio.Task[None]] = set()  # a program may drop what began them
+_BEING_WRITTEN: set[str] = set()
 
 
 class TextCache(Protocol):
@@ -60,97 +61,104 @@ Writer = Callable[[], Awaitable[tuple[Provider, ModelInfo]]]
 
 @dataclass(kw_only=True)
 class Summaries:
-    """`writer` gives the model that writes; `paid` is told of every request, also of one that came to nothing.
+    """Writes about turns, one request for each, and keeps the texts by the hash of what they are about.
 
-    `problem` says why the newest summary could not be written. Texts are `kept` by the hash of what they are about.
+    `writer` gives the model that writes; `paid` is told of every request, also of one that came to nothing. `problem`
+    says why the newest summary could not be written; nobody is asked again until a pause is over, which grows.
     """
 
     settings: CompactionSettings
     writer: Writer
     paid: Paid
+    kept: TextCache
     budgets: Budgets = field(default_factory=Budgets)
     model: str = ""
     problem: str = ""
-    kept: TextCache | None = None
-    _written: dict[str, tuple[tuple[str, ...], tuple[Summary, ...]]] = field(default_factory=dict)
-    _running: asyncio.Task[None] | None = None
-    _spent: list[tuple[float, float]] = field(default_factory=list)
-    _unreported: float = 0.0
 
     def __post_init__(self) -> None:
-        self._kept: TextCache = self.kept or TTLCache(self.settings.cache_entries, self.settings.cache_hours * _AN_HOUR)
+        self._running: asyncio.Task[None] | None = None
+        self._spent: list[tuple[float, float]] = []  # when, USD
+        self._unreported = 0.0
+        self._pause_s, self._asked_again_at = FIRST_PAUSE_S, 0.0
 
     def ready(self, turns: Sequence[TurnRecord], focus: str = "") -> tuple[Summary, ...]:
-        """Return the summaries of these turns, from the first on; those of the newest turns may be missing."""
-        keys, summaries = self._written.get(focus, ((), ()))
-        return summaries if keys == tuple(_key(turn_text(turn), focus) for turn in turns[: len(keys)]) else ()
+        """Return the summaries there are of these turns."""
+        texts = ((turn.number, self.kept.get(self._key(turn, focus))) for turn in turns)
+        return tuple(Summary(number, number, text) for number, text in texts if text)
 
-    @property
-    def is_idle(self) -> bool:
-        return self._running is None or self._running.done()
+    def missing(self, turns: Sequence[TurnRecord], focus: str = "") -> list[TurnRecord]:
+        """Return the turns that no summary covers."""
+        return [turn for turn in turns if self.kept.get(self._key(turn, focus)) is None]
 
-    def begin(self, turns: Sequence[TurnRecord], model: ModelInfo, tell: Emit) -> None:
-        """Write in the background."""
-        self._running = asyncio.create_task(self._write_quietly(turns, model, tell))
+    def begin(self, turns: Sequence[TurnRecord], tell: Emit) -> None:
+        """Write in the background, unless that is under way."""
+        if self._running is None or self._running.done():
+            self._running = asyncio.create_task(self._write_quietly(turns, tell))
+            _RUNNING.add(self._running)
+            self._running.add_done_callback(_RUNNING.discard)
 
-    async def _write_quietly(self, turns: Sequence[TurnRecord], model: ModelInfo, tell: Emit) -> None:
+    async def _write_quietly(self, turns: Sequence[TurnRecord], tell: Emit) -> None:
         try:
-            await self.write(turns, model, tell=tell)
-        except Exception:  # nobody waits for it: extracting takes its place
+            await self.write(turns, tell=tell)
+        except Exception:  # nobody waits for it: telling by rules takes its place
             log.exception("a summary could not be written")
 
-    async def write(
-        self, turns: Sequence[TurnRecord], model: ModelInfo, focus: str = "", *, tell: Emit | None = None
-    ) -> None:
+    async def write(self, turns: Sequence[TurnRecord], focus: str = "", *, tell: Emit | None = None) -> None:
         """Write what is missing for these turns.
 
         With `tell` nobody has asked for it: what it may cost is told, and an hour may cost only so much.
         """
-        provider, writer = await self.writer()
         missing = self.missing(turns, focus)
-        if writer.small or not missing:
-            return
-        self.model = f"{provider.name}/{provider.model}"
         if tell is not None:
-            cost, most = self.estimated_cost(missing, writer, focus), self.settings.summary_usd_per_hour
-            if most < inf and (cost is None or self._last_hour() + cost > most):
-                return
-            if cost:
-                tell(Notice(f"{self.model} summarises {len(missing)} older turns, for ${cost:.4f} at most."))
-        gate = asyncio.Semaphore(MOST_AT_ONCE)
-
-        async def one(turn: TurnRecord) -> Summary:
-            async with gate:
-                text = await self._about(turn_text(turn), focus, provider, writer)
-                return Summary(turn.number, turn.number, text)
-
+            missing = [turn for turn in missing if self._key(turn, focus) not in _BEING_WRITTEN]
+        if not missing or time.monotonic() < self._asked_again_at:
+            return
+        keys = {self._key(turn, focus) for turn in missing}
+        _BEING_WRITTEN.update(keys)
         try:
+            provider, writer = await self.writer()
+            if writer.small:
+                return
+            self.model = f"{provider.name}/{provider.model}"
+            if tell is not None and not self._may_spend(missing, writer, tell):
+                return
+            gate = asyncio.Semaphore(MOST_AT_ONCE)
+
+            async def write_one(turn: TurnRecord) -> None:
+                async with gate:
+                    self.kept[self._key(turn, focus)] = await self._about(turn_text(turn), focus, provider, writer)
+
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(one(turn)) for turn in missing]
-            written = (*self.ready(turns, focus), *(task.result() for task in tasks))
-            while oldest := self._too_many(written, model.window):
-                text = await self._about("\n\n".join(one.text for one in oldest), focus, provider, writer)
-                written = (Summary(oldest[0].first, oldest[-1].last, text), *written[len(oldest) :])
-        except* (ProviderError, OverBudget) as errors:
-            self.problem = str(errors.exceptions[0])
-            log.warning("a summary could not be written: %s", self.problem)
+                for turn in missing:
+                    group.create_task(write_one(turn))
+        except* (ProviderError, UserError) as errors:
+            self.fail(str(errors.exceptions[0]))
         else:
-            self.problem = ""
-            self._written[focus] = tuple(_key(turn_text(turn), focus) for turn in turns), written
+            self.problem, self._pause_s = "", FIRST_PAUSE_S
+        finally:
+            _BEING_WRITTEN.difference_update(keys)
+
+    def fail(self, problem: str) -> None:
+        """Note why no summary came, and ask nobody for a while."""
+        log.warning("a summary could not be written: %s", problem)
+        self.problem, self._asked_again_at = problem, time.monotonic() + self._pause_s
+        self._pause_s = min(2 * self._pause_s, _AN_HOUR)
+
+    def _may_spend(self, turns: Sequence[TurnRecord], writer: ModelInfo, tell: Emit) -> bool:
+        cost, most, now = self._most_cost(turns, writer), self.settings.summary_usd_per_hour, time.monotonic()
+        self._spent = [(at, usd) for at, usd in self._spent if now - at < _AN_HOUR]
+        if most < inf and (cost is None or sum(usd for _, usd in self._spent) + cost > most):
+            return False
+        if cost:
+            tell(Notice(f"{self.model} summarises {len(turns)} older turns, for ${cost:.4f} at most."))
+        return True
 
     async def cost_of(self, turns: Sequence[TurnRecord], focus: str) -> float | None:
         """USD that writing about these turns takes at most; None where no price is known."""
         _, writer = await self.writer()
-        return self.estimated_cost(self.missing(turns, focus), writer, focus)
+        return self._most_cost(self.missing(turns, focus), writer)
 
-    def missing(self, turns: Sequence[TurnRecord], focus: str = "") -> list[TurnRecord]:
-        """Return the turns that no summary covers."""
-        covered = max((summary.last for summary in self.ready(turns, focus)), default=0)
-        return [turn for turn in turns if turn.number > covered]
-
-    def estimated_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo, focus: str = "") -> float | None:
-        """USD for writing about these turns, rather too much; None where no price is known."""
-        turns = [turn for turn in turns if self._kept.get(_key(turn_text(turn), focus)) is None]
+    def _most_cost(self, turns: Sequence[TurnRecord], writer: ModelInfo) -> float | None:
         tokens = sum(estimate_text(turn_text(turn), writer) + estimate_text(_prose(), writer) for turn in turns)
         return writer.cost(Usage(tokens, len(turns) * (self.settings.summary_tokens + _thinking_room(writer))))
 
@@ -164,30 +172,15 @@ class Summaries:
             self._running.cancel()
             await asyncio.wait((self._running,))
 
-    def _too_many(self, written: Sequence[Summary], window: int) -> Sequence[Summary]:
-        """The oldest half of what is too much together; at least two."""
-        tokens = sum(estimate_text(one.text) for one in written)
-        is_too_much = tokens > self.settings.summary_share * window and len(written) > 1
-        return written[: max(2, (len(written) + 1) // 2)] if is_too_much else ()
+    def _key(self, turn: TurnRecord, focus: str) -> str:
+        of = f"{turn_text(turn)}\0{focus}\0{self.settings.summary_words}"
+        return hashlib.sha256(of.encode(errors="replace")).hexdigest()
 
     async def _about(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
-        """The summary of a text; of one that is larger than the window in parts, and then of their summaries."""
-        key = _key(text, focus)
-        if kept := self._kept.get(key):
-            return kept
-        room = int(SHARE_READ * writer.window)
-        for _ in range(MOST_REDUCTIONS):
-            if estimate_text(text, writer) <= room:
-                break
-            size = max(1, int(len(text) * room / estimate_text(text, writer)))
-            parts = [text[start : start + size] for start in range(0, len(text), size)]
-            text = "\n\n".join([await self._reply(part, focus, provider, writer) for part in parts])
-        self._kept[key] = written = await self._reply(text, focus, provider, writer)
-        return written
-
-    async def _reply(self, text: str, focus: str, provider: Provider, writer: ModelInfo) -> str:
-        """One request. Raises `ProviderError` or `OverBudget`."""
-        settings = self.settings
+        """The summary of a text, of which the middle is left out where the window is small. Raises as a request."""
+        settings, room = self.settings, int(SHARE_READ * writer.window)
+        if (tokens := estimate_text(text, writer)) > room:
+            text = cut_middle(text, len(text) * room // tokens)
         about = f"\nPay attention to: {focus}" if focus else ""
         system = _prose().replace("{words}", str(settings.summary_words)) + about
         request = Request(
@@ -216,11 +209,6 @@ class Summaries:
         self.paid(self.model, used, cost, "summary")
         self._unreported += cost or 0.0
         self._spent.append((time.monotonic(), cost or 0.0))
-
-    def _last_hour(self) -> float:
-        now = time.monotonic()
-        self._spent = [(at, cost) for at, cost in self._spent if now - at < _AN_HOUR]
-        return sum(cost for _, cost in self._spent)
 
 
 def _thinking_room(writer: ModelInfo) -> int:
@@ -252,10 +240,6 @@ def turn_text(turn: TurnRecord) -> str:
             case _:
                 pass
     return "\n".join(lines)
-
-
-def _key(*texts: str) -> str:
-    return hashlib.sha256("\0".join(texts).encode(errors="replace")).hexdigest()
 
 
 def _prose() -> str:

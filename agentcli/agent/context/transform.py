@@ -7,18 +7,23 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from math import inf
 
-from agentcli.agent.context.compaction import Compactor
-from agentcli.agent.context.summaries import Summaries
-from agentcli.agent.context.watch import message_tokens
-from agentcli.agent.runtime import ContextTransform, Prefix
+from cachetools import TTLCache
+
+from agentcli.agent.context import message_tokens
+from agentcli.agent.context.compaction import Basis, Compactor
+from agentcli.agent.context.summaries import Summaries, TextCache
+from agentcli.agent.runtime import ContextTransform
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Assistant, Body, Result, User, entry_now
 from agentcli.llm.messages import Message, Text, ToolResult
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider
+from agentcli.llm.provider import Prefix, Provider
 from agentcli.settings.structs import CompactionSettings
 
 _WRITES_FROM = 0.8  # of the threshold: from there on a summary is written, so that it is ready in time
+
+# Of all transforms: a program may make one for each request.
+_SUMMARIES: TextCache = TTLCache(1_000, 86_400)
 
 ResolveProvider = Callable[[], Provider | Awaitable[Provider]]
 
@@ -50,7 +55,7 @@ def create_context_transform(
         provider = await made if inspect.isawaitable(made) else made
         return provider, getattr(provider, "info", ModelInfo(provider.model, provider.name))
 
-    summaries = Summaries(settings=settings, writer=writer, paid=lambda *request: None)
+    summaries = Summaries(settings=settings, writer=writer, paid=lambda *request: None, kept=_SUMMARIES)
     compactor = Compactor(settings, lambda info: (), lambda path: "", summaries)
     followed = _Followed()
 
@@ -60,6 +65,7 @@ def create_context_transform(
         if used >= settings.warn_at * max_context_tokens:
             made = await compactor.when_due(conversation, model, Prefix("", ()), used=used, tell=lambda event: None)
             if made is not None:
+                compactor.write_ahead(Basis(conversation, model, Prefix("", ()), used), lambda event: None)
                 followed.add(made)
         followed.given = conversation.valid_messages()
         return followed.given

@@ -7,21 +7,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from agentcli.agent.context import Paid, request_tokens
 from agentcli.agent.events import Emit
-from agentcli.agent.runtime import Prefix
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import Compaction, PaidReason
-from agentcli.llm.messages import Message, Usage
+from agentcli.conversation.entries import Compaction
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Request
-from agentcli.llm.tokens import estimate
+from agentcli.llm.provider import Prefix
 from agentcli.settings.structs import CompactionSettings
 
 if TYPE_CHECKING:
     from agentcli.agent.context.compaction import Compactor
-
-
-Paid = Callable[[str, Usage, float | None, PaidReason], None]
 
 
 @dataclass
@@ -58,16 +53,3 @@ class ContextWatch:
     async def aclose(self) -> None:
         if "compactor" in self.__dict__:
             await self.compactor.summaries.aclose()
-
-
-def request_tokens(conversation: Conversation, model: ModelInfo, prefix: Prefix) -> int:
-    """Tokens of the next request: the newest count of this model, and a calibrated estimate of what came since."""
-    return conversation.size.tokens(prefix.system, prefix.tools, model)
-
-
-def message_tokens(messages: tuple[Message, ...], model: ModelInfo) -> int:
-    return estimate(Request("", messages), model).tokens
-
-
-def prefix_tokens(prefix: Prefix, model: ModelInfo) -> int:
-    return estimate(Request(prefix.system, (), prefix.tools), model).tokens

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from agentcli.agent.calls.model import Call
+from agentcli.agent.calls.model import NOBODY_LEFT, Call
 from agentcli.agent.events import Question
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.approvals import NOBODY_LEFT
 from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import AskUser
 from agentcli.tools.tool import ToolOutput

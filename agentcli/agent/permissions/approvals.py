@@ -1,217 +1,208 @@
-"""Asks the person about one call, and makes of the answer what is run, what is granted and what the model is told."""
+"""Permits a call: decides whether it may run, and asks the person where it may not run by itself."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from functools import partial
+from dataclasses import replace as copied
 from typing import Any
 
-import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict, replace
 
-from agentcli.agent.calls.dry_run import DryRunRequest, can_dry_run
-from agentcli.agent.calls.model import Call, Decide
-from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, CommandApproval, EditApproval, Notice
-from agentcli.agent.hooks import fire, fire_about
+from agentcli.agent.calls.model import NOBODY_LEFT, Call, Decide, fire, fire_about
+from agentcli.agent.events import AnyQuestion, CallApproval, CommandApproval, Denial, EditApproval, Notice
+from agentcli.agent.hooks import HookAnswer
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.checks import check_rule
-from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
+from agentcli.agent.permissions.decide import (
+    CHANGES_A_FILE,
+    Verdict,
+    decide,
+    decide_with_exposure,
+    suggested_rules,
+)
 from agentcli.agent.permissions.effects import call_effects
-from agentcli.agent.permissions.facts import CallFacts
-from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import Rules, parse_rules
-from agentcli.agent.state import AgentState
+from agentcli.agent.permissions.facts import CallFacts, DryRunUse, can_dry_run, find_facts
+from agentcli.agent.permissions.rule_text import check_rule, parse_rules
+from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.questions import check_offered, hunks_of
+from agentcli.conversation.entries import CallDenied
 from agentcli.errors import Declined, StorageError, ToolError, UsageError
-from agentcli.llm.messages import ToolUse
-from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
 from agentcli.tools.text.diff import diff_hunks
-from agentcli.tools.tool import Tool, ToolContext
+from agentcli.tools.tool import RunTerms, Tool, ToolContext
 
-NOBODY_LEFT = "nobody can be asked any more"  # the comment of a no that nobody said
+
+@dataclass(frozen=True)
+class CallPolicy:
+    """The decisions on one call by the permissions as they are when they are asked for."""
+
+    call: Call
+    facts: CallFacts
+    hooks: HookAnswer
+
+    def decide(self) -> Verdict:
+        """Hooks let through what would ask, and ask about what would run; skills may leave the tool out."""
+        state, hooks, skills = self.call.turn.state, self.hooks, self.call.turn.session.delegates.skills
+        verdict = decide_with_exposure(self.facts, state.mode, state.rules)
+        if hooks.decision == "allow" and verdict.decision in ("ask", "dry_run"):
+            verdict = replace(verdict, decision="allow", reason=hooks.reason)
+        if hooks.decision == "ask" and verdict.decision in ("allow", "dry_run"):
+            verdict = replace(verdict, decision="ask", reason=hooks.reason or "a hook asks for your yes")
+        return verdict if skills is None else skills.narrowed(self.facts.tool.name, verdict)
+
+    @property
+    def offered_rules(self) -> tuple[str, ...]:
+        """The rules that would let the call through."""
+        state = self.call.turn.state
+        return suggested_rules(self.facts, state.mode, state.rules)
+
+    async def ask(self, question: AnyQuestion, decide_now: Decide | None) -> Approve | Verdict:
+        """Ask the person, and grant the rule of a lasting yes. Raises `ToolError` for a yes to something else."""
+        answer = await self.call.ask(question, decide_now)
+        if isinstance(answer, Approve) and answer.allowed and answer.hunks != ():
+            try:
+                check_offered(question, answer)
+            except UsageError as error:
+                raise ToolError(f"The call was not allowed: {error}", kind="permission_denied") from error
+            if answer.scope in ("session", "always") and not answer.mode:
+                await self._grant(answer, question.rules)
+        return answer
+
+    async def _grant(self, answer: Approve, offered: tuple[str, ...]) -> None:
+        """Add the rule of an answer to the session's, and for good where that was meant. The call runs in any case."""
+        turn, text = self.call.turn, answer.rule or next(iter(offered), "")
+        if not text:
+            turn.emit(Notice("No rule covers this call: it is allowed this once."))
+            return
+        state, grants = turn.state, turn.session.services.grants if answer.scope == "always" else None
+        try:
+            granted = parse_rules(text, "session" if grants is None else "granted")
+            for rule in granted:
+                check_rule(rule, turn.session.tools)
+        except UsageError as error:
+            turn.emit(Notice(f"{error} The call is allowed this once."))
+            return
+        state.rules.allow += granted
+        if decide(self.facts, state.mode, Rules(granted, state.rules.deny, state.rules.ask)).decision != "allow":
+            turn.emit(
+                Notice(f"{text} is allowed from now on; it does not cover this call, which is allowed this once.")
+            )
+        try:
+            for rule in granted:
+                if grants is not None:
+                    await asyncio.to_thread(grants.add, str(rule))
+        except StorageError as error:
+            turn.emit(Notice(f"{error} {text} is allowed for this session."))
 
 
 class PermittedCall(Struct, frozen=True):
-    """A call that may run: its facts and the decision, and the arguments, of which a person may have taken a part.
+    """A call that may run, with the decision, and the arguments, of which a person may have taken a part.
 
-    `remark` is what the result says beside its own text; with a `trial` it runs on a stand-in of the workspace;
-    `answer` is what the person said, in words for them.
+    `remark` is what the result says beside its own text, `answer` what the person said, in words for them. It runs as a
+    dry run by itself ("always") or because the person asked for one and decides about each change ("on_request").
     """
 
-    facts: CallFacts
+    policy: CallPolicy
     arguments: Any
     verdict: Verdict
     remark: str = ""
-    trial: DryRunRequest | None = None
     answer: str = ""
+    dry_run: DryRunUse = "never"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PendingCall:
-    """A call that may not run by itself, the verdict that says why, and `decide` for the permissions of later."""
-
-    call: ToolUse
-    judged: CallFacts
-    context: ToolContext
-    verdict: Verdict
-    decide: Decide
-
-    @property
-    def tool(self) -> Tool:
-        return self.judged.tool
-
-
-async def ask_person(asker: Call, question: PendingCall) -> PermittedCall:
-    """Raises `ToolError` (permission_denied) when the answer is no, or nobody can give one."""
-    tool, arguments, context, state = question.tool, question.judged.arguments, question.context, asker.turn.state
-    preview = await tool.preview(arguments, context)  # an edit that cannot apply fails here, before anybody is asked
-    if asker.turn.session.ask is None:
-        raise ToolError(f"{question.verdict.reason}, and nobody can be asked.", kind="permission_denied")
-    request = await _request(question, preview, state)
-    hunks, verdict = hunks_of(request), question.verdict
-    answer = await _ask_hooks(asker, request) or await asker.ask(request, question.decide)
-    if isinstance(answer, Verdict):
-        return _settled(answer, question, state.mode)
+async def permit(call: Call, tool: Tool, arguments: Any, context: ToolContext, *, hooks: HookAnswer) -> PermittedCall:
+    """Decide about a call, and ask where that is needed. Raises `ToolError`."""
+    session = call.turn.session
+    facts = find_facts(tool, arguments, session.workspace)
+    if tool.runs_commands and await asyncio.to_thread(can_dry_run, tool, arguments, session.workspace.facts):
+        facts = replace(facts, dry_run="always" if session.services.dry_runs else "on_request")
+    policy = CallPolicy(call, facts, hooks)
+    verdict = policy.decide()
+    if verdict.decision == "allow":
+        return PermittedCall(policy, arguments, verdict)
+    if verdict.decision == "dry_run":  # it may write: nothing of that is in the workspace yet
+        return PermittedCall(policy, arguments, replace(verdict, only_reads=False), dry_run="always")
     try:
-        check_offered(request, answer)
-    except UsageError as error:
-        raise ToolError(f"The call was not allowed: {error}", kind="permission_denied") from error
-    chosen = _chosen(answer, hunks)
+        if verdict.decision == "ask":
+            return await _ask_person(call, policy, verdict, context)
+        call.turn.store(CallDenied(call.use.id, verdict.reason))
+        await fire_about(call, "PermissionDenied", reason=verdict.reason)
+        raise ToolError(f"{verdict.reason}.", kind="permission_denied")
+    except ToolError as refusal:
+        if refusal.kind == "permission_denied":
+            call.turn.denials.append(Denial(call.use))
+        raise
+
+
+async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context: ToolContext) -> PermittedCall:
+    """Raises `ToolError` (permission_denied) when the answer is no, or nobody can give one."""
+    facts, turn = policy.facts, call.turn
+    tool, arguments = facts.tool, facts.arguments
+    context = copied(context, terms=RunTerms(grants=verdict.grants))  # the preview is for the person alone
+    try:
+        preview = await tool.preview(arguments, context)
+    except ToolError:
+        if not verdict.needs:  # an edit that cannot apply fails here, before anybody is asked
+            raise
+        preview = tool.arguments_text(arguments)  # what is wrong says what is in a file that nobody opened yet
+    if turn.session.ask is None:
+        raise ToolError(f"{verdict.reason}, and nobody can be asked.", kind="permission_denied")
+    question = await asyncio.to_thread(_question, policy, verdict, preview)
+    answer: Approve | Verdict
+    hook = await fire_about(call, "PermissionRequest")
+    if hook.decision in ("allow", "deny"):
+        answer = Verdict(hook.decision, hook.reason or "a hook decided it")
+    else:
+        await fire(turn.session, "Notification", message=question.title, notification_type="permission_prompt")
+        answer = await policy.ask(question, policy.decide)
+    if isinstance(answer, Verdict):
+        if answer.decision == "deny":
+            raise ToolError(f"{answer.reason}.", kind="permission_denied")
+        settled = replace(verdict, needs=answer.needs, hosts=answer.hosts)
+        return PermittedCall(policy, arguments, settled, answer=f"allowed by {turn.state.mode}")
     if not answer.allowed and answer.comment == NOBODY_LEFT:
         raise ToolError(f"{verdict.reason}, and {NOBODY_LEFT}.", kind="permission_denied")
-    if not chosen:
+    if not answer.allowed or answer.hunks == ():
         raise Declined(answer.comment)
     if answer.scope == "try":
-        wished = DryRunRequest(question.judged, is_requested=True, grant=partial(grant, asker, question))
-        return PermittedCall(question.judged, arguments, verdict, trial=wished)
+        return PermittedCall(policy, arguments, verdict, dry_run="on_request")
     context.workspace.exposed.update(verdict.exposes)
-    if answer.scope in ("session", "always") and not answer.mode:
-        await grant(asker, question, answer, request.rules)
-    if tool.narrow is None or len(chosen) == max(len(hunks), 1):
-        said = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
-        return PermittedCall(question.judged, arguments, verdict, said, answer=_describe_answer(answer))
+    words = f"“{answer.comment}”" if answer.comment else ""
+    scope = {"once": "allowed", "session": "allowed for the session", "always": "allowed always"}.get(answer.scope, "")
+    hunks = hunks_of(question)
+    chosen = [number for number in range(len(hunks)) if answer.hunks is None or number in answer.hunks]
+    if tool.narrow is None or len(chosen) == len(hunks):
+        remark = f"[The user allowed this and says: {answer.comment}]" if answer.comment else ""
+        return PermittedCall(policy, arguments, verdict, remark, " · ".join(filter(None, (scope, words))))
     narrowed = await tool.narrow(arguments, context, chosen)
+    scope = "" if answer.scope == "once" else scope
     some = f"{len(chosen)} of {len(hunks)} hunks"
-    remark = _rejected(hunks, chosen, answer.comment)
-    return PermittedCall(question.judged, narrowed, verdict, remark, answer=_describe_answer(answer, some))
+    left_out = "".join(hunk for number, hunk in enumerate(hunks) if number not in chosen).rstrip()
+    remark = f"[The user made only the change above and rejected this part of it:]\n{left_out}"
+    remark += f"\nThey say: {answer.comment}" if answer.comment else ""
+    return PermittedCall(policy, narrowed, verdict, remark, " · ".join(filter(None, (some, scope, words))))
 
 
-async def _ask_hooks(call: Call, request: AnyQuestion) -> Verdict | None:
-    """Return what hooks decide in the person's place; None where the person is to be asked."""
-    answer = await fire_about(call, "PermissionRequest")
-    if answer.decision in ("allow", "deny"):
-        return Verdict(answer.decision, answer.reason or "a hook decided it")
-    await fire(call.turn.session, "Notification", message=request.title, notification_type="permission_prompt")
-    return None
-
-
-async def _request(question: PendingCall, preview: str, state: AgentState) -> CallApproval:
-    """Return the question as a front end shows it."""
-    call, judged, verdict = question.call, question.judged, question.verdict
+def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApproval:
+    """Return the question as a front end shows it. Blocks: the effects of a command are looked up on the disk."""
+    use, facts = policy.call.use, policy.facts
     reason = f"{verdict.reason}; a yes counts for the rest of the session" if verdict.exposes else verdict.reason
-    effects = await asyncio.to_thread(call_effects, judged, msgspec.structs.replace(verdict, reason=reason))
+    effects = call_effects(facts, replace(verdict, reason=reason))
     approval = CallApproval(
-        call.id,
-        call_title(call.name, call.input),
-        call=call,
+        use.id,
+        call_title(use.name, use.input),
+        call=use,
         reason=reason,
         preview=preview,
-        rules=suggested_rules(judged, state.mode, state.rules),
+        rules=policy.offered_rules,
         effects=effects.lines,
         grave=effects.grave,
     )
-    fields = msgspec.structs.asdict(approval)
-    if question.tool.effect == "command" or question.tool.attempt is not None:
-        can_try = await asyncio.to_thread(can_dry_run, question.tool, judged.arguments, question.context)
-        return CommandApproval(**fields, can_try=can_try)
-    if question.tool.effect == "edit" or question.tool.narrow is not None:
-        is_edit = question.tool.effect == "edit"
-        accepts = is_edit and decide(judged, "acceptEdits", state.rules).decision == "allow"
-        hunks = diff_hunks(preview) if question.tool.narrow is not None else ()
-        return EditApproval(**fields, hunks=hunks, mode="acceptEdits" if accepts else "")
+    if facts.tool.effect == "command":
+        return CommandApproval(**asdict(approval), can_try=facts.dry_run != "never")
+    if facts.tool.effect == "edit" or facts.tool.narrow is not None:
+        hunks = diff_hunks(preview) if facts.tool.narrow is not None else ()
+        mode = "acceptEdits" if verdict.reason == CHANGES_A_FILE else ""
+        return EditApproval(**asdict(approval), hunks=hunks, mode=mode)
     return approval
-
-
-def _settled(verdict: Verdict, question: PendingCall, mode: Mode) -> PermittedCall:
-    """Permit or deny a call whose verdict needs no answer. Raises `ToolError` (permission_denied)."""
-    if verdict.decision == "deny":
-        raise ToolError(f"{verdict.reason}.", kind="permission_denied")
-    held = msgspec.structs.replace(question.verdict, needs=verdict.needs, hosts=verdict.hosts)
-    return PermittedCall(question.judged, question.judged.arguments, held, answer=f"allowed by {mode}")
-
-
-_SCOPES = {"once": "allowed", "session": "allowed for the session", "always": "allowed always"}
-
-
-def _describe_answer(answer: Approve, some: str = "") -> str:
-    """The answer in words for the person; `some` says which part of a change they took."""
-    scope = "" if some and answer.scope == "once" else _SCOPES.get(answer.scope, "")
-    return " · ".join(part for part in (some, scope, f"“{answer.comment}”" if answer.comment else "") if part)
-
-
-def hunks_of(question: AnyQuestion) -> tuple[str, ...]:
-    """Return the parts of a change that can be chosen one by one."""
-    return question.hunks if isinstance(question, EditApproval | ChangesApproval) else ()
-
-
-def check_offered(request: AnyQuestion, answer: Approve) -> None:
-    """Raises `UsageError` for a yes to what was not offered: a try, or parts that the change does not have."""
-    if not answer.allowed:
-        return
-    if answer.scope == "try" and not (isinstance(request, CommandApproval) and request.can_try):
-        raise UsageError('This call cannot be tried: its question says "can_try": false.')
-    hunks = hunks_of(request)
-    unknown = [number for number in answer.hunks or () if not 0 <= number < len(hunks)]
-    if unknown:
-        there_is = f"numbers from 0 to {len(hunks) - 1}" if hunks else "no hunk; leave hunks out"
-        raise UsageError(f"There is no hunk {unknown[0]}: this question has {there_is}.")
-
-
-def check_named_rule(text: str, tools: ToolRegistry) -> None:
-    """Raises `UsageError` for the rule of an answer that allows nothing."""
-    for rule in parse_rules(text):
-        if warning := check_rule(rule, tools):
-            raise UsageError(warning)
-
-
-def _chosen(answer: Approve, hunks: tuple[str, ...]) -> tuple[int, ...]:
-    """The hunks to be made, by index; the one index 0 for a call that is made as a whole, none for a no."""
-    every = tuple(range(max(len(hunks), 1)))
-    if not answer.allowed or answer.hunks == ():
-        return ()
-    return every if answer.hunks is None or not hunks else tuple(n for n in every if n in answer.hunks)
-
-
-def _rejected(hunks: tuple[str, ...], chosen: tuple[int, ...], comment: str) -> str:
-    left_out = "".join(hunk for number, hunk in enumerate(hunks) if number not in chosen)
-    said = f"\nThey say: {comment}" if comment else ""
-    return f"[The user made only the change above and rejected this part of it:]\n{left_out.rstrip()}{said}"
-
-
-async def grant(asker: Call, question: PendingCall, answer: Approve, offered: tuple[str, ...]) -> None:
-    """Add the rule to the session's, and for good where that was meant. What goes wrong is told; the call runs."""
-    state, emit, session = asker.turn.state, asker.turn.emit, asker.turn.session
-    text = answer.rule or next(iter(offered), "")
-    if not text:
-        emit(Notice("No rule covers this call: it is allowed this once."))
-        return
-    grants = session.services.grants
-    is_for_good = answer.scope == "always" and grants is not None
-    try:
-        granted = parse_rules(text, "granted" if is_for_good else "session")
-        for rule in granted:
-            check_rule(rule, session.tools)
-    except UsageError as error:
-        emit(Notice(f"{error} The call is allowed this once."))
-        return
-    state.rules.allow += granted
-    alone = Rules(granted, state.rules.deny, state.rules.ask)
-    if decide(question.judged, state.mode, alone).decision != "allow":
-        emit(Notice(f"{text} is allowed from now on; it does not cover this call, which is allowed this once."))
-    if is_for_good and grants is not None:
-        try:
-            for rule in granted:
-                await asyncio.to_thread(grants.add, str(rule))
-        except StorageError as error:
-            emit(Notice(f"{error} {text} is allowed for this session."))

@@ -16,18 +16,12 @@ from msgspec.structs import replace
 
 from agentcli.agent.permissions.facts import CallFacts, Need
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import (
-    Matches,
-    Rule,
-    Rules,
-    covers_path,
-    find_matches,
-    parse_rules,
-    speaks_of_edits,
-)
+from agentcli.agent.permissions.rule_text import parse_rules
+from agentcli.agent.permissions.rules import Matches, Rule, Rules, covers_path, find_matches, speaks_of_edits
 from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis
 from agentcli.safety.commands.rules import escaped, rules_by_segment
+from agentcli.tools.command import Grants
 from agentcli.tools.tool import kind_argument
 
 CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than that it is an edit
@@ -36,66 +30,71 @@ CHANGES_A_FILE = "it changes a file"  # the reason to ask that says no more than
 class Verdict(Struct, frozen=True):
     """`needs` and `hosts` are opened for the call where it is allowed, by a person or by itself.
 
-    With `try` it runs on a stand-in of the workspace, and what it changed is decided about afterwards.
-    `judged` is where its paths led: the call is about those, wherever they lead once it runs. The sandbox holds
-    a command that `only_reads` to that. `exposes` are the secret files that a yes lets commands read.
+    With `dry_run` it runs as one, and its changes are decided about afterwards. The sandbox holds a command that
+    `only_reads` to that. `exposes` are the secret files that a yes lets commands read.
     """
 
-    decision: Literal["allow", "try", "ask", "deny"]
+    decision: Literal["allow", "dry_run", "ask", "deny"]
     reason: str
     needs: tuple[Need, ...] = ()
     hosts: tuple[str, ...] = ()
-    judged: frozenset[Path] | None = None
     only_reads: bool = False
     exposes: tuple[Path, ...] = ()
+
+    @property
+    def grants(self) -> Grants:
+        readable, writable = ([need.path for need in self.needs if need.access == how] for how in ("read", "write"))
+        return Grants(tuple(readable), tuple(writable), self.hosts)
 
 
 def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     """Decide if a call runs, is denied, or needs a person's yes. The catastrophic is refused in every mode."""
-    tool, found = facts.tool, find_matches(facts, rules)
+    tool, needs, address, found = facts.tool, facts.needs, facts.address, find_matches(facts, rules)
     if facts.command is not None:
         only_reads = facts.verdict == "allow" or mode == "plan"
         return replace(_decide_command(facts, facts.command, mode, found, rules=rules), only_reads=only_reads)
     if found.deny is not None:
         return Verdict("deny", f"{found.deny.phrase} denies it")
+    if mode == "plan" and tool.effect in ("edit", "foreign", "command"):
+        return Verdict("deny", _PLAN)
+    if address is not None and address.verdict == "block":
+        return Verdict("deny", f"the address is never fetched: {address.reason}")
+    if found.ask is not None:
+        return _asked_by(found.ask, mode, needs)
+    if tool.effect == "edit" and facts.workspace.facts.profile == "read-only":
+        return Verdict("deny", "the sandbox is read-only: nothing may be changed")
+    if found.allow:
+        return Verdict("allow", f"the rule {found.allow[0]} allows it", needs)
     match tool.effect:
         case "read" | "edit":
-            paths = frozenset(path.real for path in facts.files)
-            return replace(_decide_files(facts, mode, found), judged=paths)
+            return _decide_files(facts, mode)
+        case "web" if address is not None and address.verdict == "ask":
+            return _asks(mode, address.reason)
         case "web":
-            return _decide_address(facts, mode, found)
+            return Verdict("allow", "it only looks something up")
         case "foreign" | "command":
-            return _decide_foreign(tool.name, tool.server, mode, found)
-        case _ if found.ask is not None:
-            return _asked_by(found.ask, mode)
+            whose = f"a tool of the MCP server {tool.server}" if tool.server else tool.name
+            return _asks(mode, f"what {whose} does is not known here")
         case _:
             return Verdict("allow", "its calls are judged one by one" if kind_argument(tool) else "it changes nothing")
 
 
-def _decide_files(facts: CallFacts, mode: Mode, found: Matches) -> Verdict:
-    tool, needs, sandbox = facts.tool, facts.needs, facts.workspace.sandbox
-    if mode == "plan" and tool.effect == "edit":
-        return Verdict("deny", _PLAN)
-    if found.ask is not None:
-        return _asked_by(found.ask, mode, needs)
-    if tool.effect == "edit" and sandbox.profile == "read-only":
-        return Verdict("deny", "the sandbox is read-only: nothing may be changed")
-    if found.allow:
-        return Verdict("allow", f"the rule {found.allow[0]} allows it", needs)
+def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
+    needs, special = facts.needs, next((path for path in facts.files if path.kind != "plain"), None)
     if mode == "bypassPermissions":
         return _bypassed(facts, needs)
-    if special := next((path for path in facts.files if path.kind != "plain"), None):
+    if special is not None:
         return _asks(mode, special.why, needs)
-    if tool.effect == "read":
+    if facts.tool.effect == "read":
         return Verdict("allow", "it only looks")
     if mode in ("acceptEdits", "auto"):
         return Verdict("allow", "edits inside the workspace are accepted")
-    return _asks(mode, CHANGES_A_FILE, needs)
+    return _asks(mode, CHANGES_A_FILE)
 
 
 def _bypassed(facts: CallFacts, needs: tuple[Need, ...]) -> Verdict:
     """No mode is a yes to secrets, and none widens the sandbox."""
-    profile = facts.workspace.sandbox.profile
+    profile = facts.workspace.facts.profile
     for path in facts.files:
         if path.holds_secrets:
             tool = "Edit" if path.access == "write" else "Read"
@@ -126,18 +125,16 @@ _PLAN = "plan mode reads only: describe the change instead of making it"
 
 
 def _decide_command(facts: CallFacts, command: CommandAnalysis, mode: Mode, found: Matches, *, rules: Rules) -> Verdict:
-    needs, hosts, sandbox, granting = facts.needs, facts.hosts, facts.workspace.sandbox, found.allow
+    needs, hosts, sandbox, granting = facts.needs, facts.hosts, facts.workspace.facts, found.allow
     if facts.verdict == "block":
         return Verdict("deny", f"refused in every mode: {command.reason}")
     if found.deny is not None:
         return Verdict("deny", f"{found.deny.phrase} denies it")
     cannot_ask: Literal["ask", "deny"] = "deny" if mode in ("bypassPermissions", "dontAsk", "plan") else "ask"
-    if command.hidden_catastrophe:
-        return Verdict(cannot_ask, f"a part of it would be refused: {command.hidden_catastrophe}", needs, hosts)
-    if command.unjudged:
-        return Verdict(cannot_ask, command.unjudged, needs, hosts)
-    if command.unreadable and found.denies_some is not None:
-        why = f"{command.unreadable}, so it cannot be read against deny rules such as {found.denies_some}"
+    if command.doubts.must_ask:
+        return Verdict(cannot_ask, command.doubts.must_ask, needs, hosts)
+    if command.doubts.unreadable and found.denies_some is not None:
+        why = f"{command.doubts.unreadable}, so it cannot be read against deny rules such as {found.denies_some}"
         return Verdict(cannot_ask, why, needs, hosts)
     if found.ask is not None:
         return _asked_by(found.ask, mode, needs, hosts)
@@ -149,51 +146,25 @@ def _decide_command(facts: CallFacts, command: CommandAnalysis, mode: Mode, foun
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
         return Verdict("ask", command.deletes_unseen, needs, hosts)
     opened = [need for need in needs if str(need.path) not in command.scratch]
-    may_be_tried = facts.verdict == "try" and not opened and not hosts
+    may_dry_run = facts.verdict == "try" and not opened and not hosts
     is_unsure = command.problem or speaks_of_edits(rules)
     if mode == "bypassPermissions" and not granting:
-        if may_be_tried and is_unsure:
-            return Verdict("try", command.problem or command.reason)
+        if may_dry_run and is_unsure:
+            return Verdict("dry_run", command.problem or command.reason)
         return Verdict("allow", "permissions are bypassed")  # the sandbox opens nothing that nobody granted
     if facts.verdict == "allow":
         if sandbox.confines or sandbox.profile == "danger-full-access":
             return Verdict("allow", "the command only reads inside the workspace")
         return _asks(mode, "no sandbox holds commands here, so every one is asked about")
     if mode == "plan":
-        return Verdict("try", "plan mode keeps none of its changes") if may_be_tried else Verdict("deny", _PLAN)
+        return Verdict("dry_run", "plan mode keeps none of its changes") if may_dry_run else Verdict("deny", _PLAN)
     if granting:
         return Verdict("allow", f"the rule {' and '.join(dict.fromkeys(map(str, granting)))} allows it", needs, hosts)
-    if mode == "auto" and sandbox.confines and not needs and not hosts and not (may_be_tried and is_unsure):
+    if mode == "auto" and sandbox.confines and not needs and not hosts and not (may_dry_run and is_unsure):
         return Verdict("allow", "it stays inside the sandbox")
-    return (
-        Verdict("try", command.reason) if may_be_tried else _asks(mode, found.why_not or command.reason, needs, hosts)
-    )
-
-
-def _decide_address(facts: CallFacts, mode: Mode, found: Matches) -> Verdict:
-    address = facts.address
-    if address is not None and address.verdict == "block":
-        return Verdict("deny", f"the address is never fetched: {address.reason}")
-    if found.ask is not None:
-        return _asked_by(found.ask, mode)
-    if found.allow:
-        return Verdict("allow", f"the rule {found.allow[0]} allows it")
-    if address is not None and address.verdict == "ask":
-        return _asks(mode, address.reason)
-    return Verdict("allow", "it only looks something up")
-
-
-def _decide_foreign(name: str, server: str, mode: Mode, found: Matches) -> Verdict:
-    """Decide about a tool whose effects nobody here knows: an MCP server's, or one that a library brought."""
-    if mode == "plan":
-        return Verdict("deny", _PLAN)
-    if found.ask is not None:
-        return _asked_by(found.ask, mode)
-    if mode == "bypassPermissions":
-        return Verdict("allow", "permissions are bypassed")
-    if found.allow:
-        return Verdict("allow", f"the rule {found.allow[0]} allows it")
-    return _asks(mode, f"what {f'a tool of the MCP server {server}' if server else name} does is not known here")
+    if may_dry_run:
+        return Verdict("dry_run", command.reason)
+    return _asks(mode, found.why_not or command.reason, needs, hosts)
 
 
 _MOST_SHOWN = 3
@@ -204,7 +175,7 @@ def decide_with_exposure(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
     verdict, workspace = decide(facts, mode, rules), facts.workspace
     if facts.tool.effect != "command" or verdict.decision == "deny" or mode == "bypassPermissions":
         return verdict
-    found = workspace.sandbox.exposed_secrets("read-only" if verdict.only_reads else None)
+    found = workspace.facts.exposed_secrets("read-only" if verdict.only_reads else None)
     exposed = [path for path in found if path not in workspace.exposed and not _is_meant(path, facts, rules)]
     if not exposed or (verdict.only_reads and facts.command is not None and not _may_show(facts.command, exposed)):
         return verdict

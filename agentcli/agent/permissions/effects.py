@@ -9,8 +9,8 @@ from pathlib import PurePath
 from msgspec import Struct
 
 from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict
-from agentcli.agent.permissions.facts import CallFacts, Need, known
-from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis
+from agentcli.agent.permissions.facts import CallFacts, Need
+from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, known
 from agentcli.safety.paths.judge import WHY
 
 MOST_SHOWN = 6

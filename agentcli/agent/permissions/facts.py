@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
-import time
-from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 from functools import cached_property
-from itertools import islice
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -18,7 +13,7 @@ from agentcli.errors import ToolError
 from agentcli.safety.addresses.judge import UrlVerdict
 from agentcli.safety.addresses.urls import BadUrl, parse_url
 from agentcli.safety.commands import analyse
-from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, Effects, Places
+from agentcli.safety.commands.records import CommandAnalysis, Places, known
 from agentcli.safety.commands.records import Verdict as CommandVerdict
 from agentcli.safety.paths.judge import (
     PathFacts,
@@ -29,8 +24,9 @@ from agentcli.safety.paths.judge import (
     is_secret,
     judge_path,
 )
+from agentcli.tools.command import Access
 from agentcli.tools.path_names import parse_name
-from agentcli.tools.sandbox import Access
+from agentcli.tools.sandbox import PathStatus, SandboxFacts
 from agentcli.tools.tool import Tool, Workspace
 
 
@@ -39,34 +35,49 @@ class PathLookup:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self._real: dict[Path, Path] = {}
+        self._looks: dict[tuple[Path, Access], PathStatus] = {}
         self._facts: dict[tuple[str, Access], PathFacts] = {}
 
     @cached_property
     def ground(self) -> PathGround:
         workspace = self.workspace
-        return PathGround(workspace.real_cwd, workspace.sandbox.roots[0], workspace.home)
+        return PathGround(workspace.real_cwd, self.roots[0], workspace.home)
+
+    @cached_property
+    def roots(self) -> tuple[Path, ...]:
+        return self.workspace.facts.roots
 
     def is_readable(self, path: Path) -> bool:
         """True if the sandbox lets everybody read an absolute path."""
         try:
-            self._real[path] = self.workspace.sandbox.validate_path(path, "read")
+            return self._look(path, "read").is_usable
         except ToolError:
             return False
-        return True
+
+    def program_of_git(self, folder: Path) -> str:
+        """Return the setting by which git, started in a folder, may run a program even to read."""
+        return self.workspace.look(folder, "git").git_program
+
+    def _look(self, path: Path, access: Access) -> PathStatus:
+        if (status := self._looks.get((path, access))) is None:
+            status = self._looks[path, access] = self.workspace.look(path, access)
+        return status
 
     def find(self, given: str, access: Access) -> PathFacts:
         """Return the facts of a path. Raises `ToolError` (invalid_parameters) for one that leads nowhere."""
         if (known := self._facts.get((given, access))) is None:
             named = self.workspace.lexical_path(given)
-            if (real := self._real.get(named)) is None:
-                real = self._real[named] = self.workspace.sandbox.real_path(named)
-            known = self._facts[given, access] = self._judged(given, named, real, access)
+            known = self._facts[given, access] = self._judged(given, named, self._look(named, access), access)
         return known
 
     def find_real(self, given: str, access: Access) -> PathFacts:
         """Return the facts of a path that needs no resolving, or that cannot be resolved: it stands for itself."""
-        return self._judged(given, Path(given), Path(given), access)
+        path = Path(given)
+        try:
+            status = self._look(path, access)
+        except ToolError:  # a loop of links
+            status = PathStatus(real=path, place="inside")
+        return self._judged(given, path, status, access)
 
     def find_each(self, paths: tuple[str, ...], access: Access) -> list[PathFacts]:
         """Return the facts of the paths of a command that are known; a loop of links stands for itself."""
@@ -78,59 +89,35 @@ class PathLookup:
                 found.append(self.find_real(path, access))
         return found
 
-    def _judged(self, given: str, named: Path, real: Path, access: Access) -> PathFacts:
-        sandbox, kind = self.workspace.sandbox, self._kind(given, real, access)
-        root = next((root for root in sandbox.roots if real.is_relative_to(root)), None)
+    def _judged(self, given: str, named: Path, status: PathStatus, access: Access) -> PathFacts:
+        real, kind = status.real, self._kind(given, status, access)
+        root = next((root for root in self.roots if real.is_relative_to(root)), None)
         holds_secrets, is_kept = kind == "secret", access == "write" and root is None
         if root is not None and access == "write" and kind in ("secret", "protected"):
             below = real.relative_to(root)
             if kind == "protected":
-                is_kept = not is_reviewed(below) or sandbox.is_write_protected(real)
+                is_kept = not is_reviewed(below) or status.is_auto_executed
             elif is_secret(PurePath(real.name), None) and not is_secret(real.parent, self.workspace.home):
-                holds_secrets = is_protected(below) or self._is_there(real)
+                holds_secrets = is_protected(below) or status.kind is not None or bool(status.errno)
         return PathFacts(
             given, named, real, access, kind, is_outside=root is None, holds_secrets=holds_secrets, is_kept=is_kept
         )
 
-    def _kind(self, given: str, real: Path, access: Access) -> PathKind:
+    def _kind(self, given: str, status: PathStatus, access: Access) -> PathKind:
         """Return the kind of a path, judged by where it leads, and by its name where the name is more telling."""
-        sandbox, home, cwd = self.workspace.sandbox, self.workspace.home, self.workspace.cwd
-        is_granted = sandbox.knows(real, access)
-        if not is_granted:
-            by_place = judge_path(str(real), access=access, cwd=cwd, roots=sandbox.roots, home=home)
+        real, home, cwd, roots = status.real, self.workspace.home, self.workspace.cwd, self.roots
+        name = parse_name(given)
+        if status.place != "granted":
+            by_place = judge_path(str(real), access=access, cwd=cwd, roots=roots, home=home)
             if by_place != "plain":
                 return by_place
-        if is_granted or given != str(real):
-            by_name = judge_path(parse_name(given), access=access, cwd=cwd, roots=sandbox.roots, home=home)
+        if status.place == "granted" or given != str(real):
+            by_name = judge_path(name, access=access, cwd=cwd, roots=roots, home=home)
             if by_name in ("odd", "secret", "protected"):
                 return by_name
-        if access == "write" and sandbox.is_write_protected(real):
+        if status.is_auto_executed:
             return "protected"
-        try:
-            status = sandbox.status(real) if access == "write" else None
-        except OSError:
-            return "plain"
-        return "linked" if status is not None and status.kind == "file" and status.links > 1 else "plain"
-
-    def _is_there(self, real: Path) -> bool:
-        """Also where the system does not tell."""
-        try:
-            return self.workspace.sandbox.status(real) is not None
-        except OSError:
-            return True
-
-    def opened_by(self, effects: Effects, search: GlobSearch) -> Iterator[PathFacts]:
-        """The files of a command; a glob stands for itself and for the first files that it finds."""
-        workspace = self.workspace
-        opened: list[tuple[str, Access]] = [(path, "read") for path in known(effects.reads)]
-        opened += [(path, "write") for path in known((*effects.writes, *effects.deletes))]
-        for path in effects.names:
-            # A message may end with the name of a file.
-            if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
-                opened.append((path, "read" if is_secret(PurePath(path), workspace.home) else "write"))
-        for path, access in opened:
-            for each in (path, *search.found_by(path)):
-                yield from self.find_each((each,), access)
+        return "linked" if access == "write" and status.kind == "file" and status.links > 1 else "plain"
 
     def shown(self, paths: tuple[str, ...]) -> list[str]:
         """Return the paths of a command that are known as the person reads them."""
@@ -146,12 +133,15 @@ class Need(Struct, frozen=True):
     kind: PathKind
 
 
+DryRunUse = Literal["never", "on_request", "always"]
+
+
 class CallFacts(Struct, frozen=True):
     """The facts of a call. Rules, modes, the person and the sandbox all work from this record.
 
     `command` is set for a shell command, `files` are those of a file tool, `address` and `hosts` belong to a web tool;
-    `hosts` are also those that a command names. `paths` looks at further paths. `can_try`: a command whose text does
-    not tell may run on a stand-in of the workspace first.
+    `hosts` are also those that a command names. `paths` looks at further paths. `dry_run` says when a command whose
+    text does not tell runs as a dry run first.
     """
 
     tool: Tool
@@ -161,7 +151,7 @@ class CallFacts(Struct, frozen=True):
     files: tuple[PathFacts, ...] = ()
     hosts: tuple[str, ...] = ()
     address: UrlVerdict | None = None
-    can_try: bool = False
+    dry_run: DryRunUse = "never"
 
     @property
     def workspace(self) -> Workspace:
@@ -169,9 +159,9 @@ class CallFacts(Struct, frozen=True):
 
     @property
     def verdict(self) -> CommandVerdict | None:
-        """The judgement on a command. Where nothing can be tried, what would be tried asks."""
+        """The judgement on a command. One that a dry run would show asks where there are none."""
         found = self.command.verdict if self.command is not None else None
-        return "ask" if found == "try" and not self.can_try else found
+        return "ask" if found == "try" and self.dry_run != "always" else found
 
     @property
     def text(self) -> str:
@@ -199,12 +189,15 @@ class CallFacts(Struct, frozen=True):
         return tuple(dict.fromkeys(needs))
 
 
-def judge(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
+def find_facts(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
     """Read a call. Raises `ToolError` for a path that leads nowhere."""
     paths = PathLookup(workspace)
     match tool.effect:
         case "command" if isinstance(getattr(arguments, "command", None), str):
-            command = analyse(arguments.command, places=_places(paths, getattr(arguments, "cwd", None)))
+            cwd = getattr(arguments, "cwd", None)
+            start = paths.find(cwd, "read").real if cwd else (workspace.shell_cwd or workspace.real_cwd)
+            places = Places(start, paths.roots, workspace.home, paths.is_readable, program_of_git=paths.program_of_git)
+            command = analyse(arguments.command, places=places)
             return CallFacts(tool, arguments, paths, command, hosts=known(command.effects.hosts))
         case "read" | "edit":
             access: Access = "write" if tool.effect == "edit" else "read"
@@ -220,17 +213,14 @@ def judge(tool: Tool, arguments: Any, workspace: Workspace) -> CallFacts:
             return CallFacts(tool, arguments, paths)
 
 
-def _places(paths: PathLookup, cwd: str | None) -> Places:
-    """The places that a command is judged by."""
-    workspace = paths.workspace
-    start = paths.find(cwd, "read").real if cwd else (workspace.shell_cwd or workspace.real_cwd)
-    sandbox = workspace.sandbox
-    return Places(start, sandbox.roots, workspace.home, paths.is_readable, program_of_git=sandbox.program_of_git)
-
-
-def known(things: tuple[str, ...]) -> tuple[str, ...]:
-    """The things that can be told from a command's text."""
-    return tuple(thing for thing in things if thing != UNKNOWN)
+def can_dry_run(tool: Tool, arguments: Any, sandbox: SandboxFacts) -> bool:
+    """True for what runs confined, in the foreground, where overlays work. Probes once; call it in a thread."""
+    if not tool.runs_commands or getattr(arguments, "background", False) or getattr(arguments, "unconfined", False):
+        return False
+    try:
+        return not sandbox.dry_run_problem
+    except (ToolError, OSError):
+        return False
 
 
 def host_of(url: str) -> str:
@@ -239,49 +229,3 @@ def host_of(url: str) -> str:
         return parse_url(url).host
     except BadUrl:
         return ""
-
-
-_MAX_SEARCH_S = 0.5  # for the globs of a command
-_MAX_FOUND = 1_000  # files that a glob of a command finds
-
-
-class GlobSearch:
-    """Finds files by globs, as a shell does, for a short time; it `is_cut_off` where that is not enough.
-
-    It `finds_hidden` files by `*` where bash's option `dotglob` is set.
-    """
-
-    def __init__(self, finds_hidden: bool) -> None:
-        self.finds_hidden = finds_hidden
-        self.is_cut_off = False
-        self._deadline = time.monotonic() + _MAX_SEARCH_S
-
-    def found_by(self, glob: str) -> list[str]:
-        if not re.search(r"[*?\[]", glob):
-            return []
-        found = [*islice(self._below("/", glob.replace("[^", "[!").strip("/").split("/")), _MAX_FOUND + 1)]
-        self.is_cut_off |= len(found) > _MAX_FOUND
-        return found[:_MAX_FOUND]
-
-    def _below(self, folder: str, parts: Sequence[str]) -> Iterator[str]:
-        """The paths below a folder. The time counts only here: nothing is found without reading a folder."""
-        if not parts:
-            yield folder
-            return
-        part, rest = parts[0], parts[1:]
-        names = [part]
-        if re.search(r"[*?\[]", part):
-            if time.monotonic() > self._deadline:
-                self.is_cut_off = True
-                return
-            try:
-                with os.scandir(folder) as entries:
-                    all = [entry.name for entry in entries if not rest or entry.is_dir()]
-            except OSError:
-                return
-            is_open = self.finds_hidden or part.startswith(".")
-            names = [name for name in all if (is_open or not name.startswith(".")) and fnmatchcase(name, part)]
-        for name in names:
-            path = os.path.join(folder, name)  # noqa: PTH118  # as text, which is faster
-            if rest or os.path.lexists(path):
-                yield from self._below(path, rest)

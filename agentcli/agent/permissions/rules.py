@@ -1,29 +1,30 @@
 """Permission rules: `Tool` or `Tool(spec)`, and which of them deny a call, ask about it, and allow it.
 
-Grants of commands are kept away from files that no rule names: those with secrets, and auto-executed ones. An
-auto-executed file is one that programs run or obey without being asked to: git hooks, editor tasks, shell profiles.
+Grants of commands are kept away from files that no rule names: those with secrets, and auto-executed ones.
 """
 
 from __future__ import annotations
 
-import fnmatch
+import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import Literal
 
 from msgspec import Struct
 
-from agentcli.agent.permissions.facts import CallFacts, GlobSearch, PathLookup
-from agentcli.errors import UsageError
+from agentcli.agent.permissions.facts import CallFacts
 from agentcli.safety.addresses.urls import BadUrl, parse_url
-from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
+from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment, known
 from agentcli.safety.commands.rules import covers, escaped, touches
 from agentcli.safety.paths.judge import WHY, PathFacts, PathGround, auto_executed, is_protected, is_secret
-from agentcli.tools.tool import Workspace, kind_argument
+from agentcli.tools.command import Access
+from agentcli.tools.tool import kind_argument
 
 
 class Rule(Struct, frozen=True):
@@ -47,7 +48,7 @@ class Rule(Struct, frozen=True):
 
     def names(self, tool: str) -> bool:
         """True if it is about a tool of that name: by name, by a glob, or by the MCP server the tool comes from."""
-        if self.tool == tool or ("*" in self.tool and fnmatch.fnmatchcase(tool, self.tool)):
+        if self.tool == tool or ("*" in self.tool and fnmatchcase(tool, self.tool)):
             return True
         return self.tool.startswith("mcp__") and self.tool.count("__") == 1 and tool.startswith(f"{self.tool}__")
 
@@ -65,33 +66,6 @@ class Rules:
 
     def of(self, verb: Verb) -> list[Rule]:
         return {"allow": self.allow, "ask": self.ask, "deny": self.deny}[verb]
-
-
-# The names other agents' settings use for the same tools.
-ALIASES = dict(
-    pair.split("=")
-    for pair in """
-    Read=file_read Write=file_write Edit=file_edit MultiEdit=file_edit Glob=file_list LS=file_list Grep=grep_search
-    Bash=bash BashOutput=jobs KillBash=jobs KillShell=jobs TaskOutput=jobs TaskStop=jobs WebFetch=web_fetch
-    WebSearch=web_search Agent=create_subagent Task=create_subagent TodoWrite=todo TodoRead=todo Skill=skill
-    AskUserQuestion=ask_user
-    """.split()
-)
-
-
-def parse_rule(text: str, source: str = "", quote: str = "") -> Rule:
-    """`bash(git log *)`, `Edit(src/**)`, `WebFetch(domain:example.org)`, `file_write`. Raises `UsageError`."""
-    found = re.fullmatch(r"\s*([A-Za-z_][\w*-]*)\s*(?:\((.*\S.*)\))?\s*", text, re.DOTALL)
-    if not found:
-        raise UsageError(f"{text!r} is not a permission rule: write TOOL or TOOL(pattern), such as bash(git log *).")
-    name, pattern = found.groups()
-    return Rule(ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source, quote)
-
-
-def parse_rules(text: str, source: str = "") -> list[Rule]:
-    """One rule, or several joined by "and". Raises `UsageError`."""
-    parts = re.split(r"(?<=\)) and (?=[A-Za-z_][\w*-]*\()", text)
-    return [parse_rule(part, source) for part in parts]
 
 
 def is_literal(pattern: str) -> bool:
@@ -140,36 +114,23 @@ def _anchored(pattern: str, ground: PathGround) -> str:
 
 @lru_cache(maxsize=1_000)
 def _regex(glob: str) -> re.Pattern[str]:
-    parts: list[str] = []
-    rest = re.sub(r"/(\.?/)+", "/", f"{glob}/").rstrip("/")  # `a//b` and `a/./b` are `a/b`
-    while rest:
-        if rest.startswith("/**/"):
-            parts.append("/(?:.*/)?")
-            rest = rest[4:]
-        elif rest.startswith("**"):
-            parts.append(".*")
-            rest = rest.lstrip("*")
-        elif rest[0] == "*":
-            parts.append("[^/]*")
-            rest = rest[1:]
-        elif rest[0] == "?":
-            parts.append("[^/]")
-            rest = rest[1:]
-        elif found := re.match(r"\[([!^]?)(\]?[^\]]*)\]", rest):
-            members = re.sub(r"([\\[&~|])", r"\\\1", found[2])
-            parts.append(f"[{'^' if found[1] else ''}{members}]")
-            rest = rest[found.end() :]
-        else:
-            parts.append(re.escape(rest[0]))
-            rest = rest[1:]
-    return re.compile("".join(parts) + "(?:/.*)?", re.DOTALL)
+    clean = re.sub(r"/(\.?/)+", "/", f"{glob}/").rstrip("/")  # `a//b` and `a/./b` are `a/b`
+    return re.compile(_GLOB_PART.sub(_part_as_regex, clean) + "(?:/.*)?", re.DOTALL)
+
+
+_GLOB_PART = re.compile(r"/\*\*/|\*+|\?|\[([!^]?)(\]?[^\]]*)\]|.", re.DOTALL)
+
+
+def _part_as_regex(found: re.Match[str]) -> str:
+    if found[2] is not None:
+        members = re.sub(r"([\\[&~|])", r"\\\1", found[2])
+        return f"[{'^' if found[1] else ''}{members}]"
+    known = {"/**/": "/(?:.*/)?", "*": "[^/]*", "?": "[^/]"}
+    return known.get(found[0]) or (".*" if found[0].startswith("**") else re.escape(found[0]))
 
 
 def reading_denial(rules: Rules, ground: PathGround) -> Callable[[Path], bool] | None:
-    """Test which files the refusals of now keep from every tool that reads, commands and searches included; None: none.
-
-    It is the same test as long as the rules keep the same files.
-    """
+    """Return a test for files that deny rules keep from all that reads; the same one while the rules keep the same."""
     patterns = tuple(rule.pattern for rule in rules.deny if rule.tool == "file_read" and rule.pattern)
     return _matching(patterns, ground) if patterns else None
 
@@ -181,8 +142,8 @@ def _matching(patterns: tuple[str, ...], ground: PathGround) -> Callable[[Path],
 
 def matches_host(pattern: str, host: str) -> bool:
     """Return True if `domain:example.org` speaks of a host: itself and what is below it, by whole labels."""
-    domain, name = host_meant(pattern), host.lower().rstrip(".")
-    return domain is not None and (name == domain or name.endswith(f".{domain}"))
+    domain = host_meant(pattern)
+    return domain is not None and f".{host.lower().rstrip('.')}".endswith(f".{domain}")
 
 
 @lru_cache(maxsize=1_000)
@@ -214,7 +175,7 @@ EDITORS = frozenset(("file_edit", "file_write"))
 
 
 class Matches(Struct, frozen=True):
-    """The rules that speak of a call: the first that denies it, the first that asks about it, and those that allow it.
+    """The first rule that denies a call, the first that asks about it, and those that allow it.
 
     `why_not` says why grants that speak of a command do not hold; `denies_some` is a rule that denies some commands.
     """
@@ -228,7 +189,7 @@ class Matches(Struct, frozen=True):
 
 def find_matches(facts: CallFacts, rules: Rules) -> Matches:
     """Hold all rules against a call. Blocks: of a command it looks where the paths lead."""
-    tool, command, deny = facts.tool, facts.command, None
+    tool, command = facts.tool, facts.command
     if command is not None:
         deny, ask = (_restricting(facts, command, some) for some in (rules.deny, rules.ask))
         denies_some = _first(rules.deny, tool.name, lambda pattern: True)
@@ -239,13 +200,13 @@ def find_matches(facts: CallFacts, rules: Rules) -> Matches:
         def is_refused(pattern: str) -> bool:
             return any(speaks_of(pattern, path, ground) for path in facts.files)
 
-        for rule in rules.deny:
-            is_meant = rule.names(tool.name) or (rule.pattern and any(rule.names(name) for name in kin))
-            if is_meant and (not rule.pattern or is_refused(rule.pattern)):
-                deny = rule
-                break
+        def is_denied(rule: Rule) -> bool:
+            is_about = rule.names(tool.name) or (rule.pattern != "" and any(map(rule.names, kin)))
+            return is_about and (not rule.pattern or is_refused(rule.pattern))
+
         mine = (rule for rule in rules.allow if rule.names(tool.name))
         allow = next((rule for rule in mine if all(covers_path(rule, path, ground) for path in facts.files)), None)
+        deny = next(filter(is_denied, rules.deny), None)
         return Matches(deny, _first(rules.ask, tool.name, is_refused), (allow,) if allow else ())
     speaks = _speaks_of_other(facts)
     allow = _first(rules.allow, tool.name, speaks) if tool.effect == "web" else _first(rules.allow, tool.name)
@@ -260,7 +221,7 @@ def _first(of: Iterable[Rule], tool: str, speaks: Callable[[str], bool] = lambda
 
 
 def _speaks_of_other(facts: CallFacts) -> Callable[[str], bool]:
-    """The meaning of a rule's pattern for a web tool, a subagent or a skill; none for the rest."""
+    """The meaning of a pattern for a web tool, a subagent or a skill; none for the rest."""
     if facts.tool.effect == "web":
         return lambda pattern: any(matches_host(pattern, host) for host in facts.hosts)
     if (kind := kind_argument(facts.tool)) and facts.tool.effect in ("agent", "none"):
@@ -291,17 +252,18 @@ def speaks_of_edits(rules: Rules) -> bool:
     return any(rule.pattern and rule.tool in EDITORS for rule in (*rules.deny, *rules.ask))
 
 
-def rule_about_edits(paths: Sequence[Path], rules: Sequence[Rule], workspace: Workspace) -> Rule | None:
-    """The first restricting rule that speaks of changing one of these real paths."""
-    ground = PathLookup(workspace).ground
-    changed = [PathFacts(str(path), path, path, "write", "plain") for path in paths]
-    about = (rule for rule in rules if rule.pattern and rule.tool in EDITORS)
-    return next((rule for rule in about if any(speaks_of(rule.pattern, path, ground) for path in changed)), None)
+def rule_about(
+    paths: Sequence[Path], rules: Sequence[Rule], ground: PathGround, *, tools: Collection[str]
+) -> Rule | None:
+    """The first rule about these tools that speaks of one of these real paths."""
+    used = [PathFacts(str(path), path, path, "write") for path in paths]
+    about = (rule for rule in rules if rule.pattern and rule.tool in tools)
+    return next((rule for rule in about if any(speaks_of(rule.pattern, path, ground) for path in used)), None)
 
 
 def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]) -> Rule | None:
     """The first restricting rule that speaks of a command: of any part of it, or of a file or host it uses."""
-    effects = command.effects | command.hidden if rules else Effects()
+    effects = command.effects | command.doubts.effects if rules else Effects()
     whole = " ".join(facts.text.split())
     segments = (*command.segments, Segment(whole, None, "try", "", deny_forms=(whole,)))
 
@@ -326,47 +288,52 @@ def _restricting(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rul
 def _grants_of_command(
     facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]
 ) -> tuple[tuple[Rule, ...], str]:
-    """The grants that together speak of every part of a command that does not only read; none when a part is left.
+    """The grants that together cover every part of a command that does not only read; else why they do not hold.
 
-    Without grants also the reason why those that speak of it do not hold, if there are any.
-
-    Of a command that is not read no part is known to be all: only a grant of the whole tool speaks of it. No grant of
-    commands opens a file with secrets or an auto-executed one: it has to be the very command, or a rule has to name the
-    file.
+    A command that is not read is covered by a grant of the whole tool alone. No grant opens a file with secrets or an
+    auto-executed one: it has to be the very command, or a rule has to name the file.
     """
     mine = [rule for rule in rules if rule.names(facts.tool.name)]
-    whole = escaped(facts.text.strip())
-    exact = next((rule for rule in mine if rule.pattern == whole), None)
-    if exact is not None and not command.problem:
-        return (exact,), ""
-    found = _covering_rules(command, mine)
+    if command.problem:
+        found = tuple(rule for rule in mine if not rule.pattern)[:1]
+    else:
+        whole = escaped(facts.text.strip())
+        if exact := next((rule for rule in mine if rule.pattern == whole), None):
+            return (exact,), ""
+        risky = [segment for segment in command.segments if segment.verdict != "allow"]
+        each = [next((rule for rule in mine if not rule.pattern or covers(rule.pattern, one)), None) for one in risky]
+        found = tuple(rule for rule in each if rule is not None) if all(each) else ()
     why = _unnamed_file(facts, command, rules) if found else ""
     return ((), why) if why else (found, "")
-
-
-def _covering_rules(command: CommandAnalysis, mine: Sequence[Rule]) -> tuple[Rule, ...]:
-    if command.problem:
-        return tuple(rule for rule in mine if not rule.pattern)[:1]
-    risky = [segment for segment in command.segments if segment.verdict != "allow"]
-    found = [
-        next((rule for rule in mine if not rule.pattern or covers(rule.pattern, segment)), None) for segment in risky
-    ]
-    return tuple(rule for rule in found if rule is not None) if all(found) else ()
 
 
 def _unnamed_file(facts: CallFacts, command: CommandAnalysis, rules: Sequence[Rule]) -> str:
     """The reason why grants that speak of a command do not hold: it opens a file that none of them names."""
     mine = [rule for rule in rules if rule.pattern and rule.names(facts.tool.name) and not command.problem]
     search = GlobSearch("dotglob" in facts.text)
-    parts: list[tuple[Effects, list[str]]] = [(command.hidden, [])]
+    parts: list[tuple[Effects, list[str]]] = [(command.doubts.effects, [])]
     for segment in command.segments:
         if segment.verdict != "allow" or search.finds_hidden:
             parts.append((segment.effects, [rule.pattern for rule in mine if covers(rule.pattern, segment)]))
     for effects, patterns in parts:
-        for path in facts.paths.opened_by(effects, search):
+        for path in _opened_files(facts, effects, search):
             if why := _why_unnamed(path, facts, rules, patterns=patterns, is_written=path.given in effects.writes):
                 return f"{facts.workspace.shown(Path(path.given))} {why}"
     return "its wildcards find too many files to tell if secrets are among them" if search.is_cut_off else ""
+
+
+def _opened_files(facts: CallFacts, effects: Effects, search: GlobSearch) -> Iterator[PathFacts]:
+    """The files of a command; a glob stands for itself and for the first files that it finds."""
+    workspace, paths = facts.workspace, facts.paths
+    opened: list[tuple[str, Access]] = [(path, "read") for path in known(effects.reads)]
+    opened += [(path, "write") for path in known((*effects.writes, *effects.deletes))]
+    for path in effects.names:
+        # A message may end with the name of a file.
+        if not re.search(r"\s", workspace.shown(Path(path))) or os.path.lexists(path):
+            opened.append((path, "read" if is_secret(PurePath(path), workspace.home) else "write"))
+    for path, access in opened:
+        for each in (path, *search.found_by(path)):
+            yield from paths.find_each((each,), access)
 
 
 def _why_unnamed(
@@ -394,3 +361,49 @@ def _names(pattern: str, path: str, home: Path) -> bool:
         if name and (is_secret(meant, home) or is_protected(meant)) and fnmatchcase(path, f"*/{name}"):
             return True
     return False
+
+
+_MAX_SEARCH_S = 0.5  # for the globs of a command
+_MAX_FOUND = 1_000  # files that a glob of a command finds
+
+
+class GlobSearch:
+    """Finds files by globs, as a shell does, for a short time; it `is_cut_off` where that is not enough.
+
+    It `finds_hidden` files by `*` where bash's option `dotglob` is set.
+    """
+
+    def __init__(self, finds_hidden: bool) -> None:
+        self.finds_hidden = finds_hidden
+        self.is_cut_off = False
+        self._deadline = time.monotonic() + _MAX_SEARCH_S
+
+    def found_by(self, glob: str) -> list[str]:
+        if not re.search(r"[*?\[]", glob):
+            return []
+        found = [*islice(self._below("/", glob.replace("[^", "[!").strip("/").split("/")), _MAX_FOUND + 1)]
+        self.is_cut_off |= len(found) > _MAX_FOUND
+        return found[:_MAX_FOUND]
+
+    def _below(self, folder: str, parts: Sequence[str]) -> Iterator[str]:
+        """The paths below a folder. The time counts only here: nothing is found without reading a folder."""
+        if not parts:
+            yield folder
+            return
+        part, rest = parts[0], parts[1:]
+        names = [part]
+        if re.search(r"[*?\[]", part):
+            if time.monotonic() > self._deadline:
+                self.is_cut_off = True
+                return
+            try:
+                with os.scandir(folder) as entries:
+                    all = [entry.name for entry in entries if not rest or entry.is_dir()]
+            except OSError:
+                return
+            is_open = self.finds_hidden or part.startswith(".")
+            names = [name for name in all if (is_open or not name.startswith(".")) and fnmatchcase(name, part)]
+        for name in names:
+            path = os.path.join(folder, name)  # noqa: PTH118  # as text, which is faster
+            if rest or os.path.lexists(path):
+                yield from self._below(path, rest)

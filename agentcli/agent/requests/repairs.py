@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from agentcli.agent.events import Notice
-from agentcli.agent.turn_log import Turn
+from agentcli.agent.runtime import Turn
 from agentcli.llm.errors import BadRequest, ContextOverflow, ModelNotFound, ProviderError
 from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import Medium, media_in, with_media
@@ -81,7 +81,7 @@ async def with_repairs(
     """Return what `send` gives for a request. One that is refused for what it holds is sent in other forms.
 
     What the model then takes stays so for the session. Raises `ProviderError` for other refusals, and for one that
-    stays in every form, which `turn.is_refused` then says.
+    stays in every form.
     """
     # Other words show that a rewrite helped: it is kept.
     refused = forms = kept = turn.state.refused.get(model, frozenset())
@@ -96,7 +96,6 @@ async def with_repairs(
             ladder = rewrites(without(request, kept), error)
             rewrite = next((found for found in ladder if found.how not in tried and not found.keys <= refused), None)
             if error.shown or rewrite is None or len(tried) == MAX_REWRITES:
-                turn.is_refused = blames_content(error) and not error.shown
                 raise error from failure.__cause__
             log.warning("the provider refused a request (%s): it is sent again %s", error, rewrite.how)
             turn.emit(Notice(f"The provider refused the request ({error}): trying again {rewrite.how}."))

@@ -10,14 +10,14 @@ from typing import NamedTuple
 import msgspec
 
 from agentcli.agent.accounting.budgets import MEDIA_MARGIN, most_tokens
+from agentcli.agent.calls.model import fire
 from agentcli.agent.events import Notice, ProviderSwitched, Retry, TurnEnded, UsageReported
-from agentcli.agent.hooks import fire
 from agentcli.agent.requests.paid_request import PaidRequest
 from agentcli.agent.requests.repairs import with_repairs
 from agentcli.agent.requests.reply_blocks import ReplyBlocks
-from agentcli.agent.runtime import Prefix, Runtime
+from agentcli.agent.runtime import Runtime, Turn
 from agentcli.agent.state import AgentState
-from agentcli.agent.turn_log import Turn, add, book, compacted, settled
+from agentcli.agent.turn_log import add, book, compacted, settled
 from agentcli.conversation import entries as log
 from agentcli.conversation.entries import SHORTENED_SOON, Assistant, CallsStarted, Paid, Retracted, reminder
 from agentcli.errors import ConfigError, UsageError, UserError
@@ -26,7 +26,7 @@ from agentcli.llm.errors import ContextOverflow, ProviderError
 from agentcli.llm.media import BoundsMedia, omission_notices
 from agentcli.llm.messages import Message, Text, Usage, answered
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider, Request
+from agentcli.llm.provider import Prefix, Provider, Request
 from agentcli.llm.retry import time_span, with_wait
 from agentcli.llm.tokens.estimates import estimate, request_size
 from agentcli.llm.transcript import doctor
@@ -57,11 +57,11 @@ async def request_reply(turn: Turn) -> llm.Done:
 
 def _other_model(turn: Turn, error: ProviderError | UserError) -> str:
     """Return the model that answers in place of one that failed; empty if none does."""
-    fallback, dearer = turn.runtime.fallback_model, turn.dearer_model
+    fallback, dearer = turn.runtime.models.fallback, turn.spending.dearer_model
     if isinstance(error, ProviderError) and error.shown:
         return ""
     if dearer:  # the cheaper one was not asked for by the person, so it ends nothing
-        turn.dearer_model = ""
+        turn.spending.dearer_model = ""
         return dearer
     is_passing = isinstance(error, ProviderError) and error.is_retryable
     return fallback if is_passing and fallback != turn.state.model else ""
@@ -80,9 +80,9 @@ class _Target(NamedTuple):
 
 async def _request(turn: Turn) -> llm.Done:
     save_money(turn)
-    target = _Target(*await turn.runtime.resolve(turn.state))
+    target = _Target(*await turn.runtime.models.resolve(turn.state))
     info = target.info
-    turn.is_small = info.small
+    turn.state.is_small = info.small
     is_switched = note_switch(turn, target.name)
     add_notes(turn)
     await make_room(turn, info, turn.runtime.prefix(info))
@@ -112,10 +112,10 @@ def save_money(turn: Turn) -> None:
     """Go on with the cheaper model from its share of a budget in money on; once, so that the person can go back."""
     limits, state = turn.runtime.limits, turn.state
     if limits.cheaper_model not in ("", state.model):
-        share = turn.budgets.share_of_money()
-        if share >= limits.cheaper_at and turn.budgets.is_first("cheaper model"):
+        share = turn.spending.budgets.share_of_money()
+        if share >= limits.cheaper_at and turn.spending.budgets.is_first("cheaper model"):
             turn.emit(Notice(f"{share:.0%} of a budget is used: going on with {limits.cheaper_model}."))
-            turn.dearer_model = state.model
+            turn.spending.dearer_model = state.model
             state.model, state.switch_reason = limits.cheaper_model, "budget"
 
 
@@ -140,7 +140,7 @@ def note_switch(turn: Turn, now: str) -> bool:
 async def make_room(turn: Turn, info: ModelInfo, prefix: Prefix) -> None:
     """Let the context policy compact the conversation."""
     conversation = turn.state.conversation
-    compaction = await turn.runtime.context_policy(conversation, model=info, prefix=prefix, tell=turn.emit)
+    compaction = await turn.runtime.context.policy(conversation, model=info, prefix=prefix, tell=turn.emit)
     if compaction is not None:
         await fire(turn.runtime.calls, "PreCompact", subject=compaction.trigger, trigger=compaction.trigger)
         _compact(turn, compaction)
@@ -150,11 +150,11 @@ async def make_room(turn: Turn, info: ModelInfo, prefix: Prefix) -> None:
 
 async def shrink(turn: Turn) -> bool:
     """Compact the conversation after it did not fit; False where that cannot be done, or has been."""
-    compactor, state = turn.runtime.compactor, turn.state
-    if compactor is None or turn.has_overflowed:
+    compactor, state = turn.runtime.context.compactor, turn.state
+    if compactor is None or turn.log.has_shrunk:
         return False
-    turn.has_overflowed = True
-    _, info = await turn.runtime.resolve(state)
+    turn.log.has_shrunk = True
+    _, info = await turn.runtime.models.resolve(state)
     compaction = await compactor.after_overflow(state.conversation, info, turn.runtime.prefix(info))
     if not isinstance(compaction, str):
         _compact(turn, compaction)
@@ -174,13 +174,14 @@ async def next_request(turn: Turn, info: ModelInfo, prefix: Prefix) -> Request:
     """Return the prefix, and the conversation's messages as library users have them transformed."""
     state, runtime = turn.state, turn.runtime
     valid = state.conversation.valid_messages()
-    messages = await runtime.context_transform(valid)
+    messages = await runtime.context.transform(valid)
     if messages is not valid:
         messages = doctor(tuple(messages))
-    usual = runtime.limits.max_tokens or min(info.max_output, 32_000)
-    most = min(usual * max(1, turn.more_tokens), info.max_output)  # doubled after a reply that was cut inside a call
+    most = runtime.limits.max_tokens or min(info.max_output, 32_000)
     request = build_request(runtime, state, prefix, messages, max_tokens=most)
-    return msgspec.structs.replace(request, answer_schema=runtime.answer_schema and runtime.answer_schema.schema)
+    for step in turn.steps:
+        request = step.shape(request)
+    return msgspec.structs.replace(request, max_tokens=min(request.max_tokens, info.max_output))
 
 
 def build_request(
@@ -192,8 +193,8 @@ def build_request(
         messages,
         prefix.tools,
         max_tokens=max_tokens,
-        temperature=runtime.temperature,
-        effort=state.effort or runtime.effort,
+        temperature=runtime.models.temperature,
+        effort=state.effort or runtime.models.effort,
         earlier_messages=answered(messages),
     )
 
@@ -237,8 +238,8 @@ async def _streamed(turn: Turn, target: _Target, request: Request) -> tuple[llm.
     paid = PaidRequest(
         provider=provider,
         info=info,
-        budgets=turn.budgets,
-        policy=turn.runtime.retry,
+        budgets=turn.spending.budgets,
+        policy=turn.runtime.models.retry,
         most_prompt_tokens=lambda: most_prompt_tokens(turn, target, request),
         on_broken=on_broken,
         on_retry=on_retry,
@@ -247,11 +248,11 @@ async def _streamed(turn: Turn, target: _Target, request: Request) -> tuple[llm.
         return await paid.reply(request, on_event), paid
     except (asyncio.CancelledError, ProviderError, UserError):
         if text_so_far:
-            turn.has_half_answer = True  # of a call that had begun nothing has run
+            turn.answer.is_half = True  # of a call that had begun nothing has run
         raise
     finally:
         blocks.end()
-        for warning in turn.budgets.warnings(info):
+        for warning in turn.spending.budgets.warnings(info):
             turn.emit(Notice(warning))
 
 
@@ -259,7 +260,7 @@ def most_prompt_tokens(turn: Turn, target: _Target, request: Request) -> int:
     """Bound the tokens of a prompt: those that were counted for an earlier one, and what came since."""
     info = target.info
     replies = [number for number, message in enumerate(request.messages, 1) if message.role == "assistant"]
-    path = () if turn.runtime.changes_messages else reversed(turn.state.conversation.path)
+    path = () if turn.runtime.context.changes_messages else reversed(turn.state.conversation.path)
     for body in (entry.body for entry in path):
         if isinstance(body, log.Compaction) or not replies:
             break
@@ -291,11 +292,12 @@ async def store_reply(turn: Turn, target: _Target, reply: llm.Done, paid: PaidRe
     cost = book(turn, target.name, target.info, reply.usage)
     if reply.stop_reason == "refusal":
         refused = Paid(target.name, reply.usage, cost, "refused", reply.note, duration_ms=took)
-        add(turn, refused, Retracted(tuple(turn.entry_ids)))
+        add(turn, refused, Retracted(tuple(turn.log.entry_ids)))
         why = reply.note or "the provider's safety rules"
         raise UserError(f"The model refused to answer ({why}). The message was taken back: rephrase it or use /model.")
-    turn.answer.append(reply.message.text)
-    turn.has_half_answer, turn.accepted, turn.dearer_model = False, len(turn.entry_ids), ""
+    turn.answer.parts.append(reply.message.text)
+    turn.answer.is_half, turn.spending.dearer_model = False, ""
+    turn.log.accepted = len(turn.log.entry_ids)
     starts = tuple(use.id for use in reply.message.tool_uses)
     stored = Assistant(
         reply.message.content,
@@ -336,7 +338,7 @@ def store_partial(turn: Turn, target: _Target, text: str, used: Usage, *, paid: 
         half = MAX_PARTIAL_CHARS // 2
         text = f"{text[:half]}\n\n[{len(text) - 2 * half:,} characters of this reply were left out]\n\n{text[-half:]}"
     if text.strip():
-        turn.answer.append(text)
+        turn.answer.parts.append(text)
         partly = Assistant((Text(text),), provider.name, provider.model, used, "interrupted")
         add(turn, msgspec.structs.replace(partly, cost_usd=cost, duration_ms=took, retries=paid.retries))
     else:
@@ -347,7 +349,7 @@ def store_partial(turn: Turn, target: _Target, text: str, used: Usage, *, paid: 
 
 def warn_when_full(turn: Turn, info: ModelInfo) -> None:
     """Tell the person and the model, once until there is room again."""
-    before, warn_at, prefix = turn.state.window_share, turn.runtime.warn_at, turn.runtime.prefix(info)
+    before, warn_at, prefix = turn.state.window_share, turn.runtime.context.warn_at, turn.runtime.prefix(info)
     tokens = turn.state.conversation.size.tokens(prefix.system, prefix.tools, info)
     used = turn.state.window_share = tokens / info.window
     if info.is_known and used >= warn_at > before:

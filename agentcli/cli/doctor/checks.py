@@ -27,11 +27,10 @@ from agentcli.cli.subcommands.shared import wait_for, with_store
 from agentcli.errors import ConfigError, StorageError, ToolError
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs, texts_of
-from agentcli.extensions.subagents.definitions import AGENTS_FILE
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sessions.fsck import first_damage
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.local_server import weights
 from agentcli.models.choice import Models
 from agentcli.models.providers import ProviderKeys
@@ -129,8 +128,8 @@ def sandbox(subject: Subject) -> Iterator[Result]:
     permissions = PermissionSettings(tries=subject.config.settings.permissions.tries)
     builder = subject.builder(notices.append, permissions=permissions)
     try:
-        confinement = builder.workspace().sandbox
-        found, how, confines = confinement.warning(), " ".join(confinement.told()), confinement.confines
+        facts = builder.workspace().facts
+        found, how, confines = facts.warning, " ".join(facts.description), facts.confines
     finally:
         wait_for(builder.aclose())
         for text in notices:
@@ -164,7 +163,7 @@ def local_model(subject: Subject) -> Iterator[Result]:
         yield "problem", f"{pinned} is damaged: {size}.", f"Delete it, then: {again}"
     elif any(folder.glob(".*.parts")):
         yield "warning", f"A download of the model was broken off in {folder}.", f"{again} goes on with it."
-    elif has_engine and is_file(pinned) and not weights.is_verified(folder):
+    elif has_engine and is_file(pinned) and not weights.PINNED.note_in(folder).is_file():
         yield "warning", f"The hash of {pinned} was never checked.", f"{again} checks it."
     if name := subject.config.settings.local.model:
         file = subject.models.local_path("default")
@@ -194,12 +193,11 @@ def state(subject: Subject) -> Iterator[Result]:
 
 
 def sessions(subject: Subject) -> Iterator[Result]:
-    """Check the databases of sessions and of subagents."""
-    database, agents = subject.config.paths.sessions, subject.config.paths.state / AGENTS_FILE
-    for file, mend in ((database, "agentcli sessions fsck --repair"), (agents, f"Move {agents} away.")):
-        if file.is_file() and (damage := first_damage(file, within_s=_MAX_LOOK_S)):
-            yield "problem", f"{file} is damaged ({damage}).", mend
-            return
+    """Check the database of sessions."""
+    database = subject.config.paths.sessions
+    if database.is_file() and (damage := first_damage(database, within_s=_MAX_LOOK_S)):
+        yield "problem", f"{database} is damaged ({damage}).", "agentcli sessions fsck --repair"
+        return
     try:
         stored = wait_for(with_store(lambda store: store.list(limit=1_000), database))
         yield "ok", f"{len(stored)} stored, SQLite {apsw.sqlite_lib_version()}", ""

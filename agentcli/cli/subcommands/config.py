@@ -24,7 +24,7 @@ from agentcli.extensions.mcp.config import describe_server, server_specs
 from agentcli.extensions.programs import WorkspacePrograms
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import mask
 from agentcli.settings import write
 from agentcli.settings.check import setting_type

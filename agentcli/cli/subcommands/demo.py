@@ -22,7 +22,7 @@ from agentcli.errors import UserError
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.plain import LinearOutput
 from agentcli.frontends.terminal.text.theme import Theme, palette_for
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.settings.load import load_config
 
 QUESTION = "Search the project for with_tax: where is it used, and what does it do?"

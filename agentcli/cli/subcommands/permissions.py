@@ -12,7 +12,7 @@ import typer
 
 from agentcli.agent.permissions.decide import Verdict, decide
 from agentcli.agent.permissions.effects import command_effects
-from agentcli.agent.permissions.facts import CallFacts, judge
+from agentcli.agent.permissions.facts import CallFacts, find_facts
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
 from agentcli.agent.permissions.rules import Rules, find_matches
 from agentcli.app import Builder
@@ -20,14 +20,14 @@ from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import ToolError, UsageError
 from agentcli.frontends.printable import exposed
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.commands.records import CommandAnalysis, Effects, Segment
 from agentcli.tools.command import Profile
 from agentcli.tools.tool import Tool, Workspace
 
 app = make_app("Look at permissions.")
 
-_VERDICTS = {"allow": "allow", "try": "try", "ask": "ask", "deny": "block"}
+_VERDICTS = {"allow": "allow", "dry_run": "try", "ask": "ask", "deny": "block"}
 
 
 @app.callback()
@@ -93,15 +93,15 @@ class Judging:
         self._tries: bool = config.settings.permissions.tries
 
     @cached_property
-    def _can_try(self) -> bool:
-        return self._tries and not self._builder.workspace(self.rules).sandbox.why_no_trial()
+    def _can_dry_run(self) -> bool:
+        return self._tries and not self._builder.workspace(self.rules).facts.dry_run_problem
 
     def _judged(self, command: str) -> tuple[Verdict, CallFacts, CommandAnalysis]:
-        facts = judge(self.bash, self.bash.parse({"command": command}), self.workspace)
+        facts = find_facts(self.bash, self.bash.parse({"command": command}), self.workspace)
         analysis = facts.command
         assert analysis is not None
         if analysis.verdict == "try":
-            facts = msgspec.structs.replace(facts, can_try=self._can_try)
+            facts = msgspec.structs.replace(facts, dry_run="always" if self._can_dry_run else "never")
         return decide(facts, self.mode, self.rules), facts, analysis
 
     def explained(self, command: str) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Judging:
         elif found.allow:
             decided, why = "allow", f"the rule {found.allow[0]} allows it"
         else:
-            is_tried = segment.verdict == "try" and self._can_try and not found.why_not
+            is_tried = segment.verdict == "try" and self._can_dry_run and not found.why_not
             decided = "try" if is_tried else "ask"
             why = found.why_not or segment.reason
         effects = msgspec.to_builtins(segment.effects)

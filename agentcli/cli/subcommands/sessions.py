@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 import typer
 
-from agentcli.agent.interfaces import Found, SessionInfo, SessionStore
+from agentcli.agent.interfaces import Found, SessionInfo, SessionStore, subagents_owner
 from agentcli.agent.masking import Mask
 from agentcli.app import Builder
 from agentcli.cli.output import echo, print_table, warn
@@ -19,14 +19,13 @@ from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, pri
 from agentcli.cli.subcommands.tools import open_bench
 from agentcli.conversation.entries import Assistant, Compaction, ContextNote, Entry, Result, Unreadable, User
 from agentcli.errors import UsageError, UserError
-from agentcli.extensions.subagents.definitions import AGENTS_FILE
 from agentcli.frontends.export.documents import Form, document, form_of
 from agentcli.frontends.export.documents import shown as as_json
 from agentcli.frontends.export.markdown import when
 from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.environment import credentials_in
 from agentcli.infra.sessions.fsck import check, repair
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Message
 from agentcli.safety.secrets.masking import Masker
 from agentcli.settings.files import replace_file
@@ -43,19 +42,6 @@ SessionId = Annotated[str, typer.Argument(metavar="ID", help="An id, which may b
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 app = make_app("Look at stored sessions, export them, change them, check the file they are in.")
-
-
-async def with_agents(session_id: str, work: Callable[[SessionStore, str], Awaitable[T]]) -> list[T]:
-    """Return what `work` gives for each subagent of a session, by its id."""
-    file = configuration().paths.state / AGENTS_FILE
-    if not file.exists():
-        return []
-
-    async def each(store: SessionStore) -> list[T]:
-        agents = await store.list(user_id=session_id, limit=_MAX_LISTED)
-        return [await work(store, agent.id) for agent in agents]
-
-    return await with_store(each, file)
 
 
 @app.command("list")
@@ -183,10 +169,9 @@ def fork(
 
 @app.command("rm")
 def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> None:
-    """Move a session and its subagents to the trash. `restore` brings it back."""
+    """Move a session and its subagents to the trash. `restore` brings them back."""
     info = _confirmed(session_id, yes)
     wait_for(with_store(lambda store: store.remove(info.id)))
-    wait_for(with_agents(info.id, lambda store, agent_id: store.remove(agent_id)))
     done = f"Removed {info.id}: agentcli sessions restore {info.id} brings it back."
     print_json({"session_id": info.id}) if json else echo(done)
 
@@ -213,13 +198,14 @@ def redact(
         raise UsageError(f"Say what to redact: agentcli sessions redact {session_id} TEXT, - for stdin, or --found.")
     config = configuration()
 
-    async def work(store: SessionStore, session_id: str) -> tuple[str, int]:
+    async def work(store: SessionStore) -> tuple[str, int]:
         info, entries = await store.load(session_id)
+        for agent in await store.list(user_id=subagents_owner(info.id), limit=_MAX_LISTED) if found else ():
+            entries += (await store.load(agent.id))[1]
         every = [*secrets, *(_secrets_in(entries, config) if found else ())]
         return info.id, await store.redact(info.id, every) if every else 0
 
-    id, places = wait_for(with_store(lambda store: work(store, session_id)))
-    places += sum(more for _, more in wait_for(with_agents(id, work)))
+    id, places = wait_for(with_store(work))
     kept = _copies(config.paths.sessions)
     if json:
         print_json({"session_id": id, "places": places, "not_touched": [str(path) for path in kept]})
@@ -251,7 +237,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 def _copies(database: Path) -> list[Path]:
     """Files of earlier versions, or damaged ones, that may hold what was in the database."""
-    patterns = (f"{database.name}.damaged-*", "trash/*.jsonl", "events.db")
+    patterns = (f"{database.name}.damaged-*", "agents.db.*", "trash/*.jsonl", "events.db")
     return sorted(file for pattern in patterns for file in database.parent.glob(pattern))
 
 

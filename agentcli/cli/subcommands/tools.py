@@ -14,6 +14,7 @@ from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
 import typer
+from msgspec.structs import replace
 
 from agentcli.agent.calls.model import Call, SessionCalls, TurnCalls
 from agentcli.agent.calls.run import run_call
@@ -33,7 +34,7 @@ from agentcli.cli.subcommands.shared import (
     wait_for,
 )
 from agentcli.errors import UsageError
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.path_names import display_name, is_utf8
 from agentcli.tools.registry import ToolRegistry
@@ -102,11 +103,12 @@ def _builder() -> Builder:
 async def _run_calls(single: ToolLine | None, mode: Mode) -> int:
     builder = _builder()
     async with open_bench(builder, builder.tool_registry(), mode) as bench:
-        if bench.calls.services.mask is not None:
-            bench.calls.services.mask.keeps_structured = ("file_read",)  # the raw text
-        bench.calls.services.gives_all = True
+        services = bench.calls.services
+        if services.mask is not None:
+            services.mask.keeps_structured = ("file_read",)  # the raw text
+        services.levels = replace(services.levels, gives_all=True)
         if (servers := builder.servers) is not None:
-            bench.calls.servers = servers
+            bench.calls.delegates.servers = servers
             await servers.join(bench.calls)
         try:
             return await until_signal(_answer_calls(single, bench))

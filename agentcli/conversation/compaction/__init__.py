@@ -1,5 +1,5 @@
-"""Compaction: when a conversation has to shrink, what stays of it, and how that is checked.
+"""Compaction: what stays of a conversation that has to shrink.
 
-`planning` tries one way after another until the conversation fits, `stubs` shortens single entries, `digest` writes
-older turns as text, `carried` collects what no strategy may lose, `summaries` has a model write about older turns.
+`planning` fills the room there is, from the newest turn to the oldest; `telling` writes older turns as text, at
+several lengths; `carried` collects what no compaction may lose.
 """

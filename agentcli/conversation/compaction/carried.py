@@ -10,7 +10,7 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import ADDED_FOLDER, Result, User, bare_note
 from agentcli.conversation.turns import TurnRecord
 
-MOST_FILES = 200  # told where there is room
+MOST_FILES, FEW_FILES = 40, 10
 _READS, _CHANGES = ("file_read",), ("file_write", "file_edit")
 
 SeenHash = Callable[[str], str]  # a file's hash as this session last saw it; empty where it has not
@@ -30,17 +30,21 @@ class FileNote(Struct, frozen=True):
 
 
 class Carried(Struct, frozen=True, kw_only=True):
-    """`opening` are the notes of a session's start as they read now: surroundings, instruction files, memory."""
+    """`opening` are the notes of a session's start as they read now: surroundings, instruction files, memory.
+
+    `focus` is what the user asked to keep in mind.
+    """
 
     pins: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     files: tuple[FileNote, ...] = ()
     opening: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
+    focus: str = ""
 
-    def parts(self, most_files: int) -> list[str]:
+    def parts(self, most_files: int = MOST_FILES) -> list[str]:
         """As the model reads it; of the files the newest, those that were changed before those that were read."""
-        newest = sorted(self.files, key=lambda file: file.done != "read")[-most_files:]
+        newest = sorted(self.files, key=lambda file: (file.done == "read", -file.turn))[:most_files]
         shown = [file.line for file in self.files if file in newest]
         if (more := len(self.files) - len(shown)) > 0:
             shown.insert(0, f"- {more} more before these")
@@ -49,12 +53,18 @@ class Carried(Struct, frozen=True, kw_only=True):
             ("Task list", list(self.tasks)),
             ("Folders", [f"- {folder}" for folder in self.folders]),
             ("Files worked on, as they were last seen", shown),
+            ("The user asked to keep in mind", [self.focus] if self.focus else []),
         )
         return ["\n".join([f"## {heading}", *lines]) for heading, lines in listed if lines]
 
 
 def collect(
-    conversation: Conversation, turns: Sequence[TurnRecord], opening: Iterable[str], seen_hash: SeenHash
+    conversation: Conversation,
+    turns: Sequence[TurnRecord],
+    opening: Iterable[str],
+    seen_hash: SeenHash,
+    *,
+    focus: str = "",
 ) -> Carried:
     return Carried(
         pins=tuple(conversation.pins),
@@ -62,6 +72,7 @@ def collect(
         files=tuple(_files(turns, seen_hash)),
         opening=tuple(opening),
         folders=tuple(_folders(conversation)),
+        focus=focus,
     )
 
 

@@ -1,16 +1,16 @@
-"""Plans a compaction: tries one way after another, from the most generous on, until the conversation fits."""
+"""Plans a compaction: fills the room there is, from the newest turn to the oldest."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, product
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.conversation.compaction.carried import Carried
-from agentcli.conversation.compaction.digest import FULL_AGES, SHORTER_AGES, Digest, Summary, Way
-from agentcli.conversation.compaction.stubs import is_failure, stub_of
+from agentcli.conversation.compaction.carried import FEW_FILES, MOST_FILES, Carried
+from agentcli.conversation.compaction.telling import BRIEF, TIMES, Summary, Teller, is_about, lengths, stub_of
 from agentcli.conversation.conversation import Conversation, compacted, messages_of
 from agentcli.conversation.entries import (
     SHORTENED_SOON,
@@ -22,21 +22,22 @@ from agentcli.conversation.entries import (
     Result,
     User,
 )
-from agentcli.conversation.mentions import typed_blocks
 from agentcli.conversation.recall import saying_much
-from agentcli.conversation.turns import Step, TurnRecord, is_prompt
-from agentcli.llm.messages import Message, Text, ToolResult
+from agentcli.conversation.turns import Step, TurnRecord, is_prompt, text_of
+from agentcli.llm.messages import Message, Text
 from agentcli.llm.transcript import doctor, is_valid
 from agentcli.settings.structs import CompactionSettings
 
 LEAST_LEFT = 0.2  # share of what the system text and the tools leave, where they alone nearly fill the target
 # Of the share from which a compaction is due: the target at most, and what is fixed with some room.
 _MOST_OF_DUE, _LONGER_THAN_DUE = 0.75, 0.9
-_ENOUGH = 0.6  # of that: where cutting frees less, extracting lasts longer
+_AIM = 0.8  # of the limit: what may be left out is told up to here
+# Shares of the room: for older turns before newer ones stay whole, for their answers before prompts are cut, for files.
+_OLDER, _DECISIONS, _FILES = 0.5, 0.2, 0.1
 _LEAST_GAIN = 0.1  # of the request: for less, nobody's prompt cache is thrown away
-_LAST_RESULT = 1_000  # characters of the newest results where even these do not fit
-_LONG_PROMPTS = (2_000, 400, 100)  # characters
-_SOME_FILES, _FEW_FILES = 40, 10
+_CORRECTIONS = 4  # times that a plan is made with less room, as sizes do not quite add up
+_JOINED = 20  # tokens, at least, of the line that stands for the oldest turns
+_ALL = 1_000_000_000
 
 Count = Callable[[Sequence[Message]], int]
 
@@ -65,26 +66,36 @@ class Budget(Struct, frozen=True):
         target = min(target, _MOST_OF_DUE * at)
         return int(max(target * self.window, min(least, _LONGER_THAN_DUE * at * self.window)))
 
+    def size(self, text: str) -> int:
+        """Tokens that a text adds to a message."""
+        empty = self.count([Message("user", (Text("\n"),))])
+        return self.count([Message("user", (Text(f"{text}\n"),))]) - empty if text else 0
 
-def ways(keep_turns: int) -> Iterator[Way]:
+
+class Tail(Struct, frozen=True):
+    """The newest part, which stays in place: so many turns, or of the newest turn so many rounds (replies and results).
+
+    Its results have at most `result` characters, those of the newest round `newest`. With `cuts_prompt` only the
+    beginning of the message to be answered stays.
+    """
+
+    turns: int = 1
+    rounds: int = _ALL
+    result: int = _ALL
+    newest: int = _ALL
+    cuts_prompt: bool = False
+
+
+def tails(settings: CompactionSettings) -> Iterator[Tail]:
     """From the most generous to the last resort."""
-    for count in range(keep_turns, 0, -1):
-        yield Way(count)
-    yield Way(1, stubs_results=True)
-    for rounds in (8, 2):
-        yield Way(1, rounds, stubs_results=True)
-    for ages in SHORTER_AGES:
-        yield Way(1, 2, stubs_results=True, ages=ages, most_files=_SOME_FILES)
-    barest = Way(1, 1, stubs_results=True, stubs_newest=True, ages=SHORTER_AGES[-1], most_files=_FEW_FILES)
-    yield barest
-    barest = replace(barest, numbers_failures=True)
-    yield barest
-    for longest in _LONG_PROMPTS:
-        yield replace(barest, longest_prompt=longest)
-    yield replace(barest, longest_prompt=_LONG_PROMPTS[0], cuts_prompt=True)
-    for way in (replace(barest, numbers_only=True), replace(barest, numbers_only=True, joins_oldest=True)):
-        yield way
-        yield replace(way, cuts_prompt=True)
+    least = settings.result_chars
+    for turns in range(settings.keep_turns, 0, -1):
+        yield Tail(turns)
+    for rounds, result in ((_ALL, 4_000), (_ALL, 1_000), (_ALL, least), (8, 1_000), (8, least), (2, 4_000), (2, least)):
+        yield Tail(1, rounds, result)
+    for newest in (_ALL, 20_000, 4_000, max(1_000, least)):
+        yield Tail(1, 1, least, newest)
+    yield Tail(1, 1, least, max(1_000, least), cuts_prompt=True)
 
 
 class Planner(Struct, frozen=True, kw_only=True):
@@ -97,7 +108,6 @@ class Planner(Struct, frozen=True, kw_only=True):
     budget: Budget
     trigger: CompactionTrigger = "auto"
     summaries: tuple[Summary, ...] = ()
-    focus: str = ""
     can_recall: bool = True
 
     def plan(self) -> Compaction | str:
@@ -106,170 +116,225 @@ class Planner(Struct, frozen=True, kw_only=True):
             return "there is nothing to leave out yet"
         why, tight = "", self.limit
         for limit in (tight, max(tight, int(_MOST_OF_DUE * self.settings.at * self.budget.window))):
-            for strategy, way in self._ladder():
-                compaction = self._made(strategy, way)
-                if not (why := self._problem(compaction, way, limit)):
-                    return compaction
-        return why
+            for made in self._plans(limit):
+                if not (why := self._problem(made, limit)):
+                    return made
+        return why or f"what must stay takes more than the {tight:,} tokens that are meant for it"
 
-    def _ladder(self) -> Iterator[tuple[CompactionStrategy, Way]]:
-        settings = self.settings
-        if settings.strategy == "truncate":
-            yield from (("truncate", way) for way in ways(settings.keep_turns) if way.keep_rounds is None)
-        elif settings.strategy == "auto" and self.trigger != "manual":  # who asks for it wants more room than that
-            yield "truncate", Way(settings.keep_turns)
-        if self.summaries:
-            yield from (("summarize", way) for way in ways(settings.keep_turns) if way.ages == FULL_AGES)
-        if self.focus:  # told at greater length at the cost of the rest, but not of what the user said
-            yield from (("extract", way) for way in ways(settings.keep_turns) if not way.stubs_newest)
-        yield from (("extract", replace(way, has_focus=False)) for way in ways(settings.keep_turns))
-
-    def _made(self, strategy: CompactionStrategy, way: Way) -> Compaction:
-        covered, kept = self._parted(way)
-        stubs: dict[str, str] = {}
-        for turn in kept:
-            stubs |= self._stubs_of_newest(turn, way)
-        first = kept[0].steps[0].entry.id
-        carried = self.carried.parts(way.most_files)
-        what = "its older part is told below"
-        if strategy == "truncate":
-            what = "older results and replies are cut"
-            first = self.turns[0].steps[0].entry.id
-            stubs |= {
-                step.entry.id: stub
-                for turn in covered
-                for step in turn.steps
-                if (stub := stub_of(step, turn.number, self.settings)) is not None
-            }
-        elif covered:
-            carried = [f"## What was said and done\n\n{self._digest(strategy, way).text(covered)}", *carried]
-        if self.focus:
-            carried.append(f"## The user asked to keep in mind\n{self.focus}")
-        heading = _HEADING.format(what=what) + (_RECALL if self.can_recall else "")
-        told = "\n\n".join([heading, *carried])
-        ends = [step.entry.id for turn in covered or kept for step in turn.steps]
-        compaction = Compaction(
-            carried="\n".join([f"<system-reminder>{told}</system-reminder>", *self.carried.opening]),
-            covers=(ends[0], ends[-1]),
-            first_kept=first,
-            stubs=stubs,
-            strategy=strategy,
-            trigger=self.trigger,
-            tokens_before=self.budget.before,
-        )
-        after = self.budget.prefix + self.budget.count(self._messages(compaction))
-        return replace(compaction, tokens_after=after)
-
-    def _digest(self, strategy: CompactionStrategy, way: Way) -> Digest:
-        return Digest(
-            settings=self.settings,
-            newest=self.turns[-1].number,
-            way=way,
-            can_recall=self.can_recall,
-            summaries=self.summaries if strategy == "summarize" else (),
-            focus=frozenset(saying_much(self.focus.lower())) if way.has_focus else frozenset(),
-        )
-
-    def _parted(self, way: Way) -> tuple[list[TurnRecord], list[TurnRecord]]:
-        """The turns that are covered and those that stay; a turn is cut between rounds, so it may be in both."""
-        covered, kept = list(self.turns[: -way.keep_turns]), list(self.turns[-way.keep_turns :])
-        if way.keep_rounds is None:
-            return covered, kept
-        last = kept[0]
-        rounds = [n for n, step in enumerate(last.steps) if isinstance(step.entry.body, Assistant)]
-        if len(rounds) > way.keep_rounds:
-            cut = rounds[-way.keep_rounds]
-            covered.append(TurnRecord(last.number, last.steps[:cut]))
-            kept = [TurnRecord(last.number, last.steps[cut:])]
-        return covered, kept
-
-    def _stubs_of_newest(self, turn: TurnRecord, way: Way) -> dict[str, str]:
-        stubs: dict[str, str] = {}
-        newest_reply = max(
-            (n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, Assistant)), default=0
-        )
-        is_newest_turn = turn.number == self.turns[-1].number
-        for position, step in enumerate(turn.steps):
-            body = step.entry.body
-            if is_prompt(step.entry):
-                if way.cuts_prompt and (start := self._digest("extract", way).start_of_newest(step)):
-                    stubs[step.entry.id] = start
-            elif is_newest_turn and position >= newest_reply:
-                if way.stubs_newest and isinstance(body, Result | Assistant):
-                    stubs |= self._stub(step, turn, max(_LAST_RESULT, self.settings.result_chars))
-            elif way.stubs_results and isinstance(body, Result | Assistant):
-                stubs |= self._stub(step, turn, self.settings.result_chars)
-            elif not isinstance(body, Result | Assistant) and self._is_repeated(step):
-                stubs[step.entry.id] = ""
-        return stubs
-
-    def _stub(self, step: Step, turn: TurnRecord, most: int) -> dict[str, str]:
-        stub = stub_of(step, turn.number, replace(self.settings, result_chars=most))
-        return {} if stub is None else {step.entry.id: stub}
-
-    def _is_repeated(self, step: Step) -> bool:
-        """True for the notes of the start, which are carried as they are now, and for one that is no longer true."""
-        text = getattr(step.entry.body, "text", "")
-        return "<instructions path=" in text or text in self.carried.opening or SHORTENED_SOON in text
-
-    def _messages(self, compaction: Compaction) -> list[Message]:
-        at = Entry("", None, time.time(), compaction)
-        return messages_of(compacted(self.conversation.path, at))
-
-    def _problem(self, compaction: Compaction, way: Way, limit: int) -> str:
-        """Why a compaction will not do; empty if it will."""
-        if self.settings.strategy == "auto" and compaction.strategy == "truncate":
-            limit = int(limit * _ENOUGH)
-        if compaction.tokens_after > limit:
-            return f"what must stay takes {compaction.tokens_after:,} tokens, and {limit:,} are meant for it"
-        least_gain = _LEAST_GAIN if self.trigger == "manual" else 0.0
-        if compaction.tokens_after >= (1 - least_gain) * compaction.tokens_before:
-            return "it would hardly get smaller"
-        messages = self._messages(compaction)
-        # Calls that are open after a crash are answered when a turn begins.
-        sent = doctor(tuple(messages)) if self.conversation.open_calls else tuple(messages)
-        if not is_valid(sent):
-            return "the provider would refuse it"
-        missing = self._missing(messages, compaction, way)
-        return f"{missing} would be lost" if missing else ""
+    def _plans(self, limit: int) -> Iterator[Compaction]:
+        # Who asks for a compaction wants more room than cutting results gives.
+        if self.settings.strategy == "truncate" or (self.settings.strategy == "auto" and self.trigger != "manual"):
+            yield self._truncated(limit)
+        room = limit
+        for _ in range(_CORRECTIONS):
+            if (made := self._told(room, limit)) is None:
+                return
+            yield made
+            room -= max(made.tokens_after - limit, limit // 50)
 
     @property
     def limit(self) -> int:
         """Tokens that the request is to have afterwards at most; where nothing is so small, it may have more."""
         fixed = messages_of(step.entry for step in self.turns[-1].steps if is_prompt(step.entry))
-        notes = (*self.carried.opening, *self.carried.pins, *self.carried.tasks, *self.carried.folders)
-        fixed.append(Message("user", (Text("\n".join(notes)),)))
-        return self.budget.limit(self.settings.target, self.settings.at, self.budget.count(fixed))
+        fixed.append(Message("user", (Text("\n".join([*self.carried.parts(0), *self.carried.opening])),)))
+        limit = self.budget.limit(self.settings.target, self.settings.at, self.budget.count(fixed))
+        if self.trigger == "manual":  # who asks for it where there is room means the conversation
+            limit = min(limit, self.budget.prefix + (self.budget.before - self.budget.prefix) // 2)
+        return limit
 
-    def _missing(self, messages: Sequence[Message], compaction: Compaction, way: Way) -> str:
-        """The first thing that must be carried and is not there; empty if all is."""
-        digest, covered = self._digest("extract", way), self._parted(way)[0]
-        may_cut = way.numbers_only or way.longest_prompt is not None
-        text = "\n".join(_texts(messages))
-        answered = {
-            block.tool_use_id for message in messages for block in message.content if isinstance(block, ToolResult)
-        }
-        for turn in self.turns:
-            if digest.joins(turn, covered):
+    # Everything stays in place, old entries cut
+
+    def _truncated(self, limit: int) -> Compaction:
+        """Cut results, oldest first, and then other messages, until little enough is left."""
+        first = self.turns[0].steps[0]
+        stubs = {id: "" for turn in self.turns for id in self._repeated(turn)}
+        made = self._made(self._carried([]), first, "truncate", stubs)
+        left = made.tokens_after
+        older = [(step, turn.number) for turn in self.turns[: -self.settings.keep_turns] for step in turn.steps]
+        result, message = self.settings.result_chars, self.settings.message_chars
+        for kind, times in product((Result, object), reversed(TIMES)):
+            for step, turn in older:
+                if left <= _AIM * limit or stubs.get(step.entry.id) == "" or not isinstance(step.entry.body, kind):
+                    continue
+                if (stub := stub_of(step, turn, result=times * result, message=times * message)) is not None:
+                    left -= self.budget.size(stubs.get(step.entry.id, _own_text(step))) - self.budget.size(stub)
+                    stubs[step.entry.id] = stub
+        return self._made(made.carried, first, "truncate", stubs)
+
+    # Older turns are told, newer ones stay
+
+    def _told(self, room: int, limit: int) -> Compaction | None:
+        """Return the fullest plan for so much room; None where even the barest takes more."""
+        lengths_of = lengths(self.settings)
+        teller = Teller(self.settings, self.turns[-1].number, self.can_recall, self.summaries)
+        sizes: dict[tuple[int, int, int], int] = {}
+
+        def size(turn: TurnRecord, length: int) -> int:
+            key = turn.number, len(turn.steps), length
+            if key not in sizes:
+                sizes[key] = self.budget.size(teller.text(turn, lengths_of[length]))
+            return sizes[key]
+
+        sizes_of_files = {most: self.budget.size(self._carried([], most)) for most in (MOST_FILES, FEW_FILES)}
+        room -= self.budget.prefix + sizes_of_files[FEW_FILES]
+        files = MOST_FILES if sizes_of_files[MOST_FILES] - sizes_of_files[FEW_FILES] < _FILES * room else FEW_FILES
+        room -= sizes_of_files[files] - sizes_of_files[FEW_FILES]
+        for share, length in ((_OLDER, 1), (_OLDER, 0), (0.0, 0)):  # first with the beginnings of all prompts
+            for tail in tails(self.settings):
+                covered, kept = self._parted(tail)
+                stubs = {id: stub for turn in kept for id, stub in self._stubs(turn, tail).items()}
+                left = room - self._size(kept, stubs)
+                whole = sum(size(turn, BRIEF) for turn in covered)
+                least = sum(size(turn, length) for turn in covered) if length else 0
+                if left < min(whole, max(least, int(share * room))):
+                    continue
+                fill = _filled(covered, size, left, left - int((1 - _AIM) * limit), self._first_told(covered))
+                if fill is None:
+                    continue
+                joined, chosen = fill
+                texts = [
+                    teller.text(turn, lengths_of[length]) for turn, length in zip(covered[joined:], chosen, strict=True)
+                ]
+                if joined:
+                    oldest, newest = covered[0], covered[joined - 1]
+                    first, last = oldest.steps[0].number, newest.steps[-1].number
+                    texts.insert(0, f"Turns {oldest.number} to {newest.number}: entries [#{first} to #{last}]")
+                strategy: CompactionStrategy = "summarize" if self.summaries else "extract"
+                return self._made(self._carried(texts, files), kept[0].steps[0], strategy, stubs, covered)
+        return None
+
+    def _first_told(self, covered: Sequence[TurnRecord]) -> list[int]:
+        """Return the order in which turns are told at greater length: those about the focus, then the newest first."""
+        words = saying_much(self.carried.focus.lower())
+        order = list(range(len(covered) - 1, -1, -1))
+        return sorted(order, key=lambda place: not is_about(covered[place], words)) if words else order
+
+    def _parted(self, tail: Tail) -> tuple[list[TurnRecord], list[TurnRecord]]:
+        """The turns that are covered and those that stay; a turn is cut between rounds, so it may be in both."""
+        covered, kept = list(self.turns[: -tail.turns]), list(self.turns[-tail.turns :])
+        rounds = [n for n, step in enumerate(kept[0].steps) if isinstance(step.entry.body, Assistant)]
+        if len(rounds) > tail.rounds:
+            last, cut = kept[0], rounds[-tail.rounds]
+            covered.append(TurnRecord(last.number, last.steps[:cut]))
+            kept = [TurnRecord(last.number, last.steps[cut:])]
+        return covered, kept
+
+    def _stubs(self, turn: TurnRecord, tail: Tail) -> dict[str, str]:
+        """The texts in place of a turn's entries that stay, by id."""
+        stubs = dict.fromkeys(self._repeated(turn), "")
+        replies = [n for n, step in enumerate(turn.steps) if isinstance(step.entry.body, Assistant)]
+        is_last = turn.number == self.turns[-1].number
+        teller = Teller(self.settings, turn.number, self.can_recall)
+        for position, step in enumerate(turn.steps):
+            if is_prompt(step.entry):
+                if tail.cuts_prompt and (start := teller.start_of_newest(step)):
+                    stubs[step.entry.id] = start
                 continue
-            for step in turn.steps:
-                is_told = step.entry.id in compaction.stubs or (may_cut and f"User [#{step.number}]" in text)
-                if is_prompt(step.entry) and not is_told and any(said not in text for said in _typed(step)):
-                    return f"the message of turn {turn.number}"
-                if is_failure(step.entry.body) and step.entry.id not in answered and f"[#{step.number}]" not in text:
-                    return f"a failed call of turn {turn.number}"
-        wanted = (*self.carried.pins, *self.carried.tasks, *self.carried.folders, *self.carried.opening)
-        return next((part[:80] for part in wanted if part not in text), "")
+            most = tail.newest if is_last and position >= max(replies, default=0) else tail.result
+            if most < _ALL and isinstance(step.entry.body, Result | Assistant):
+                stub = stub_of(step, turn.number, result=most, message=max(most, self.settings.message_chars))
+                if stub is not None:
+                    stubs[step.entry.id] = stub
+        return stubs
+
+    def _repeated(self, turn: TurnRecord) -> Iterator[str]:
+        """The notes of the start, which are carried as they are now, and those that are no longer true."""
+        for step in turn.steps:
+            text = getattr(step.entry.body, "text", "")
+            is_note = isinstance(step.entry.body, User) and step.entry.body.is_reminder
+            if is_note and ("<instructions path=" in text or text in self.carried.opening or SHORTENED_SOON in text):
+                yield step.entry.id
+
+    def _carried(self, texts: Sequence[str], files: int = MOST_FILES) -> str:
+        what = "its older part is told below" if texts else "older results and replies are cut"
+        heading = _HEADING.format(what=what) + (_RECALL if self.can_recall else "")
+        told = [f"## What was said and done\n\n{chr(10).join(filter(None, texts)).strip()}"] if texts else []
+        parts = "\n\n".join([heading, *told, *self.carried.parts(files)])
+        return "\n".join([f"<system-reminder>{parts}</system-reminder>", *self.carried.opening])
+
+    def _made(
+        self,
+        carried: str,
+        first: Step,
+        strategy: CompactionStrategy,
+        stubs: dict[str, str],
+        covered: Sequence[TurnRecord] = (),
+    ) -> Compaction:
+        ends = [step.entry.id for turn in covered or self.turns for step in turn.steps]
+        made = Compaction(
+            carried=carried,
+            covers=(ends[0], ends[-1]),
+            first_kept=first.entry.id,
+            stubs=stubs,
+            strategy=strategy,
+            trigger=self.trigger,
+            tokens_before=self.budget.before,
+        )
+        return replace(made, tokens_after=self.budget.prefix + self.budget.count(self._messages(made)))
+
+    def _size(self, kept: Sequence[TurnRecord], stubs: dict[str, str]) -> int:
+        """Tokens of the turns that stay."""
+        first = kept[0].steps[0].entry.id
+        return self.budget.count(self._messages(Compaction(carried="", first_kept=first, stubs=stubs)))
+
+    def _messages(self, compaction: Compaction) -> list[Message]:
+        at = Entry("", None, time.time(), compaction)
+        return messages_of(compacted(self.conversation.path, at))
+
+    def _problem(self, made: Compaction, limit: int) -> str:
+        """Why a compaction will not do; empty if it will."""
+        if made.tokens_after > limit:
+            return f"what must stay takes {made.tokens_after:,} tokens, and {limit:,} are meant for it"
+        least_gain = _LEAST_GAIN if self.trigger == "manual" else 0.0
+        if made.tokens_after >= (1 - least_gain) * made.tokens_before:
+            return "it would hardly get smaller"
+        messages = tuple(self._messages(made))
+        # Calls that are open after a crash are answered when a turn begins.
+        sent = doctor(messages) if self.conversation.open_calls else messages
+        return "" if is_valid(sent) else "the provider would refuse it"
 
 
-def _typed(step: Step) -> Iterator[str]:
+def _own_text(step: Step) -> str:
     body = step.entry.body
-    assert isinstance(body, User)
-    return (block.text for block in typed_blocks(body.content) if isinstance(block, Text))
+    return text_of(body) if isinstance(body, Assistant) else body.result.text if isinstance(body, Result) else ""
 
 
-def _texts(messages: Sequence[Message]) -> Iterator[str]:
-    for message in messages:
-        for block in message.content:
-            if isinstance(block, Text):
-                yield block.text
+def _filled(
+    turns: Sequence[TurnRecord], size: Callable[[TurnRecord, int], int], room: int, aim: int, order: Sequence[int]
+) -> tuple[int, list[int]] | None:
+    """Choose a length for each turn so that all take at most `room`, and what may be left out at most `aim`.
+
+    Returns how many of the oldest turns one line stands for, and the lengths of the others. Prompts are shortened one
+    by one, the oldest first, and only those longer than the next length; then the other parts of turns grow in `order`.
+    None where nothing is so small.
+    """
+    chosen = [BRIEF] * len(turns)
+    total = sum(size(turn, BRIEF) for turn in turns)
+    decided = accumulate(size(turn, BRIEF) - size(turn, BRIEF - 1) for turn in reversed(turns))
+    recent = sum(tokens <= _DECISIONS * room for tokens in decided)
+    older, but_newest, every = (range(max(0, len(turns) - spared)) for spared in (recent, 1, 0))
+    for length, places in (
+        *((length, older) for length in (5, 4, 3)),
+        *((length, but_newest) for length in (5, 4, 3)),
+        *((length, older) for length in (2, 1)),
+        *((length, every) for length in (5, 4, 3, 2, 1, 0)),
+    ):
+        for place in places:
+            if total <= room:
+                break
+            if length < chosen[place]:
+                total -= size(turns[place], chosen[place]) - size(turns[place], length)
+                chosen[place] = length
+    joined = 0
+    while total > room:
+        if joined == len(turns):
+            return None
+        total += (0 if joined else _JOINED) - size(turns[joined], chosen[joined])
+        joined += 1
+    for length in range(1, BRIEF + len(TIMES) + 1):
+        for place in order:
+            more = size(turns[place], length) - size(turns[place], length - 1)
+            if chosen[place] == length - 1 and place >= joined and total + more <= aim:
+                chosen[place] = length
+                total += more
+    return joined, chosen[joined:]

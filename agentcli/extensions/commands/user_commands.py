@@ -14,17 +14,17 @@ from pathlib import Path
 
 from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
-from agentcli.agent.permissions.checks import check_rule
 from agentcli.agent.permissions.decide import decide_with_exposure
-from agentcli.agent.permissions.facts import judge
-from agentcli.agent.permissions.rules import Rule, Rules, parse_rule
+from agentcli.agent.permissions.facts import find_facts
+from agentcli.agent.permissions.rule_text import check_rule, parse_rule
+from agentcli.agent.permissions.rules import Rule, Rules
 from agentcli.agent.state import AgentState
 from agentcli.errors import ToolError, UsageError, UserError
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.settings.files import read_small_file
 from agentcli.settings.paths import markdown_files
 from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.tool import ToolContext
+from agentcli.tools.tool import RunTerms, ToolContext
 
 _COMMAND = re.compile(r"!`([^`\n]+)`")
 ARGUMENT = re.compile(r"\$(ARGUMENTS\b|[1-9](?!\d))")
@@ -79,13 +79,13 @@ async def _output(shell: str, template: Template, state: AgentState, calls: Sess
         tool = calls.tools.get("bash")
         arguments = tool.parse({"command": shell})
         rules = Rules([*state.rules.allow, *template.allowed], state.rules.deny, state.rules.ask)
-        verdict = decide_with_exposure(judge(tool, arguments, calls.workspace), state.mode, rules)
+        verdict = decide_with_exposure(find_facts(tool, arguments, calls.workspace), state.mode, rules)
         if verdict.decision != "allow":
             raise UserError(
                 f"/{template.name} wants to run `{shell}`, which may not run unasked: {verdict.reason}. "
                 f"Add bash({shell}) to allowed-tools in {template.file}, or /permissions allow bash({shell})."
             )
-        context = ToolContext(calls.workspace, template.name, only_reads=verdict.only_reads)
+        context = ToolContext(calls.workspace, template.name, terms=RunTerms(only_reads=verdict.only_reads))
         output = await tool.output(arguments, context)
     except ToolError as error:
         told = await calls.services.masked(str(error))

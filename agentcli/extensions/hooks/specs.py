@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from msgspec import Struct
 
 from agentcli.agent.hooks import Decision, EventAnswer, EventName
-from agentcli.agent.permissions.rules import ALIASES, parse_rule
+from agentcli.agent.permissions.rule_text import ALIASES, parse_rule
 from agentcli.errors import UsageError
 
 EVENTS: tuple[EventName, ...] = get_args(EventName)

@@ -15,7 +15,7 @@ from agentcli.app import Builder
 from agentcli.cli.output import warn
 from agentcli.cli.subcommands.tools import ToolLine, open_bench
 from agentcli.errors import UsageError
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.settings.load import Config
 from agentcli.tools.tool import Tool
 from agentcli.version import __version__

@@ -12,6 +12,7 @@ from typing import Any
 from agentcli.agent.calls.model import SessionCalls
 from agentcli.agent.events import Emit, Notice
 from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.runtime import Turn, TurnStep
 from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import User
 from agentcli.conversation.mentions import typed_blocks
@@ -29,6 +30,17 @@ QUIET_WAIT_S = 1.0  # most servers are there by then
 MAX_TEXT = 100_000  # characters of one resource
 _MENTION = re.compile(r"(?<!\S)@([\w.-]+):(\S+)")  # a resource in a prompt: `@server:uri`
 _PIPED = "\n\n<stdin>\n"  # what was piped in is somebody else's text
+
+
+class JoinServers(TurnStep):
+    """Gives a turn the servers' tools before its first request, and the resources that its prompt names."""
+
+    def __init__(self, servers: Servers) -> None:
+        self._servers = servers
+
+    async def begin(self, turn: Turn) -> None:
+        await self._servers.join(turn.runtime.calls)
+        await self._servers.attach_named(turn.state, turn.log.prompt_ids, turn.emit)
 
 
 class Servers:
@@ -94,14 +106,14 @@ class Servers:
         Servers that were never reached before are waited for, each as long as it may take to start.
         """
         async with self._joining:
-            if calls.unknown_servers is None:
+            if calls.delegates.unknown_servers is None:
                 await self._wait_for_new()
                 self.add_tools(calls)
-                calls.unknown_servers = {server.name for server in self if server.pinned is None}
+                calls.delegates.unknown_servers = {server.name for server in self if server.pinned is None}
                 return
-            unknown = [server for server in self if server.name in calls.unknown_servers]
+            unknown = [server for server in self if server.name in calls.delegates.unknown_servers]
             if late := [server for server in unknown if server.pinned is not None]:
-                calls.unknown_servers.difference_update(server.name for server in late)
+                calls.delegates.unknown_servers.difference_update(server.name for server in late)
                 self.add_tools(calls)
                 names = ", ".join(server.name for server in late)
                 self.tell(f"From this prompt on, the model can use the tools of: {names}")

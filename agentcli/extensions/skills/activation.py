@@ -15,7 +15,8 @@ from msgspec import Struct, structs
 from agentcli.agent.calls.model import Call, SessionCalls, SkillsInUse
 from agentcli.agent.events import Notice
 from agentcli.agent.permissions.decide import Verdict
-from agentcli.agent.permissions.rules import ALIASES, Rule, parse_rule
+from agentcli.agent.permissions.rule_text import ALIASES, parse_rule
+from agentcli.agent.permissions.rules import Rule
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState
 from agentcli.conversation.conversation import Conversation
@@ -28,6 +29,7 @@ from agentcli.extensions.skills.skill import Skill
 from agentcli.llm.messages import Message, Text
 from agentcli.settings.files import read_small_file
 from agentcli.tools.builtin.arguments import SkillCall
+from agentcli.tools.command import Grants
 from agentcli.tools.tool import ToolOutput
 
 log = logging.getLogger(__name__)
@@ -315,8 +317,7 @@ class SessionSkills:
                 self._notify(f"The skill {skill.name} asks for {skill.model}: {error} Going on with {state.model}.")
         if skill.effort:
             self._override(activation.id, "effort", skill.effort)
-        for path in self._files(skill):
-            self.session.runtime.calls.workspace.sandbox.grant(path, "read")
+        self.session.runtime.calls.workspace.grants += Grants(readable=self._files(skill))
 
     def _override(self, id: str, key: Literal["model", "effort"], value: Any) -> None:
         self._overrides[key].append((id, value, getattr(self.state, key)))
@@ -334,17 +335,16 @@ class SessionSkills:
                         setattr(self.state, key, before)
                     del overrides[at]
                     break
-        for path in self._files(activation.skill):
-            self.session.runtime.calls.workspace.sandbox.revoke(path, "read")
+        self.session.runtime.calls.workspace.grants -= Grants(readable=self._files(activation.skill))
 
-    def _files(self, skill: Skill) -> list[Path]:
+    def _files(self, skill: Skill) -> tuple[Path, ...]:
         folder = Path(skill.folder).resolve()
-        return [skill.file.resolve(), *(path for name in skill.resources() if (path := folder / name).is_file())]
+        return (skill.file.resolve(), *(path for name in skill.resources() if (path := folder / name).is_file()))
 
 
 def skills_of(calls: SessionCalls) -> SessionSkills:
     """Return the skills of a session. Raises `UsageError` where there are none."""
-    skills = calls.open_skills()
+    skills = calls.delegates.open_skills()
     assert isinstance(skills, SessionSkills), "the session's builder makes no others"
     return skills
 

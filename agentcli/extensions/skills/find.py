@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import Struct
 
+from agentcli.agent.runtime import Turn, TurnStep
+from agentcli.agent.turn_log import add
 from agentcli.conversation.skill_record import FILE, Source
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.skill import Skill, read_skill
@@ -271,7 +273,20 @@ class Skills:
 
             return SessionSkills(SkillRegistry(self.catalog), session, partial(model_named, models=models), outer)
 
-        session.runtime.calls.make_skills = make
+        session.runtime.calls.delegates.make_skills = make
+        session.runtime.steps.append(ActiveSkills)
+
+
+class ActiveSkills(TurnStep):
+    """Keeps the active skills of a session in step with its log, and ends with a turn those that the model chose."""
+
+    def start(self, turn: Turn, *, is_resumed: bool) -> None:
+        if (skills := turn.runtime.calls.delegates.skills) is not None:
+            skills.begin_turn(turn.state.conversation, is_resumed=is_resumed)
+
+    def end(self, turn: Turn) -> None:
+        if (skills := turn.runtime.calls.delegates.skills) is not None:
+            skills.end_turn(partial(add, turn))
 
 
 def _notices(catalog: Catalog) -> list[str]:

@@ -12,12 +12,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from agentcli.agent.interfaces import SessionStore
-from agentcli.agent.permissions.rules import ALIASES
+from agentcli.agent.permissions.rule_text import ALIASES
 from agentcli.extensions.skills.find import read_once, stamp_of
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
-from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
 from agentcli.settings.paths import home_of, markdown_files
@@ -25,7 +22,6 @@ from agentcli.settings.trust import AGENT_FOLDERS, project_places
 
 BUILT_IN = Path(__file__).with_name("builtin")
 DEFAULT = "general"
-AGENTS_FILE = "agents.db"  # in the state folder
 _MAX_DESCRIPTION = 200  # characters of a description
 _HEAD = "# Agents\nBesides explore, review and general, create_subagent knows:\n"
 
@@ -70,11 +66,10 @@ def _tools(value: Any) -> tuple[str, ...] | None:
 
 @dataclass(kw_only=True)
 class Agents:
-    """The kinds of subagents that settings and trust allow, looked for when asked for, and their conversations."""
+    """The kinds of subagents that settings and trust let a session have, looked for when they are asked for."""
 
     config: Config
     is_bare: bool
-    is_lasting: bool
     tell: Callable[[str], None]
 
     @cached_property
@@ -104,16 +99,6 @@ class Agents:
             for one in reading.left_out:
                 self.tell(f"{one.path} defines no agent: {one.why}.")
         return found
-
-    @cached_property
-    def store(self) -> SessionStore:
-        if not self.is_lasting:
-            return MemorySessions()
-        return SqliteSessions(self.config.paths.state / AGENTS_FILE, on_notice=self.tell)
-
-    async def aclose(self) -> None:
-        if "store" in vars(self):
-            await self.store.close()
 
     def listing(self) -> str:
         """The text that tells a model of those that are not built in; empty where there is none."""

@@ -11,10 +11,9 @@ from msgspec.structs import replace
 
 from agentcli.agent import events
 from agentcli.agent.accounting.budgets import in_words
-from agentcli.agent.calls.model import Ask, Call, Decide
-from agentcli.agent.interfaces import SessionInfo
+from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide
+from agentcli.agent.interfaces import SessionInfo, SessionStore, subagents_owner
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
-from agentcli.agent.permissions.approvals import NOBODY_LEFT
 from agentcli.agent.permissions.decide import Verdict
 from agentcli.agent.session import Session
 from agentcli.conversation.entries import Assistant, Entry, User
@@ -58,11 +57,11 @@ MakeSession = Callable[[AgentRun], Awaitable[Session]]
 class Subagents:
     """The subagents of the session `parent`. Those in the background add to `reports`, which start its next turn."""
 
-    def __init__(self, agents: Agents, parent: Session, make: MakeSession) -> None:
+    def __init__(self, agents: Agents, store: SessionStore, parent: Session, make: MakeSession) -> None:
         self.definitions = agents.definitions
         self.runs: list[AgentRun] = []
         self.reports: list[str] = []
-        self._store = agents.store
+        self._store = store
         self._parent = parent
         self._make = make
         self._places = asyncio.Semaphore(MAX_RUNNING)
@@ -167,14 +166,15 @@ class Subagents:
 
     async def earlier(self) -> Sequence[SessionInfo]:
         """The stored subagents of this session, the newest first."""
-        return await self._store.list(user_id=self._parent.id, limit=_MAX_EARLIER)
+        return await self._store.list(user_id=subagents_owner(self._parent.id), limit=_MAX_EARLIER)
 
     async def transcript(self, id: str) -> Sequence[Entry]:
         """The entries of one, by its id or its session's. Raises `UserError`."""
         run = next((run for run in self.runs if run.id == id), None)
         if run is not None and run.session is not None:
             return run.session.state.conversation.path
-        _, entries = await self._store.load(run.session_id if run else id)
+        owner = subagents_owner(self._parent.id)
+        _, entries = await self._store.load(run.session_id if run else id, user_id=owner)
         return entries
 
     def submit(self, op: Op) -> None:

@@ -8,26 +8,30 @@ from typing import Any
 
 from agentcli.agent.accounting.budgets import Account
 from agentcli.agent.accounting.usage import UsageCollector
-from agentcli.agent.calls.model import SessionCalls
+from agentcli.agent.calls.model import Delegates, SessionCalls
 from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice
-from agentcli.agent.interfaces import SessionLog
+from agentcli.agent.interfaces import SessionLog, SessionStore, subagents_owner
 from agentcli.agent.permissions.modes import mode_notes
-from agentcli.agent.permissions.rules import ALIASES, Rule
-from agentcli.agent.runtime import Prefix, Runtime, TurnLimits
+from agentcli.agent.permissions.rule_text import ALIASES
+from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.runtime import Runtime, TurnLimits
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
+from agentcli.agent.steps import usual_steps
 from agentcli.conversation.entries import Entry, User
-from agentcli.errors import ToolError, UsageError
+from agentcli.errors import NoSession, ToolError, UsageError
 from agentcli.extensions.skills.find import Skills, model_named
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.extensions.subagents.running import AgentRun
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo
+from agentcli.llm.provider import Prefix
 from agentcli.models.choice import Models
+from agentcli.tools.file_ledger import FileLedger
 from agentcli.tools.registry import ToolRegistry
-from agentcli.tools.tool import FileLedger, Workspace
+from agentcli.tools.tool import Workspace
 
 NOT_FOR_SUBAGENTS = ("create_subagent", "ask_user")
 _IN_PLAN_MODE = frozenset(("none", "read", "web", "command"))
@@ -52,6 +56,7 @@ class ChildSessions:
     """Makes the sessions of the subagents of one parent; `prefix_for` begins an agent's requests, by its prompt."""
 
     parent: Session
+    store: SessionStore
     agents: Agents
     models: Models
     prefix_for: Callable[[str], Callable[[ModelInfo, ToolRegistry], Prefix]]
@@ -73,58 +78,59 @@ class ChildSessions:
             self._model(run, parent.model),
             parent.mode,
             rules=parent.rules,
-            budgets=call.turn.budgets.within(Account("subagent", limits)),  # type: ignore[arg-type]
+            budgets=call.turn.spending.budgets.within(Account("subagent", limits)),  # type: ignore[arg-type]
             effort=parent.effort,
         )
         state = rebuilt(state, entries)
-        state.meter = _RollingMeter(call.turn.charge)
+        state.meter = _RollingMeter(call.turn.spending.charge)
         info = self.models.info(state.model)
         if not entries:
             state.notes.extend(self.notes(workspace, info))
         state.notes.extend(mode_notes("default", state.mode))
         nested = self.nested()
         watch = self.watch(state, workspace, nested)
+        delegates = runtime.calls.delegates
         calls = SessionCalls(
             services=replace(runtime.calls.services, workspace=workspace),
             tools=tools,
             agent_id=run.id,
-            client=runtime.calls.client,
             made_by=call,
+            delegates=Delegates(client=delegates.client, events=delegates.events),
+            recording=runtime.calls.recording,
         )
         session = Session(state, self._runtime(run, calls, log, watch=watch, nested=nested))
         watch.paid = session.paid
-        self.skills.attach(session, self.models, outer=runtime.calls.skills)
-        if runtime.calls.skills is not None:  # what narrows the parent's tools holds here, too
-            calls.open_skills()
+        self.skills.attach(session, self.models, outer=delegates.skills)
+        if delegates.skills is not None:  # what narrows the parent's tools holds here, too
+            calls.delegates.open_skills()
         return session
 
     def _runtime(
         self, run: AgentRun, calls: SessionCalls, log: SessionLog, *, watch: ContextWatch, nested: Any
     ) -> Runtime:
         parent, max_turns = self.parent.runtime, self.agents.config.settings.agents.max_turns
+        most = min(run.given.max_turns or max_turns, max_turns)
         return replace(
             parent,
+            models=replace(parent.models, prefix_for=self.prefix_for(run.definition.prompt)),
             calls=calls,
             log=log,
-            prefix_for=self.prefix_for(run.definition.prompt),
-            limits=TurnLimits(min(run.given.max_turns or max_turns, max_turns), parent.limits.max_tokens),
-            most_breaks=1,
-            context_policy=watch,
-            compactor=watch,
-            nested=nested,
+            steps=usual_steps(nested=nested),
+            limits=TurnLimits(most, parent.limits.max_tokens, max_breaks=1),
+            context=replace(parent.context, policy=watch, compactor=watch),
             collect=lambda session_id, entry: None,
-            answer_schema=None,
         )
 
     async def _log(self, run: AgentRun) -> tuple[SessionLog, Sequence[Entry]]:
-        store, parent_id = self.agents.store, self.parent.id
+        owner = subagents_owner(self.parent.id)
         if resumed := run.given.resume:
-            info, _ = await store.load(resumed)
-            if info.user_id != parent_id:
-                raise UsageError(f"{resumed} is no subagent of this session.")
-            return await store.open(info.id)
+            try:
+                info, _ = await self.store.load(resumed, user_id=owner)
+            except NoSession as error:
+                raise UsageError(f"{resumed} is no subagent of this session.") from error
+            return await self.store.open(info.id)
         name = f"{run.id}: {' '.join(run.given.task.split())[:60]}"
-        return await store.create(cwd=self.agents.config.cwd, name=name, user_id=parent_id), []
+        return await self.store.create(cwd=self.agents.config.cwd, name=name, user_id=owner), []
 
     def _model(self, run: AgentRun, now: str) -> str:
         definition, given = run.definition, run.given

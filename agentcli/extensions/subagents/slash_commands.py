@@ -37,7 +37,7 @@ async def _begin(kind: str, host: CommandHost, task: str) -> Outcome:
 
 
 async def _agents(host: CommandHost, argument: str) -> Outcome:
-    agents = host.session.runtime.calls.open_agents()
+    agents = host.session.runtime.calls.delegates.open_agents()
     assert isinstance(agents, Subagents), "the session's builder makes no others"
     word, _, id = argument.partition(" ")
     match word:

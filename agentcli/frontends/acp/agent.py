@@ -236,18 +236,15 @@ def _introduced(session: ClientSession) -> dict[str, Any]:
     return session.state()
 
 
+_CODES = (((NoSession,), rpc.NOT_FOUND), ((NoKey, NoModel), rpc.AUTH_REQUIRED), ((UsageError,), rpc.INVALID_PARAMS))
+
+
 def _rpc_error(error: UserError) -> rpc.RpcError:
-    match error:
-        case NoSession():
-            return rpc.RpcError(rpc.NOT_FOUND, str(error))
-        case NoKey() | NoModel():
-            return rpc.RpcError(rpc.AUTH_REQUIRED, str(error))
-        case UsageError():
-            return rpc.RpcError(rpc.INVALID_PARAMS, str(error))
-        case SessionInUse(session_id=id):
-            return rpc.RpcError(rpc.INTERNAL_ERROR, f"Session {id} is open in another agentcli: close it there first.")
-        case _:
-            return rpc.RpcError(rpc.INTERNAL_ERROR, str(error))
+    if isinstance(error, SessionInUse):
+        text = f"Session {error.session_id} is open in another agentcli: close it there first."
+        return rpc.RpcError(rpc.INTERNAL_ERROR, text)
+    code = next((code for kinds, code in _CODES if isinstance(error, kinds)), rpc.INTERNAL_ERROR)
+    return rpc.RpcError(code, str(error))
 
 
 def _listed(info: SessionInfo) -> dict[str, Any]:

@@ -6,17 +6,17 @@ import asyncio
 import errno
 import io
 import logging
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
 
 import msgspec
-from msgspec import Struct
 
 from agentcli.agent.interfaces import Checkpoints
 from agentcli.errors import ToolError
 from agentcli.frontends.acp.messages import AcpMessage, ClientCapabilities, FormAnswer, Permission, TextFile
 from agentcli.frontends.acp.rpc import INTERNAL_ERROR, Connection, RpcError
+from agentcli.tools.command import Grants
 from agentcli.tools.sandbox import Sandbox
 from agentcli.tools.text.encoding import DecodedText, decode
 
@@ -28,12 +28,9 @@ MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file that an editor is asked for
 FILE_TIMEOUT_S = 30.0
 
 
-class Option(Struct, frozen=True):
-    """An answer to a permission request; `kind` is allow_once, allow_always, reject_once or reject_always."""
-
-    id: str
-    name: str
-    kind: str
+def option(id: str, name: str, kind: str) -> dict[str, str]:
+    """Return an answer to a permission request; `kind` is allow_once, allow_always, reject_once or reject_always."""
+    return {"optionId": id, "name": name, "kind": kind}
 
 
 class Client:
@@ -54,22 +51,20 @@ class Client:
         except msgspec.ValidationError as error:
             raise RpcError(INTERNAL_ERROR, f"The client's answer to {method} makes no sense: {error}") from error
 
-    async def choose(self, session_id: str, call: dict[str, Any], options: Sequence[Option]) -> str | None:
+    async def choose(self, session_id: str, call: dict[str, Any], options: Sequence[dict[str, str]]) -> str | None:
         """Ask for permission; returns the id of the option, None if the turn was cancelled. Raises `RpcError`."""
-        asked = [{"optionId": option.id, "name": option.name, "kind": option.kind} for option in options]
-        method = "session/request_permission"
-        outcome = (await self.request(method, Permission, sessionId=session_id, toolCall=call, options=asked)).outcome
+        params = {"sessionId": session_id, "toolCall": call, "options": options}
+        outcome = (await self.request("session/request_permission", Permission, **params)).outcome
         return outcome.option_id if outcome.outcome == "selected" else None
 
     async def fill_in(
         self, session_id: str, message: str, fields: dict[str, Any], *, required: Sequence[str] = (), call_id: str = ""
     ) -> dict[str, Any] | None:
         """Show a form; returns its values, None if the person did not fill it in. Raises `RpcError`."""
-        params: dict[str, Any] = {"sessionId": session_id, "mode": "form", "message": message}
-        if call_id:
-            params["toolCallId"] = call_id
-        params["requestedSchema"] = {"type": "object", "properties": fields, "required": list(required)}
-        filled = await self.request("elicitation/create", FormAnswer, **params)
+        schema = {"type": "object", "properties": fields, "required": list(required)}
+        params = {"sessionId": session_id, "mode": "form", "message": message, "requestedSchema": schema}
+        about = {"toolCallId": call_id} if call_id else {}
+        filled = await self.request("elicitation/create", FormAnswer, **params, **about)
         return (filled.content or {}) if filled.action == "accept" else None
 
 
@@ -86,9 +81,10 @@ class ClientFiles:
         self._session_id = session_id
         self._loop = asyncio.get_running_loop()
         self._disk: Sandbox
+        self._roots: Callable[[], Sequence[Path]]
 
-    def sandbox(self, made: Sandbox) -> Sandbox:
-        self._disk = made
+    def sandbox(self, made: Sandbox, roots: Callable[[], Sequence[Path]]) -> Sandbox:
+        self._disk, self._roots = made, roots
         return cast("Sandbox", _Over(made, read=self._read, write=self._write))
 
     def checkpoints(self, made: Checkpoints) -> Checkpoints:
@@ -116,8 +112,8 @@ class ClientFiles:
         """Leave exactly `content` on the disk, even if the editor does not save it, or reformats it."""
         decoded = decode(content)
         is_plain = decoded is not None and decoded.encoding == "utf-8" and not decoded.bom
-        parent = self._disk.status(path.parent)
-        if decoded is not None and is_plain and parent is not None and self._is_shared(path):
+        has_folder = self._disk.look(path.parent).kind is not None
+        if decoded is not None and is_plain and has_folder and self._is_shared(path):
             params = {**self._about(path), "content": decoded.text}
             try:
                 self._wait(self._client.connection.request("fs/write_text_file", params))
@@ -168,8 +164,10 @@ class ClientFiles:
                 return False
         except RuntimeError:
             pass  # in a thread, as it should be
-        is_inside = any(path.is_relative_to(root) for root in self._disk.roots)
-        return is_inside and not self._disk.is_write_protected(path)
+        roots = tuple(self._roots())
+        if not any(map(path.is_relative_to, roots)):
+            return False
+        return not self._disk.look(path, "write", Grants(roots=roots)).is_auto_executed
 
     def _about(self, path: Path) -> dict[str, Any]:
         """The path is the editor's own, which may have opened the folder through a link."""

@@ -9,25 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from agentcli.agent.calls.model import NOBODY_LEFT
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, LimitQuestion, PlanApproval, Question
 from agentcli.agent.ops import Approve, Interrupt
-from agentcli.agent.permissions.approvals import NOBODY_LEFT
 from agentcli.agent.session import Session
 from agentcli.errors import UsageError, UserError
-from agentcli.frontends.acp.client import Client, Option
+from agentcli.frontends.acp import updates
+from agentcli.frontends.acp.client import Client, option
 from agentcli.frontends.acp.rpc import RpcError
-from agentcli.frontends.acp.updates import (
-    call_id,
-    changes_content,
-    fenced,
-    file_diff,
-    hidden_characters,
-    kind_of,
-    notice,
-    text_content,
-    updated,
-)
 from agentcli.frontends.choices import Choice, choices_for
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.screenless import ScreenlessHost
@@ -35,7 +25,7 @@ from agentcli.frontends.session_opener import SessionOpener
 
 log = logging.getLogger(__name__)
 
-_YES_OR_NO = (Option("yes", "Yes", "allow_once"), Option("no", "No", "reject_once"))
+_YES_OR_NO = (option("yes", "Yes", "allow_once"), option("no", "No", "reject_once"))
 _OWN_WORDS = "Or in your own words"
 
 
@@ -88,47 +78,42 @@ class ClientQuestions:
         call = self._call(question)
         answer = await self._chosen(call, question)
         if answer is not None and answer.allowed and question.call.name:
-            self._client.update(self._session.id, updated(call["toolCallId"], status="in_progress"))
+            self._client.update(self._session.id, updates.updated(call["toolCallId"], status="in_progress"))
         return answer
 
     async def _chosen(self, call: dict[str, Any], question: AnyQuestion) -> Approve | None:
-        rules = question.rules if isinstance(question, CallApproval | ChangesApproval) else ()
-        choices = choices_for(question, rules)
+        choices = choices_for(question, question.rules)
         chosen = await self._client.choose(self._session.id, call, [_option(choice) for choice in choices])
         return next((choice.answer for choice in choices if choice.id == chosen), None)
 
     def _call(self, question: AnyQuestion) -> dict[str, Any]:
         """The call with all that it would do; nothing in it is invisible."""
-        use, notes, content = question.call, list[str](), list[dict[str, Any]]()
+        use, content = question.call, list[dict[str, Any]]()
         call: dict[str, Any] = {
-            "toolCallId": call_id(question.agent_id, use.id),
+            "toolCallId": updates.call_id(question.agent_id, use.id),
             "title": exposed(question.title),
-            "kind": kind_of(use.name),
+            "kind": updates.kind_of(use.name),
             "status": "pending",
         }
         match question:
-            case ChangesApproval(reason=reason, hunks=hunks):
-                notes = [reason]
+            case ChangesApproval(hunks=hunks):
                 for text in hunks:
-                    content += changes_content(text, self._cwd)
-            case CallApproval(reason=reason, preview=preview, effects=effects):
-                notes = [*effects, reason]
-                if changes := file_diff(preview, self._cwd):
-                    content += [*changes["content"], *hidden_characters(preview)]
+                    content += updates.changes_content(text, self._cwd)
+            case CallApproval(preview=preview):
+                if changes := updates.file_diff(preview, self._cwd):
+                    content += [*changes["content"], *updates.hidden_characters(preview)]
                     call["locations"] = changes["locations"]
                 elif preview:
-                    content.append(text_content(fenced(exposed(preview), "sh" if use.name == "bash" else "")))
+                    content.append(updates.code_content(exposed(preview), "sh" if use.name == "bash" else ""))
             case PlanApproval(preview=preview):
                 call["kind"] = "switch_mode"
-                content = [text_content(exposed(preview))]
-            case LimitQuestion(reason=reason):
-                notes = [reason]
-            case Question():
+                content = [updates.text_content(exposed(preview))]
+            case _:
                 pass
-        why = " · ".join(exposed(text) for text in notes if text)
+        why = " · ".join(exposed(text) for text in (*question.effects, question.reason) if text)
         if use.input:
             call["rawInput"] = use.input
-        return {**call, "content": [*([text_content(why)] if why else []), *content]}
+        return {**call, "content": [*([updates.text_content(why)] if why else []), *content]}
 
     # The model's own questions
 
@@ -136,7 +121,7 @@ class ClientQuestions:
         id, session_id = question.id, self._session.id
         if self._client.can.has_forms:
             fields, required = _form(question.options, "Answer")
-            key = call_id(question.agent_id, question.call.id)
+            key = updates.call_id(question.agent_id, question.call.id)
             said = await self._client.fill_in(session_id, question.title, fields, required=required, call_id=key)
             words = _answer_text(said)
             return Approve(id, bool(words), comment=words)
@@ -170,13 +155,13 @@ def _answer_text(filled: dict[str, Any] | None) -> str:
     return next((text.strip() for text in given if isinstance(text, str) and text.strip()), "")
 
 
-def _option(choice: Choice) -> Option:
+def _option(choice: Choice) -> dict[str, str]:
     """An answer as clients offer it; what lasts longer than the call names its rule."""
     answer = choice.answer
     kind = "allow_once" if choice.is_yes else "reject_once"
     if answer is not None and (answer.mode or answer.scope in ("session", "always")):
         kind = "allow_always"
-    return Option(choice.id, f"{choice.label}: {exposed(choice.rule)}" if choice.rule else choice.label, kind)
+    return option(choice.id, f"{choice.label}: {exposed(choice.rule)}" if choice.rule else choice.label, kind)
 
 
 class ClientHost(ScreenlessHost):
@@ -191,7 +176,7 @@ class ClientHost(ScreenlessHost):
 
     async def confirm(self, shown: str, question: str) -> bool | None:
         call = {"toolCallId": uuid.uuid4().hex, "title": question, "kind": "other", "status": "pending"}
-        content = [text_content(fenced(shown))]
+        content = [updates.code_content(shown)]
         try:
             return await self._client.choose(self.session.id, call | {"content": content}, _YES_OR_NO) == "yes"
         except RpcError as error:
@@ -212,4 +197,5 @@ class ClientHost(ScreenlessHost):
         return ChoiceIndex(chosen) if chosen.isdecimal() and int(chosen) < len(options) else None
 
     def put_into_input(self, text: str) -> None:
-        self._client.update(self.session.id, notice(f"To be sent again, changed or not:\n{fenced(text)}"))
+        again = updates.notice(f"To be sent again, changed or not:\n{updates.fenced(text)}")
+        self._client.update(self.session.id, again)

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+import os
+import re
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, get_args
+from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
 
 from agentcli.agent import events
 from agentcli.agent.commands.command import SlashCommand
@@ -17,15 +23,15 @@ from agentcli.conversation.entries import Entry, Paid, User
 from agentcli.conversation.titles import title_of
 from agentcli.errors import UsageError
 from agentcli.frontends.acp.client import Client
-from agentcli.frontends.acp.messages import Content
-from agentcli.frontends.acp.prompts import parse_prompt
+from agentcli.frontends.acp.messages import Content, ImageContent, LinkContent, Resource, ResourceContent, TextContent
 from agentcli.frontends.acp.questions import ClientHost, ClientQuestions
-from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_REQUEST, RpcError
+from agentcli.frontends.acp.rpc import AUTH_REQUIRED, INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, RpcError
 from agentcli.frontends.acp.updates import LiveOutput, Updates, call_id, fenced, notice, replayed
+from agentcli.frontends.json_forms.input import DOCUMENT_TYPES, IMAGE_TYPES, check_media
 from agentcli.frontends.run_end import ended_jobs, running_jobs
 from agentcli.frontends.screenless import NOT_OFFERED, TypedCommand
 from agentcli.frontends.session_opener import OpenSession
-from agentcli.llm.messages import Block
+from agentcli.llm.messages import Base64Source, Block, Document, Image, Text
 from agentcli.llm.provider import Effort
 
 log = logging.getLogger(__name__)
@@ -39,10 +45,7 @@ _CANCELLED = {"stopReason": "cancelled"}
 
 
 class ClientSession:
-    """A session as a client sees it, with the `models` it offers.
-
-    `on_taken_over` is called when another program goes on with it.
-    """
+    """A session as a client sees it. `on_taken_over` is called when another program goes on with it."""
 
     def __init__(
         self, opened: OpenSession, models: Models, client: Client, *, on_taken_over: Callable[[], None]
@@ -216,16 +219,13 @@ class ClientSession:
             case events.EntryStored(Entry(body=Paid(reason="refused"))):
                 self._is_refused = True
             case events.EntryStored(Entry(body=User())) if not self._title:
-                self._send_title()
+                if title := title_of(self._session.snapshot().conversation.path):
+                    self._title = title
+                    self._send({"sessionUpdate": "session_info_update", "title": title})
             case events.TakenOver():
                 self._on_taken_over()
             case _:
                 pass
-
-    def _send_title(self) -> None:
-        if title := title_of(self._session.snapshot().conversation.path):
-            self._title = title
-            self._send({"sessionUpdate": "session_info_update", "title": title})
 
     async def close(self) -> None:
         """Interrupt what runs, which answers the prompt, and store everything."""
@@ -291,3 +291,77 @@ def setting(id: str, value: str) -> Op:
             return SetEffort(effort)
         case _:
             raise UsageError(f"There is no option {id!r}; there is mode, model, effort.")
+
+
+# Prompts as clients send them
+
+_LINES = re.compile(r"L(\d+)(?:[:-]L?(\d+))?")
+
+
+class PromptParts(Struct, frozen=True):
+    """A prompt's text, in which a link to a file reads `@path`, the same links quoted, and what is embedded in it."""
+
+    text: str
+    links: tuple[str, ...]
+    more: tuple[Text | Image | Document, ...]
+
+
+def parse_prompt(content: Sequence[Content], cwd: Path) -> PromptParts:
+    """Raises `RpcError` for an empty prompt, and for images or documents that no model takes."""
+    text = ""
+    links: list[str] = []
+    more: list[Text | Image | Document] = []
+    for before, part in zip((None, *content), content, strict=False):
+        if text and not text[-1].isspace():
+            text += "\n" if isinstance(before, TextContent) and isinstance(part, TextContent) else " "
+        match part:
+            case TextContent(said):
+                text += said
+            case LinkContent(uri, name) if (file := _file(uri, cwd)) is not None:
+                links.append(f'@"{file[0]}"{file[1]}')
+                text += f"@{file[0]}{file[1]}"
+            case LinkContent(uri, name):
+                text += f"[{name}]({uri})"
+            case ResourceContent(resource):
+                text += f"@{_name(resource.uri, cwd)}"
+                more += _contents(resource, cwd)
+            case ImageContent(data, mime_type):
+                more.append(Image(Base64Source(mime_type, data)))
+    try:
+        check_media(more)
+    except ValueError as error:
+        raise RpcError(INVALID_PARAMS, f"Invalid params: {error}.") from error
+    if not text.strip() and not more:
+        raise RpcError(INVALID_PARAMS, "Invalid params: the prompt is empty.")
+    return PromptParts(text, tuple(links), tuple(more))
+
+
+def _file(uri: str, cwd: Path) -> tuple[str, str] | None:
+    """Split a `file:` address into its path, relative to `cwd` if inside, and its lines: `:10-20` for `#L10:20`."""
+    try:
+        parts = urlsplit(uri)
+    except ValueError:
+        return None
+    if parts.scheme != "file":
+        return None
+    path = unquote(parts.path, errors="replace").removeprefix(f"{os.path.normpath(cwd)}/")
+    lines = _LINES.fullmatch(parts.fragment)
+    return path, f":{lines[1]}-{lines[2] or lines[1]}" if lines else ""
+
+
+def _name(uri: str, cwd: Path) -> str:
+    return "".join(_file(uri, cwd) or (uri,))
+
+
+def _contents(resource: Resource, cwd: Path) -> Iterator[Text | Image | Document]:
+    name = _name(resource.uri, cwd)
+    kind = resource.mime_type or ""
+    if resource.text is not None:
+        yield Text(f'<file path="{name}">\n{resource.text}\n</file>')
+    elif kind in IMAGE_TYPES:
+        yield Image(Base64Source(kind, resource.blob or ""))
+    elif kind in DOCUMENT_TYPES:
+        yield Document(Base64Source(kind, resource.blob or ""))
+    else:
+        size = len(resource.blob or "") * 3 // 4
+        yield Text(f'<file path="{name}">\n[{kind or "binary"}, about {size:,} bytes: not shown]\n</file>')

@@ -38,10 +38,7 @@ _TOLD = frozenset(("output", "text", "diff", "items", "matches", "paths"))  # of
 
 
 class Updates:
-    """Follows one session. `window` gives the window of `provider/model` in tokens.
-
-    Prompts listed in `said` came from the client and are not sent back to it.
-    """
+    """Follows one session. `window` gives a model's window in tokens; prompts in `said` are the client's own."""
 
     def __init__(self, cwd: Path, *, window: Callable[[str], int], shows_claims: bool) -> None:
         self._cwd = cwd
@@ -244,7 +241,7 @@ def changes_content(text: str, cwd: Path) -> list[dict[str, Any]]:
     """Turn the changes that a person is asked about into content: the diffs of files, and any text before them."""
     content: list[dict[str, Any]] = []
     for part in split_files(text):
-        content += _diffs(part, cwd) if path_of(part) else [text_content(fenced(exposed(part)))]
+        content += _diffs(part, cwd) if path_of(part) else [code_content(exposed(part))]
     return [*content, *hidden_characters(text)]
 
 
@@ -259,6 +256,10 @@ def hidden_characters(diff: str) -> list[dict[str, Any]]:
 
 def text_content(text: str) -> dict[str, Any]:
     return {"type": "content", "content": {"type": "text", "text": text}}
+
+
+def code_content(text: str, language: str = "") -> dict[str, Any]:
+    return text_content(fenced(text, language))
 
 
 def fenced(text: str, language: str = "") -> str:
@@ -289,7 +290,7 @@ def _contents(result: ToolResult, *, is_markdown: bool) -> list[dict[str, Any]]:
     for part in parts:
         match part:
             case Text(text) if text.strip():
-                content.append(text_content(text if is_markdown else fenced(text)))
+                content.append(text_content(text) if is_markdown else code_content(text))
             case Image():
                 content.append({"type": "content", "content": _image(part)})
             case _:
@@ -333,4 +334,4 @@ class LiveOutput:
 
     def _flush(self, id: str) -> None:
         del self._due[id]
-        self._send(updated(id, content=[text_content(fenced(self._heard[id]))]))
+        self._send(updated(id, content=[code_content(self._heard[id])]))

@@ -1,4 +1,1 @@
-"""Writes a session as a document: Markdown, JSON, or one HTML page.
-
-`story` turns entries into turns with their replies and calls; `markdown` and `page` write these.
-"""
+"""Writes a session as a document: Markdown, JSON, or one HTML page."""

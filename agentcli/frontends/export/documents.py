@@ -12,6 +12,7 @@ import msgspec
 
 from agentcli.agent.interfaces import SessionInfo
 from agentcli.agent.masking import Mask
+from agentcli.agent.result import usage_object
 from agentcli.agent.session import Session
 from agentcli.conversation.conversation import Conversation
 from agentcli.conversation.entries import Entry
@@ -20,12 +21,11 @@ from agentcli.errors import UsageError
 from agentcli.frontends.export.markdown import as_markdown
 from agentcli.frontends.export.page import as_page
 from agentcli.frontends.export.story import Story, story_of
-from agentcli.llm.wire.anthropic_request import block_to_wire
+from agentcli.frontends.json_forms.output import wire_messages
 from agentcli.version import __version__
 
 Form = Literal["md", "json", "html"]
 _ENDINGS: dict[str, Form] = {"": "md", ".md": "md", ".markdown": "md", ".json": "json", ".html": "html", ".htm": "html"}
-_USAGE = ("input_tokens", "output_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
 def form_of(file: str) -> Form:
@@ -66,14 +66,8 @@ async def live_document(session: Session, file: str, known: Sequence[SessionInfo
 
 def shown(info: SessionInfo, entries: Sequence[Entry]) -> dict[str, Any]:
     """Return a session as plain values: the messages as the next request would send them, and all entries."""
-    messages = Conversation(entries).valid_messages()
-    return {
-        "session_id": info.id,
-        "messages": [
-            {"role": one.role, "content": [block_to_wire(block) for block in one.content]} for one in messages
-        ],
-        "entries": msgspec.to_builtins(list(entries)),
-    }
+    messages = wire_messages(Conversation(entries).valid_messages())
+    return {"session_id": info.id, "messages": messages, "entries": msgspec.to_builtins(list(entries))}
 
 
 def _as_json(story: Story, entries: Sequence[Entry]) -> str:
@@ -82,8 +76,7 @@ def _as_json(story: Story, entries: Sequence[Entry]) -> str:
         **{name: getattr(story.info, name) for name in ("cwd", "name", "title", "created", "updated")},
         "model": story.models[-1] if story.models else "",
         **shown(story.info, entries),
-        "usage": {name: getattr(story.cost.total.usage, name) for name in _USAGE}
-        | {"cost_usd": story.cost.total.whole_usd},
+        "usage": usage_object(story.cost.total.usage) | {"cost_usd": story.cost.total.whole_usd},
         "version": __version__,
     }
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"

@@ -10,24 +10,8 @@ from msgspec import Struct
 
 from agentcli.agent.accounting.usage import UsageCollector
 from agentcli.agent.interfaces import SessionInfo
+from agentcli.conversation import entries
 from agentcli.conversation.conversation import Conversation
-from agentcli.conversation.entries import (
-    Assistant,
-    Compaction,
-    ContextNote,
-    Entry,
-    HeadMoved,
-    Labelled,
-    Paid,
-    PlanAccepted,
-    ProviderSwitch,
-    Result,
-    Retracted,
-    Rewound,
-    SkillActivated,
-    Unreadable,
-    User,
-)
 from agentcli.conversation.file_changes import FilesRestored
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.conversation.turns import calls_in, is_prompt, text_of
@@ -50,7 +34,7 @@ class CallItem(Struct, frozen=True):
     """A call and its result, None where it has none."""
 
     use: ToolUse
-    result: Result | None
+    result: entries.Result | None
 
     @property
     def title(self) -> str:
@@ -86,7 +70,7 @@ class CallItem(Struct, frozen=True):
 class Reply(Struct, frozen=True):
     """One reply, and what came of its calls."""
 
-    body: Assistant
+    body: entries.Assistant
     calls: tuple[CallItem, ...]
 
     @property
@@ -135,8 +119,8 @@ class Story(Struct, frozen=True):
         return list(dict.fromkeys(reply.model for reply in self.replies))
 
 
-def story_of(info: SessionInfo, entries: Sequence[Entry]) -> Story:
-    conversation = Conversation(entries)
+def story_of(info: SessionInfo, log: Sequence[entries.Entry]) -> Story:
+    conversation = Conversation(log)
     cost = UsageCollector()
     for entry in conversation.entries:  # also what was taken back was paid for
         cost.add(info.id, entry)
@@ -148,17 +132,17 @@ def story_of(info: SessionInfo, entries: Sequence[Entry]) -> Story:
     return Story(info, tuple(tuple(items) for items in turns if items), cost)
 
 
-def _items(path: Sequence[Entry]) -> Iterator[tuple[bool, Item]]:
+def _items(path: Sequence[entries.Entry]) -> Iterator[tuple[bool, Item]]:
     """Yield each item of the story, and whether a turn begins with it."""
-    results: dict[str, deque[Result]] = {}  # ids are a model's, and may come again
+    results: dict[str, deque[entries.Result]] = {}  # ids are a model's, and may come again
     for entry in path:
-        if isinstance(entry.body, Result):
+        if isinstance(entry.body, entries.Result):
             results.setdefault(entry.body.result.tool_use_id, deque()).append(entry.body)
     for entry in path:
         match entry.body:
-            case User(content) if is_prompt(entry):
+            case entries.User(content) if is_prompt(entry):
                 yield True, _prompt(entry.time, content)
-            case Assistant() as body:
+            case entries.Assistant() as body:
                 uses = ((use, results.get(use.id)) for use in calls_in(body))
                 calls = tuple(CallItem(use, there.popleft() if there else None) for use, there in uses)
                 yield False, Reply(body, calls)
@@ -180,31 +164,31 @@ def _images(content: Sequence[Block]) -> tuple[Base64Source, ...]:
     return tuple(block.source for block in content if isinstance(block, Image))
 
 
-def _remark(entry: Entry) -> Remark | None:
+def _remark(entry: entries.Entry) -> Remark | None:
     text, detail = "", ""
     match entry.body:
-        case Compaction() as made:
+        case entries.Compaction() as made:
             sizes = f"{made.tokens_before:,} → {made.tokens_after:,} tokens, {made.strategy}, {made.trigger}"
             text, detail = f"The conversation was compacted ({sizes}).", made.carried
-        case ProviderSwitch(before, after, reason):
+        case entries.ProviderSwitch(before, after, reason):
             text = f"Another model answers: {before} → {after} ({reason})."
-        case Rewound() | HeadMoved():
+        case entries.Rewound() | entries.HeadMoved():
             text = "The person went back to here; what followed is left out."
-        case Retracted(ids):
+        case entries.Retracted(ids):
             text = f"{len(ids)} entr{'y was' if len(ids) == 1 else 'ies were'} taken back."
-        case Labelled(name):
+        case entries.Labelled(name):
             text = f"Label: {name}"
         case FilesRestored(_, changes):
             text = f"Changes to {len(changes)} file{'s' * (len(changes) != 1)} were taken back, or done again."
-        case PlanAccepted(plan):
+        case entries.PlanAccepted(plan):
             text, detail = "The plan was accepted.", plan
-        case SkillActivated(_, skill, by):
+        case entries.SkillActivated(_, skill, by):
             text = f"The skill {skill.name} was activated by the {by}."
-        case Paid(model, reason="refused" | "broken" as reason):
+        case entries.Paid(model, reason="refused" | "broken" as reason):
             text = f"A request to {model} brought no reply ({reason})."
-        case ContextNote(said):
+        case entries.ContextNote(said):
             text = said
-        case Unreadable(error):
+        case entries.Unreadable(error):
             text = f"[{error}]"
         case _:
             return None

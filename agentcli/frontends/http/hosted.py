@@ -19,7 +19,7 @@ from agentcli.conversation.entries import Assistant, Entry, User
 from agentcli.errors import StorageError, StreamMoved, UsageError, UserError
 from agentcli.frontends.http.guard import HttpError
 from agentcli.frontends.http.stream import StreamWriter, Waiting, hash_of
-from agentcli.frontends.json_forms.input import Control, Message, RunCommand, control
+from agentcli.frontends.json_forms.input import Control, Message, RunCommand, content_of, control
 from agentcli.frontends.json_forms.input import Steer as SayNow
 from agentcli.frontends.json_forms.output import JsonOutput, entry_object, init_object, system_object
 from agentcli.frontends.screenless import NOT_OFFERED, ScreenlessHost, TypedCommand
@@ -36,10 +36,7 @@ MOST_TAKEN = 32  # messages that are known when they are sent again
 
 
 class HostedSession:
-    """A session that this process owns. Whatever happens in it goes to its event stream.
-
-    `on_given_up` is called when another program goes on with it.
-    """
+    """A session that this process owns. `on_given_up` is called when another program goes on with it."""
 
     def __init__(self, opened: OpenSession, writer: StreamWriter, *, on_given_up: Callable[[str], None]) -> None:
         self._opened = opened
@@ -239,7 +236,7 @@ class HostedSession:
                 await self._store_stream_id(stream_id)
                 self._spawn_command(typed, stream_id, more=message.blocks[1:], answers=True)
                 return stream_id
-            content = self._host.content_of(message)
+            content = content_of(self._host, message)
             if steers and self._session.is_busy:
                 span = self._writer.note.span
                 self._steers[hash_of(content)] = span

@@ -17,10 +17,8 @@ from agentcli.conversation.conversation import Conversation
 from agentcli.errors import StorageError
 from agentcli.frontends.http.guard import HttpError
 from agentcli.frontends.http.hosting import Hosting
-from agentcli.frontends.http.requests import Messages
 from agentcli.frontends.http.stream import StreamWriter
-from agentcli.frontends.json_forms.output import system_object
-from agentcli.llm.wire.anthropic_request import block_to_wire
+from agentcli.frontends.json_forms.output import system_object, wire_messages
 
 ALIVE_EVERY_S = 15.0
 FORWARDED = "x-agentcli-forwarded"
@@ -30,19 +28,10 @@ _ALIVE = b": alive\n\n"
 _TIMEOUT = httpx2.Timeout(30.0, connect=2.0)
 
 
-def wire_messages(conversation: Conversation) -> Messages:
-    """Return the messages of a conversation in the form of the Messages API."""
-    return [
-        {"role": message.role, "content": [block_to_wire(block) for block in message.content]}
-        for message in conversation.messages
-    ]
-
-
 async def stream_events(hosting: Hosting, session_id: str, after: int) -> AsyncIterator[bytes]:
     """Send the stream after an event's id, as server-sent events; ends when the session is removed.
 
-    After an id that is not known (any more) the first event is a `reset`: it holds the whole conversation, and takes
-    the place of all the reader has.
+    After an unknown id the first event is a `reset`, which holds the whole conversation in place of what came before.
     """
     events = hosting.events
     async with hosting.reading(session_id):
@@ -75,7 +64,7 @@ async def _reset(hosting: Hosting, session_id: str) -> StreamEvent:
     reset = system_object(
         "reset",
         session_id,
-        messages=wire_messages(Conversation(entries[: note.entries])),
+        messages=wire_messages(Conversation(entries[: note.entries]).messages),
         model=note.model,
         permission_mode=note.mode,
         cwd=info.cwd,

@@ -28,8 +28,9 @@ from agentcli.frontends.http import requests as forms
 from agentcli.frontends.http.guard import PAGE_FILES, HttpError, failed, json_answer, token_of
 from agentcli.frontends.http.hosted import HostedSession
 from agentcli.frontends.http.hosting import Hosting
-from agentcli.frontends.http.relay import forward, stream_events, wire_messages
+from agentcli.frontends.http.relay import forward, stream_events
 from agentcli.frontends.http.stream import StreamWriter
+from agentcli.frontends.json_forms.output import wire_messages
 from agentcli.frontends.session_opener import OpenRequest, working_folder
 
 MOST_LISTED = 200
@@ -73,8 +74,8 @@ class Routes:
         pages = {"/": "page.html", **{f"/{name}": name for name in PAGE_FILES}}
         routes = [Route(path, _page(name)) for path, name in pages.items()]
         for one, handler in _OPERATIONS:
-            routes.append(Route(one.path, _answering(partial(handler, self)), methods=[one.method]))
-        routes.append(Route("/openapi.json", _answering(_describe)))
+            routes.append(Route(one.path, partial(handler, self), methods=[one.method]))
+        routes.append(Route("/openapi.json", _describe))
 
         @asynccontextmanager
         async def running(app: Starlette) -> Any:
@@ -86,7 +87,8 @@ class Routes:
                 looking.cancel()
                 await self._hosting.aclose()
 
-        return Starlette(routes=routes, lifespan=running, exception_handlers={HTTPException: _http_failure})
+        failures = {HTTPException: _failure, UserError: _failure}
+        return Starlette(routes=routes, lifespan=running, exception_handlers=failures)
 
     @_operation("GET", "/health", "Tell that the server runs.", answer=forms.Health, is_open=True)
     async def _health(self, request: Request) -> Response:
@@ -129,7 +131,7 @@ class Routes:
             permission_mode=note.mode,
             last_event_id=state.last_id if state else 0,
             held_by=None if holder is None else "server" if holder else "terminal",
-            messages=wire_messages(Conversation(entries)),
+            messages=wire_messages(Conversation(entries).messages),
         )
         return json_answer(shown)
 
@@ -263,20 +265,12 @@ def _page(name: str) -> Answer:
     return answer
 
 
-def _answering(answer: Answer) -> Answer:
-    async def answered(request: Request) -> Response:
-        try:
-            return await answer(request)
-        except UserError as error:
-            return failed(error)
-
-    return answered
-
-
 async def _describe(request: Request) -> Response:
     return json_answer(forms.openapi([one for one, _ in _OPERATIONS]))
 
 
-async def _http_failure(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return failed(HttpError(error.status_code, "not_found", f"{error.detail}: /openapi.json names what there is."))
+async def _failure(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException):
+        error = HttpError(error.status_code, "not_found", f"{error.detail}: /openapi.json names what there is.")
+    assert isinstance(error, UserError)
+    return failed(error)

@@ -114,7 +114,10 @@ class StreamWriter:
 
     async def _append(self, objects: Sequence[dict[str, Any]], status: StreamStatus | None) -> None:
         events = [msgspec.json.encode(one) for one in objects]
-        telling = max((n for n, one in enumerate(objects, 1) if _reports_entry(one)), default=0)
+        of_entries = (
+            n for n, one in enumerate(objects, 1) if one["type"] in ("assistant", "user") or "entry_id" in one
+        )
+        telling = max(of_entries, default=0)
         note = replace(self.note, told=self._last_id + telling) if telling else self.note
         text = msgspec.json.encode(note).decode()
         last_id = await self._store.append(
@@ -133,7 +136,3 @@ class StreamWriter:
 def hash_of(content: Sequence[Block]) -> str:
     """Tells a message from others."""
     return hashlib.sha256(msgspec.json.encode(content)).hexdigest()[:16]
-
-
-def _reports_entry(one: dict[str, Any]) -> bool:
-    return one["type"] in ("assistant", "user") or "entry_id" in one

@@ -17,11 +17,11 @@ from msgspec import Struct
 
 from agentcli.agent import ops
 from agentcli.agent.ops import ClientResult, SetMode, SetModel
-from agentcli.agent.permissions.approvals import check_offered
 from agentcli.agent.permissions.modes import parse_mode
+from agentcli.agent.questions import check_offered
 from agentcli.errors import UserError
 from agentcli.llm.json_text import decode_json
-from agentcli.llm.messages import Document, Image, Text
+from agentcli.llm.messages import Block, Document, Image, Text
 from agentcli.llm.provider import ToolSpec
 
 if TYPE_CHECKING:
@@ -232,6 +232,12 @@ def _expected(data: Any) -> str:
             return f"Expected a subtype, one of {', '.join(CONTROLS)}."
         case _:
             return 'Expected one JSON object a line, with "type":"user" or "type":"control".'
+
+
+def content_of(host: ScreenlessHost, message: Message) -> tuple[Block, ...]:
+    """A text with the files that it names, unless it is a command; blocks are what the client made them."""
+    content = message.content
+    return host.attach(content) if isinstance(content, str) and not host.typed(content) else message.blocks
 
 
 async def control(host: ScreenlessHost, asks: SimpleControl) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from agentcli.agent import events
@@ -12,7 +12,7 @@ from agentcli.agent.session import Session
 from agentcli.conversation import entries
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.screenless import CommandEnded
-from agentcli.llm.messages import Usage
+from agentcli.llm.messages import Message, Usage
 from agentcli.llm.wire.anthropic_request import block_to_wire
 
 LONGEST_ECHO = 200  # bytes of a line that was refused
@@ -194,15 +194,9 @@ def reply_or_result(entry: entries.Entry, session_id: str, *, made_by: str | Non
     """The object of a reply, a result or a skill; `made_by` is the call that made the subagent whose entry it is."""
     match entry.body:
         case entries.Assistant() as reply:
-            message = {
-                "id": entry.id,
-                "type": "message",
-                "role": "assistant",
-                "model": reply.model,
-                "content": [block_to_wire(block) for block in reply.content],
-                "stop_reason": reply.stop_reason,
-                "usage": usage_object(reply.usage),
-            }
+            content, usage = [block_to_wire(block) for block in reply.content], usage_object(reply.usage)
+            head = {"id": entry.id, "type": "message", "role": "assistant", "model": reply.model}
+            message = head | {"content": content, "stop_reason": reply.stop_reason, "usage": usage}
             return _message("assistant", message, session_id, made_by)
         case entries.Result() as result:
             return _message("user", {"role": "user", "content": [block_to_wire(result.result)]}, session_id, made_by)
@@ -215,10 +209,7 @@ def reply_or_result(entry: entries.Entry, session_id: str, *, made_by: str | Non
 
 
 def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None:
-    """As `reply_or_result`, also of what the person said and of what changed the conversation.
-
-    All but replies carry `entry_id`.
-    """
+    """As `reply_or_result`, also of other entries that changed the conversation; all but replies have `entry_id`."""
     match entry.body:
         case entries.User(content, is_reminder=False):
             message = {"role": "user", "content": [block_to_wire(block) for block in content]}
@@ -239,6 +230,11 @@ def entry_object(entry: entries.Entry, session_id: str) -> dict[str, Any] | None
             return made | {"entry_id": entry.id} if made else None
         case _:
             return reply_or_result(entry, session_id)
+
+
+def wire_messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
+    """Return messages in the form of the Messages API."""
+    return [{"role": one.role, "content": [block_to_wire(block) for block in one.content]} for one in messages]
 
 
 def _compact_boundary(session_id: str, done: events.Compaction | entries.Compaction) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from agentcli.agent.calls.own_command import run_in_terminal
 from agentcli.agent.commands.command import ChoiceIndex, CommandSet
-from agentcli.agent.events import AnyQuestion
 from agentcli.agent.ops import CommandRan
 from agentcli.agent.permissions.modes import MODE_TEXTS
 from agentcli.agent.state import SessionSnapshot
@@ -57,6 +56,7 @@ class TerminalApp:
         self._keeps = typing.drafts is not None
         self._title_state = ""
         self._tick_timer: asyncio.TimerHandle | None = None
+        self.leave, self.changed, self.idle = console.leave, console.changed, console.changed
         self.on_close: Callable[[], Awaitable[None]] | None = None  # gives back what sessions share
         self._labels = labels = KeyLabels(settings.keys)
         self._view = TurnView(
@@ -83,6 +83,8 @@ class TerminalApp:
         )
         notify = partial(self._notifier.notify, is_urgent=True)
         self._asking = asking = Asking(console, controller, composer, notify=notify)
+        self.ask_secret, self.ask_question = asking.ask_secret, asking.ask_question
+        self.forget_question = asking.forget_question
         self._region = region = LiveRegion(console, controller, composer, asking, self._status_command, labels=labels)
         actions = KeyActions(console, controller, composer, asking, region, labels=labels)
         console.area.mark, console.area.placeholder = lambda: asking.mark, region.placeholder
@@ -119,9 +121,6 @@ class TerminalApp:
             self._warnings.append(text)
         else:
             self._view.line(text, "warning")
-
-    def leave(self) -> None:
-        self._console.leave()
 
     # For the console
 
@@ -170,12 +169,6 @@ class TerminalApp:
 
     # For the controller
 
-    def changed(self) -> None:
-        self._console.changed()
-
-    def idle(self) -> None:
-        self.changed()
-
     def status_changed(self) -> None:
         self._status_command.refresh(self.controller.status)
 
@@ -218,16 +211,7 @@ class TerminalApp:
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
         picker = Picker(title, options, current=current, can_keep=can_keep)
-        return await self._asking.picking.pick(picker) if options else None
-
-    async def ask_secret(self, question: str) -> str | None:
-        return await self._asking.ask_secret(question)
-
-    def ask_question(self, question: AnyQuestion) -> None:
-        self._asking.ask_question(question)
-
-    def forget_question(self, id: str) -> None:
-        self._asking.forget_question(id)
+        return await self._asking.pick(picker) if options else None
 
     async def run_outside(self, arguments: Sequence[str]) -> None:
         async with self._console.hand_over():
@@ -237,10 +221,7 @@ class TerminalApp:
         async with self._console.hand_over():
             return await edit_text(text, self._console.environment)
 
-    def run_own(self, command: str, *, to_model: bool) -> None:
-        self.controller.spawn(self._run_own(command, to_model=to_model))
-
-    async def _run_own(self, command: str, *, to_model: bool) -> None:
+    async def run_own(self, command: str, *, to_model: bool) -> None:
         """Run a command of the person's with the terminal lent to it, then tell the session what it said."""
         session, view, said = self.controller.session, self._view, ""
         try:

@@ -1,7 +1,4 @@
-"""Shows the first frame and takes the first keys; everything a session needs is loaded behind it.
-
-A person waits for the imports here before the first character appears; keep them few.
-"""
+"""Shows the first frame and takes the first keys, with few imports; what else a session needs is loaded behind it."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from prompt_toolkit.key_binding.vi_state import InputMode
 from prompt_toolkit.output.vt100 import Vt100_Output
 
 from agentcli.frontends.printable import printable
-from agentcli.frontends.run_end import ignore_hangups
+from agentcli.frontends.run_end import leave_on_signals
 from agentcli.frontends.terminal.input.keyboard import QUESTIONS, TerminalInput
 from agentcli.frontends.terminal.input.prompt import PromptArea
 from agentcli.frontends.terminal.output.screen import Frame, Screen
@@ -42,9 +39,7 @@ class ConsoleView(Protocol):
 
     def draw(self, columns: int, most: int) -> Frame: ...
 
-    def reported(self, report: str) -> None:
-        """Take a report of the terminal: an answer, or focus gained or lost (see `TerminalInput`)."""
-        ...
+    def reported(self, report: str) -> None: ...
 
     def last_words(self) -> Awaitable[None]:
         """End everything; the last lines are printed here."""
@@ -68,6 +63,8 @@ class _Stray(io.TextIOBase):
 
 class Console:
     """The terminal while the program runs in it. Text is printed above the input, which stays at the bottom."""
+
+    at_line_start = True  # only whole lines are printed
 
     def __init__(self, theme: Theme, environment: Mapping[str, str], *, editing_mode: str) -> None:
         self.theme = theme
@@ -103,17 +100,12 @@ class Console:
         self.app.ttimeoutlen = self.app.timeoutlen = ESCAPE_ALONE_S
 
     async def run(self, load: Callable[[], Awaitable[ConsoleView]]) -> int:
-        """Show the input, then let `load` bring the view that takes over; gives the exit code.
-
-        Raises errors of `load`, and the one given to `fail`.
-        """
+        """Show the input, then let `load` bring the view that takes over; gives the exit code. Raises its errors."""
         self._first_frame = load
         self.app.after_render += self._after_render
-        loop = asyncio.get_running_loop()
         sys.setswitchinterval(SWITCH_S)
         self.raw("\r\x1b[K")  # early typing stands where the first line begins
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._leave_on_signal, number)
+        leave_on_signals(self._leave_with)
         with redirect_stdout(_Stray("stdout")), redirect_stderr(_Stray("stderr")):
             try:
                 await self.app.run_async(set_exception_handler=False)
@@ -160,10 +152,8 @@ class Console:
             except OSError:
                 self.exit_code = 128 + signal.SIGHUP
 
-    def _leave_on_signal(self, number: int) -> None:
-        if number == signal.SIGHUP:
-            ignore_hangups()
-        self.exit_code = 128 + number
+    def _leave_with(self, exit_code: int) -> None:
+        self.exit_code = exit_code
         self.leave()
 
     def fail(self, error: BaseException) -> None:
@@ -201,10 +191,6 @@ class Console:
 
     # Showing
 
-    @property
-    def at_line_start(self) -> bool:
-        return self.screen.at_line_start
-
     def print(self, fragments: Sequence[Fragment], *, is_head: bool = False) -> None:
         """Add to the transcript; with `is_head` in place of the head that is still shown."""
         head, self.head = self.head, ()
@@ -222,13 +208,14 @@ class Console:
         self._draw_at(asyncio.get_running_loop().time() + seconds)
 
     def _draw_at(self, time_s: float) -> None:
-        if self.app.is_running and self._frame_timer is None:
-            self._frame_timer = asyncio.get_running_loop().call_at(time_s, self._draw_now)
+        loop = asyncio.get_running_loop()
 
-    def _draw_now(self) -> None:
-        self._frame_timer = None
-        self._last_frame = asyncio.get_running_loop().time()
-        self.app.invalidate()
+        def draw() -> None:
+            self._frame_timer, self._last_frame = None, loop.time()
+            self.app.invalidate()
+
+        if self.app.is_running and self._frame_timer is None:
+            self._frame_timer = loop.call_at(time_s, draw)
 
     def redraw(self) -> None:
         self.screen.clear()
@@ -250,6 +237,10 @@ class Console:
         return self.output.get_size().rows
 
     @property
+    def columns(self) -> int:
+        return self.output.get_size().columns
+
+    @property
     def vi_mode(self) -> str:
         """The vi mode of the input; empty with the keys of emacs."""
         if self.app.editing_mode != EditingMode.VI:
@@ -265,24 +256,17 @@ class Console:
         """Begin the next text in insert mode, with vi's keys."""
         self.app.vi_state.reset()
 
-    @property
-    def columns(self) -> int:
-        return self.output.get_size().columns
-
     def _draw(self, columns: int, most: int) -> Frame:
         head = [clipped(row, columns) for row in self.head[: max(0, most - 3)]]
-        frame = self._draw_below(columns, most - len(head))
-        row, column = frame.cursor
-        return Frame([*head, *frame.rows], (row + len(head), column)) if head else frame
-
-    def _draw_below(self, columns: int, most: int) -> Frame:
+        frame = None
         if self._view is not None:
             try:
-                return self._view.draw(columns, most)
+                frame = self._view.draw(columns, most - len(head))
             except Exception:  # a bug in a panel must not take the input from the screen
                 log.exception("a frame could not be drawn")
-        rows, cursor = self.area.rows(columns, most)
-        return Frame(rows, cursor)
+        frame = frame or Frame(*self.area.rows(columns, most - len(head)))
+        row, column = frame.cursor
+        return Frame([*head, *frame.rows], (row + len(head), column)) if head else frame
 
     def _reported(self, report: str) -> None:
         if report.startswith("?2026;"):
@@ -314,14 +298,20 @@ class Hint:
     def __init__(self, buffer: Buffer, changed: Callable[[], None]) -> None:
         self._buffer = buffer
         self._changed = changed
-        buffer.on_text_changed += self._drop_when_over
+        buffer.on_text_changed += self._expire
         self._text = ""
         self._until = 0.0
         self._holds: Callable[[], bool] = lambda: True
 
     @property
     def text(self) -> str:
-        return self._text if time.monotonic() < self._until and self._holds() else ""
+        self._expire(self._buffer)
+        return self._text
+
+    def _expire(self, _: Buffer) -> None:
+        """Forget a hint that no longer holds, so that the same input does not bring it back."""
+        if time.monotonic() >= self._until or not self._holds():
+            self._text = ""
 
     def show(self, text: str, seconds: float = 4.0, *, holds: Callable[[], bool] | None = None) -> None:
         """Show a text for so many seconds at most, and only while it `holds`."""
@@ -330,11 +320,6 @@ class Hint:
         self._holds = holds or (lambda: self._buffer.text == before)
         self._changed()
         asyncio.get_running_loop().call_later(seconds + 0.05, self._changed)
-
-    def _drop_when_over(self, _: Buffer) -> None:
-        """Forget a hint that no longer holds, so that the same input does not bring it back."""
-        if not self._holds():
-            self._text = ""
 
 
 class Notifier:
@@ -355,27 +340,12 @@ class Notifier:
 def notification(text: str, how: str, environment: Mapping[str, str]) -> str:
     """The bytes of a desktop notification (OSC 9: iTerm2, kitty, WezTerm, Ghostty; OSC 777: rxvt, VTE), or a bell."""
     words = " ".join(printable(text).replace(";", ",").split())[:200]
-    kind = _kind(environment) if how == "auto" else how
-    match kind:
-        case "osc9":
-            return _through_tmux(f"\x1b]9;{words}\x07", environment)
-        case "osc777":
-            return _through_tmux(f"\x1b]777;notify;agentcli;{words}\x07", environment)
-        case "bell":
-            return "\x07"
-        case _:
-            return ""
-
-
-def _kind(environment: Mapping[str, str]) -> str:
-    program = environment.get("TERM_PROGRAM", "")
-    if program in ("iTerm.app", "WezTerm", "ghostty") or environment.get("KITTY_WINDOW_ID"):
-        return "osc9"
-    return "osc777" if environment.get("VTE_VERSION") else "bell"
-
-
-def _through_tmux(sequence: str, environment: Mapping[str, str]) -> str:
-    """Wrap a sequence so that tmux passes it on (its option allow-passthrough)."""
-    if not environment.get("TMUX"):
-        return sequence
-    return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+    if how == "auto":
+        knows_osc9 = environment.get("TERM_PROGRAM") in ("iTerm.app", "WezTerm", "ghostty")
+        knows_osc9 = knows_osc9 or bool(environment.get("KITTY_WINDOW_ID"))
+        how = "osc9" if knows_osc9 else "osc777" if environment.get("VTE_VERSION") else "bell"
+    kinds = {"osc9": f"\x1b]9;{words}\x07", "osc777": f"\x1b]777;notify;agentcli;{words}\x07", "bell": "\x07"}
+    codes = kinds.get(how, "")
+    if environment.get("TMUX") and codes.startswith("\x1b"):  # which passes it on with allow-passthrough
+        return "\x1bPtmux;" + codes.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+    return codes

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from typing import Any
 
 from agentcli.agent import events
-from agentcli.agent.commands.command import ChoiceIndex, CommandSet, SlashCommand
+from agentcli.agent.commands.command import AsPrompt, ChoiceIndex, CommandSet, SlashCommand
 from agentcli.agent.ops import Approve, GoOn, Interrupt, Prompt, RunQueued, Steer
 from agentcli.agent.session import Session
 from agentcli.agent.state import awaited_reset
@@ -16,11 +17,9 @@ from agentcli.conversation.entries import Entry, Retracted, User
 from agentcli.errors import NoKey, UserError
 from agentcli.frontends.run_end import ended_jobs, named, running_jobs
 from agentcli.frontends.session_opener import OpenerHost, open_after
-from agentcli.frontends.terminal.command_runner import CommandRunner
 from agentcli.frontends.terminal.input.missing_files import missing_files
 from agentcli.frontends.terminal.input.pastes import Pastes
-from agentcli.frontends.terminal.output.replay import replay
-from agentcli.frontends.terminal.output.turn_view import TurnView
+from agentcli.frontends.terminal.output.turn_view import TurnView, replay
 from agentcli.frontends.terminal.protocols import NothingChosen, TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.status import SessionStatus, Status
 from agentcli.llm.messages import Block, Text
@@ -37,7 +36,6 @@ class TerminalController(OpenerHost):
         self._terminal = terminal
         self.view = view
         self.commands = commands
-        self._runner = CommandRunner(view, terminal.changed)
         self._status = SessionStatus(opener, terminal)
         self._session: Session | None = None
         self._opening: asyncio.Task[Session] | None = None
@@ -69,14 +67,15 @@ class TerminalController(OpenerHost):
 
     def start_opening(self) -> asyncio.Task[Session]:
         """Open the first session while the person types."""
-        if self._opening is None or (self._opening.done() and self._session is None):
-            self._opening = asyncio.create_task(self._open_first())
-        return self._opening
 
-    async def _open_first(self) -> Session:
-        session = await self._opener.first(self._terminal)
-        self._show_session(session)
-        return session
+        async def open_first() -> Session:
+            session = await self._opener.first(self._terminal)
+            self._show_session(session)
+            return session
+
+        if self._opening is None or (self._opening.done() and self._session is None):
+            self._opening = asyncio.create_task(open_first())
+        return self._opening
 
     def _show_session(self, session: Session) -> None:
         self._session = session
@@ -84,11 +83,11 @@ class TerminalController(OpenerHost):
             self._pump.cancel()
         self._pump = asyncio.create_task(self._show_events(session.subscribe()))
         conversation = session.snapshot().conversation
-        self.view.live.clear()
+        live, queue = self.view.live, conversation.queue
+        live.clear()
         self.view.begin_anew()
         self._terminal.session_opened()
         self._has_broken_off = False
-        live, queue = self.view.live, conversation.queue
         live.steering, live.follow_ups = tuple(queue.steering), tuple(queue.follow_ups)
         if conversation.entries:
             replay(conversation, self.view)
@@ -162,19 +161,16 @@ class TerminalController(OpenerHost):
                 self._give_back(ids)
             case events.TakenOver():
                 self._terminal.leave()
-            case events.Done() | events.TurnFailed():
-                self._turn_ended(event)
+            case events.TurnFailed(_, is_retryable, broke_off=broke_off):
+                self._status.refresh()
+                self._has_broken_off = broke_off or is_retryable
+                self._terminal.turn_ended("failed")
+            case events.Done(reason=reason):
+                self._status.refresh()
+                self._has_broken_off = False
+                self._terminal.turn_ended("interrupted" if reason in ("interrupted", "declined") else "done")
             case _:
                 pass
-
-    def _turn_ended(self, event: events.Done | events.TurnFailed) -> None:
-        self._status.refresh()
-        if isinstance(event, events.TurnFailed):
-            self._has_broken_off = event.broke_off or event.is_retryable
-            self._terminal.turn_ended("failed")
-        else:
-            self._has_broken_off = False
-            self._terminal.turn_ended("interrupted" if event.reason in ("interrupted", "declined") else "done")
 
     def _settled(self, id: str) -> None:
         self.view.live.answered(id)
@@ -193,10 +189,7 @@ class TerminalController(OpenerHost):
     # Typed text
 
     def submit(self, text: str, pastes: Pastes | None = None, *, shown: str = "", queue: bool = False) -> None:
-        """Run a command, or say `text` to the model; during a turn it steers, or with `queue` waits for its end.
-
-        `pastes` has its images; `shown` stands for it on the screen. Returns at once.
-        """
+        """Run a command, or say `text` with its `pastes`; during a turn that steers, or with `queue` waits."""
         self.spawn(self._submit(text, pastes or Pastes(), shown=shown or text, queue=queue))
 
     async def _submit(self, text: str, pastes: Pastes, *, shown: str, queue: bool) -> None:
@@ -234,11 +227,21 @@ class TerminalController(OpenerHost):
             raise
 
     async def _run_command(self, command: SlashCommand, argument: str, *, queue: bool) -> None:
-        prompt = await self._runner.run(command, argument, self)
-        if prompt is not None:
-            content = (*self._opener.attach(prompt.text, self.session, typed=prompt.text), *prompt.more)
-            self._command_prompt = content, (Text(f"/{command.name} {argument}".rstrip()),)
-            self._send(content, shown="", queue=queue, model=prompt.model)
+        self.view.live.commands[command.name] = time.monotonic()
+        self._terminal.changed()
+        try:
+            outcome = await self.run_command(command, argument)
+        finally:
+            self.view.live.commands.pop(command.name, None)
+        match outcome:
+            case AsPrompt(text, model, more):
+                content = (*self._opener.attach(text, self.session, typed=text), *more)
+                self._command_prompt = content, (Text(f"/{command.name} {argument}".rstrip()),)
+                self._send(content, shown="", queue=queue, model=model)
+            case None:
+                self.view.line(f"/{command.name} was interrupted.", "warning")
+            case _ if outcome:
+                self.view.outcome(outcome)
         self._status.recount()
         self._terminal.changed()
         if not self.session.is_busy:
@@ -249,7 +252,7 @@ class TerminalController(OpenerHost):
         command = text.lstrip("!").strip()
         if command:
             self.view.typed(text)
-            self._terminal.run_own(command, to_model=to_model)
+            self.spawn(self._terminal.run_own(command, to_model=to_model))
 
     def _send(self, content: tuple[Block, ...], *, shown: str, queue: bool, model: str = "") -> None:
         if self.session.is_busy and not queue and not model:
@@ -279,7 +282,7 @@ class TerminalController(OpenerHost):
         """End the turn and the person's own commands, and slash commands that run."""
         if self.is_open and (self.session.is_busy or self.view.live.calls):
             self.session.submit(Interrupt())
-        self._runner.interrupt()
+        self.interrupt_commands()
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Let something run beside the screen; what it raises for the person is shown."""
@@ -322,13 +325,13 @@ class TerminalController(OpenerHost):
         return said
 
     async def _ask_key(self, provider: str) -> str:
-        with self._runner.waiting():
+        with self.view.live.waiting_for_person():
             return await self._opener.ask_key(self._terminal, provider)
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
     ) -> ChoiceIndex | None:
-        with self._runner.waiting():
+        with self.view.live.waiting_for_person():
             chosen = await self._terminal.choose(title, options, current=current, can_keep=can_keep)
         if chosen is None and options:
             raise NothingChosen

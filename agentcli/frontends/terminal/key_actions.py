@@ -137,7 +137,7 @@ class KeyActions:
     def _pick(self, title: str, texts: Sequence[str], take: Callable[[int], None]) -> None:
         """Show a list; `take` gets the number of the text that is chosen."""
         options = [(" ".join(text.split())[:LONGEST_ROW], "") for text in texts]
-        picking = self.asking.picking.pick(Picker(title, options))
+        picking = self.asking.pick(Picker(title, options))
 
         async def pick() -> None:
             if (chosen := await picking) is not None:
@@ -178,8 +178,8 @@ class KeyActions:
         """Close a list or an answer; else interrupt; else clear; else, when pressed twice, leave."""
         now = time.monotonic()
         twice, self._last_control_c = now - self._last_control_c < TWICE_S, now
-        if self.asking.picking.is_open:
-            self.asking.picking.end(taken=False)
+        if self.asking.picker is not None:
+            self.asking.end_picking()
         elif self.asking.purpose != "prompt":
             self.asking.end_answer()
         elif self.controller.is_busy or self.live.is_busy:

@@ -89,8 +89,8 @@ class _When:
 
     def __init__(self, actions: KeyActions) -> None:
         asking, buffer = actions.asking, actions.composer.area.buffer
-        self.picking: Filter = Condition(lambda: asking.picking.is_open)
-        self.asked: Filter = Condition(lambda: not asking.picking.is_open and asking.takes_keys)
+        self.picking: Filter = Condition(lambda: asking.picker is not None)
+        self.asked: Filter = Condition(lambda: asking.picker is None and asking.takes_keys)
         self.writing = ~self.picking & ~self.asked
         self.answering: Filter = Condition(lambda: asking.purpose != "prompt")  # the input takes a comment or a rule
         self.is_busy: Filter = Condition(lambda: actions.controller.is_busy)
@@ -164,15 +164,23 @@ def _bind_questions(table: _Table, when: _When, asking: Asking) -> None:
 
 
 def _bind_lists(table: _Table, when: _When, asking: Asking) -> None:
-    picking = asking.picking
+    def move(by: int) -> None:
+        if asking.picker is not None:
+            asking.picker.move(by)
+
+    def narrow(text: str) -> None:
+        if asking.picker is not None:
+            asking.picker.type(text)
+
+    can_keep = Condition(lambda: asking.picker is not None and asking.picker.can_keep)
     for key, by in (("up", -1), ("down", 1), ("c-p", -1), ("c-n", 1), ("pageup", -5), ("pagedown", 5)):
-        table.bind(key, to=partial(picking.move, by), when=when.picking)
-    table.bind("enter", to=partial(picking.end, taken=True), when=when.picking)
-    table.bind("c-s", to=partial(picking.end, taken=True, keeps=True), when=Condition(lambda: picking.can_keep))
-    table.bind("escape", to=partial(picking.end, taken=False), when=when.picking)
-    table.bind("backspace", to=partial(picking.type, ""), when=when.picking)
-    table.text(to=picking.type, when=when.picking)
-    table.paste(to=lambda pasted: picking.type(" ".join(pasted.split())), when=when.picking)
+        table.bind(key, to=partial(move, by), when=when.picking)
+    table.bind("enter", to=partial(asking.end_picking, taken=True), when=when.picking)
+    table.bind("c-s", to=partial(asking.end_picking, taken=True, keeps=True), when=can_keep)
+    table.bind("escape", to=asking.end_picking, when=when.picking)
+    table.bind("backspace", to=partial(narrow, ""), when=when.picking)
+    table.text(to=narrow, when=when.picking)
+    table.paste(to=lambda pasted: narrow(" ".join(pasted.split())), when=when.picking)
 
 
 def _bind_pastes(table: _Table, when: _When, composer: Composer) -> None:

@@ -19,14 +19,12 @@ from agentcli.frontends.terminal.text.fragments import Row, clipped
 from agentcli.tools.builtin.arguments import TodoItem
 
 MOST_TASKS = 5  # rows of the list while a turn runs
+EMPTY_LIST = "  The to-do list is empty."
 
 
 @dataclass(eq=False)
 class LiveRegion:
-    """Gives the status line and the input their rows first; the rest takes the room that is left.
-
-    Above the input stand the cards that are open: the keys, the to-do list. A list to choose from takes their place.
-    """
+    """Gives the status line and the input their rows first; cards, or a list in their place, stand above the input."""
 
     console: Console
     controller: TerminalController
@@ -41,14 +39,17 @@ class LiveRegion:
         return self.composer.asks_for_keys and self.asking.purpose == "prompt"
 
     def draw(self, columns: int, most: int) -> Frame:
-        status = [self._status_row(columns)] if most > 2 else []
+        hint = self.asking.hint or self.console.hint.text
+        custom, vi_mode = "" if hint else self.status_command.text, self.console.vi_mode
+        line = status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=vi_mode)
+        status = [line] if most > 2 else []
         room = most - len(status)
         live = self.controller.view.live
         if self.asking.hides_input:
             panel = self._panel_rows(columns, room)
             most = min(room - len(panel), ROWS_BESIDE) if self.asking.takes_keys else room - len(panel)
             above = live.rows(columns, most)
-            picker = self.asking.picking.picker
+            picker = self.asking.picker
             row, column = (0, picker.cursor) if picker is not None else marked_cell(panel)
             return Frame([*above, *panel, *status], (len(above) + row, min(column, columns - 1)))
         area = self.console.area
@@ -61,30 +62,25 @@ class LiveRegion:
 
     def placeholder(self) -> str:
         """The hint in an empty input."""
-        if self.asking.is_open:
+        if self.asking.asks or self.asking.purpose != "prompt":
             return ""
         if self.controller.is_busy:
             return self.labels.hints(send="steers", queue="queues", interrupt="interrupts")
         waits = self.controller.view.live.queued
         return self.labels.hints(send="sends what waits", previous="takes it back") if waits else HINT
 
-    def _status_row(self, columns: int) -> Row:
-        hint = self.asking.hint or self.console.hint.text
-        custom = "" if hint else self.status_command.text
-        return status_row(self.controller.status, columns, custom=custom, hint=hint, vi_mode=self.console.vi_mode)
-
     def _panel_rows(self, columns: int, most: int) -> list[Row]:
         if most < 1:
             return []
-        cards = [] if self.asking.picking.is_open else self._card_rows(columns)
+        cards = [] if self.asking.picker else self._card_rows(columns)
         asked = self.asking.rows(columns, most)[:most]
         return [*cards[: most - len(asked)], *asked]
 
     def _card_rows(self, columns: int) -> list[Row]:
         rows = self._key_rows(columns) if self.shows_keys else []
         if self.shows_todo:
-            rows += self._todo_rows(columns) or [[("muted", "  The to-do list is empty.")]]
-        elif self.controller.is_busy and not self.asking.is_open:
+            rows += [clipped(line, columns) for line in todo_lines(self._tasks())] or [[("muted", EMPTY_LIST)]]
+        elif self.controller.is_busy and not self.asking.asks and self.asking.purpose == "prompt":
             rows += self._open_tasks(columns)
         return rows
 
@@ -93,9 +89,6 @@ class LiveRegion:
         rows = [(_fitting(labels, max(10, columns // 3)), text) for labels, text in self.labels.help()]
         width = max(len(names) for names, _ in rows) + 2
         return [clipped([("accent", f"  {names:<{width}}"), ("muted", text)], columns) for names, text in rows]
-
-    def _todo_rows(self, columns: int) -> list[Row]:
-        return [clipped(line, columns) for line in todo_lines(self._tasks())]
 
     def _open_tasks(self, columns: int) -> list[Row]:
         """While a turn works on a list: a few of its rows, around the first that is not done."""

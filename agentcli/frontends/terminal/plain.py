@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -15,15 +14,14 @@ from agentcli.agent.commands.command import ChoiceIndex, CommandSet
 from agentcli.agent.events import AnyQuestion, Question
 from agentcli.agent.ops import Interrupt, RunCommand
 from agentcli.frontends.printable import printable
-from agentcli.frontends.run_end import ignore_hangups
+from agentcli.frontends.run_end import leave_on_signals
 from agentcli.frontends.terminal.approval.panel import QuestionPanel
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.output.turn_view import TurnView
 from agentcli.frontends.terminal.programs import run_program
-from agentcli.frontends.terminal.protocols import TerminalOpener
-from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, rows_of
+from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
+from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.frontends.terminal.text.theme import Theme
-from agentcli.llm.messages import Block
 
 ROWS_OF_QUESTION = 4  # that stay free below a page of what is asked about
 TWICE_S = 2.0  # within which a second Ctrl-C leaves
@@ -43,35 +41,27 @@ class LinearOutput:
         self.is_gone = False
 
     def print(self, fragments: Sequence[Fragment]) -> None:
-        text = self._theme.paint(fragments) if self._theme else "".join(part for _, part in fragments)
-        if text:
+        if text := plain(fragments):
             try:
-                self._out.write(text)
+                self._out.write(self._theme.paint(fragments) if self._theme else text)
                 self._out.flush()
             except OSError:  # whoever read this has gone
                 self.is_gone = True
-            self.at_line_start = next((part for _, part in reversed(fragments) if part), "").endswith("\n")
+            self.at_line_start = text.endswith("\n")
 
 
-class PlainTerminal:
-    """Implements `TerminalActions` with lines only: a line typed during a turn steers it."""
+class PlainTerminal(TerminalActions):
+    """A terminal with lines only: a line typed during a turn steers it."""
 
     def __init__(
-        self,
-        opener: TerminalOpener,
-        commands: CommandSet,
-        *,
-        stdin: int,
-        out: TextIO,
-        banner: Sequence[str],
+        self, opener: TerminalOpener, commands: CommandSet, *, stdin: int, out: TextIO, banner: Sequence[str]
     ) -> None:
         self._stdin = stdin
         self._output = LinearOutput(out)
         self._banner = banner
         self._view = TurnView(self._output, is_live=False, unfold_key="", shows_claims=opener.shows_claims)
         self._controller = TerminalController(opener, self, commands, self._view)
-        self._panels: deque[QuestionPanel] = deque()
-        self._rest: list[Fragment] = []  # what the first of them is about, as far as it was not shown yet
+        self._panels: list[QuestionPanel] = []
         self._choosing: asyncio.Future[str] | None = None
         self._leaving = asyncio.Event()
         self._exit_code = 0
@@ -86,8 +76,7 @@ class PlainTerminal:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._stdin, self._read)
         loop.add_signal_handler(signal.SIGINT, self._interrupted)
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._leave_on_signal, number)
+        leave_on_signals(self._leave_with)
         opening = self._controller.start_opening()
         opening.add_done_callback(lambda done: self.leave() if done.cancelled() or done.exception() else None)
         if prompt:
@@ -143,32 +132,27 @@ class PlainTerminal:
         panel, word = self._panels[0], line.lower()
         choice = panel.choice_for(_WORDS.get(word, word)) if word else panel.no
         shows_all = choice is not None and choice.id == "view"
-        if shows_all or (self._rest and (not word or (choice is not None and choice.is_yes))):
-            self._rest = self._rest or panel.preview(WIDTH)
-            self._show_next(panel, is_all=shows_all)
+        if shows_all or (panel.rest and (not word or (choice is not None and choice.is_yes))):
+            self._show(panel, panel.rest or panel.preview(WIDTH), is_all=shows_all)
             return
-        self._panels.popleft()
+        self._panels.pop(0)
         can_choose = choice is not None and choice.answer is not None
         self._controller.answer(panel.answer(choice) if choice and can_choose else panel.answer_in_words(line))
         if self._panels:
             self._show_question()
 
     def _show_question(self) -> None:
-        panel = self._panels[0]
-        self._rest = panel.preview(WIDTH)
-        self._show_next(panel)
+        self._show(self._panels[0], self._panels[0].preview(WIDTH))
 
-    def _show_next(self, panel: QuestionPanel, *, is_all: bool = False) -> None:
+    def _show(self, panel: QuestionPanel, shown: list[Fragment], *, is_all: bool = False) -> None:
         """Show as much of what is asked about as a window has room for, and ask once nothing is left of it."""
         size = os.get_terminal_size(self._stdin) if os.isatty(self._stdin) else os.terminal_size((0, 0))
-        shown = self._rest
-        rest: list[Fragment] = []
+        panel.rest = []
         if size.lines and size.columns and not is_all:
-            shown, rest = first_rows(self._rest, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
-        self._rest = rest
+            shown, panel.rest = first_rows(shown, size.columns, max(1, size.lines - ROWS_OF_QUESTION))
         self._view.block(shown, "question")
-        if rest:
-            left = f"{rows_of(rest, size.columns):,} more rows"
+        if panel.rest:
+            left = f"{rows_of(panel.rest, size.columns):,} more rows"
             self._output.print(
                 [("", f"Enter for more ({left}), v for all of it, n for no, or say what to do instead: ")]
             )
@@ -191,17 +175,14 @@ class PlainTerminal:
             self._leaves_until = math.inf
             self._ask_for_more()
         elif time.monotonic() < self._leaves_until or not self._controller.is_open or not os.isatty(self._stdin):
-            self._exit_code = 130
-            self.leave()
+            self._leave_with(130)
         else:
             self._leaves_until = time.monotonic() + TWICE_S
             self._view.line("Ctrl-C again leaves.", "warning")
             self._ask_for_more()
 
-    def _leave_on_signal(self, number: int) -> None:
-        if number == signal.SIGHUP:
-            ignore_hangups()
-        self._exit_code = 128 + number
+    def _leave_with(self, exit_code: int) -> None:
+        self._exit_code = exit_code
         self.leave()
 
     # For the controller
@@ -232,10 +213,7 @@ class PlainTerminal:
         finally:
             loop.add_reader(self._stdin, self._read)
 
-    async def edit(self, text: str) -> str | None:
-        return None
-
-    def run_own(self, command: str, *, to_model: bool) -> None:
+    async def run_own(self, command: str, *, to_model: bool) -> None:
         self._controller.session.submit(RunCommand(command, to_model))
 
     def session_opened(self) -> None:
@@ -244,28 +222,21 @@ class PlainTerminal:
     def put_into_input(self, text: str) -> None:
         self._view.line(f"To be sent again, changed or not:\n{text}")
 
-    def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
-        pass  # it stands where it was typed
-
     def ask_question(self, question: AnyQuestion) -> None:
         self._panels.append(QuestionPanel(question))
         if len(self._panels) == 1:
             self._show_question()
 
     def forget_question(self, id: str) -> None:
-        first = self._panels[0] if self._panels else None
-        self._panels = deque(panel for panel in self._panels if panel.question.id != id)
-        if self._panels and self._panels[0] is not first:
+        before = self._panels[:1]
+        self._panels = [panel for panel in self._panels if panel.question.id != id]
+        if self._panels and self._panels[:1] != before:
             self._show_question()
-
-    def status_changed(self) -> None:
-        pass
 
     def changed(self) -> None:
         if self._output.is_gone:
             self.leave()
-        mode = self._controller.status.mode
-        if mode != self._mode:
+        if (mode := self._controller.status.mode) != self._mode:
             self._mode = mode
             self._view.line(f"Permission mode: {mode}")
 

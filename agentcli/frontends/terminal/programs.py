@@ -20,13 +20,15 @@ import tempfile
 import termios
 import time
 import tty
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from agentcli.errors import UserError
 from agentcli.frontends.printable import printable
+from agentcli.settings.short_program import run_short_program
 
+CLIPBOARD_TIMEOUT_S = 2.0
 ESCAPE_ALONE_S = 0.02  # after which an Esc is a key and not the start of a sequence
 TWICE_S = 2.0  # within which a second Esc ends the command that the first one did not
 LAST_WORDS_S = 0.3  # for output that is still under way when the command has ended
@@ -239,14 +241,29 @@ class _TerminalLoan:
         self._loop.remove_writer(self._ours)
 
 
+async def run_clipboard_programs(
+    programs: Iterable[Sequence[str]], environment: Mapping[str, str], *, max_bytes: int = 0, stdin: bytes = b""
+) -> AsyncGenerator[bytes, None]:
+    """Run the programs that are installed, one after another; gives the output of each that succeeds."""
+    for name, *arguments in programs:
+        if program := shutil.which(name, path=environment.get("PATH", "")):
+            with suppress(OSError):
+                end = await run_short_program(
+                    (program, *arguments),
+                    timeout_s=CLIPBOARD_TIMEOUT_S,
+                    max_bytes=max_bytes,
+                    environment=environment,
+                    stdin=stdin,
+                )
+                if end.exit_code == 0:
+                    yield end.stdout
+
+
 _PAGERS = ("less -R", "more")
 
 
 async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
-    """Show `text` in `$PAGER`, else in one that is there; False when there is none.
-
-    The screen must have let go the terminal.
-    """
+    """Show `text` in `$PAGER`, else in one that is there, once the screen has let go; False when there is none."""
     data = text.encode(errors="replace")
     for command in (environment.get("PAGER", ""), *_PAGERS):
         argv = _argv(command, environment)
@@ -258,19 +275,15 @@ async def run_pager(text: str, environment: Mapping[str, str]) -> bool:
     return False
 
 
-async def edit_text(text: str, environment: Mapping[str, str], suffix: str = ".md") -> str:
-    """`text` as the person left it in `$VISUAL`, `$EDITOR` or vi; unchanged when the editor fails.
-
-    Raises `UserError` when there is no such editor. The file is the person's alone and gone afterwards, with whatever
-    the editor put beside it.
-    """
+async def edit_text(text: str, environment: Mapping[str, str]) -> str:
+    """`text` as the person left it in their editor; as it was when the editor fails. Raises `UserError`."""
     command = environment.get("VISUAL") or environment.get("EDITOR") or "vi"
     argv = _argv(command, environment)
     if not argv:
         raise UserError(f"The editor {command!r} was not found: set $EDITOR to one that is installed.")
     try:
         with tempfile.TemporaryDirectory(prefix="agentcli-") as folder:
-            file = Path(folder) / f"prompt{suffix}"
+            file = Path(folder) / "prompt.md"
             file.touch(mode=0o600)
             file.write_bytes(text.encode(errors="replace"))
             try:

@@ -55,14 +55,16 @@ class TerminalActions(Protocol):
 
     async def edit(self, text: str) -> str | None:
         """The text as the person's editor left it; None where none can be shown. Raises `UserError`."""
+        return None
 
-    def run_own(self, command: str, *, to_model: bool) -> None:
-        """Start a shell command of the person's own in the session; returns at once."""
+    async def run_own(self, command: str, *, to_model: bool) -> None:
+        """Run a shell command of the person's own in the session."""
 
     def put_into_input(self, text: str) -> None: ...
 
     def give_back(self, prompts: Sequence[Sequence[Block]]) -> None:
-        """Return prompts that the model never got; for a command, the line that was typed."""
+        """Return prompts that the model never got, unless they still stand there; for a command, what was typed."""
+        return
 
     def ask_question(self, question: AnyQuestion) -> None:
         """Ask the person; the answer is submitted to the session when it comes."""
@@ -79,7 +81,9 @@ class TerminalActions(Protocol):
     def turn_ended(self, why: str) -> None:
         """`why` is "done", "failed" or "interrupted"."""
 
-    def status_changed(self) -> None: ...
+    def status_changed(self) -> None:
+        """Show the figures of the session, where there is a place for them."""
+        return
 
     def idle(self) -> None:
         """Take the next prompt: a command is done and nothing runs."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import get_args
 
@@ -15,11 +14,11 @@ from agentcli.conversation.entries import Assistant, User, reminder
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
+from agentcli.frontends.terminal.programs import run_clipboard_programs
 from agentcli.frontends.terminal.protocols import TerminalOpener
 from agentcli.frontends.terminal.text.theme import background_of, own_codes, palette_for
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Effort
-from agentcli.settings.short_program import run_short_program
 from agentcli.settings.terminal import THEMES
 
 THEMES_IN_WORDS = {
@@ -30,7 +29,6 @@ THEMES_IN_WORDS = {
     "ansi": "the terminal's own sixteen colours",
     "none": "no colours",
 }
-CLIPBOARD_TIME_LIMIT_S = 2.0
 LONGEST_OSC_52 = 74_000  # bytes of text: xterm takes 100,000 of base64
 _CODE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n(.*?)^[ \t]*\1[ \t]*$", re.DOTALL | re.MULTILINE)
 # Programs that copy their stdin; where there is none (ssh), OSC 52 reaches the clipboard.
@@ -124,7 +122,8 @@ async def _copy(text: str, console: Console) -> str:
     is_short = len(text.encode()) <= LONGEST_OSC_52
     if is_short:
         console.raw(f"\x1b]52;c;{base64.b64encode(text.encode()).decode()}\x07")
-    if not await _write_clipboard(text, console.environment) and not is_short:
+    programs = run_clipboard_programs(_CLIPBOARDS, console.environment, stdin=text.encode())
+    if await anext(programs, None) is None and not is_short:
         raise UserError("That is more than a terminal takes for its clipboard: /export writes it to a file.")
     return f"Copied {len(text):,} characters as they were written."
 
@@ -171,19 +170,3 @@ def _answer(host: CommandHost, number: int) -> str:
     if not 1 <= number <= len(answers):
         raise UsageError(f"There are {len(answers)} answers." if answers else "There is no answer to copy yet.")
     return answers[-number]
-
-
-async def _write_clipboard(text: str, environment: Mapping[str, str]) -> bool:
-    """True if a program took the text."""
-    for name, *arguments in _CLIPBOARDS:
-        if program := shutil.which(name, path=environment.get("PATH")):
-            end = await run_short_program(
-                (program, *arguments),
-                timeout_s=CLIPBOARD_TIME_LIMIT_S,
-                max_bytes=0,
-                environment=environment,
-                stdin=text.encode(),
-            )
-            if end.exit_code == 0:
-                return True
-    return False

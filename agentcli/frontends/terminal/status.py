@@ -6,7 +6,7 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 from msgspec import Struct
@@ -19,7 +19,6 @@ from agentcli.conversation.system_prompt import git_branch
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.protocols import TerminalActions, TerminalOpener
 from agentcli.frontends.terminal.text.fragments import Row, clipped, row_width
-from agentcli.llm.models import Prices
 from agentcli.settings.short_program import run_short_program
 
 COMMAND_TIMEOUT_S = 2.0
@@ -54,41 +53,37 @@ class Status(Struct, frozen=True):
 
 def status_row(status: Status, columns: int, *, custom: str = "", hint: str = "", vi_mode: str = "") -> Row:
     """One row; a narrow window drops parts from the end."""
-    parts: list[tuple[str, str]] = []
-    if vi_mode:
-        parts.append(("muted" if vi_mode == "INSERT" else "accent", vi_mode))
-    if hint:
-        parts.append(("warning", hint))
-    if status.session_id or status.mode != "default":
-        role = _MODE_ROLES.get(status.mode, "accent")
-        parts.append((role, MODE_TEXTS[status.mode][0]))
-    if custom:
-        parts.append(("muted", custom))
-        status = Status()
-    if status.context_tokens:
-        share = status.context_share
-        tokens = f"{status.context_tokens / 1000:.1f}k" if status.context_tokens >= 1000 else f"{status.context_tokens}"
-        used = f"{share:.0%} context" if status.context_window else f"{tokens} tokens"
-        parts.append(("warning" if share >= 0.8 else "muted", used))
-    if status.cost_usd or status.budget_usd:
-        cost = "$?" if status.cost_usd is None else f"${status.cost_usd:.2f}"
-        parts.append(("muted", cost + (f" of ${status.budget_usd:.2f}" if status.budget_usd else "")))
-    if status.cold_usd and not status.is_busy:
-        parts.append(("warning", f"cache cold: ${status.cold_usd:.2f} to go on"))
-    if status.jobs:
-        parts.append(("accent", f"{status.jobs} job{'s' if status.jobs > 1 else ''}"))
-    if status.model:
-        parts.append(("muted", short_model(status.model) + (f" {status.effort}" if status.effort else "")))
-    if status.branch:
-        parts.append(("muted", status.branch))
+    mode = MODE_TEXTS[status.mode][0] if status.session_id or status.mode != "default" else ""
+    parts = [
+        ("muted" if vi_mode == "INSERT" else "accent", vi_mode),
+        ("warning", hint),
+        (_MODE_ROLES.get(status.mode, "accent"), mode),
+        *([("muted", custom)] if custom else _figures(status)),
+    ]
     row: Row = []
     for role, text in parts:
-        text = printable(text)
-        more: Row = [("muted", " · "), (role, text)] if row else [(role, text)]
-        if row and row_width(row) + row_width(more) > columns:
+        more: Row = [*([("muted", " · ")] if row else []), (role, printable(text))]
+        if row and text and row_width(row) + row_width(more) > columns:
             break
-        row += more
+        row += more if text else []
     return clipped(row, columns)
+
+
+def _figures(status: Status) -> Iterator[tuple[str, str]]:
+    tokens, share = status.context_tokens, status.context_share
+    if tokens:
+        counted = f"{tokens / 1000:.1f}k tokens" if tokens >= 1000 else f"{tokens} tokens"
+        yield "warning" if share >= 0.8 else "muted", f"{share:.0%} context" if status.context_window else counted
+    if status.cost_usd or status.budget_usd:
+        cost = "$?" if status.cost_usd is None else f"${status.cost_usd:.2f}"
+        yield "muted", cost + (f" of ${status.budget_usd:.2f}" if status.budget_usd else "")
+    if status.cold_usd and not status.is_busy:
+        yield "warning", f"cache cold: ${status.cold_usd:.2f} to go on"
+    if status.jobs:
+        yield "accent", f"{status.jobs} job{'s' if status.jobs > 1 else ''}"
+    if status.model:
+        yield "muted", short_model(status.model) + (f" {status.effort}" if status.effort else "")
+    yield "muted", status.branch
 
 
 def short_model(name: str) -> str:
@@ -97,10 +92,10 @@ def short_model(name: str) -> str:
 
 
 class StatusCommand:
-    """Runs the command again on each `refresh`, one run at a time; `text` is the line it printed last."""
+    """Runs the command again on each `refresh`, one run at a time; `text` is the first line that it printed last."""
 
     def __init__(self, command: str, environment: Mapping[str, str], changed: Callable[[], None]) -> None:
-        self._command = command
+        self._command = command.strip()
         self._environment = environment
         self._changed = changed
         self._running: asyncio.Task[None] | None = None
@@ -108,33 +103,24 @@ class StatusCommand:
 
     def refresh(self, status: Status) -> None:
         if self._command and (self._running is None or self._running.done()):
-            self._running = asyncio.create_task(self._run(status))
+            self._running = asyncio.create_task(self.run(status))
 
     def cancel(self) -> None:
         if self._running is not None:
             self._running.cancel()
 
-    async def _run(self, status: Status) -> None:
-        self.text = await custom_status(self._command, status, self._environment)
-        self._changed()
-
-
-async def custom_status(command: str, status: Status, environment: Mapping[str, str]) -> str:
-    """The first line a status command prints; empty when it fails or takes longer than two seconds."""
-    if not command.strip():
-        return ""
-    told = {**msgspec.structs.asdict(status), "context_share": round(status.context_share, 4)}
-    try:
+    async def run(self, status: Status) -> None:
+        told = {**msgspec.structs.asdict(status), "context_share": round(status.context_share, 4)}
         end = await run_short_program(
-            ("/bin/sh", "-c", command),
+            ("/bin/sh", "-c", self._command),
             timeout_s=COMMAND_TIMEOUT_S,
             max_bytes=LONGEST_OUTPUT,
-            environment=environment,
+            environment=self._environment,
             stdin=msgspec.json.encode(told),
         )
-    except OSError:
-        return ""
-    return printable(end.stdout.decode(errors="replace") if end.exit_code == 0 else "").partition("\n")[0]
+        printed = end.stdout if end.exit_code == 0 else b""
+        self.text = printable(printed.decode(errors="replace")).partition("\n")[0]
+        self._changed()
 
 
 JOB_CHECK_S = 2.0  # while there are jobs, which end by themselves
@@ -183,12 +169,14 @@ class SessionStatus:
             self._timer.cancel()
 
     def _read(self, now: SessionSnapshot, *, is_cold: bool) -> Status:
-        info = self._opener.model_info(now.model)
+        info, tokens = self._opener.model_info(now.model), self._context_tokens
+        has_cache = info.prices is not None and info.prices.cache_read is not None
+        cold_usd = tokens * info.prices.max_rates(tokens)[0] if info.prices and has_cache else None
         return Status(
             model=now.model,
             mode=now.mode,
             effort=now.effort or "",
-            context_tokens=self._context_tokens,
+            context_tokens=tokens,
             context_window=info.window,
             cost_usd=now.cost_usd,
             budget_usd=now.max_budget_usd,
@@ -197,7 +185,7 @@ class SessionStatus:
             cwd=os.fsencode(now.workspace.cwd).decode(errors="replace"),
             session_id=now.id,
             is_busy=now.is_busy,
-            cold_usd=_cold_read_usd(info.prices, self._context_tokens) if is_cold else None,
+            cold_usd=cold_usd if is_cold else None,
         )
 
     def _cold_in_s(self, now: SessionSnapshot) -> float:
@@ -206,8 +194,3 @@ class SessionStatus:
         if reply is None or self._context_tokens < LONG:
             return math.inf
         return reply.time + TIME_TO_LIVE_S - time.time()
-
-
-def _cold_read_usd(prices: Prices | None, tokens: int) -> float | None:
-    """Return the cost of a prompt of so many tokens that is not in the model's cache; None if it has no cache."""
-    return None if prices is None or prices.cache_read is None else tokens * prices.max_rates(tokens)[0]

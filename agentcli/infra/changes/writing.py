@@ -18,8 +18,6 @@ from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
 
-from agentcli.tools.sandbox import FileStatus
-
 MADE_MEANWHILE = "something else was made there since the command started"
 OVERLAY_ATTRIBUTES = "user.overlay."  # where an overlay remembers what it has to
 
@@ -35,17 +33,6 @@ class ConflictError(OSError):
 
     def __init__(self, why: str) -> None:
         super().__init__(errno.ESTALE, why)
-
-
-def status_of(path: Path) -> FileStatus | None:
-    """Look at a path, links followed; None when nothing is there. Raises `OSError`."""
-    try:
-        status = path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    if stat.S_ISDIR(status.st_mode):
-        return FileStatus("folder", status.st_size)
-    return FileStatus("file" if stat.S_ISREG(status.st_mode) else "other", status.st_size, status.st_nlink)
 
 
 def open_to_read(path: Path) -> BufferedReader:

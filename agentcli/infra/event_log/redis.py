@@ -85,14 +85,9 @@ class RedisEvents(WaitingReaders):
         if_note: str | None = None,
         after: int = 0,
     ) -> int:
-        keys = [_events_key(stream_id), _state_key(stream_id), _RUNNING, f"agentcli:{stream_id}:last"]
-        given: list[Any] = [
-            stream_id,
-            *("-" if one is None else f"={one}" for one in (status, note, if_note)),
-            after,
-            self._keep_ms,
-            *events,
-        ]
+        keys = [_key(stream_id, "events"), _key(stream_id, "state"), _RUNNING, _key(stream_id, "last")]
+        words = ("-" if one is None else f"={one}" for one in (status, note, if_note))
+        given: list[Any] = [stream_id, *words, after, self._keep_ms, *events]
         last_id = int(await self._asked(lambda: self._append(keys=keys, args=given)))
         if last_id < 0:
             raise StreamMoved(stream_id)
@@ -100,7 +95,7 @@ class RedisEvents(WaitingReaders):
 
     async def _find(self, stream_id: str, after: int, count: int) -> Sequence[StreamEvent]:
         first = f"{max(after, 0)}-1"
-        found = await self._asked(lambda: self._client.xrange(_events_key(stream_id), first, "+", count=count))
+        found = await self._asked(lambda: self._client.xrange(_key(stream_id, "events"), first, "+", count=count))
         return [StreamEvent(int(id.partition(b"-")[0]), fields[b"data"]) for id, fields in found]
 
     def _follow_others(self) -> None:
@@ -123,7 +118,7 @@ class RedisEvents(WaitingReaders):
                 await asyncio.sleep(1)
 
     async def state(self, stream_id: str) -> StreamState | None:
-        found = await self._asked(lambda: self._client.hgetall(_state_key(stream_id)))
+        found = await self._asked(lambda: self._client.hgetall(_key(stream_id, "state")))
         if b"status" not in found:
             return None
         return StreamState(found[b"status"].decode(), int(found[b"last_id"]), found[b"note"].decode())
@@ -134,8 +129,8 @@ class RedisEvents(WaitingReaders):
     async def remove(self, stream_id: str) -> None:
         async def work() -> None:
             async with self._client.pipeline(transaction=True) as together:
-                together.delete(_events_key(stream_id))
-                together.hdel(_state_key(stream_id), "status", "note")  # the last id stays: none comes again
+                together.delete(_key(stream_id, "events"))
+                together.hdel(_key(stream_id, "state"), "status", "note")  # the last id stays: none comes again
                 together.srem(_RUNNING, stream_id)
                 together.publish(_NEWS, stream_id)
                 await together.execute()
@@ -158,12 +153,8 @@ class RedisEvents(WaitingReaders):
         await self._client.aclose()
 
 
-def _events_key(stream_id: str) -> str:
-    return f"agentcli:{stream_id}:events"
-
-
-def _state_key(stream_id: str) -> str:
-    return f"agentcli:{stream_id}:state"
+def _key(stream_id: str, part: str) -> str:
+    return f"agentcli:{stream_id}:{part}"
 
 
 if TYPE_CHECKING:

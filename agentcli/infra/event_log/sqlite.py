@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import apsw
 
@@ -23,7 +23,7 @@ from agentcli.errors import StorageError, StreamMoved
 from agentcli.infra.event_log import KEEP_S, WaitingReaders
 from agentcli.infra.sessions.database import connect_to_memory
 from agentcli.infra.sessions.sqlite import open_sessions
-from agentcli.infra.sqlite_writer import MemoryWriter, Writer
+from agentcli.infra.sessions.writer import Writer
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class SqliteEvents(WaitingReaders):
 
     def __init__(self, path: Path, *, keep_s: float = KEEP_S) -> None:
         super().__init__()
-        self._writer: Writer = Writer(path, partial(_open, path, keep_s), _failure, name="agentcli-events")
+        self._writer = Writer(path, partial(_open, path, keep_s))
         self._clock = time.time
         self._tails: dict[str, list[StreamEvent]] = {}
         self._looking: asyncio.Task[None] | None = None
@@ -113,8 +113,8 @@ class SqliteEvents(WaitingReaders):
 
     async def _look_for_others(self) -> None:
         """Wake readers for what other processes write, while there are any."""
-        version, known = -1, dict[str, int]()
-        idle_rounds = 0
+        version, known, idle_rounds = -1, dict[str, Any](), 0
+        query = "SELECT id, last_id FROM streams WHERE id IN (SELECT value FROM json_each(?))"
         while idle_rounds < 20:
             await asyncio.sleep(LOOK_EVERY_S)
             streams = list(self._waiting)
@@ -122,7 +122,9 @@ class SqliteEvents(WaitingReaders):
             with suppress(StorageError):  # readers are told when they look themselves
                 now = await self._do(lambda db: int(db.pragma("data_version")))
                 if now != version and streams:
-                    version, found = now, await self._do(partial(_last_ids, streams=streams))
+                    names = json.dumps(streams)
+                    rows = await self._do(lambda db: db.execute(query, (names,)).fetchall())  # noqa: B023
+                    version, found = now, {str(id): last_id for id, last_id in rows}
                     for id in streams:
                         if known.get(id) != found.get(id):
                             self._wake(id)
@@ -153,20 +155,17 @@ class MemoryEvents(SqliteEvents):
 
     def __init__(self, *, ttl_s: float = TIME_TO_LIVE_S, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(Path())
-        self._writer = self._memory = MemoryWriter(connect_to_memory)
+        self._writer = Writer(None, connect_to_memory)
         self._ttl_s = ttl_s
         self._clock = clock
 
     async def _do(self, work: Callable[[apsw.Connection], T]) -> T:
         old = self._clock() - self._ttl_s
-        self._memory.run(lambda db: _remove(db, "is_there AND touched <= ?", old))
-        return self._memory.run(work)
-
-    def _keep_tail(self, stream_id: str, events: Sequence[StreamEvent]) -> None:
-        pass
+        await self._writer.submit(lambda db: _remove(db, "is_there AND touched <= ?", old))
+        return await self._writer.submit(work)
 
     def _follow_others(self) -> None:
-        pass
+        """There are none."""
 
 
 def _open(path: Path, keep_s: float, may_replace: bool) -> apsw.Connection:
@@ -176,23 +175,11 @@ def _open(path: Path, keep_s: float, may_replace: bool) -> apsw.Connection:
     return connection
 
 
-def _failure(path: Path, error: Exception) -> StorageError:
-    return StorageError(
-        f"Events could not be stored in or read from {path}: {error}. See that there is room on the disk and "
-        "that the folder can be written to; what was stored before is safe."
-    )
-
-
 def _remove(db: apsw.Connection, which: str, value: float | str) -> None:
     """Remove events; the rows of their streams stay, so that no id comes again."""
     numbers = f"SELECT number FROM streams WHERE {which}"  # noqa: S608  # a condition of this module
     db.execute(f"DELETE FROM events WHERE stream IN ({numbers})", (value,))  # noqa: S608
     db.execute(f"UPDATE streams SET is_there = 0, status = 'complete', note = '' WHERE {which}", (value,))  # noqa: S608
-
-
-def _last_ids(db: apsw.Connection, *, streams: Sequence[str]) -> dict[str, int]:
-    query = "SELECT id, last_id FROM streams WHERE id IN (SELECT value FROM json_each(?))"
-    return {str(id): int(last_id) for id, last_id in db.execute(query, (json.dumps(streams),))}
 
 
 if TYPE_CHECKING:

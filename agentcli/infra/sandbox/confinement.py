@@ -109,22 +109,18 @@ class Confinement(Protocol):
     @property
     def name(self) -> str:
         """`bubblewrap`, `landlock`, `docker` or `none`."""
-        ...
 
     @property
     def why(self) -> str:
         """The reason why nothing better is used, for the person; empty for the best there is."""
-        ...
 
     @property
     def keeps_names(self) -> bool:
         """True if protected names cannot be written; else what changed of them has to be put back."""
-        ...
 
     @property
     def weakness(self) -> str:
         """Names what commands can do but should not, as part of a sentence; empty where they are held as meant."""
-        ...
 
     def launch(
         self, argv: Sequence[str], *, cwd: Path, bounds: Bounds, pass_fds: Sequence[int] = ()
@@ -137,15 +133,12 @@ class Confinement(Protocol):
 
         Raises `OSError`.
         """
-        ...
 
     def hides(self, profile: Profile) -> bool:
         """True if commands held to a profile cannot read what is masked inside the roots."""
-        ...
 
     def limits(self, bounds: Bounds) -> tuple[str, ...]:
         """Promises of these bounds that this confinement does not keep here, a sentence each, for the person."""
-        ...
 
 
 @contextmanager

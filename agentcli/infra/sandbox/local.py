@@ -3,41 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 from msgspec.structs import replace
 
+from agentcli.errors import ToolError
 from agentcli.infra.changes import writing
 from agentcli.infra.sandbox.confinement import Confinement, Unconfined
 from agentcli.infra.sandbox.environment import command_environment
+from agentcli.infra.sandbox.facts import LocalFacts
 from agentcli.infra.sandbox.files.git_state import git_state
-from agentcli.infra.sandbox.files.paths import WorkspacePaths
 from agentcli.infra.sandbox.files.secret_files import SecretFiles
+from agentcli.infra.sandbox.mounts.protect_plan import is_inside
+from agentcli.infra.sandbox.processes.jobs import JobTable
 from agentcli.infra.sandbox.protection import created_config
 from agentcli.infra.sandbox.search import ripgrep
 from agentcli.infra.sandbox.session_confinement import CommandLimits, SessionConfinement
 from agentcli.safety.paths.judge import is_secret
-from agentcli.tools.command import BackgroundJob, Command, CommandResult
-from agentcli.tools.sandbox import Access, FileStatus, FoundRows, Listing, Looked, Sandbox, Search
+from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants
+from agentcli.tools.sandbox import Listing, PathStatus, Sandbox, Search, SearchOutcome, Use
 
 if TYPE_CHECKING:
     from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
     from agentcli.infra.sandbox.files.secret_values import SecretValues
     from agentcli.infra.sandbox.processes.shell import Shell
-    from agentcli.tools.dry_run import DryRun
 
 
 _FRESH_FOR_S = 1.0  # which secret files there are, where nothing is known to have changed
 
 
-class LocalSandbox(SessionConfinement):
-    """Implements `Sandbox`: a session's confinement, with files and commands.
+class LocalSandbox:
+    """Implements `Sandbox`.
 
     `environment` is the person's; commands see it with credentials taken out. `limits` say what commands may do,
     `choose` what confines them; without them nothing does. No tool reads files that hold secrets, or those for which
@@ -55,10 +59,13 @@ class LocalSandbox(SessionConfinement):
         choose: Callable[[], Confinement] = Unconfined,
         denied: Callable[[], Callable[[Path], bool] | None] = lambda: None,
     ) -> None:
-        paths = WorkspacePaths(roots, job_folder, is_secret=self._is_secret)
-        super().__init__(limits, paths, choose, denied, search_path=environment.get("PATH", ""))
+        search_path = environment.get("PATH", "")
+        self._confinement = SessionConfinement(roots, limits, choose, denied, search_path=search_path)
+        self._home = limits.home
         self._denied = denied
+        self._dry_run_folder, self._dry_run_limits = limits.tries or job_folder / "tries", limits.tried
         self._job_folder = job_folder
+        self._real_job_folder = str(job_folder.resolve())
         self._own_environment = environment
         self._environment = command_environment(environment, session_id, allowed=limits.environment)
         self._secret_files: list[Path] = []
@@ -66,55 +73,73 @@ class LocalSandbox(SessionConfinement):
         self._started_shell: Shell | None = None
         self._started_dry_runs: DryRuns | None = None
         self._beginning = Lock()
+        self.jobs = JobTable(job_folder)
 
-    def validate_path(self, path: Path, access: Access) -> Path:
-        return self._paths.validate(path, access)
+    def facts(self, grants: Grants = NO_GRANTS) -> LocalFacts:
+        return LocalFacts(
+            self._confinement, grants, why_no_dry_run=lambda: self._dry_runs.why_not(grants), secrets=self._read_secrets
+        )
 
-    def real_path(self, path: Path) -> Path:
-        return self._paths.real(path)
+    def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
+        real, found, number = _resolve(path)
+        is_file = found is not None and stat.S_ISREG(found.st_mode)
+        kind: Literal["file", "folder", "other"] = "file" if is_file else "other"
+        return PathStatus(
+            real=real,
+            place=self._place_of(real, use, grants),
+            kind=None if found is None else "folder" if stat.S_ISDIR(found.st_mode) else kind,
+            size=0 if found is None else found.st_size,
+            links=found.st_nlink if found is not None and is_file else 1,
+            errno=number,
+            is_auto_executed=use == "write" and self._confinement.is_protected(real, grants),
+            git_program=self._git_program(real, grants) if use == "git" else "",
+        )
 
-    def status(self, path: Path) -> FileStatus | None:
-        return writing.status_of(path)
+    def _place_of(self, real: Path, use: Use, grants: Grants) -> Literal["granted", "secret", "inside", "outside"]:
+        name, writes = str(real), use == "write"
+        if grants.cover(real, "write" if writes else "read") or (not writes and is_inside(name, self._real_job_folder)):
+            return "granted"
+        if self._is_secret(real):
+            return "secret"
+        return "inside" if any(is_inside(name, str(root)) for root in self._confinement.roots(grants)) else "outside"
 
     def read(self, path: Path) -> BinaryIO:
         return writing.open_to_read(path)
 
     def write(self, path: Path, content: bytes) -> None:
         writing.write(path, content)
-        self.accept(path, content)
+        self._confinement.accept(path, content)
 
-    async def list(self, listing: Listing, take: Callable[[str], None]) -> Looked:
-        return await ripgrep.list_files(listing, self._environment, take)
-
-    async def search(self, search: Search, take: Callable[[Sequence[FoundRows]], None]) -> Looked:
-        base = search.base or (search.where if search.where.is_dir() else search.where.parent)
+    async def search(
+        self, query: Listing | Search, take: Callable[[Any], None], grants: Grants = NO_GRANTS
+    ) -> SearchOutcome:
+        if isinstance(query, Listing):
+            return await ripgrep.list_files(query, self._environment, take)
+        base = query.base or (query.where if query.where.is_dir() else query.where.parent)
         secrets, is_denied = SecretFiles(base, self._holds_secrets), self._denied()
 
         def among(names: Sequence[bytes]) -> set[bytes]:
             found = secrets.among(names)
             if is_denied is not None:
                 found |= {name for name in names if is_denied(base / os.fsdecode(name))}
-            return {name for name in found if not self._is_granted(base / os.fsdecode(name))}
+            return {name for name in found if self.look(base / os.fsdecode(name), "read", grants).place != "granted"}
 
-        return await ripgrep.search(search, self._environment, take, are_secret=among)
-
-    def _is_granted(self, path: Path) -> bool:
-        return self._paths.knows(self._paths.real(path), "read")
+        return await ripgrep.search(query, self._environment, take, are_secret=among)
 
     def _is_secret(self, path: Path) -> bool:
         is_denied = self._denied()
         return self._holds_secrets(path) or (is_denied is not None and is_denied(path))
 
     def _holds_secrets(self, path: Path) -> bool:
-        return is_secret(path, self.limits.home)
+        return is_secret(path, self._home)
 
-    def secret_values(self, *, is_changed: bool = False, apart_from: Path | None = None) -> frozenset[str]:
+    def _read_secrets(self, roots: Sequence[Path], is_changed: bool, apart_from: Path | None) -> frozenset[str]:
         now = time.monotonic()
         if is_changed or now - self._looked_at >= _FRESH_FOR_S:
-            self._secret_files, self._looked_at = self.secret_files(), now
-        if not self._secret_files and not any(map(git_state, self.roots)):
+            self._secret_files, self._looked_at = self._confinement.scan.protected(roots)[0], now
+        if not self._secret_files and not any(map(git_state, roots)):
             return frozenset()
-        return self._secret_values.held_by(self._secret_files, self.roots, apart_from=apart_from)
+        return self._secret_values.held_by(self._secret_files, roots, apart_from=apart_from)
 
     @cached_property
     def _secret_values(self) -> SecretValues:
@@ -123,52 +148,37 @@ class LocalSandbox(SessionConfinement):
 
         return SecretValues(self._environment, lambda root, names: SecretFiles(root, self._is_secret).among(names))
 
-    def program_of_git(self, folder: Path) -> str:
+    def _git_program(self, folder: Path, grants: Grants) -> str:
         # A read-only sandbox lets such a program do no harm, but for what a weak one leaves open.
-        if self.confines and not self.confinement.weakness:
+        confinement = self._confinement
+        if confinement.confines and not confinement.backend.weakness:
             return ""
         from agentcli.infra.sandbox.protection.git_programs import ProgramSearch
 
-        return ProgramSearch(self._git, self._environment, self._scan).setting(folder)
+        return ProgramSearch(confinement.git(grants), self._environment, confinement.scan).setting(folder)
 
-    async def exec(
+    async def run(
         self,
         command: Command,
         *,
         on_output: Callable[[str], None] = lambda text: None,
         detach: asyncio.Event | None = None,
     ) -> CommandResult:
-        if not command.is_own:
-            await self.make_ready()
-        if command.is_own or (command.profile or self.profile) != "workspace-write":
-            return await self._shell.exec(command, on_output=on_output, detach=detach)
-        before = created_config.watched(self.roots)
+        confinement, grants = self._confinement, command.grants
+        if command.profile != "own":
+            await confinement.make_ready(grants)
+        if command.dry_run is not None:
+            folders = [path for path in grants.readable if path.is_dir()] if command.dry_run == "narrow" else []
+            secrets = (await asyncio.to_thread(confinement.scan.protected, folders))[0] if folders else []
+            dry_run = await self._dry_runs.run(command, on_output=on_output, masked=secrets)
+            return replace(dry_run.result, dry_run=dry_run)
+        is_job = detach is not None and detach.is_set()
+        if is_job or (command.profile or confinement.limits.profile) != "workspace-write":
+            return await self._shell.exec(command, on_output=on_output, detach=detach, is_job=is_job)
+        roots = confinement.roots(grants)
+        before = created_config.watched(roots)
         result = await self._shell.exec(command, on_output=on_output, detach=detach)
-        return replace(result, made=tuple(created_config.made_or_changed(before, self.roots, self._git)))
-
-    async def start_job(self, command: Command) -> BackgroundJob:
-        await self.make_ready()
-        job = (await self._shell.exec(command, is_job=True)).job
-        assert job is not None, "a job is refused or detached"
-        return job
-
-    def jobs(self) -> Sequence[BackgroundJob]:
-        return self._started_shell.jobs.list() if self._started_shell is not None else ()
-
-    def read_job(self, id: str, most_bytes: int) -> str:
-        return self._shell.jobs.read(id, most_bytes)
-
-    async def stop_job(self, id: str) -> None:
-        await self._shell.jobs.stop(id)
-
-    def why_no_trial(self) -> str:
-        return self._dry_runs.why_not()
-
-    async def try_command(self, command: Command, *, on_output: Callable[[str], None] = lambda text: None) -> DryRun:
-        await self.make_ready()
-        folders = [path for path in self._paths.granted("read") if path.is_dir()] if command.nobody_allowed else []
-        secrets = (await asyncio.to_thread(self._scan.protected, folders))[0] if folders else []
-        return await self._dry_runs.run(command, on_output=on_output, masked=secrets)
+        return replace(result, made=tuple(created_config.made_or_changed(before, roots, confinement.git(grants))))
 
     @property
     def _shell(self) -> Shell:
@@ -179,40 +189,55 @@ class LocalSandbox(SessionConfinement):
             self._started_shell = Shell(
                 self._environment,
                 self._job_folder,
-                launch=self.launch,
+                launch=self._confinement.launch,
                 own_environment=self._own_environment,
+                jobs=self.jobs,
             )
         return self._started_shell
 
     @property
     def _dry_runs(self) -> DryRuns:
-        """Imported late: it takes some milliseconds, and a session's first prompt need not wait for it."""
-        with self._beginning:  # `why_no_trial` is asked in a thread
+        """Imported late, too."""
+        with self._beginning:  # threads ask whether there can be dry runs
             if self._started_dry_runs is None:
                 from agentcli.infra.sandbox.dry_runs.dry_run import DryRuns
 
                 self._started_dry_runs = DryRuns(
                     lambda: self._shell,
-                    lambda: self.confinement,
-                    self.bounds,
-                    folder=self.limits.tries or self._job_folder / "tries",
-                    limits=self.limits.tried,
+                    lambda: self._confinement.backend,
+                    lambda grants: self._confinement.bounds(None, grants),
+                    folder=self._dry_run_folder,
+                    limits=self._dry_run_limits,
                     search_path=self._environment.get("PATH", ""),
                 )
             return self._started_dry_runs
-
-    def told(self) -> tuple[str, ...]:
-        if not self.confines or self.profile != "workspace-write":
-            return super().told()
-        why_not = self._dry_runs.why_not()
-        return (*super().told(), why_not or "Commands that would ask are tried on a stand-in of the workspace first.")
 
     async def aclose(self) -> None:
         if self._started_shell is not None:
             await self._started_shell.aclose()
         if self._started_dry_runs is not None:
             await asyncio.to_thread(self._started_dry_runs.close)
-        await super().aclose()
+        await self._confinement.aclose()
+
+
+def _resolve(path: Path) -> tuple[Path, os.stat_result | None, int]:
+    """Return the real path, what is there, and the reason where the system does not say. Raises `ToolError`."""
+    try:
+        real = os.path.realpath(path)
+        found = os.lstat(real)
+    except (FileNotFoundError, NotADirectoryError):
+        return Path(real), None, 0
+    except (OSError, ValueError) as error:  # a loop of symlinks; a NUL or a lone surrogate
+        if isinstance(error, OSError) and error.errno != errno.ELOOP:
+            return Path(real), None, error.errno or errno.EIO
+        raise _unresolved(path) from error
+    if stat.S_ISLNK(found.st_mode):
+        raise _unresolved(path)
+    return Path(real), found, 0
+
+
+def _unresolved(path: Path) -> ToolError:
+    return ToolError(f"{str(path)!r} cannot be resolved.", kind="invalid_parameters")
 
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -46,6 +46,9 @@ class Extent(Struct, frozen=True):
 
 
 _USUAL = Extent()
+
+Stamp = tuple[int, int, int]  # device, inode, time of the last change
+_NO_STAMPS: dict[str, Stamp | None] = {"/": None}
 
 
 class _Folder(Struct, kw_only=True):
@@ -114,25 +117,33 @@ class PresentPaths:
     """Tells which of some paths exist; those in folders that have not changed are known from before."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
-        self._by_folder: dict[str, list[Path]] = {}
-        for path in paths:
-            self._by_folder.setdefault(str(path.parent), []).append(path)
-        self._known: dict[str, tuple[tuple[int, int, int], list[Path]]] = {}
+        self._paths = [*map(str, paths)]
+        self._stamps: dict[str, Stamp | None] = _NO_STAMPS  # of the innermost folders around them that are there
+        self._present: Sequence[Path] = ()
 
-    def now(self) -> Iterator[Path]:
+    def now(self) -> Sequence[Path]:
         looked_ns = time.time_ns()
-        for folder, paths in self._by_folder.items():
-            try:
-                status = os.stat(folder)  # noqa: PTH116  # a tenth of the time of a Path
-            except OSError:
-                continue
-            stamp = (status.st_dev, status.st_ino, status.st_ctime_ns)
-            before, present = self._known.get(folder, (None, paths))
-            if stamp != before:
-                present = [path for path in paths if os.path.lexists(path)]
-                if status.st_ctime_ns < looked_ns - _TICK_NS:
-                    self._known[folder] = stamp, present
-            yield from present
+        if any(_stamp_of(folder) != stamp for folder, stamp in self._stamps.items()):
+            around = {folder: _stamp_of(folder) for folder in map(_existing_around, self._paths)}
+            self._present = [Path(path) for path in self._paths if os.path.lexists(path)]
+            is_old = all(stamp is not None and stamp[2] < looked_ns - _TICK_NS for stamp in around.values())
+            self._stamps = around if is_old else _NO_STAMPS
+        return self._present
+
+
+def _stamp_of(folder: str) -> Stamp | None:
+    try:
+        status = os.stat(folder)  # noqa: PTH116  # a tenth of the time of a Path
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+def _existing_around(path: str) -> str:
+    """A link that leads nowhere is there, and has no stamp: where it leads something may be made."""
+    while not os.path.lexists(path := path.rpartition("/")[0] or "/"):
+        pass
+    return path
 
 
 class Scan:
@@ -151,7 +162,6 @@ class Scan:
         self._secret_files = SecretFiles(Path("/"), is_secret)
         self._denied = denied
         self._extent = extent
-        self.plans: dict[object, Any] = {}  # of repositories, kept by who makes them
         self._judged_by: Callable[[Path], bool] | None = None
         self._trees: dict[str, _Tree] = {}
         self._lock = threading.Lock()
@@ -198,7 +208,9 @@ class Scan:
         if (denied := self._denied()) != self._judged_by:  # the rules changed: every name is judged anew
             self._judged_by = denied
             self._trees.clear()
-        tree = self._trees.setdefault(root, _Tree(self._extent))
+        if root not in self._trees:
+            self._trees[root] = _Tree(self._extent)
+        tree = self._trees[root]
         changes = tree.watch.take() if tree.folders else None
         if changes is None or root in changes[1] or time.monotonic() > tree.watched_until:
             tree.found = None

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import msgspec
 
-from agentcli.agent.interfaces import Stored
+from agentcli.agent.interfaces import Stored, subagents_owner
 from agentcli.conversation.entries import ContextNote, Unreadable, entry_now
 from agentcli.conversation.titles import last_prompt_of, title_of
 from agentcli.errors import StorageError
@@ -33,10 +33,11 @@ UPDATE entries SET own = NOT EXISTS (
     WHERE other.origin = entries.origin AND other.trashed = 0 AND other.own AND other.n <> entries.n
 ) WHERE session_id = :id AND trashed = 0
 """
-# The entries of a session with all copies of them, and everything in the trash.
+_FAMILY = "(SELECT id FROM sessions WHERE id = :id OR user_id = :agents)"  # a session and its subagents
+# The entries of these with all copies of them, and everything in the trash.
 _AFFECTED = f"""
 SELECT n, session_id, trashed, {ENTRY} FROM entries
-WHERE trashed > 0 OR origin IN (SELECT origin FROM entries WHERE session_id = :id AND trashed = 0)
+WHERE trashed > 0 OR origin IN (SELECT origin FROM entries WHERE session_id IN {_FAMILY} AND trashed = 0)
 """  # noqa: S608 - our words
 
 
@@ -49,9 +50,10 @@ async def remove(db: Tables, session_id: str) -> None:
 
 
 async def _move(db: Tables, session_id: str, batch: float, target: float) -> None:
+    names = {"id": session_id, "agents": subagents_owner(session_id), "batch": batch, "target": target}
     for table, id in (("sessions", "id"), ("entries", "session_id")):
-        statement = f"UPDATE {table} SET trashed = :target WHERE {id} = :id AND trashed = :batch"  # noqa: S608
-        await db.rows(statement, id=session_id, batch=batch, target=target)
+        statement = f"UPDATE {table} SET trashed = :target WHERE {id} IN {_FAMILY} AND trashed = :batch"  # noqa: S608
+        await db.rows(statement, **names)
 
 
 async def id_in_trash(db: Tables, session_id: str) -> str:
@@ -102,6 +104,19 @@ class Secrets:
             end = max(end, stop)
         return "".join((*pieces, text[end:])), len(pieces) // 2
 
+    def _redact_strings(self, value: Any) -> tuple[Any, int]:
+        """The same for every string in a value of JSON."""
+        if isinstance(value, str):
+            return self.redact(value)
+        if isinstance(value, list):
+            items = [self._redact_strings(item) for item in value]
+            return [item for item, _ in items], sum(places for _, places in items)
+        if isinstance(value, dict):
+            names, places = self._redact_strings([*value])
+            items, more = self._redact_strings([*value.values()])
+            return dict(zip(names, items, strict=True)), places + more
+        return value, 0
+
     def redact_row(self, row: Sequence[Any]) -> tuple[Sequence[Any], int]:
         """Return a row of `ENTRY` without them, and in how many places they were.
 
@@ -109,7 +124,12 @@ class Secrets:
         """
         *rest, checksum, body = row
         body = body.encode() if isinstance(body, str) else body
-        redacted, places = self._redact_body(body)
+        try:
+            value, places = self._redact_strings(msgspec.json.decode(body))
+            redacted = msgspec.json.encode(value)
+        except (ValueError, RecursionError):  # its raw text, where that is no JSON
+            text, places = self.redact(body.decode(errors="surrogateescape"))
+            redacted = text.encode(errors="surrogateescape")
         if not places:
             return row, 0
         before, after = read_entry(row), read_entry((*rest, None, redacted))
@@ -120,45 +140,23 @@ class Secrets:
         was_sound = checksum in (None, crc32(body))  # what was damaged stays known as damaged
         return (*rest, crc32(redacted) if was_sound else checksum, redacted.decode(errors="replace")), places
 
-    def _redact_body(self, body: bytes) -> tuple[bytes, int]:
-        """In every string of it, or in its raw text where that is no JSON."""
-        places = 0
-
-        def redacted(value: Any) -> Any:
-            nonlocal places
-            match value:
-                case str():
-                    text, found = self.redact(value)
-                    places += found
-                    return text
-                case list():
-                    return [redacted(item) for item in value]
-                case dict():
-                    return {redacted(name): redacted(item) for name, item in value.items()}
-                case _:
-                    return value
-
-        try:
-            return msgspec.json.encode(redacted(msgspec.json.decode(body))), places
-        except (ValueError, RecursionError):
-            text, places = self.redact(body.decode(errors="surrogateescape"))
-            return text.encode(errors="surrogateescape"), places
-
 
 async def redact(db: Tables, session_id: str, secrets: Secrets) -> int:
     """Replace them in all copies of the session's entries and in the trash, and say so in a new entry.
 
-    Returns the number of places in the session.
+    Returns the number of places in the session and its subagents.
     """
+    names = {"id": session_id, "agents": subagents_owner(session_id)}
+    family = {str(id) for (id,) in await db.rows(_FAMILY[1:-1], **names)}
     changes: list[tuple[int, Sequence[Any]]] = []
     changed: set[tuple[str, float]] = set()
     total = 0
-    async for n, id, trashed, *row in db.stream(_AFFECTED, id=session_id):
+    async for n, id, trashed, *row in db.stream(_AFFECTED, **names):
         redacted, places = secrets.redact_row(row)
         if places:
             changes.append((n, redacted))
             changed.add((str(id), trashed))
-            total += places * ((id, trashed) == (session_id, 0))
+            total += places * (id in family and not trashed)
     await db.replace_bodies(changes)
     if total:
         newest = (await entries_of(db, session_id))[-1]

@@ -64,7 +64,7 @@ def connect(
     return connection
 
 
-def connect_to_memory() -> apsw.Connection:
+def connect_to_memory(may_replace: bool = False) -> apsw.Connection:
     connection = apsw.Connection(":memory:")
     connection.execute(_tables(0))
     connection.pragma("foreign_keys", "on")
@@ -199,42 +199,38 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def _beside(path: Path, session_id: str, suffix: str) -> Path:
-    """Return where the lock of a session is, the address of the program that has it, or the wish of another one."""
-    return path.parent / "locks" / f"{session_id}.{suffix}"
+class SessionLock:
+    """The lock of a session in the store `path`. Beside it are the address of the program that has it, and `wanted`.
 
-
-def takeover_file(path: Path, session_id: str) -> Path:
-    """Return the file that is there while another program waits for a session of the store `path`."""
-    return _beside(path, session_id, "wanted")
-
-
-def holder_of(path: Path, session_id: str) -> str | None:
-    """Return the address of the program that holds the lock of a session ("" without one); None where it is free."""
-    lock, address = _beside(path, session_id, "lock"), _beside(path, session_id, "address")
-    if not lock.exists():
-        return None
-    try:
-        with filelock.FileLock(lock, timeout=0):  # for a moment, which whoever opens the session waits for
-            return None
-    except filelock.Timeout:
-        return address.read_text() if address.exists() else ""
-
-
-def lock_session(path: Path, session_id: str, *, address: str = "") -> filelock.BaseFileLock:
-    """Hold the lock of a session in the store `path`; a killed program gives it up by dying.
-
-    Raises `filelock.Timeout` when it is held, and `OSError`.
+    A killed program gives it up by dying. `wanted` is there while another program waits for the session.
     """
-    make_private_folder(path.parent / "locks")
-    lock = filelock.FileLock(_beside(path, session_id, "lock"), timeout=_LOCK_TIMEOUT_S)
-    lock.acquire(poll_interval=_LOCK_TIMEOUT_S / 4)
-    takeover_file(path, session_id).unlink(missing_ok=True)  # whoever waited for it has it now, or is gone
-    if address:
-        _beside(path, session_id, "address").write_text(address)
-    else:
-        _beside(path, session_id, "address").unlink(missing_ok=True)
-    return lock
+
+    def __init__(self, path: Path, session_id: str) -> None:
+        self._file, self._address, self.wanted = (
+            path.parent / "locks" / f"{session_id}.{suffix}" for suffix in ("lock", "address", "wanted")
+        )
+        self._lock = filelock.FileLock(self._file, timeout=_LOCK_TIMEOUT_S)
+        self.release = self._lock.release
+
+    def acquire(self, *, address: str = "") -> None:
+        """Raises `filelock.Timeout` when it is held, and `OSError`."""
+        make_private_folder(self.wanted.parent)
+        self._lock.acquire(poll_interval=_LOCK_TIMEOUT_S / 4)
+        self.wanted.unlink(missing_ok=True)  # whoever waited for it has it now, or is gone
+        if address:
+            self._address.write_text(address)
+        else:
+            self._address.unlink(missing_ok=True)
+
+    def holder(self) -> str | None:
+        """Return the address of the program that has it ("" without one); None where it is free."""
+        if not self._file.exists():
+            return None
+        try:
+            with self._lock.acquire(timeout=0):  # for a moment, which whoever opens the session waits for
+                return None
+        except filelock.Timeout:
+            return self._address.read_text() if self._address.exists() else ""
 
 
 def failure(path: Path, error: Exception) -> StorageError:

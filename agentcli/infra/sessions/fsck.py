@@ -215,21 +215,14 @@ def replace_damaged(path: Path) -> str:
     """
     try:
         with copying(path, timeout_s=_REPAIR_PATIENCE_S):
-            try:
-                report = repair(path, even_if_open=True)
-                if report.is_healthy:
-                    kept = f"it is kept as {report.kept_as}, and {report.restored_text}."
-                    return f"The session database was damaged: {kept}" if report.kept_as else ""
-            except StorageError:
-                if database.copy_of(path).exists():  # beside a new file, the next copy would take its place
-                    raise
+            report = repair(path, even_if_open=True)
+            if report.is_healthy:
+                kept = f"it is kept as {report.kept_as}, and {report.restored_text}."
+                return f"The session database was damaged: {kept}" if report.kept_as else ""
             kept_as = database.free_name(path, f".damaged-{int(time.time())}")
-            path.replace(kept_as)
-            # The copy is no sound one, but may hold more than nothing.
-            pairs = [(Path(f"{path}{suffix}"), Path(f"{kept_as}{suffix}")) for suffix in ("-wal", "-shm")]
-            for source, target in (*pairs, (database.copy_of(path), database.copy_of(kept_as))):
+            for suffix in ("", "-wal", "-shm", ".copy"):  # the copy is no sound one, but may hold more than nothing
                 with suppress(FileNotFoundError):
-                    source.replace(target)
+                    Path(f"{path}{suffix}").replace(f"{kept_as}{suffix}")
     except (filelock.Timeout, OSError) as error:
         raise StorageError(f"{path} is damaged and could not be replaced ({error}): try again.") from error
     return f"The session database was damaged and there is no sound copy: it is kept as {kept_as}, a new one was begun."
@@ -256,12 +249,10 @@ def _rewrite(old: Path, new: Path, copy: Path | None, kept: str) -> bool:
 
 def _refuse_open_sessions(path: Path) -> None:
     for file in sorted((path.parent / "locks").glob("*.lock")):
-        try:
-            database.lock_session(path, file.stem).release()
-        except filelock.Timeout as error:
+        if database.SessionLock(path, file.stem).holder() is not None:
             raise StorageError(
                 f"Session {file.stem} is open: close every agentcli session, then repair. Nothing was changed."
-            ) from error
+            )
 
 
 @contextmanager

@@ -14,23 +14,13 @@ from agentcli.errors import StorageError
 
 
 class _Clock:
-    """Milliseconds since 1970 that never stand still nor go back, so that ids of one process stay in order."""
-
-    def __init__(self) -> None:
-        self._last = 0
-
-    def tick(self) -> int:
-        self._last = max(self._last + 1, time.time_ns() // 1_000_000)
-        return self._last
-
-
-_clock = _Clock()
+    last = 0  # milliseconds since 1970, which never stand still nor go back
 
 
 def new_id() -> str:
     """A UUIDv7 that is greater than every one this process made before."""
-    random = int.from_bytes(os.urandom(10))
-    value = _clock.tick() << 80 | 0x7 << 76 | (random >> 62 & 0xFFF) << 64 | 0b10 << 62 | random & (1 << 62) - 1
+    random, _Clock.last = int.from_bytes(os.urandom(10)), max(_Clock.last + 1, time.time_ns() // 1_000_000)
+    value = _Clock.last << 80 | 0x7 << 76 | (random >> 62 & 0xFFF) << 64 | 0b10 << 62 | random & (1 << 62) - 1
     digits = f"{value:032x}"
     return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 

@@ -18,7 +18,7 @@ from agentcli.infra.sessions.postgres_database import UNHURRIED, Broken, Connect
 from agentcli.infra.sessions.postgres_leases import Leases
 from agentcli.infra.sessions.search import Words, text_of, words_in
 from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import ENTRY, Tables, Work, read_entry
+from agentcli.infra.sessions.tables import ENTRY, WHOSE, Tables, Work, read_entry
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ WITH hits AS MATERIALIZED (
 )
 SELECT sessions.id, title, {ENTRY} FROM (
     SELECT hits.n, sessions.id, title FROM hits JOIN sessions ON id = session_id AND trashed = 0
-    WHERE cwd = coalesce(:cwd, cwd) AND user_id = coalesce(:user_id, user_id) ORDER BY hits.time DESC, hits.n DESC
+    WHERE cwd = coalesce(:cwd, cwd) AND {WHOSE} ORDER BY hits.time DESC, hits.n DESC
 ) AS sessions CROSS JOIN LATERAL (SELECT * FROM entries WHERE n = sessions.n OFFSET 0) AS entries
 """  # noqa: S608 - our words
 
@@ -89,7 +89,7 @@ class PostgresTables(Tables):
 def _in_postgres(sql: str) -> str:
     """Return a statement for all stores in the form of psycopg, with the schema before the tables."""
     sql = re.sub(r"\b(FROM|JOIN|INTO|UPDATE) (sessions|entries)\b", r"\1 agentcli.\2", sql)
-    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql.replace("CAST(body AS BLOB)", "body"))
+    return re.sub(r"(?<!:):([a-z_]+)", r"%(\1)s", sql.replace("CAST(body AS BLOB)", "body").replace("%", "%%"))
 
 
 def _storable(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Searches entries: the words of a search, the same for every store, and the index in SQLite."""
+"""The words of a search, the same for every store, and of the entries that it looks at."""
 
 from __future__ import annotations
 
@@ -7,27 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 from unicodedata import combining, normalize
 
-import apsw
-
 from agentcli.agent.interfaces import Found
 from agentcli.conversation.entries import Assistant, Body, Compaction, ContextNote, Entry, Pinned, Result, User
 from agentcli.errors import StorageError
-from agentcli.infra.sessions.tables import ENTRY, read_entry
 from agentcli.llm.messages import Text, ToolUse
 
 LONGEST_WORD = 64  # characters
 _AROUND = 60  # characters to each side of what was found
 _WORD = re.compile(r"[^\W_]+")
-_BATCH = 2_000  # entries in a transaction: others wait for a moment only
-_HITS = f"""
-SELECT sessions.id, title, {ENTRY} FROM entries JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
-WHERE n IN (
-    SELECT n FROM words JOIN entries ON n = words.rowid AND own AND entries.trashed = 0
-    JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
-    WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND user_id = coalesce(:user_id, user_id)
-    ORDER BY entries.time DESC, n DESC LIMIT :limit
-) ORDER BY entries.time DESC, n DESC
-"""  # noqa: S608 - our words
 _LAST_WITH_ACCENTS = 0x52F  # Latin, Greek and Cyrillic; in other scripts a mark makes another letter
 
 
@@ -125,20 +112,3 @@ def _texts_in(value: Any) -> Iterable[str]:
             yield from _texts_in(item)
     elif value is not None:
         yield str(value)
-
-
-def index_some(db: apsw.Connection) -> bool:
-    """Index entries that were stored since the last search; True if there may be more of them."""
-    last = db.execute("SELECT coalesce(max(id), 0) FROM words_docsize").get
-    rows = db.execute(f"SELECT n, {ENTRY} FROM entries WHERE n > ? ORDER BY n LIMIT ?", (last, _BATCH)).fetchall()  # noqa: S608
-    texts = ((n, folded(text_of(read_entry(row).body))) for n, *row in rows)
-    db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", texts)
-    return len(rows) == _BATCH
-
-
-def search(db: apsw.Connection, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]:
-    names = {"words": words.for_index, "cwd": cwd, "user_id": user_id, "limit": limit}
-    return [
-        words.found_in(str(session_id), str(title), read_entry(row))
-        for session_id, title, *row in db.execute(_HITS, names)
-    ]

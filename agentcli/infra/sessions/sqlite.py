@@ -1,4 +1,4 @@
-"""Sessions in SQLite: append-only, synced to disk before anybody is told, one writer thread.
+"""Sessions in SQLite: append-only, synced to disk before anybody is told, one writer thread; or in memory.
 
 Settings measured against a simulated power cut: WAL with synchronous=FULL lost none of 10,090 acknowledged rows, NORMAL
 lost 520.
@@ -18,13 +18,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import apsw
 import filelock
 
-from agentcli.agent.interfaces import Found
+from agentcli.agent.interfaces import Found, Stored
+from agentcli.conversation.entries import Entry
 from agentcli.errors import SessionInUse, StorageError
 from agentcli.infra.sessions import database
+from agentcli.infra.sessions.database import SessionLock
 from agentcli.infra.sessions.store import Ownership, TableSessions, WorkQueue
-from agentcli.infra.sessions.tables import Tables, Work
-from agentcli.infra.sqlite_writer import Writer
+from agentcli.infra.sessions.tables import ENTRY, WHOSE, Tables, UnstoredSession, Work, read_entry, store_entries
+from agentcli.infra.sessions.writer import Writer
 from agentcli.settings.files import make_private_folder
+from agentcli.settings.paths import folder_text
 
 if TYPE_CHECKING:
     from agentcli.infra.sessions.search import Words
@@ -35,6 +38,16 @@ _COPY_DELAY_S = 60.0  # a program that ends before has not begun a large copy fo
 _LONG_S = 86_400.0
 
 T = TypeVar("T")
+_BATCH = 2_000  # entries in a transaction: others wait for a moment only
+_HITS = f"""
+SELECT sessions.id, title, {ENTRY} FROM entries JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
+WHERE n IN (
+    SELECT n FROM words JOIN entries ON n = words.rowid AND own AND entries.trashed = 0
+    JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
+    WHERE words MATCH :words AND cwd = coalesce(:cwd, cwd) AND {WHOSE}
+    ORDER BY entries.time DESC, n DESC LIMIT :limit
+) ORDER BY entries.time DESC, n DESC
+"""  # noqa: S608 - our words
 
 
 class SqliteTables(Tables):
@@ -60,11 +73,11 @@ class SqliteTables(Tables):
         return self._db.execute(sql, values).fetchall()
 
     async def search(self, words: Words, *, cwd: str | None, user_id: str | None, limit: int) -> list[Found]:
-        from agentcli.infra.sessions import search
-
-        while search.index_some(self._db):
+        while _index_some(self._db):
             pass
-        return search.search(self._db, words, cwd=cwd, user_id=user_id, limit=limit)
+        names = {"words": words.for_index, "cwd": cwd, "user_id": user_id, "limit": limit}
+        found = self._db.execute(_HITS, names)
+        return [words.found_in(str(session_id), str(title), read_entry(row)) for session_id, title, *row in found]
 
 
 def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
@@ -82,7 +95,7 @@ def in_sqlite(work: Work[T]) -> Callable[[apsw.Connection], T]:
     return done
 
 
-class SqliteQueue:
+class _Queue:
     """Implements `WorkQueue`."""
 
     def __init__(self, writer: Writer) -> None:
@@ -99,15 +112,21 @@ def open_sessions(
     """Connect to the file of the sessions. With `may_replace` a damaged one is replaced by what can be restored."""
     make_private_folder(path.parent)
     try:
-        return database.connect(path, on_notice, synchronous=synchronous)
+        connection = database.connect(path, on_notice, synchronous=synchronous)
     except (apsw.NotADBError, apsw.CorruptError):
         if not may_replace:
             raise
-    from agentcli.infra.sessions.fsck import replace_damaged
+        from agentcli.infra.sessions.fsck import replace_damaged
 
-    if notice := replace_damaged(path):
-        on_notice(notice)
-    return database.connect(path, on_notice, synchronous=synchronous)
+        if notice := replace_damaged(path):
+            on_notice(notice)
+        connection = database.connect(path, on_notice, synchronous=synchronous)
+    agents = path.with_name("agents.db")
+    if synchronous == "full" and path != agents and agents.exists():
+        from agentcli.infra.sessions.agents_file import take_over
+
+        take_over(connection, agents, on_notice)
+    return connection
 
 
 class SqliteSessions(TableSessions):
@@ -121,7 +140,7 @@ class SqliteSessions(TableSessions):
         super().__init__(on_notice)
         self.path = path
         self._address = address
-        self._writer = Writer(path, partial(open_sessions, path, on_notice), database.failure, name="agentcli-sessions")
+        self._writer = Writer(path, partial(open_sessions, path, on_notice))
         self._copying: threading.Timer | None = None
 
     async def _run(self, work: Work[T]) -> T:
@@ -135,24 +154,22 @@ class SqliteSessions(TableSessions):
             return await asyncio.to_thread(database.read_copy, self.path, in_sqlite(work), refused)
 
     def _queue(self) -> WorkQueue:
-        return SqliteQueue(self._writer)
+        return _Queue(self._writer)
 
     async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
         self._copy_meanwhile()
-        deadline = time.monotonic() + PATIENCE_S
-        wanted = database.takeover_file(self.path, session_id)
+        deadline, lock = time.monotonic() + PATIENCE_S, SessionLock(self.path, session_id)
         while True:
             try:
-                return Ownership(
-                    database.lock_session(self.path, session_id, address=self._address).release, wanted.exists
-                )
+                lock.acquire(address=self._address)
+                return Ownership(lock.release, lock.wanted.exists)
             except filelock.Timeout as error:
                 if not take_over:
                     raise SessionInUse(session_id) from error
                 if time.monotonic() > deadline:
-                    wanted.unlink(missing_ok=True)
+                    lock.wanted.unlink(missing_ok=True)
                     raise SessionInUse(session_id, was_asked=True) from error
-                wanted.touch(mode=0o600)
+                lock.wanted.touch(mode=0o600)
             except OSError as error:
                 raise StorageError(
                     f"Could not write to {self.path.parent / 'locks'}: {error.strerror}. Make it writable, or use "
@@ -161,15 +178,13 @@ class SqliteSessions(TableSessions):
             await asyncio.sleep(0.1)
 
     async def _holder(self, session_id: str) -> str | None:
-        return database.holder_of(self.path, session_id)
+        return SessionLock(self.path, session_id).holder()
 
     async def search(
         self, text: str, *, cwd: Path | None = None, limit: int = 20, user_id: str | None = None
     ) -> Sequence[Found]:
-        from agentcli.infra.sessions.search import index_some
-
         with suppress(database.NotWritable):
-            while await self._writer.submit(index_some):
+            while await self._writer.submit(_index_some):
                 pass  # each in a transaction of its own: others may write between them
         return await super().search(text, cwd=cwd, limit=limit, user_id=user_id)
 
@@ -207,9 +222,9 @@ class SqliteSessions(TableSessions):
 
 
 def _make_due_copy(path: Path) -> None:
-    from agentcli.infra.sessions.fsck import make_copy
-
     if database.is_copy_due(path):
+        from agentcli.infra.sessions.fsck import make_copy
+
         make_copy(path)
 
 
@@ -222,3 +237,48 @@ def can_resume(path: Path, session_id: str) -> bool:
             return bool(db.execute("SELECT 1 FROM sessions WHERE id = ? AND trashed = 0", (session_id,)).get)
     except apsw.Error:
         return True
+
+
+class MemorySessions(TableSessions):
+    """Implements `SessionStore` for sessions that live as long as the program (`--no-session`, tests, library use)."""
+
+    is_lasting = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._writer = Writer(None, database.connect_to_memory)
+        self._owned: set[str] = set()
+
+    def hold(self, session_id: str, entries: Sequence[Entry], *, cwd: Path, user_id: str = "") -> None:
+        """Have a session with these entries, as it was kept elsewhere."""
+        new = UnstoredSession(id=session_id, cwd=folder_text(cwd), name="", user_id=user_id)
+        self._queue().submit(lambda db: store_entries(db, new, Stored(tuple(entries), 1))).result()
+
+    async def _run(self, work: Work[T]) -> T:
+        return await self._writer.submit(in_sqlite(work))
+
+    def _queue(self) -> WorkQueue:
+        return _Queue(self._writer)
+
+    async def _own(self, session_id: str, *, take_over: bool = False) -> Ownership:
+        if session_id in self._owned:
+            raise SessionInUse(session_id)
+        self._owned.add(session_id)
+        return Ownership(partial(self._owned.discard, session_id))
+
+    async def _holder(self, session_id: str) -> str | None:
+        return "" if session_id in self._owned else None
+
+    async def close(self) -> None:
+        pass
+
+
+def _index_some(db: apsw.Connection) -> bool:
+    """Index entries that were stored since the last search; True if there may be more of them."""
+    from agentcli.infra.sessions.search import folded, text_of
+
+    last = db.execute("SELECT coalesce(max(id), 0) FROM words_docsize").get
+    rows = db.execute(f"SELECT n, {ENTRY} FROM entries WHERE n > ? ORDER BY n LIMIT ?", (last, _BATCH)).fetchall()  # noqa: S608
+    texts = ((n, folded(text_of(read_entry(row).body))) for n, *row in rows)
+    db.executemany("INSERT INTO words (rowid, text) VALUES (?, ?)", texts)
+    return len(rows) == _BATCH

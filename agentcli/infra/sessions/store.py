@@ -15,7 +15,7 @@ from agentcli.conversation.entries import Body, Entry, Unreadable, entry_now
 from agentcli.errors import NoSession, StorageError
 from agentcli.infra.sessions import ids, tables
 from agentcli.infra.sessions.ids import entry_id, position_of
-from agentcli.infra.sessions.tables import ENTRY, Tables, UnstoredSession, Work
+from agentcli.infra.sessions.tables import ENTRY, WHOSE, Tables, UnstoredSession, Work
 from agentcli.settings.paths import folder_text
 
 if TYPE_CHECKING:
@@ -27,12 +27,13 @@ _USED = f"""
 SELECT session_id, user_id, {ENTRY} FROM entries
 JOIN sessions ON sessions.id = session_id AND sessions.trashed = 0
 WHERE own AND entries.trashed = 0 AND updated >= :since AND entries.time >= :since
-    AND session_id = coalesce(nullif(:session, ''), session_id) AND user_id = coalesce(:user_id, user_id)
+    AND session_id = coalesce(nullif(:session, ''), session_id) AND ({WHOSE} OR session_id = :session)
     AND kind IN ('user', 'assistant', 'tool_result', 'paid', 'compaction') ORDER BY session_id, seq
 """  # noqa: S608 - our words
 _CHANGES = f"""
 SELECT session_id, {ENTRY} FROM entries
-WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0 ORDER BY time, n
+WHERE kind IN ('files_changed', 'files_restored') AND own AND trashed = 0
+    AND session_id IN (SELECT id FROM sessions WHERE user_id NOT LIKE 'subagents of %') ORDER BY time, n
 """  # noqa: S608 - our words
 
 
@@ -209,7 +210,7 @@ class TableSessions(ABC):
     async def list(
         self, *, cwd: Path | None = None, limit: int = 50, user_id: str | None = None
     ) -> Sequence[SessionInfo]:
-        which = "cwd = coalesce(:cwd, cwd) AND user_id = coalesce(:user_id, user_id) ORDER BY used DESC LIMIT :limit"
+        which = f"cwd = coalesce(:cwd, cwd) AND {WHOSE} ORDER BY used DESC LIMIT :limit"
         folder = folder_text(cwd) if cwd else None
         return await self._read(lambda db: tables.infos(db, which, cwd=folder, user_id=user_id, limit=limit))
 

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ENTRY = "entries.id, parent_id, entries.time, schema_version, checksum, CAST(body AS BLOB)"  # for `read_entry`
+# Sessions of one user, or of all but subagents.
+WHOSE = "(user_id = :user_id OR :user_id IS NULL AND user_id NOT LIKE 'subagents of %')"
 _COLUMNS = "seq, id, parent_id, time, kind, schema_version, checksum, body"  # what copies of an entry have in common
 _TOUCH = """
 UPDATE sessions SET updated = :now, used = {next_use}, last_prompt = coalesce(nullif(:last_prompt, ''), last_prompt),
@@ -181,7 +183,7 @@ async def full_id(db: Tables, session_id: str, user_id: str | None = None) -> st
     """
     session_id = session_id.encode(errors="replace").decode()  # an argument may be no text
     rows = await db.rows(
-        "SELECT id FROM sessions WHERE trashed = 0 AND user_id = coalesce(:user_id, user_id) AND "
+        f"SELECT id FROM sessions WHERE trashed = 0 AND ({WHOSE} OR id = :id AND :user_id IS NULL) AND "  # noqa: S608
         "(id >= :id AND id < :end OR name = :id AND name <> '') ORDER BY id <> :id LIMIT 3",
         id=session_id, end=f"{session_id}\U0010ffff", user_id=user_id,
     )  # fmt: skip

@@ -29,7 +29,6 @@ PROMPT_CACHE_MIB = 512  # for the prompts of other conversations: two programs t
 # Prompt tokens between two looks at whether the caller is still there: about 5 s on two slow cores. The engine's own
 # 2048 kept both cores busy for 46 s after a request had been given up.
 BATCH_TOKENS = 256
-
 FIRST_USER_S = 15.0  # for the connection of the program that starts the server, which it makes before that
 
 
@@ -41,14 +40,9 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is meant for its users
     model, context, linger_s, control, listener = sys.argv[1:]
     info = ServerInfo(
-        pid=os.getpid(),
-        port=0,
-        api_key=secrets.token_urlsafe(32),
-        model=model,
-        context=int(context),
-        stamp=stamp_of(Path(model)),
-        linger_s=float(linger_s),
-    )
+        pid=os.getpid(), port=0, api_key=secrets.token_urlsafe(32), model=model, context=int(context),
+        stamp=stamp_of(Path(model)), linger_s=float(linger_s),
+    )  # fmt: skip
     users = Users(info, Path(control))
     try:
         asyncio.run(users.serve(socket.socket(fileno=int(listener))))
@@ -118,9 +112,8 @@ def _load(info: ServerInfo) -> tuple[object, int]:
     params.endpoint_slots = False
     params.cache_ram_mib = PROMPT_CACHE_MIB
     params.warmup = False
-    if (
-        Path(info.model).stat().st_size == PINNED.size
-    ):  # under whatever name; every other model keeps the template it brings
+    # Under whatever name; every other model keeps the template it brings.
+    if Path(info.model).stat().st_size == PINNED.size:
         params.chat_template = Path(__file__).with_name("chat_template.jinja").read_text(encoding="utf-8")
     engine = xllamacpp.Server(params)
     return engine, int(engine.listening_address.rsplit(":", 1)[1])

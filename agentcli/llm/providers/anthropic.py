@@ -37,12 +37,10 @@ class MessagesProvider(BaseProvider):
         return media_rules(self.info)
 
     def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        self._require_key()
         reader = AnthropicReader(self.model, ids=CallIds(request.messages))
         return stream_reply(self._carrier, MESSAGES, request, build=lambda: to_body(request, self.info), reader=reader)
 
     async def count_tokens(self, request: Request) -> TokenCount:
-        self._require_key()
         body = to_body(request, self.info)
         del body["max_tokens"], body["stream"]
         counted = await self._carrier.post_json(f"{MESSAGES}/count_tokens", body)
@@ -53,10 +51,7 @@ class MessagesProvider(BaseProvider):
 
 
 class AnthropicProvider(MessagesProvider):
-    """One model of Anthropic's. `api_version` is for gateways that know only an older one; `auth_token` goes as Bearer.
-
-    With `uses_sdk` Anthropic's SDK carries the requests.
-    """
+    """One model of Anthropic's. `api_version` may be older for gateways; with `uses_sdk` the SDK carries requests."""
 
     def __init__(
         self,
@@ -73,8 +68,6 @@ class AnthropicProvider(MessagesProvider):
         # From this version on the API refuses a temperature, whatever the model.
         takes_temperature = info.takes_temperature and api_version < "2026-10-21"
         super().__init__(msgspec.structs.replace(info, takes_temperature=takes_temperature, sends_back="none"))
-        if not (api_key or auth_token):
-            self._missing_key = "No Anthropic key: set ANTHROPIC_API_KEY, or keep one with agentcli login anthropic."
         address = base_url.rstrip("/").removesuffix("/v1")
         sent = {"anthropic-version": api_version, **(headers or {})}
         if uses_sdk:
@@ -87,15 +80,18 @@ class AnthropicProvider(MessagesProvider):
             self._carrier = HttpClient(
                 address, sent, key=api_key or auth_token, key_header=header, read_timeout=read_timeout
             )
+        if not (api_key or auth_token):
+            self._carrier.missing_key = (
+                "No Anthropic key: set ANTHROPIC_API_KEY, or keep one with agentcli login anthropic."
+            )
 
-    async def _check(self) -> Health:
-        self._require_key()
+    async def _check(self) -> Health | None:
         listed = await self._carrier.get_json(f"/v1/models/{self.model}")
         if not isinstance(listed, dict):
             where = self._carrier.shown_url
             return Health(False, f"{where} does not answer as the Messages API does: is the base_url right?")
         self.info = refined(self.info, listed)
-        return self._answers()
+        return None
 
 
 class CloudProvider(MessagesProvider):
@@ -111,11 +107,10 @@ class CloudProvider(MessagesProvider):
     async def count_tokens(self, request: Request) -> TokenCount:
         return await (super().count_tokens(request) if self._counts else BaseProvider.count_tokens(self, request))
 
-    async def _check(self) -> Health:
+    async def _check(self) -> None:
         """Ask with an empty conversation: only a model that may be used finds fault with that. It costs nothing."""
         try:
             await self._carrier.post_json(MESSAGES, {"model": self.model, "max_tokens": 1, "messages": []})
         except BadRequest as error:
             if type(error) is not BadRequest or error.status != 400 or "messages" not in str(error):
                 raise
-        return self._answers()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
-from agentcli.llm.errors import AuthError, ProviderError
+from agentcli.llm.errors import ProviderError
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Health, Request, TokenCount
 from agentcli.llm.retry import with_wait
@@ -16,13 +16,9 @@ if TYPE_CHECKING:
 
 
 class BaseProvider(ABC):
-    """One model behind one API, as `Provider` describes it; a subclass adds `stream`.
-
-    `_missing_key` says how to give a key, where none is there and every request would fail.
-    """
+    """One model behind one API, as `Provider` describes it; a subclass adds `stream`."""
 
     _carrier: Carrier | None = None
-    _missing_key = ""
 
     def __init__(self, info: ModelInfo) -> None:
         self.info = info
@@ -40,21 +36,15 @@ class BaseProvider(ABC):
 
     async def health_check(self) -> Health:
         try:
-            return await self._check()
+            health = await self._check()
         except ProviderError as error:
             return Health(False, with_wait(str(error), error))
+        return health or Health(True, f"{self.model} answers, window {self.info.window:,} tokens")
 
     @abstractmethod
-    async def _check(self) -> Health:
-        """Ask the server for something that costs no tokens. Raises `ProviderError`."""
-
-    def _require_key(self) -> None:
-        if self._missing_key:
-            raise AuthError(self._missing_key)
+    async def _check(self) -> Health | None:
+        """Ask for something that costs no tokens; None if the server answers as it should. Raises `ProviderError`."""
 
     async def aclose(self) -> None:
         if self._carrier is not None:
             await self._carrier.aclose()
-
-    def _answers(self, models: tuple[str, ...] = ()) -> Health:
-        return Health(True, f"{self.model} answers, window {self.info.window:,} tokens", models)

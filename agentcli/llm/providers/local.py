@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,11 +18,14 @@ from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.messages import Message, Text, ToolUse
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Done, Health, Request, StreamEvent, TextDelta, complete
+from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, complete
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.streaming import stream_openai
 from agentcli.llm.wire.calls import call_events
 from agentcli.llm.wire.openai_request import Quirks, media_rules
+
+if TYPE_CHECKING:
+    from agentcli.llm.local_server.server import LocalServer
 
 log = logging.getLogger(__name__)
 
@@ -30,29 +33,16 @@ log = logging.getLogger(__name__)
 QUIRKS = Quirks(read_text_calls=True, null_content=False, images=0, extra_body={"temperature": 0, "cache_prompt": True})
 
 
-class ModelServer(Protocol):
-    """A running model server that stays up until it is released."""
-
-    base_url: str
-    api_key: str
-
-    @property
-    def is_running(self) -> bool: ...
-
-    def release(self) -> None: ...
-
-
-Start = Callable[[], Awaitable[ModelServer]]
-
-
 class LocalProvider(BaseProvider):
     """The model of one server. `start` gives the server, when the first request comes or the one before has died."""
 
-    def __init__(self, info: ModelInfo, *, start: Start, read_timeout: float = 600.0) -> None:
+    def __init__(
+        self, info: ModelInfo, *, start: Callable[[], Awaitable[LocalServer]], read_timeout: float = 600.0
+    ) -> None:
         super().__init__(msgspec.structs.replace(info, sends_back="none"))
         self._start = start
         self._read_timeout = read_timeout
-        self._server: ModelServer | None = None
+        self._server: LocalServer | None = None
         self._carrier: HttpClient | None = None
         self._starting = asyncio.Lock()
 
@@ -91,9 +81,8 @@ class LocalProvider(BaseProvider):
                 )
             return self._carrier
 
-    async def _check(self) -> Health:
+    async def _check(self) -> None:
         await (await self._connected()).get_json("/models")
-        return self._answers()
 
     async def aclose(self) -> None:
         server, self._server = self._server, None

@@ -14,7 +14,7 @@ from agentcli.llm.event_streams import LineParser
 from agentcli.llm.http import HttpClient
 from agentcli.llm.media import MediaRules
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Health, Request, StreamEvent
+from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.providers.base import BaseProvider
 from agentcli.llm.streaming import stream_reply
 from agentcli.llm.wire.calls import CallIds
@@ -34,11 +34,9 @@ class OllamaProvider(BaseProvider):
         *,
         base_url: str = BASE_URL,
         num_ctx: int = 32_768,
-        keep_alive: str = "5m",
         read_timeout: float = 600.0,
     ) -> None:
         super().__init__(msgspec.structs.replace(info, window=num_ctx, max_output=min(info.max_output, num_ctx // 2)))
-        self._keep_alive = keep_alive
         self._was_shown = False
         self._carrier = HttpClient(ollama_address(base_url), {}, read_timeout=read_timeout)
 
@@ -55,7 +53,7 @@ class OllamaProvider(BaseProvider):
             self._carrier,
             "/api/chat",
             request,
-            build=lambda: to_body(request, self.info, num_ctx=self.info.window, keep_alive=self._keep_alive),
+            build=lambda: to_body(request, self.info),
             reader=OllamaReader(request, self.info, ids=CallIds(request.messages)),
             parser=LineParser(),
             content_type="ndjson",
@@ -70,9 +68,8 @@ class OllamaProvider(BaseProvider):
         self._was_shown = True
         self.info = learned(self.info, shown if isinstance(shown, dict) else {})
 
-    async def _check(self) -> Health:
+    async def _check(self) -> None:
         await self._learn()
-        return self._answers()
 
 
 def learned(info: ModelInfo, shown: dict[str, Any]) -> ModelInfo:

@@ -59,10 +59,6 @@ class OpenAICompatProvider(BaseProvider):
     ) -> None:
         super().__init__(msgspec.structs.replace(info, sends_back="calls" if preset.quirks.echo_reasoning else "none"))
         self._preset = preset
-        if preset.needs_key and not api_key:
-            where = f"{preset.key_env}, or keep one with agentcli login {self.name}"
-            where = where if preset.key_env else f"providers.{self.name}.api_key_env"
-            self._missing_key = f"No key for {self.name}: set {where}."
         self._carrier = HttpClient(
             base_url or preset.base_url,
             headers or {},
@@ -70,28 +66,29 @@ class OpenAICompatProvider(BaseProvider):
             key_header=preset.key_header,
             read_timeout=read_timeout,
         )
+        if preset.needs_key and not api_key:
+            stored = f"{preset.key_env}, or keep one with agentcli login {self.name}"
+            where = stored if preset.key_env else f"providers.{self.name}.api_key_env"
+            self._carrier.missing_key = f"No key for {self.name}: set {where}."
 
     @property
     def media_rules(self) -> MediaRules:
         return media_rules(self.info, self._preset.quirks)
 
     def stream(self, request: Request) -> AsyncGenerator[StreamEvent, None]:
-        self._require_key()
         return stream_openai(self._carrier, request, self.info, self._preset.quirks)
 
     async def _check(self) -> Health:
-        self._require_key()
-        try:
-            if self._preset.key_path:
-                await self._carrier.get_json(self._preset.key_path)
-        except ProviderError as error:
-            if error.status != NOT_FOUND:  # a gateway in front of it may not have the path
-                raise
-        try:
-            listed = await self._carrier.get_json("/models")
-        except ProviderError as error:
-            if error.status != NOT_FOUND or self._preset.lists_models:  # an address for one deployment has no list
-                raise
+        listed = None
+        for path in filter(None, (self._preset.key_path, "/models")):
+            try:
+                listed = await self._carrier.get_json(path)
+            except ProviderError as error:
+                # A gateway in front of it may not have the first path, and an address for one deployment has no list.
+                if error.status != NOT_FOUND or (path == "/models" and self._preset.lists_models):
+                    raise
+                listed = None
+        if listed is None:
             return Health(True, f"{self.name} answers; whether it takes the key a request will tell")
         rows = listed.get("data") if isinstance(listed, dict) else listed
         found = [row.get("id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []

@@ -1,9 +1,6 @@
 """Plays replies from a file or a list: the model of tests, demos and benchmarks.
 
-A script is JSON lines, one reply each: `{"text"?, "thinking"?, "tool_calls"?: [{"name","input"}], "stop_reason"?,
-"usage"?, "error"?: {"kind","retry_after"?}, "delay_ms"?, "chunk"?, "when"?}`. `{{last_result}}` inside a string is
-replaced by the newest tool result. `chunk` is how many characters one delta holds; `delay_ms` passes before each delta.
-A reply with `when` is only for conversations that begin with a prompt (or a subagent's task) that holds that text.
+A script is JSON lines, one `ScriptedReply` each. In a string, `{{last_result}}` stands for the newest tool result.
 """
 
 from __future__ import annotations
@@ -11,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,7 +47,11 @@ class ScriptedError(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One reply. With an `error`, text and thinking are sent first and then it breaks."""
+    """One reply. With an `error`, text and thinking are sent first and then it breaks.
+
+    `chunk` is how many characters one delta holds; `delay_ms` passes before each. One with `when` is only for
+    conversations that begin with a prompt (or a subagent's task) that holds that text.
+    """
 
     text: str = ""
     thinking: str = ""
@@ -89,32 +91,31 @@ class ScriptedProvider(BaseProvider):
         try:
             for kind, delta, whole in ((Thinking, ThinkingDelta, reply.thinking), (Text, TextDelta, reply.text)):
                 text = _filled(whole, request)
-                if not text:
-                    continue
                 for start in range(0, len(text), reply.chunk):
                     await asyncio.sleep(reply.delay_ms / 1000)
                     yield delta(text[start : start + reply.chunk])
-                blocks.append(kind(text))
+                blocks += [kind(text)] if text else []
             await asyncio.sleep(reply.delay_ms / 1000)
-            if reply.error is not None:
-                raise _error(reply.error)
+            if (told := reply.error) is not None:
+                if told.kind not in _ERRORS:
+                    raise UserError(f"No error kind {told.kind!r} in a script; there is {', '.join(_ERRORS)}.")
+                raise _ERRORS[told.kind](told.message or f"scripted {told.kind} error", retry_after=told.retry_after)
         except errors.ProviderError as error:
             error.partial = Message("assistant", tuple(blocks))
             raise
         ids = CallIds(request.messages, prefix=f"call_{position}_")
         for call in reply.tool_calls:
             use = ToolUse(ids.take(call.id), call.name, _filled(call.input, request))
+            blocks.append(use)
             for event in call_events(use):
                 yield event
-            blocks.append(use)
         stop: StopReason = reply.stop_reason or ("tool_use" if reply.tool_calls else "end_turn")
-        usage = reply.usage or Usage(
-            input_tokens=estimate(request, self.info).tokens, output_tokens=len(reply.text) // 4 + 1
-        )
+        usage = reply.usage or Usage(estimate(request, self.info).tokens, len(reply.text) // 4 + 1)
         yield Done(Message("assistant", tuple(blocks)), stop, usage, self.model)
 
     def _next(self, request: Request) -> ScriptedReply:
-        opening = "\n".join(_opening(request)) if any(reply.when for reply in self._waiting) else ""
+        start = takewhile(lambda message: message.role != "assistant", request.messages)
+        opening = "\n".join(block.text for message in start for block in message.content if isinstance(block, Text))
         for place, reply in enumerate(self._waiting):
             if reply.when in opening:
                 return self._waiting.pop(place)
@@ -142,28 +143,13 @@ def read_script(path: Path) -> list[ScriptedReply]:
     return replies
 
 
-def _error(told: ScriptedError) -> errors.ProviderError:
-    kind = _ERRORS.get(told.kind)
-    if kind is None:
-        raise UserError(f"No error kind {told.kind!r} in a script; there is {', '.join(_ERRORS)}.")
-    return kind(told.message or f"scripted {told.kind} error", retry_after=told.retry_after)
-
-
-def _opening(request: Request) -> Iterator[str]:
-    """The texts before the first reply."""
-    for message in request.messages:
-        if message.role == "assistant":
-            return
-        yield from (block.text for block in message.content if isinstance(block, Text))
-
-
 def _filled(value: T, request: Request) -> T:
     """Return a text or arguments with the newest tool result in place of `{{last_result}}`."""
     text = json.dumps(value)
     if LAST_RESULT not in text:
         return value
-    contents = [b.content for message in request.messages for b in message.content if isinstance(b, ToolResult)]
-    last = contents[-1] if contents else ""
+    results = (block for m in request.messages[::-1] for block in m.content[::-1] if isinstance(block, ToolResult))
+    last = next(results, ToolResult("")).content
     result = last if isinstance(last, str) else "".join(part.text for part in last if isinstance(part, Text))
     filled: T = json.loads(text.replace(LAST_RESULT, json.dumps(result)[1:-1]))
     return filled

@@ -65,10 +65,7 @@ BUNDLED_ENCODERS = (*_PATTERNS, "tiktoken", "bytes")
 
 
 class TokenEncoder(Protocol):
-    """Counts the tokens of text. `name` is what rows call it.
-
-    `count` takes any text, also one that holds lone surrogates or the names of special tokens.
-    """
+    """Counts the tokens of any text, also of lone surrogates or names of special tokens. Rows call it `name`."""
 
     @property
     def name(self) -> str: ...
@@ -147,10 +144,9 @@ class ModelFacts(ModelInfo, frozen=True, omit_defaults=True, forbid_unknown_fiel
 
 
 class Encoders:
-    """Rows by the name of a model, a pattern (`gpt-4*`), a family, and one for unknown models; looked up in this order.
+    """Rows by the name of a model, with or without its provider, a pattern (`gpt-4*`), a family, and "unknown".
 
-    Names are compared in small letters, with and without their provider. Of patterns that match, the one registered
-    last counts.
+    They are looked up in this order; of patterns that match, the one registered last counts.
     """
 
     def __init__(self, rows: ChainMap[str, EncoderRow], made: dict[str, TokenEncoder]) -> None:
@@ -166,10 +162,9 @@ class Encoders:
         return next(chain(exact, patterns), self._rows.get(family_of(model)) or self._rows[UNKNOWN])
 
     def register(self, models: str, encoder: str | TokenEncoder = "", **fields: Any) -> None:
-        """Count the tokens of `models` (a name, a pattern, a family or "unknown") with an encoder.
+        """Count the tokens of `models` (see `Encoders`) with an encoder and other `fields` of an `EncoderRow`.
 
-        `fields` are those of an `EncoderRow`; what is not given stays as it was for these models. Raises `ValueError`
-        for a wrong one.
+        What is not given stays as it was for these models. Raises `ValueError` for a wrong field.
         """
         if encoder and not isinstance(encoder, str):
             self._made[encoder.name] = encoder
@@ -186,16 +181,19 @@ class Encoders:
         self._rows[key] = row
 
     def with_file(self, file: Path) -> Encoders:
-        """Return these rows, and on top those of a TOML or YAML file: a table for each name, pattern or family.
-
-        Raises `ConfigError`.
-        """
+        """Return these rows, and on top those of a TOML or YAML file: a table for each key. Raises `ConfigError`."""
         above = Encoders(self._rows.new_child(), self._made)
-        for models, fields in _tables_of(file).items():
+        decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads
+        try:
+            tables = msgspec.convert(decode(read_small_file(file).decode("utf-8-sig")), dict[str, Any])
+        except (OSError, ValueError, RecursionError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ConfigError(f"could not be read ({why}).", file=str(file), key="tokens.encoders") from error
+        for models, fields in tables.items():
             try:
-                above.register(str(models), **msgspec.convert(fields, dict[str, Any]))
+                above.register(models, **msgspec.convert(fields, dict[str, Any]))
             except (ValueError, TypeError) as error:
-                raise ConfigError(f"{error}.", file=str(file), key=str(models)) from error
+                raise ConfigError(f"{error}.", file=str(file), key=models) from error
         return above
 
     def encoder(self, row: EncoderRow) -> TokenEncoder:
@@ -207,27 +205,14 @@ class Encoders:
             file = str(Path(__file__).parent / "data" / f"{name}.tiktoken.gz")
             parameters = {"file": file, "pattern": _PATTERNS[name], "name": name, **parameters}
         try:
-            if name == "bytes":
-                return msgspec.convert(parameters, ByteEncoder)
-            return msgspec.convert(parameters, BytePairEncoder)
+            kind: type[ByteEncoder | BytePairEncoder] = ByteEncoder if name == "bytes" else BytePairEncoder
+            return msgspec.convert(parameters, kind)
         except msgspec.ValidationError as error:
             raise ConfigError(f"encoder {name}: {error}.", key="parameters") from error
 
     def facts(self, info: ModelInfo) -> ModelFacts:
-        name = f"{info.provider}/{info.id}"
-        row = self.row(name)
-        fields = msgspec.structs.asdict(info)
-        return ModelFacts(**fields, family=family_of(name), encoder=row.encoder, margin=row.margin, mode=row.mode)
-
-
-def _tables_of(file: Path) -> dict[str, Any]:
-    """Raises `ConfigError`."""
-    decode = msgspec.yaml.decode if file.suffix.lower() in (".yaml", ".yml") else tomllib.loads
-    try:
-        return msgspec.convert(decode(read_small_file(file).decode("utf-8-sig")), dict[str, Any])
-    except (OSError, ValueError, RecursionError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ConfigError(f"could not be read ({why}).", file=str(file), key="tokens.encoders") from error
+        row, fields = self.row(info.name), msgspec.structs.asdict(info)
+        return ModelFacts(**fields, family=family_of(info.name), encoder=row.encoder, margin=row.margin, mode=row.mode)
 
 
 # cl100k and o200k are the encodings of the gpt models themselves (tiktoken's own table, 0.14). The vocabularies of
@@ -309,10 +294,7 @@ def _json(value: Any) -> str:
 
 
 def exact_count(address: str, model: str, text: str) -> int | None:
-    """Return what the person's own server counts, asked with a POST of `{"model", "text"}`; None if it fails.
-
-    Waits up to `TIMEOUT_S`, in a thread of its own, so that callers inside and outside of an event loop may call it.
-    """
+    """Return what the person's own server counts, asked in a thread beside any event loop; None if it fails."""
     if time.monotonic() < _rests_until.get(address, 0):
         return None
     body = {"model": model, "text": text.encode(errors="replace").decode()}

@@ -36,10 +36,7 @@ _FAMILIES: dict[str, tuple[str, ...]] = {
 
 
 def family_of(model: str) -> str:
-    """Return the family of `model` or `provider/model`, "custom" if the name does not give it away.
-
-    The members of a family read text in much the same tokens.
-    """
+    """Return the family of a model, whose members read text in much the same tokens; "custom" for an unknown one."""
     for name in reversed(model.lower().split("/")):
         name = name.replace("ollama", "")  # it runs models of every family
         if name[:1] == "o" and name[1:2].isdigit():  # o3, o4-mini

@@ -1,4 +1,1 @@
-"""Wire formats as pure functions: a request to its JSON body, stream events to ours.
-
-No network here; recorded bytes test every format.
-"""
+"""Wire formats as pure functions, tested on recorded bytes: a request to its JSON body, stream events to ours."""

@@ -1,11 +1,8 @@
-"""The stream that Anthropic's Messages API answers with, as our events.
-
-Facts: platform.claude.com/docs (API version 2026-10-21), read 2026-11.
-"""
+"""The stream that Anthropic's Messages API answers with, as our events (platform.claude.com/docs, read 2026-11)."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast, get_args
 
 from agentcli.llm.errors import ConnectionFailed, ProviderError, ServerError, error_for_status
 from agentcli.llm.json_text import decode_json, encode_json
@@ -23,43 +20,24 @@ from agentcli.llm.provider import (
 from agentcli.llm.wire.calls import CallIds
 from agentcli.llm.wire.deltas import count_in, text_in
 
-_STOP_REASONS: dict[str, StopReason] = {
-    "end_turn": "end_turn",
-    "tool_use": "tool_use",
-    "max_tokens": "max_tokens",
-    "stop_sequence": "stop_sequence",
-    "pause_turn": "pause_turn",
-    "refusal": "refusal",
-    "model_context_window_exceeded": "model_context_window_exceeded",
-}
+_STOP_REASONS = frozenset(get_args(StopReason)) - {"interrupted"}  # that one is ours
 _BREAKS_OFF = ("max_tokens", "model_context_window_exceeded", "refusal")  # perhaps inside a block
 _OPENED_BY = {"text_delta": "text", "thinking_delta": "thinking", "compaction_delta": "compaction"}
-_STATUS = {  # of an error that arrives inside a stream whose status was 200
-    "invalid_request_error": 400,
-    "authentication_error": 401,
-    "billing_error": 402,
-    "permission_error": 403,
-    "not_found_error": 404,
-    "request_too_large": 413,
-    "rate_limit_error": 429,
-    "api_error": 500,
-    "timeout_error": 504,
+# The status of an error that arrives inside a stream whose own was 200; the last row has Bedrock's (botocore's model).
+_STATUS = {
+    "invalid_request_error": 400, "authentication_error": 401, "billing_error": 402, "permission_error": 403,
+    "not_found_error": 404, "request_too_large": 413, "rate_limit_error": 429, "timeout_error": 504,
     "overloaded_error": 529,
-    # As Bedrock reports them (botocore's model of bedrock-runtime).
-    "validationException": 400,
-    "throttlingException": 429,
-    "modelTimeoutException": 504,
+    "validationException": 400, "throttlingException": 429, "modelTimeoutException": 504,
     "serviceUnavailableException": 529,
-}
+}  # fmt: skip
 
 
 class _OpenBlock:
     """A content block that is still arriving."""
 
     def __init__(self, start: dict[str, Any], id: str = "") -> None:
-        self.start = start
-        self.id = id
-        self.kind: str = start.get("type", "")
+        self.start, self.id, self.kind = start, id, str(start.get("type", ""))
         self.parts: list[str] = []
         self.signature: str | None = text_in(start.get("signature")) or None
         self.is_closed = False
@@ -115,7 +93,8 @@ class AnthropicReader:
         elif kind == "content_block_start":
             self._start(event, out)
         elif kind == "content_block_stop":
-            self._stop(event, out)
+            if block := self._at(event):
+                self._close(block, out)
         elif kind == "message_start":
             message = event.get("message") or {}
             self.model = text_in(message.get("model")) or self.model
@@ -210,10 +189,6 @@ class AnthropicReader:
             return self._blocks[-1] if self._blocks else None
         return self._by_index.get(index)
 
-    def _stop(self, event: dict[str, Any], out: list[StreamEvent]) -> None:
-        if block := self._at(event):
-            self._close(block, out)
-
     def _close(self, block: _OpenBlock, out: list[StreamEvent]) -> None:
         if not block.is_closed and block.kind == "tool_use":
             out.append(ToolCallEnded(block.id))
@@ -226,10 +201,9 @@ class AnthropicReader:
             out.append(UsageUpdate(usage_from_wire(self._usage)))
 
     def _done(self) -> Done:
-        stop_reason = _STOP_REASONS.get(self._stop_reason, "end_turn")
-        note = self._note
-        if self._stop_reason not in _STOP_REASONS:
-            note = f"unknown stop reason {self._stop_reason!r}"
+        stop_reason, note = cast("StopReason", self._stop_reason), self._note
+        if stop_reason not in _STOP_REASONS:
+            stop_reason, note = "end_turn", f"unknown stop reason {self._stop_reason!r}"
         # A cut reply's last call may hold half its arguments, or lack the end that would make them other ones.
         cut = stop_reason in ("max_tokens", "model_context_window_exceeded")
         open_call = any(b.kind == "tool_use" and not b.is_closed for b in self._blocks)
@@ -242,19 +216,13 @@ class AnthropicReader:
 
     def partial(self) -> Message:
         """Return what arrived before a stream broke: text, signed thinking, and calls that had ended."""
-        message = self._message()
-        kept = (b for b in message.content if not (isinstance(b, Thinking) and not b.signature))
+        kept = (b for b in self._message().content if not (isinstance(b, Thinking) and not b.signature))
         return Message("assistant", tuple(kept))
 
     def _message(self) -> Message:
         """The blocks in order; of those that have not ended only text and thinking."""
-        blocks = []
-        for block in self._blocks:
-            if not block.is_closed and block.kind not in ("text", "thinking"):
-                continue
-            if (finished := block.finish()) is not None:
-                blocks.append(finished)
-        return Message("assistant", tuple(blocks))
+        ended = (block for block in self._blocks if block.is_closed or block.kind in ("text", "thinking"))
+        return Message("assistant", tuple(block for one in ended if (block := one.finish()) is not None))
 
 
 def _index(event: dict[str, Any]) -> int | str | None:
@@ -263,17 +231,17 @@ def _index(event: dict[str, Any]) -> int | str | None:
 
 
 def usage_from_wire(usage: dict[str, Any]) -> Usage:
-    creation = usage.get("cache_creation")
-    details = usage.get("output_tokens_details")
+    creation, details = (
+        value if isinstance(value := usage.get(name), dict) else {}
+        for name in ("cache_creation", "output_tokens_details")
+    )
     return Usage(
         input_tokens=count_in(usage.get("input_tokens")),
         output_tokens=count_in(usage.get("output_tokens")),
         cache_creation_input_tokens=count_in(usage.get("cache_creation_input_tokens")),
         cache_read_input_tokens=count_in(usage.get("cache_read_input_tokens")),
-        cache_creation_1h_input_tokens=count_in(creation.get("ephemeral_1h_input_tokens"))
-        if isinstance(creation, dict)
-        else 0,
-        reasoning_tokens=count_in(details.get("thinking_tokens")) if isinstance(details, dict) else 0,
+        cache_creation_1h_input_tokens=count_in(creation.get("ephemeral_1h_input_tokens")),
+        reasoning_tokens=count_in(details.get("thinking_tokens")),
     )
 
 

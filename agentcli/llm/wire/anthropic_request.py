@@ -1,7 +1,4 @@
-"""A request as the body that Anthropic's Messages API takes.
-
-Facts: platform.claude.com/docs (API version 2026-10-21), read 2026-11.
-"""
+"""A request as the body of Anthropic's Messages API, version 2026-10-21 (platform.claude.com/docs, read 2026-11)."""
 
 from __future__ import annotations
 
@@ -26,10 +23,7 @@ MEDIA = MediaRules(
 
 
 def to_body(request: Request, model: ModelInfo) -> dict[str, Any]:
-    """The body of `POST /v1/messages`.
-
-    Tools and system come before the messages, so that the bytes of an earlier request begin a later one.
-    """
+    """The body of `POST /v1/messages`, tools and system first: an earlier request's bytes begin a later one."""
     body: dict[str, Any] = {"model": model.id, "max_tokens": request.max_tokens, "stream": True}
     messages = _messages(request, model)
     body |= _thinking(request, model, messages)
@@ -63,11 +57,7 @@ def _thinking(request: Request, model: ModelInfo, messages: list[dict[str, Any]]
 
 
 def _acts_unthinking(messages: list[dict[str, Any]]) -> bool:
-    """Return True if the calls just answered come from a reply without thinking, such as another model's.
-
-    The API then refuses to think, because the reply before results must begin with its thinking. The API takes
-    neighbouring messages of one role for one message.
-    """
+    """Return True if the newest calls come from a reply without thinking, after which the API refuses to think."""
     turns = [list(group) for _, group in groupby(messages, key=lambda message: message["role"])]
     if len(turns) < 2 or not any(block["type"] == "tool_result" for m in turns[-1] for block in m["content"]):
         return False
@@ -80,24 +70,18 @@ def media_rules(model: ModelInfo) -> MediaRules:
 
 
 def _messages(request: Request, model: ModelInfo) -> list[dict[str, Any]]:
-    """Messages with two breakpoints: where the request before this one ended (read), and at the end (written).
-
-    A message of which nothing can be sent is left out: the API refuses empty content. The last one is the user's.
-    """
+    """Messages with breakpoints where the request before this one ended and at the end, and none without content."""
     messages: list[dict[str, Any]] = []
     for number, message in enumerate(fitted(request.messages, media_rules(model)), 1):
         if content := [block_to_wire(block) for block in sendable(message, "anthropic")]:
             messages.append({"role": message.role, "content": content})
         if messages and number in (request.earlier_messages, len(request.messages)):
             _mark(messages[-1]["content"])
-    if messages and messages[-1]["role"] == "assistant" and not _is_paused(request.messages[-1]):
+    # A reply that waits for the API's own tools continues when it is sent back as it came.
+    last = sendable(request.messages[-1], "anthropic") if messages else ()
+    if messages and messages[-1]["role"] == "assistant" and not any(isinstance(block, Opaque) for block in last):
         messages.append({"role": "user", "content": [block_to_wire(GO_ON)]})
     return messages
-
-
-def _is_paused(message: Message) -> bool:
-    """Return True if a reply waits for the API's own tools: it continues when it is sent back as it came."""
-    return any(isinstance(block, Opaque) for block in sendable(message, "anthropic"))
 
 
 def _mark(content: list[dict[str, Any]]) -> None:

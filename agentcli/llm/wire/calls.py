@@ -36,10 +36,7 @@ def plain_name(name: str) -> str:
 
 
 class CallIds:
-    """The ids of one reply's calls. The server's own are kept where no other call has them.
-
-    Some servers give none, one to several calls, or count from zero in every reply.
-    """
+    """The ids of one reply's calls: the server's own, where it gives any and no other call has them."""
 
     def __init__(self, earlier: Iterable[Message] = (), *, prefix: str = "") -> None:
         self._earlier = earlier
@@ -60,11 +57,7 @@ class CallIds:
 
 
 def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | None:
-    """The arguments as an object, or None when they cannot be read as one.
-
-    A call that was cut is never repaired, whether by length or inside a string (some servers call that "stop"): what
-    is missing would be guessed.
-    """
+    """The arguments as an object, or None. A call that was cut is never repaired: what is missing would be guessed."""
     if not text.strip():
         return {}
     value = _strict(text)
@@ -73,6 +66,12 @@ def parse_arguments(text: str, *, was_cut: bool = False) -> dict[str, Any] | Non
     if isinstance(value, str):  # encoded twice
         value = _strict(value)
     return without_lone_surrogates(value) if isinstance(value, dict) else None
+
+
+def written_call(id: str, name: str, arguments: str, *, was_cut: bool = False) -> ToolUse:
+    """Return a call with its arguments as an object, or as they were written where they are none."""
+    given = parse_arguments(arguments, was_cut=was_cut)
+    return ToolUse(id, name, {}, unparsed=arguments) if given is None else ToolUse(id, name, given)
 
 
 def _strict(text: str) -> Any:
@@ -101,16 +100,13 @@ def _lenient(text: str) -> Any:
             return json.loads(json.dumps(value, allow_nan=False))
     except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         pass
-    if len(text) > LONGEST_REPAIR or _ends_inside_a_string(text):
+    ends_in_string = re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1
+    if len(text) > LONGEST_REPAIR or ends_in_string:
         return None
     try:
         return repair_json(text, return_objects=True)
     except (ValueError, RecursionError):
         return None
-
-
-def _ends_inside_a_string(text: str) -> bool:
-    return re.sub(r"\\.", "", text, flags=re.DOTALL).count('"') % 2 == 1
 
 
 _CALL_MARKS = (
@@ -126,16 +122,14 @@ def calls_in_text(text: str, names: frozenset[str]) -> list[tuple[str, dict[str,
     for mark in _CALL_MARKS:
         found = []
         for written in mark.findall(text):
-            value = _strict(written)
-            if value is None:
-                value = _lenient(written)
+            value = _strict(written) or _lenient(written)
             for call in value if isinstance(value, list) else [value]:
-                if isinstance(call, dict) and isinstance(call.get("name"), str) and call["name"] in names:
+                name = call.get("name") if isinstance(call, dict) else None
+                if isinstance(name, str) and name in names:
                     arguments = call.get("arguments", call.get("parameters", {}))
-                    if isinstance(arguments, str):
-                        arguments = parse_arguments(arguments)
+                    arguments = parse_arguments(arguments) if isinstance(arguments, str) else arguments
                     if isinstance(arguments, dict):
-                        found.append((call["name"], without_lone_surrogates(arguments)))
+                        found.append((name, without_lone_surrogates(arguments)))
         if found:
             return found
     return []
@@ -176,10 +170,7 @@ class ArrivingCalls:
 
     def _slot(self, index: int | None, id: str, name: str, arguments: str) -> _Call:
         """The call an entry belongs to."""
-        if index is None:
-            known = self._calls[-1] if self._calls else None
-        else:
-            known = self._by_index.get(index)
+        known = self._by_index.get(index) if index is not None else self._calls[-1] if self._calls else None
         if known is None:
             is_another = True
         elif id and known.wire_id:
@@ -208,13 +199,10 @@ class ArrivingCalls:
         uses: list[ToolUse] = []
         for position, call in enumerate(self._calls, 1):
             may_be_cut = (was_cut or not is_finished) and position == len(self._calls)
-            arguments = parse_arguments(call.arguments, was_cut=may_be_cut)
-            if may_be_cut and (arguments is None or (was_cut and not call.arguments.strip())):
+            use = written_call(call.id, call.name, call.arguments, was_cut=may_be_cut)
+            if may_be_cut and (use.unparsed or (was_cut and not call.arguments.strip())):
                 return uses, True
-            if arguments is None:
-                uses.append(ToolUse(call.id, call.name, {}, unparsed=call.arguments))
-            else:
-                uses.append(ToolUse(call.id, call.name, arguments))
+            uses.append(use)
         return uses, False
 
 
@@ -222,9 +210,7 @@ class _Call:
     """A call that is still arriving. `id` is ours, `wire_id` the server's (which may come late or never)."""
 
     def __init__(self, id: str, wire_id: str) -> None:
-        self.id = id
-        self.wire_id = wire_id
-        self.name = ""
+        self.id, self.wire_id, self.name = id, wire_id, ""
         self.parts: list[str] = []
         self.is_announced = False
 

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import Any, Literal, TypeVar
 
 from agentcli.llm.errors import ProviderError, ServerError
+from agentcli.llm.messages import Block, Text, Thinking
 from agentcli.llm.provider import StreamEvent, TextDelta, ThinkingDelta, ToolCallDelta
 
 T = TypeVar("T")
@@ -157,6 +158,42 @@ class ThinkTags:
         self.was_thinking = False
         held, self._held = self._held, ""
         return [(self._state == "thinking", held)] if held else []
+
+
+class Prose:
+    """The text and the reasoning of one reply, which servers send apart or in tags."""
+
+    def __init__(self, *, begins_inside: bool = False) -> None:
+        self.text, self.thinking = list[str](), list[str]()
+        self._tags = ThinkTags(begins_inside=begins_inside)
+
+    def add_thinking(self, thought: str, out: list[StreamEvent]) -> None:
+        self._tags.skip_opening()
+        self.thinking.append(thought)
+        out.append(ThinkingDelta(thought))
+
+    def add(self, text: str, out: list[StreamEvent]) -> None:
+        self._take(self._tags.feed(text), out)
+
+    def close(self, out: list[StreamEvent], *, is_whole: bool = False) -> None:
+        """Take what was held back. In a whole reply, reasoning that never ended was its text."""
+        self._take(self._tags.close(), out)
+        if is_whole and self._tags.is_unclosed and self.thinking:
+            self.text, self.thinking = self.thinking, []
+            out.append(TextDelta("".join(self.text)))
+
+    def _take(self, pieces: Iterable[tuple[bool, str]], out: list[StreamEvent]) -> None:
+        if self._tags.was_thinking:
+            self.thinking += self.text
+            self.text.clear()
+        for is_thinking, piece in pieces:
+            (self.thinking if is_thinking else self.text).append(piece)
+            out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
+
+    def blocks(self, *between: Block) -> list[Block]:
+        """The reasoning, what stands between, and the text."""
+        thinking, text = "".join(self.thinking), "".join(self.text)
+        return [*([Thinking(thinking)] if thinking else []), *between, *([Text(text)] if text else [])]
 
 
 def _overlap(text: str, tag: str) -> int:

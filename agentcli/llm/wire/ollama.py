@@ -7,22 +7,22 @@ from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, ContextOverflow, Overloaded, embedded_error
 from agentcli.llm.media import MediaRules, fitted
-from agentcli.llm.messages import Block, Image, Message, StopReason, Text, Thinking, ToolResult, ToolUse, Usage
+from agentcli.llm.messages import Block, Image, Message, StopReason, Text, ToolResult, ToolUse, Usage
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Done, Request, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
+from agentcli.llm.provider import Done, Request, StreamEvent, UsageUpdate
 from agentcli.llm.tokens.estimates import request_size
 from agentcli.llm.transcript import in_turn
-from agentcli.llm.wire.calls import CallIds, call_events, parse_arguments, plain_name
-from agentcli.llm.wire.deltas import ThinkTags, count_in, text_in
+from agentcli.llm.wire.calls import CallIds, call_events, plain_name, written_call
+from agentcli.llm.wire.deltas import Prose, count_in, text_in
 
 SMALLEST_JUDGED_PROMPT = 2_000  # tokens; below that an estimate is too coarse to tell truncation
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")
 LEAST_SHARE = 0.6  # of the estimate: fewer counted tokens mean that the front was dropped
 
 
-def to_body(request: Request, info: ModelInfo, *, num_ctx: int, keep_alive: str) -> dict[str, Any]:
+def to_body(request: Request, info: ModelInfo) -> dict[str, Any]:
     """The body of `POST /api/chat`. The window is always sent: the server's own default may be 4,096 tokens."""
-    options: dict[str, Any] = {"num_ctx": num_ctx, "num_predict": request.max_tokens}
+    options: dict[str, Any] = {"num_ctx": info.window, "num_predict": request.max_tokens}
     if request.temperature is not None:
         options["temperature"] = request.temperature
     body: dict[str, Any] = {
@@ -31,17 +31,20 @@ def to_body(request: Request, info: ModelInfo, *, num_ctx: int, keep_alive: str)
         "options": options,
         "truncate": False,  # a prompt that does not fit is an error, not a prompt without its beginning
         "shift": False,
-        "keep_alive": keep_alive,
+        "keep_alive": "5m",
     }
     if info.thinking == "toggle":
         body["think"] = request.effort != "low"
     elif info.thinking == "effort":
         body["think"] = {"xhigh": "high", "max": "high"}.get(request.effort or "medium", request.effort or "medium")
     if request.tools:
-        functions = [
-            {"name": t.name, "description": t.description, "parameters": t.input_schema} for t in request.tools
+        body["tools"] = [
+            {
+                "type": "function",
+                "function": {"name": t.name, "description": t.description, "parameters": t.input_schema},
+            }
+            for t in request.tools
         ]
-        body["tools"] = [{"type": "function", "function": function} for function in functions]
     body["messages"] = list(_messages(request, info))
     return request.sent(body)
 
@@ -57,8 +60,7 @@ def _messages(request: Request, info: ModelInfo) -> Iterator[dict[str, Any]]:
     for message in in_turn(fitted(request.messages, media_rules(info))):
         if message.role == "assistant":
             wire: dict[str, Any] = {"role": "assistant", "content": message.text}
-            # What is signed is another provider's, which alone can read it.
-            if thought := "".join(b.thinking for b in message.content if isinstance(b, Thinking) and not b.signature):
+            if thought := message.unsigned_thinking:
                 wire["thinking"] = thought
             if message.tool_uses:
                 wire["tool_calls"] = [
@@ -95,9 +97,7 @@ class OllamaReader:
         self.is_closed = False
         self._request, self._info = request, info
         self._ids = ids
-        self._text: list[str] = []
-        self._thinking: list[str] = []
-        self._tags = ThinkTags()
+        self._prose = Prose()
         self._came_or_went = ""  # the model was loaded or unloaded, which is no reply
         self._uses: list[ToolUse] = []
         self._last: dict[str, Any] = {}
@@ -111,38 +111,24 @@ class OllamaReader:
             raise embedded_error(line)
         message = line.get("message") or {}
         if thought := text_in(message.get("thinking")):
-            self._tags.skip_opening()
-            self._thinking.append(thought)
-            out.append(ThinkingDelta(thought))
-        self._content(self._tags.feed(text_in(message.get("content"))), out)
+            self._prose.add_thinking(thought, out)
+        self._prose.add(text_in(message.get("content")), out)
         for call in message.get("tool_calls") or ():
             self._call(call, out)
         if line.get("done") and line.get("done_reason") in ("load", "unload"):
             self._came_or_went = line["done_reason"]
         elif line.get("done"):
-            self._content(self._tags.close(), out)
+            self._prose.close(out)
             self.is_closed = True
             self._last = line
             out.append(UsageUpdate(usage_from_wire(line)))
-
-    def _content(self, pieces: list[tuple[bool, str]], out: list[StreamEvent]) -> None:
-        if self._tags.was_thinking:
-            self._thinking += self._text
-            self._text.clear()
-        for is_thinking, piece in pieces:
-            (self._thinking if is_thinking else self._text).append(piece)
-            out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
 
     def _call(self, call: dict[str, Any], out: list[StreamEvent]) -> None:
         """A call arrives whole; older servers give it no id."""
         function = call.get("function") or {}
         id = self._ids.take(str(call.get("id") or ""))
-        name, arguments = str(function.get("name", "")), function.get("arguments")
-        if arguments is None or isinstance(arguments, dict):
-            use = ToolUse(id, name, arguments or {})
-        else:
-            parsed = parse_arguments(str(arguments))
-            use = ToolUse(id, name, parsed or {}, unparsed="" if parsed is not None else str(arguments))
+        name, arguments = str(function.get("name", "")), function.get("arguments") or {}
+        use = ToolUse(id, name, arguments) if isinstance(arguments, dict) else written_call(id, name, str(arguments))
         self._uses.append(use)
         out += call_events(use)
 
@@ -152,7 +138,9 @@ class OllamaReader:
         if not self.is_closed:
             raise ConnectionFailed("The stream ended before the reply did (no done line).")
         self._refuse_truncation()
-        return Done(self.partial(calls=True), self._stop_reason(), usage_from_wire(self._last), self.model)
+        is_cut = self._last.get("done_reason") == "length"
+        reason: StopReason = "max_tokens" if is_cut else "tool_use" if self._uses else "end_turn"
+        return Done(self.partial(calls=True), reason, usage_from_wire(self._last), self.model)
 
     def _refuse_truncation(self) -> None:
         """Older servers drop the front of a long prompt (system text, tools, goal) and say nothing (ollama#4967)."""
@@ -165,19 +153,9 @@ class OllamaReader:
                 "Give the model a larger window (tokens.ollama_num_ctx, or OLLAMA_CONTEXT_LENGTH at the server)."
             )
 
-    def _stop_reason(self) -> StopReason:
-        if self._last.get("done_reason") == "length":
-            return "max_tokens"
-        return "tool_use" if self._uses else "end_turn"
-
     def partial(self, *, calls: bool = False) -> Message:
-        self._content(self._tags.close(), [])
-        blocks: list[Block] = []
-        if thought := "".join(self._thinking):
-            blocks.append(Thinking(thought))
-        if text := "".join(self._text):
-            blocks.append(Text(text))
-        return Message("assistant", (*blocks, *(self._uses if calls else ())))
+        self._prose.close([])
+        return Message("assistant", (*self._prose.blocks(), *(self._uses if calls else ())))
 
 
 def usage_from_wire(line: dict[str, Any]) -> Usage:

@@ -1,19 +1,14 @@
-"""A reply of Chat Completions as our events, with the habits of the servers that speak it.
-
-Each oddity handled here was seen in a real server: in the openai SDK's issues, ollama#7881, vllm#18412, lmdeploy#3412,
-opencode#40061 and the vendors' own documents (2026-11).
-"""
+"""A reply of Chat Completions as our events, with the habits of real servers (see `openai_request`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from agentcli.llm.errors import ConnectionFailed, Overloaded, embedded_error
-from agentcli.llm.messages import Block, Message, Opaque, StopReason, Text, Thinking, ToolUse, Usage
-from agentcli.llm.provider import Done, StreamEvent, TextDelta, ThinkingDelta, UsageUpdate
+from agentcli.llm.messages import Block, Message, Opaque, StopReason, Text, ToolUse, Usage
+from agentcli.llm.provider import Done, StreamEvent, UsageUpdate
 from agentcli.llm.wire.calls import ArrivingCalls, CallIds, call_events, calls_in_text
-from agentcli.llm.wire.deltas import ThinkTags, count_in, text_in
+from agentcli.llm.wire.deltas import Prose, count_in, text_in
 from agentcli.llm.wire.openai_request import EXTRAS, Quirks
 
 MAX_TEXT_OF_CALLS = 100_000  # characters that are searched for calls, where only a message comes of them
@@ -23,18 +18,12 @@ class ChatReader:
     """Builds a reply from chunks. Raises `ProviderError` for an error inside the stream."""
 
     def __init__(self, model: str, provider: str, *, quirks: Quirks, tool_names: frozenset[str], ids: CallIds) -> None:
-        self.model = model
-        self.is_finished = False
+        self.model, self._provider, self._quirks = model, provider, quirks
+        self._tool_names, self._ids = tool_names, ids
+        self.is_finished = self._has_begun = False
         self.is_closed = False  # the server said that nothing follows
-        self._has_begun = False
         self._is_unstreamed = False  # the reply came as one JSON object
-        self._provider = provider
-        self._quirks = quirks
-        self._tool_names = tool_names
-        self._ids = ids
-        self._text: list[str] = []
-        self._thinking: list[str] = []
-        self._tags = ThinkTags(begins_inside=quirks.reasoning_first)
+        self._prose = Prose(begins_inside=quirks.reasoning_first)
         self._details: list[dict[str, Any]] = []
         self._calls = ArrivingCalls(ids)
         self._extras: dict[str, Any] = {}
@@ -79,22 +68,12 @@ class ChatReader:
                 _add_detail(self._details, detail)
         thought = delta.get("reasoning_content") or delta.get("reasoning")
         if thought and isinstance(thought, str):
-            self._tags.skip_opening()
-            self._thinking.append(thought)
-            out.append(ThinkingDelta(thought))
+            self._prose.add_thinking(thought, out)
 
     def _content(self, text: Any, out: list[StreamEvent]) -> None:
         if isinstance(text, list):  # Mistral's parts
             text = "".join(part.get("text") or "" for part in text if isinstance(part, dict))
-        self._take(self._tags.feed(text_in(text)), out)
-
-    def _take(self, pieces: Iterable[tuple[bool, str]], out: list[StreamEvent]) -> None:
-        if self._tags.was_thinking:
-            self._thinking += self._text
-            self._text.clear()
-        for is_thinking, piece in pieces:
-            (self._thinking if is_thinking else self._text).append(piece)
-            out.append(ThinkingDelta(piece) if is_thinking else TextDelta(piece))
+        self._prose.add(text_in(text), out)
 
     def _count(self, chunk: dict[str, Any], out: list[StreamEvent]) -> None:
         choices = chunk.get("choices") or [{}]
@@ -107,17 +86,14 @@ class ChatReader:
 
     def done(self, out: list[StreamEvent]) -> Done:
         """The whole reply, after the stream's end. Raises `ConnectionFailed` when it ended before the reply did."""
-        self._take(self._tags.close(), out)
+        was_cut = self._finish_reason in ("length", "model_context_window_exceeded")
+        self._prose.close(out, is_whole=not was_cut)
         is_told = self.is_closed or self._is_unstreamed
         if not (self.is_finished or (is_told and self._has_begun) or (self._quirks.silent_end and self._looks_whole())):
             raise ConnectionFailed(self._no_end())
-        was_cut = self._finish_reason in ("length", "model_context_window_exceeded")
-        if self._tags.is_unclosed and not was_cut and self._thinking:  # this reply had no reasoning
-            self._text, self._thinking = self._thinking, []
-            out.append(TextDelta("".join(self._text)))
         uses, lost = self._calls.end(out, was_cut=was_cut, is_finished=self.is_finished)
         note = self._note()
-        text, reads = "".join(self._text), self._quirks.read_text_calls
+        text, reads = "".join(self._prose.text), self._quirks.read_text_calls
         is_searched = reads or len(text) <= MAX_TEXT_OF_CALLS
         if not uses and not was_cut and is_searched and (written := calls_in_text(text, self._tool_names)):
             if reads:
@@ -138,7 +114,7 @@ class ChatReader:
 
     def _looks_whole(self) -> bool:
         """Return whether a reply whose end was not announced may be complete: not one that ends inside a call."""
-        return self._calls.is_whole() if self._calls else any(part.strip() for part in self._text)
+        return self._calls.is_whole() if self._calls else any(part.strip() for part in self._prose.text)
 
     def _written_calls(self, written: list[tuple[str, dict[str, Any]]], out: list[StreamEvent]) -> list[ToolUse]:
         """Calls that the model wrote as plain text."""
@@ -149,24 +125,16 @@ class ChatReader:
         return uses
 
     def _content_blocks(self) -> list[Block]:
-        blocks: list[Block] = []
-        if thought := "".join(self._thinking):
-            blocks.append(Thinking(thought))
-        if self._details:
-            details = [{k: "".join(v) if k in _JOINED and v else v for k, v in one.items()} for one in self._details]
-            blocks.append(Opaque(self._provider, {"reasoning_details": details}))
-        if self._extras:
-            blocks.append(Opaque(self._provider, {EXTRAS: self._extras}))
-        if text := "".join(self._text):
-            blocks.append(Text(text))
-        return blocks
+        details = [{k: "".join(v) if k in _JOINED and v else v for k, v in one.items()} for one in self._details]
+        own = {"reasoning_details": details, EXTRAS: self._extras}
+        return self._prose.blocks(*(Opaque(self._provider, {name: value}) for name, value in own.items() if value))
 
     def _stop_reason(self, has_calls: bool) -> StopReason:
         match self._finish_reason:
             case "length":
                 return "max_tokens"
-            case "model_context_window_exceeded":
-                return "model_context_window_exceeded"
+            case "model_context_window_exceeded" as reason:
+                return reason
             case _ if has_calls:  # several servers say "stop" all the same
                 return "tool_use"
             case "content_filter":
@@ -180,8 +148,8 @@ class ChatReader:
 
     def partial(self) -> Message:
         """Return what arrived before a stream broke: the text, and no call (none is known to be whole)."""
-        self._take(self._tags.close(), [])
-        return Message("assistant", tuple(block for block in self._content_blocks() if isinstance(block, Text)))
+        self._prose.close([])
+        return Message("assistant", tuple(block for block in self._prose.blocks() if isinstance(block, Text)))
 
 
 _JOINED = ("text", "summary", "data")  # of a detail, while it arrives a list of its pieces

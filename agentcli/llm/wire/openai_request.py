@@ -15,7 +15,7 @@ import msgspec
 
 from agentcli.llm.json_text import encode_json
 from agentcli.llm.media import MediaRules, fitted
-from agentcli.llm.messages import Document, Image, Message, Opaque, Text, Thinking, ToolResult
+from agentcli.llm.messages import Document, Image, Message, Opaque, Text, ToolResult
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Request, ToolSpec
 from agentcli.llm.transcript import in_turn
@@ -162,7 +162,7 @@ def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any
             for use in message.tool_uses
         ]
         if quirks.echo_reasoning:
-            wire["reasoning_content"] = _own_thinking(message)
+            wire["reasoning_content"] = message.unsigned_thinking
     own: dict[str, Any] = {}
     for block in message.content:
         if isinstance(block, Opaque) and block.provider == provider:
@@ -173,11 +173,6 @@ def _assistant(message: Message, quirks: Quirks, provider: str) -> dict[str, Any
             if extra := own.get(use.id) or (quirks.extra_content if number == 0 else None):
                 call[EXTRAS] = extra
     return wire
-
-
-def _own_thinking(message: Message) -> str:
-    """The reasoning in a reply; what is signed is another provider's, which alone can read it."""
-    return "".join(block.thinking for block in message.content if isinstance(block, Thinking) and not block.signature)
 
 
 def _result(result: ToolResult, names: dict[str, str], quirks: Quirks) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""The stream that OpenAI's Responses API answers with, as our events.
-
-Facts: the types of the openai SDK 3.54, read 2026-11.
-"""
+"""The stream that OpenAI's Responses API answers with, as our events (the types of the openai SDK 3.54)."""
 
 from __future__ import annotations
 
@@ -19,7 +16,7 @@ from agentcli.llm.provider import (
     ToolCallStarted,
     UsageUpdate,
 )
-from agentcli.llm.wire.calls import CallIds, parse_arguments
+from agentcli.llm.wire.calls import CallIds, written_call
 from agentcli.llm.wire.deltas import count_in, text_in
 from agentcli.llm.wire.responses_request import opaque_name
 
@@ -187,12 +184,9 @@ class ResponsesReader:
                     blocks.append(Opaque(self._own, {"phase": phase}))
                 blocks.append(Text(item.text))
             case "function_call" if item.is_whole:
-                name = text_in(item.start.get("name"))
-                given = parse_arguments(item.text, was_cut=bool(self._reason))
-                if given is not None:
-                    blocks.append(ToolUse(item.id, name, given))
-                elif not self._reason:
-                    blocks.append(ToolUse(item.id, name, {}, unparsed=item.text))
+                use = written_call(item.id, text_in(item.start.get("name")), item.text, was_cut=bool(self._reason))
+                if not (use.unparsed and self._reason):
+                    blocks.append(use)
             case _:
                 pass
         return blocks

@@ -1,7 +1,4 @@
-"""A request as the body of OpenAI's Responses API, which keeps nothing of it: reasoning goes back encrypted.
-
-Facts: the types of the openai SDK 3.54 and OpenAI's guides on reasoning and conversation state, read 2026-11.
-"""
+"""A request as the body of OpenAI's Responses API, which keeps nothing of it: reasoning goes back encrypted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,1 @@
-"""Judges web addresses by their text: strict parsing, public and private networks, known documentation sites.
-
-Nothing here resolves a name: `tools/web` does, and has every address it leads to judged here.
-"""
+"""Judges web addresses by their text: strict parsing, public and private networks, known documentation sites."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 Address = IPv4Address | IPv6Address
-_Network = IPv4Network | IPv6Network
 
 
 def why_not_public(address: Address) -> str:
-    """Describe an address that is not public, such as "a loopback address"; return "" for a public one.
-
-    An IPv4 address inside an IPv6 one (mapped, NAT64) counts as itself, because a network would carry it there.
-    """
+    """Describe an address that is not public, or the IPv4 address inside it; return "" for a public one."""
     address = embedded(address)
     for network, what in _NOT_PUBLIC:
         if address in network:
@@ -47,16 +43,14 @@ def is_loopback(address: Address) -> bool:
     return embedded(address).is_loopback
 
 
-def _table(text: str) -> tuple[tuple[_Network, str], ...]:
-    rows = (line.split(maxsplit=1) for line in text.strip().splitlines())
-    return tuple((ip_network(network), what) for network, what in rows)
-
-
 # IANA's special-purpose registries for IPv4 and IPv6 (RFC 6890 and its updates, read 2026-11), since Python's versions
 # differ, and the addresses of clouds' metadata services. Of IPv6 only 2000::/3 is in use as global unicast (RFC 4291
 # §2.4), so the rest of the space is listed as a whole.
-_NOT_PUBLIC = _table(
-    """
+_NOT_PUBLIC = tuple(
+    (ip_network(network), what)
+    for network, what in (
+        line.split(maxsplit=1)
+        for line in """
     0.0.0.0/8           an address of this host
     10.0.0.0/8          a private address
     100.64.0.0/10       an address of a provider's own network
@@ -89,7 +83,8 @@ _NOT_PUBLIC = _table(
     ::/3                a reserved address
     4000::/2            a reserved address
     8000::/1            a reserved address
-    """
+    """.strip().splitlines()
+    )
 )
 _NAT64 = ip_network("64:ff9b::/96")
 _ISATAP = 0x00005EFE  # third quarter of the address, with or without the bit for "global" (RFC 5214 §6.1)

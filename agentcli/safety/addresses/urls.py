@@ -31,7 +31,7 @@ class BadUrl(ValueError):
 class WebUrl(msgspec.Struct, frozen=True, kw_only=True):
     """An address in canonical form: `host` in ASCII without brackets or trailing dot, `target` percent-encoded.
 
-    A name or password before `@` is never sent; `has_userinfo` says that there was one. The fragment is dropped.
+    What precedes `@` is never sent; `has_userinfo` says that there was something. The fragment is dropped.
     """
 
     scheme: str

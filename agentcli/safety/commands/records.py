@@ -51,6 +51,11 @@ class Effects(Struct, frozen=True):
         return Effects(*(tuple(dict.fromkeys((*mine, *its))) for mine, its in both))
 
 
+def known(things: tuple[str, ...]) -> tuple[str, ...]:
+    """The things that can be told from a command's text."""
+    return tuple(thing for thing in things if thing != UNKNOWN)
+
+
 class Segment(Struct, frozen=True):
     """One simple command, also from inside substitutions, `sh -c`, `xargs` and `find -exec`.
 
@@ -68,14 +73,23 @@ class Segment(Struct, frozen=True):
     deny_forms: tuple[str, ...] = ()
 
 
+class Doubts(Struct, frozen=True):
+    """The doubts that a command leaves: `effects` are those of scripts that it gives to shells, for refusing rules.
+
+    `must_ask` says why no rule and no mode may allow it: a catastrophe in such a script, or a part that was not looked
+    at. No rule can be checked against what `unreadable` names.
+    """
+
+    effects: Effects = Effects()
+    must_ask: str = ""
+    unreadable: str = ""
+
+
 class CommandAnalysis(Struct, frozen=True):
     """The judgement on a whole command: the worst verdict of its segments, or worse because of `problem`.
 
-    `problem` says why it is not read: more may run than its segments, so that no grant covers it. `hidden` are the
-    effects of scripts that it gives to shells, which refusing rules look at too; `hidden_catastrophe` says why one of
-    those scripts would be refused; `unjudged` why a part of it was not looked at. No rule can be checked against what
-    `unreadable` names. `deletes_unseen` says what a command that is not read may delete without its text telling.
-    `scratch` are files of /tmp that it makes for itself.
+    `problem` says why it is not read: more may run than its segments, so that no grant covers it. `deletes_unseen` says
+    what such a command may delete without its text telling. `scratch` are files of /tmp that it makes for itself.
     """
 
     segments: tuple[Segment, ...]
@@ -83,9 +97,6 @@ class CommandAnalysis(Struct, frozen=True):
     reason: str
     effects: Effects
     problem: str = ""
-    hidden: Effects = Effects()
-    hidden_catastrophe: str = ""
-    unreadable: str = ""
+    doubts: Doubts = Doubts()
     deletes_unseen: str = ""
     scratch: tuple[str, ...] = ()
-    unjudged: str = ""

@@ -30,7 +30,7 @@ from agentcli.safety.commands.reaches import grave_reason, named_secrets, opened
 from agentcli.safety.commands.reader.commands import read_commands
 from agentcli.safety.commands.reader.syntax import HOLE, CommandNode, Field, Pipeline, Script, State, name_of
 from agentcli.safety.commands.reads import problem_of
-from agentcli.safety.commands.records import CommandAnalysis, Effects, Places, Segment, Verdict
+from agentcli.safety.commands.records import CommandAnalysis, Doubts, Effects, Places, Segment, Verdict
 from agentcli.safety.commands.refused import (
     FORK_BOMB,
     REVERSE_SHELL,
@@ -52,7 +52,7 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     if len(text) > LONGEST:
         why = "the command is too long to be judged"
         segment = Segment(text[:200] + "…", None, "ask", why)
-        return CommandAnalysis((segment,), "ask", why, UNKNOWN_EFFECTS, why, unreadable=why, unjudged=why)
+        return CommandAnalysis((segment,), "ask", why, UNKNOWN_EFFECTS, why, Doubts(must_ask=why, unreadable=why))
     scratch = _scratch_files(text)
     walk = Walk(replace(places, is_readable=lambda path: str(path) in scratch or places.is_readable(path)))
     cwd, home = str(places.cwd), str(places.home)
@@ -67,7 +67,7 @@ def analyse(command: str, *, places: Places) -> CommandAnalysis:
     problem = walk.problem
     if walk.commands > MOST_SEGMENTS:
         problem = problem or f"it has more than {MOST_SEGMENTS} commands"
-    return replace(_conclusion(walk, hidden, problem, text), scratch=scratch, unjudged=walk.unjudged)
+    return replace(_conclusion(walk, hidden, problem, text), scratch=scratch)
 
 
 _CHANGES_HOME = re.compile(
@@ -108,10 +108,10 @@ def _conclusion(walk: Walk, hidden: str, problem: str, text: str) -> CommandAnal
         first = [segment.text.split()[:1] for segment in walk.segments if segment.verdict != "allow"]
         programs = tuple(word for words in first for word in words if re.fullmatch(r"[\w./-]+", word))
         effects = effects | replace(UNKNOWN_EFFECTS, runs=programs or UNKNOWN_EFFECTS.runs)
-    return CommandAnalysis(
-        tuple(walk.segments), worst, reason, effects, hidden or problem, hidden=walk.hidden, unreadable=walk.unreadable,
-        hidden_catastrophe=walk.hidden_catastrophe, deletes_unseen=walk.deletes_unseen if problem else "",
-    )  # fmt: skip
+    refused = walk.hidden_catastrophe and f"a part of it would be refused: {walk.hidden_catastrophe}"
+    doubts = Doubts(walk.hidden, refused or walk.unjudged, walk.unreadable)
+    deletes = walk.deletes_unseen if problem else ""
+    return CommandAnalysis(tuple(walk.segments), worst, reason, effects, hidden or problem, doubts, deletes)
 
 
 def hidden_character(text: str) -> str:
@@ -151,7 +151,7 @@ class Around(Struct, frozen=True):
 class Walk:
     """One walk through a command, or through a script that it may run.
 
-    `segments` are its simple commands. `problem` says why it is not read. The others are as in `CommandAnalysis`.
+    `segments` are its simple commands. `problem` says why it is not read. The others go into `CommandAnalysis`.
     """
 
     def __init__(self, places: Places) -> None:

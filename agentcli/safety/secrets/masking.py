@@ -1,8 +1,7 @@
 """Masks secrets in text: a marker that names the kind replaces each of them, all else stays as it is.
 
-A `Masker` also knows secrets by their value, such as the keys this program itself uses. A `StreamMask`, fed a text in
-pieces, gives what `mask` gives for the whole, wherever the text is cut. One thing only `mask` can find: the end of a
-private key whose beginning is missing.
+A `Masker` also knows secrets by their value. A `StreamMask`, fed a text in pieces, gives what `mask` gives for the
+whole, but for the end of a private key whose beginning is missing.
 """
 
 from __future__ import annotations
@@ -11,12 +10,13 @@ import base64
 import html
 import json
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
+from itertools import accumulate
 from urllib.parse import quote
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 
-from agentcli.safety.secrets.plain import PlainText
 from agentcli.safety.secrets.private_keys import LONGEST_MARK, KeyStart, find_key, find_key_ends, follow_key
 from agentcli.safety.secrets.rules import LONGEST_CONTEXT, LONGEST_MATCH, Secret, bytes_for_search, find_tokens
 
@@ -25,6 +25,12 @@ PRIVATE_KEY = "private-key"
 SHORTEST_KNOWN = 8
 SHORTEST_MIXED = 6  # if it mixes letters and digits
 _MOST_IN_TABLES = 20_000  # characters of known values; beyond that a DFA would take hundreds of megabytes
+
+# Codes of ECMA-48, 5.4: raw, and as source code and `cat -v` spell them.
+_CODE = re.compile(r"(?:\x1b|\\u001[bB]|\\x1[bB]|\\033|\\e|\^\[)\[[0-9;:?]{0,40}[ -/]?[@-~]|\x1b\([0-9A-Z]")
+_SIGNS = ("\x1b", r"\u001", r"\x1", r"\033", r"\e[", "^[[")  # searching for each is ten times faster than for all
+_BEGUN = re.compile(r"(?:(?:\x1b|\\(?:[ux0e][0-9A-Fa-f]{0,4})?|\^\[?)(?:\[[0-9;:?]{0,40}[ -/]?)?|\x1b\()\Z")
+_MAX_BEGUN = 64  # characters
 
 
 def mask(text: str) -> str:
@@ -106,11 +112,63 @@ def _beginning_of(form: str, text: str) -> int:
     return next((len(text) - size for size in range(longest, 0, -1) if text.endswith(form[:size])), len(text))
 
 
-class StreamMask:
-    """Masks a text that comes in pieces. What `feed` returns can be shown; the rest waits for more or for `close`.
+class PlainText:
+    """Takes terminal codes out of a text that comes in pieces: in `\\x1b[32mtoken` the `m` is no part of a word."""
 
-    What waits: the last word, of a very long one its last 8,000 characters, and anything that may begin a private key.
-    """
+    def __init__(self) -> None:
+        self._length = 0
+        self._waiting = ""
+        self._codes: list[tuple[int, str]] = []
+        self._first = 0  # of them that was not given back yet
+
+    def add(self, text: str, *, is_all: bool = False) -> str:
+        """Take more text and return the plain text known so far; the possible beginning of a code waits."""
+        text = self._waiting + text
+        begun = None if is_all else _BEGUN.search(text, max(0, len(text) - _MAX_BEGUN))
+        text, self._waiting = (text[: begun.start()], begun[0]) if begun else (text, "")
+        if any(sign in text for sign in _SIGNS):
+            position = self._length
+            for code in _CODE.finditer(text):
+                self._codes.append((position + code.start(), code[0]))
+                position -= len(code[0])
+            text = _CODE.sub("", text)
+        self._length += len(text)
+        return text
+
+    def written(self, text: str, start: int, end: int, *, is_end: bool = False) -> str:
+        """Return the plain `text[start:end]` with its codes, once only. `is_end` includes the codes behind it."""
+        pieces: list[str] = []
+        for position, code in self._take(end + is_end):
+            pieces += (text[start:position], code)
+            start = position
+        return "".join((*pieces, text[start:end]))
+
+    def hidden_in(self, start: int, end: int) -> str:
+        """Return the codes at `start`, and the last of those up to `end`, which sets how the text continues."""
+        codes = self._take(end)
+        before = [code for position, code in codes if position == start]
+        return "".join((*before, *(code for _, code in codes[len(before) :][-1:])))
+
+    def _take(self, end: int) -> list[tuple[int, str]]:
+        first, self._first = self._first, bisect_left(self._codes, (end,), self._first)
+        return self._codes[first : self._first]
+
+    def places(self, spans: Iterable[tuple[int, int, str]]) -> list[tuple[int, int]]:
+        """Return the positions of these spans in the text as written."""
+        at = [position for position, _ in self._codes]
+        lengths = [0, *accumulate(len(code) for _, code in self._codes)]
+        return [
+            (start + lengths[bisect_right(at, start)], end + lengths[bisect_left(at, end)]) for start, end, _ in spans
+        ]
+
+    def forget(self, count: int) -> None:
+        """Drop the first `count` characters of the plain text."""
+        self._length -= count
+        self._codes, self._first = [(position - count, code) for position, code in self._codes[self._first :]], 0
+
+
+class StreamMask:
+    """Masks a text that comes in pieces: the last word waits for more, and anything that may begin a private key."""
 
     def __init__(self, masker: Masker, whole: str = "") -> None:
         self._masker = masker

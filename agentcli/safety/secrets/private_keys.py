@@ -48,10 +48,7 @@ _SHORTEST_BODY = 16
 
 
 class KeyStart(NamedTuple):
-    """The beginning of a private key, the position up to which it is known, and what stands before each of its lines.
-
-    If `position` is None, it takes more text to tell if it is one.
-    """
+    """A private key's beginning, up to where it is known (None: more text must tell), and what precedes its lines."""
 
     start: int
     position: int | None

@@ -1,15 +1,12 @@
-"""Finds tokens and passwords in a text by the rules of tokens.toml, places.toml and provider_keys.toml.
-
-One pass over the bytes of the text finds the few places where a rule is worth trying.
-"""
+"""Finds tokens and passwords by the rules of the TOML files, each tried only where one of its literals stands."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache, cached_property
-from itertools import islice
-from typing import Any, NamedTuple
+from itertools import islice, takewhile
+from typing import NamedTuple
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation
 from msgspec import Struct, convert
@@ -43,17 +40,13 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     """One kind of secret, as a row of the TOML files beside this module.
 
     `pattern` is a regular expression (ASCII). Its group 1, or else the whole match, is the secret and contains no white
-    space; `judge`, a function of values.py, has the last word on it.
-
-    `starts` are literals divided by spaces; the pattern is tried `back` characters before each of them. `words` are the
-    same in every spelling (`api-key` stands for api_key, apiKey, API_KEY, ...). A rule without either is searched for
-    everywhere. `after` is a word that must stand earlier in the same command, backslash-continued lines included.
-    `is_bounded` keeps the match from starting or ending inside a word. With `each`, the pattern only announces secrets:
-    they are the matches of this expression in the rest of the line. With `is_named`, the literal is the name of a
-    secret, and names that only say something about one, such as `token_count`, do not count.
-
-    `like` and `unlike` are examples for the tests, which replace `{h32}` and its kin with random characters, so that
-    no secret stands in this repository.
+    space; `judge`, a function of values.py, has the last word on it. The pattern is tried `back` characters before each
+    of the literals in `starts`, and of `words` in every spelling (`api-key` stands for api_key, apiKey, API_KEY, ...);
+    everywhere without either. `after` is a word that must stand earlier in the same command. `is_bounded` keeps the
+    match from starting or ending inside a word. With `each`, the pattern only announces secrets: they are the matches
+    of this expression in the rest of the line. With `is_named`, the literal names a secret, and names that only say
+    something about one, such as `token_count`, do not count. In `like` and `unlike`, examples for the tests, `{h32}`
+    and its kin stand for random characters.
     """
 
     name: str
@@ -82,10 +75,7 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
         """The secrets that the literal at `position` belongs to or announces: at most one, except for `each`."""
         if (match := self._match_at(text, position)) is None:
             return
-        found: Iterable[re.Match[str]] = (match,)
-        if self.each:
-            found = islice(self._announced(text, match.end()), MOST_EACH)
-        for one in found:
+        for one in islice(self._announced(text, match.end()), MOST_EACH) if self.each else (match,):
             start, end = one.span(1 if one.lastindex else 0)
             if JUDGES[self.judge](text[start:end]):
                 yield start, end
@@ -100,15 +90,12 @@ class SecretRule(Struct, frozen=True, forbid_unknown_fields=True, dict=True):
     def _announced(self, text: str, start: int) -> Iterator[re.Match[str]]:
         """The matches of `each` in the rest of the line, up to the next announcement, so that each is found once."""
         line_end = text.find("\n", start, start + LONGEST_CONTEXT)
-        line_end = end = line_end if line_end >= 0 else start + LONGEST_CONTEXT
-        for literal in re.compile("|".join(map(re.escape, self.literals))).finditer(text, start, line_end):
-            if following := self._match_at(text, literal.start()):
-                end = following.end()
-                break
-        for one in re.compile(self.each, re.ASCII).finditer(text, start, line_end):
-            if one.start() >= end:
-                return
-            yield one
+        line_end = line_end if line_end >= 0 else start + LONGEST_CONTEXT
+        literals = re.compile("|".join(map(re.escape, self.literals))).finditer(text, start, line_end)
+        following = next(filter(None, (self._match_at(text, literal.start()) for literal in literals)), None)
+        end = following.end() if following else line_end
+        found = re.compile(self.each, re.ASCII).finditer(text, start, line_end)
+        yield from takewhile(lambda one: one.start() < end, found)
 
     def spans_in(self, text: str) -> Iterator[tuple[int, int]]:
         """The secrets of a rule without literals, whose pattern is searched for everywhere."""
@@ -148,10 +135,7 @@ def bytes_for_search(text: str) -> bytes:
 
 
 def find_tokens(text: str, raw: bytes) -> list[Secret]:
-    """Return the secrets without line ends, in no order. They may overlap. `raw` is `bytes_for_search(text)`.
-
-    The time is proportional to the length of the text, whatever it contains.
-    """
+    """Return the secrets without line ends, which may overlap, in time proportional to the text's length."""
     places, announced, everywhere = _prepared()
     found: list[Secret] = []
     for literal, start, _ in places.find_matches_as_indexes(raw, overlapping=True):
@@ -178,24 +162,14 @@ def all_rules() -> tuple[SecretRule, ...]:
     tokens, places, keys = map(read_table, ("tokens", "places", "provider_keys"))
     parts = {**tokens["parts"], **places["parts"], **keys["parts"]}
     rows = [row for table in (tokens, places) for group in table["rules"].values() for row in group]
-    rows = [{**row, "pattern": _filled(row["pattern"], parts)} for row in rows]
-    pattern = _filled(keys["pattern"], parts)
-    rows += [_provider_row(key, pattern, parts) for key in keys["rules"]["keys"]]
-    return tuple(convert(rows, list[SecretRule]))
-
-
-def _provider_row(key: Mapping[str, str], pattern: str, parts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the rule for a row of provider_keys.toml: names of the provider, a pattern of the value, an example."""
-    words = key["words"].split()
-    pattern = pattern.replace("{words}", "|".join(word.replace("-", "[-_.]?") for word in words))
-    return {
-        "name": key["name"],
-        "pattern": pattern.replace("{value}", _filled(key["value"], parts)),
-        "like": f"{words[0].upper().replace('-', '_')}_VALUE={key['like']}",
-        "words": key["words"],
-        "judge": "has_random_digits",
-        "is_bounded": False,
-    }
+    for key in keys["rules"]["keys"]:  # the names of a provider, a pattern of the value, an example
+        words = key["words"].split()
+        spelled = "|".join(word.replace("-", "[-_.]?") for word in words)
+        pattern = keys["pattern"].replace("{words}", spelled).replace("{value}", key["value"])
+        like = f"{words[0].upper().replace('-', '_')}_VALUE={key['like']}"
+        names = {"name": key["name"], "words": key["words"], "pattern": pattern, "like": like}
+        rows.append({**names, "judge": "has_random_digits", "is_bounded": False})
+    return tuple(convert([{**row, "pattern": _filled(row["pattern"], parts)} for row in rows], list[SecretRule]))
 
 
 def _filled(pattern: str, parts: Mapping[str, str]) -> str:

@@ -1,8 +1,7 @@
 """Finds the secret values in a file of settings: `KEY=value`, JSON, YAML, TOML, INI, XML, netrc, private keys.
 
-In a file that exists to hold secrets, a value is one if its key says so or a rule knows its form. Values that occur in
-ordinary output are left out: those of fewer than 8 characters (6 if letters and digits are mixed), plain numbers of
-fewer than 10 digits, placeholders, paths, and words that many settings have.
+A value is one if its key says so or a rule knows its form, and if it does not occur in ordinary output, as short ones,
+plain numbers, placeholders, paths, and words that many settings have do.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Judges if a value that stands where a secret would stand is one. Rules name these judges.
-
-A placeholder, a variable, a name, a path or plain words are no secret.
-"""
+"""Judges if a value in the place of a secret is one, and no placeholder, variable, name, path or plain word."""
 
 from __future__ import annotations
 

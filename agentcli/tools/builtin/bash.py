@@ -7,6 +7,7 @@ import contextlib
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path, PurePath
 
 from msgspec.structs import replace
@@ -17,32 +18,22 @@ from agentcli.tools.builtin.arguments import Bash
 from agentcli.tools.command import BackgroundJob, Command, CommandResult, Profile
 from agentcli.tools.observation import PAGE_BYTES, cut_middle
 from agentcli.tools.path_names import display_name
-from agentcli.tools.sandbox import Files, Sandbox
-from agentcli.tools.tool import Attempt, ToolContext, ToolOutput
+from agentcli.tools.sandbox import PathStatus, Use
+from agentcli.tools.tool import DryRunReport, ToolContext, ToolOutput, Workspace
 
 _MOST_BYTES = {"brief": 1_800, "standard": PAGE_BYTES, "full": 1_000_000}  # full is shown page by page
 LONGEST_TIMEOUT_MS = 3_600_000
 _USUAL_TIMEOUT_MS = Bash("").timeout_ms  # a job that is given this has no limit but the session's end
 
 
-async def attempt(given: Bash, context: ToolContext, nobody_allowed: bool, opens_hosts: bool) -> Attempt:
-    """Make a dry run of it."""
-    start, lost = _start_of(given, context)
-    command = replace(_command(given, start, context), nobody_allowed=nobody_allowed, opens_hosts=opens_hosts)
-    sandbox = context.workspace.sandbox
-    trial = await sandbox.try_command(command, on_output=context.emit)
-    result = trial.result
-    return Attempt(
-        trial,
-        lambda: _output(result, given, start, context, notes=[lost]),
-        _needed_host(result.output),
-        _unread(result.output, result.cwd or start, sandbox) if result.exit_code else (),
-    )
-
-
 def _command(given: Bash, start: Path, context: ToolContext) -> Command:
-    most_bytes = _MOST_BYTES[given.output_level or context.level]
-    return Command(given.command, start, timeout_s=_limit_s(given), most_bytes=most_bytes)
+    terms, grants = context.terms, context.all_grants
+    if terms.dry_run == "narrow":
+        grants = replace(grants, hosts=terms.grants.hosts)
+    most_bytes, limit_s = _MOST_BYTES[given.output_level or context.level], _limit_s(given)
+    profile: Profile | None = "read-only" if terms.only_reads else None
+    profile = "danger-full-access" if given.unconfined else profile
+    return Command(given.command, start, limit_s, most_bytes, profile=profile, grants=grants, dry_run=terms.dry_run)
 
 
 def _start_of(given: Bash, context: ToolContext) -> tuple[Path, str]:
@@ -52,8 +43,8 @@ def _start_of(given: Bash, context: ToolContext) -> tuple[Path, str]:
     if "\0" in given.command:
         raise ToolError("The command holds a NUL character.", kind="invalid_parameters")
     workspace = context.workspace
-    start = workspace.readable(given.cwd) if given.cwd else (workspace.shell_cwd or workspace.cwd)
-    if _is_folder(start, workspace.sandbox):
+    start = workspace.readable(given.cwd, context.grants) if given.cwd else (workspace.shell_cwd or workspace.cwd)
+    if workspace.look(start).kind == "folder":
         return start, ""
     if given.cwd:
         raise ToolError(f"{given.cwd} is not a directory.", kind="not_found", code="ENOTDIR")
@@ -71,33 +62,22 @@ async def run(given: Bash, context: ToolContext, *, is_own: bool = False, termin
     start, lost = _start_of(given, context)
     if given.background:
         return await _start_job(given, start, context)
-    command = replace(
-        _command(given, start, context), profile=_profile(given, context), is_own=is_own, terminal=terminal
-    )
-    if terminal:
-        command = replace(command, timeout_s=None)
-    result = await workspace.sandbox.exec(command, on_output=context.emit, detach=context.detach)
+    command = _command(given, start, context)
+    if is_own:
+        command = replace(command, profile="own", terminal=terminal, timeout_s=None if terminal else command.timeout_s)
+    result = await workspace.sandbox.run(command, on_output=context.emit, detach=context.detach)
+    if result.dry_run is not None:
+        unread = _unread(result.output, result.cwd or start, workspace) if result.exit_code else ()
+        finish = partial(_output, result, given, start, context, notes=[lost])
+        report = DryRunReport(result.dry_run, result, finish, _needed_host(result.output), unread)
+        return ToolOutput(dry_run=report)
     if result.job is not None and result.exit_code is None:
         return _went_on(result.job, result, context)
     return await asyncio.to_thread(_output, result, given, start, context, notes=[lost])
 
 
-def _profile(given: Bash, context: ToolContext) -> Profile | None:
-    if given.unconfined:
-        return "danger-full-access"
-    return "read-only" if context.only_reads else None
-
-
 def _limit_s(given: Bash) -> float:
     return min(given.timeout_ms, LONGEST_TIMEOUT_MS) / 1000
-
-
-def _is_folder(path: Path, files: Files) -> bool:
-    try:
-        status = files.status(path)
-    except OSError:
-        return False
-    return status is not None and status.kind == "folder"
 
 
 def _output(result: CommandResult, given: Bash, start: Path, context: ToolContext, *, notes: list[str]) -> ToolOutput:
@@ -107,8 +87,8 @@ def _output(result: CommandResult, given: Bash, start: Path, context: ToolContex
         why = f"; {result.stall}" if result.stall else ""
         notes.append(f"[exit code {code}{why}]" if code > 0 else f"[ended by signal {-code}{why}]")
     workspace, reverts = context.workspace, result.reverts
-    if workspace.sandbox.confines and not given.unconfined:
-        notes += _of_the_sandbox(result.output, workspace.sandbox, start)
+    if workspace.facts.confines and not given.unconfined:
+        notes += _of_the_sandbox(result.output, workspace, start)
     cwd = start if given.cwd else _follow(result, start, context, notes)
     if result.made:
         names = ", ".join(workspace.shown(path) for path in result.made)
@@ -188,23 +168,23 @@ _NAMES = re.compile(r"['`\"]([^'`\"]+)['`\"]|([^\s'`\":(),;]+)")
 _MOST_UNREAD = 200  # names that are looked at
 
 
-def _unread(output: str, cwd: Path, files: Files) -> tuple[Path, ...]:
+def _unread(output: str, cwd: Path, workspace: Workspace) -> tuple[Path, ...]:
     """Where all the names lead that stand in complaints about files."""
     lines = (line for line in output.splitlines() if _UNREAD.search(line))
     names = dict.fromkeys("".join(found) for line in lines for found in _NAMES.findall(line))
-    return tuple(_real_paths(names, cwd, files).values())
+    return tuple(path.real for path in _looked_at(names, cwd, workspace, "read").values())
 
 
-def _real_paths(names: Iterable[str], cwd: Path, files: Files) -> dict[str, Path]:
-    """Return the real paths of the first names; names without one are left out."""
-    paths: dict[str, Path] = {}
+def _looked_at(names: Iterable[str], cwd: Path, workspace: Workspace, use: Use) -> dict[str, PathStatus]:
+    """Look at the first names as paths; those that lead nowhere are left out."""
+    paths: dict[str, PathStatus] = {}
     for name in list(names)[:_MOST_UNREAD]:
         with contextlib.suppress(ToolError):
-            paths[name] = files.real_path(cwd / name)
+            paths[name] = workspace.look(cwd / name, use)
     return paths
 
 
-def _of_the_sandbox(output: str, sandbox: Sandbox, cwd: Path) -> list[str]:
+def _of_the_sandbox(output: str, workspace: Workspace, cwd: Path) -> list[str]:
     """Explain failures in a command's output that the sandbox is likely to have caused, a note each."""
     lines = output.splitlines()
     words = {word for line in lines if _REFUSED.search(line) for word in re.split(r"[\s'\"`:]+", line) if word}
@@ -212,8 +192,8 @@ def _of_the_sandbox(output: str, sandbox: Sandbox, cwd: Path) -> list[str]:
     notes = []
     kept = sorted(filter(is_read_only_name, named))
     if not kept:
-        paths = _real_paths(sorted(words), cwd, sandbox)
-        kept = [word for word, path in paths.items() if sandbox.is_write_protected(path)]
+        paths = _looked_at(sorted(words), cwd, workspace, "write")
+        kept = [word for word, path in paths.items() if path.is_auto_executed]
     if kept:
         notes.append(
             f"[the sandbox keeps {', '.join(kept)} from commands, as other programs obey what is there: file_edit "
@@ -225,7 +205,7 @@ def _of_the_sandbox(output: str, sandbox: Sandbox, cwd: Path) -> list[str]:
             f"such as Read({secret[0]}), opens it]"
         )
     missing = (line for line in lines if "No such file or directory" in line and _IN_TMP.search(line))
-    if any(not any(str(root) in line for root in sandbox.roots) for line in missing):
+    if any(not any(str(root) in line for root in workspace.facts.roots) for line in missing):
         notes.append("[/tmp is empty for each command: keep in the workspace what a later one is to find]")
     if _NO_HOST.search(output):
         notes.append("[the sandbox lets commands reach only hosts that the user opens: /sandbox host NAME]")
@@ -236,12 +216,12 @@ def _follow(result: CommandResult, start: Path, context: ToolContext, notes: lis
     """Keep the directory the shell ended in; one outside the workspace is left again."""
     workspace = context.workspace
     end = result.cwd
-    if end is None or end == (real_start := workspace.sandbox.real_path(start)):
+    if end is None or end == (real_start := workspace.look(start).real):
         return start
-    if not _is_folder(end, workspace.sandbox):  # a tried command made it, and it was not kept
+    if workspace.look(end).kind != "folder":  # a dry run made it, and it was not applied
         return start
     try:
-        workspace.shell_cwd = workspace.sandbox.validate_path(end, "read")
+        workspace.shell_cwd = workspace.usable_path(end, "read", context.grants)
     except ToolError:
         notes.append(f"[{workspace.shown(end)} is outside the workspace: back in {workspace.shown(real_start)}]")
         return start
@@ -263,7 +243,7 @@ def _went_on(job: BackgroundJob, result: CommandResult, context: ToolContext) ->
         f"It {result.stall}: it goes on as" if result.stall else "The person sent this to the background: it goes on as"
     )
     started = _started(job, how, context)
-    if result.stall.startswith("listens") and context.workspace.sandbox.confines:
+    if result.stall.startswith("listens") and context.workspace.facts.confines:
         alone = "Only this command reaches it: each has a network of its own in the sandbox."
         started = replace(started, content=f"{started.content}. {alone}")
     output = f"Output so far:\n{result.output}" if result.output.strip() else "No output so far."
@@ -273,15 +253,17 @@ def _went_on(job: BackgroundJob, result: CommandResult, context: ToolContext) ->
 
 async def _start_job(given: Bash, start: Path, context: ToolContext) -> ToolOutput:
     limit_s = None if given.timeout_ms == _USUAL_TIMEOUT_MS else _limit_s(given)
-    job = await context.workspace.sandbox.start_job(
-        Command(given.command, start, timeout_s=limit_s, profile=_profile(given, context))
-    )
+    command = replace(_command(given, start, context), timeout_s=limit_s)
+    detach = asyncio.Event()
+    detach.set()
+    job = (await context.workspace.sandbox.run(command, detach=detach)).job
+    assert job is not None, "it is detached or refused"
     return _started(job, "Started", context)
 
 
 def _started(job: BackgroundJob, how: str, context: ToolContext) -> ToolOutput:
     """Says how to end it without `jobs` too, which small models lack, unless commands see no others."""
-    kill = "" if context.workspace.sandbox.confines else f" or with: kill -- -{job.pid}"
+    kill = "" if context.workspace.facts.confines else f" or with: kill -- -{job.pid}"
     text = (
         f"{how} job {job.id} (process group {job.pid}). Its output goes to {job.output_file}: read what is new "
         f"with jobs, or all of it with file_read. End it with jobs{kill}"

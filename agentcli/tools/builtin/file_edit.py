@@ -94,14 +94,14 @@ def _edits(given: FileEdit) -> tuple[Edit, ...]:
 def _preview(given: FileEdit, path: Path, context: ToolContext) -> str:
     before = read_bytes(path, context.workspace)
     change = _change(given, before, path, context.workspace)
-    context.workspace.files.judged(context.call_id, path, before)
+    context.workspace.files.approve(context.call_id, path, before)
     return change.diff
 
 
 def _edit(given: FileEdit, path: Path, context: ToolContext) -> ToolOutput:
     files, shown = context.workspace.files, context.workspace.shown(path)
     before = read_bytes(path, context.workspace)
-    files.require_as_judged(context.call_id, path, before)
+    files.require_as_approved(context.call_id, path, before)
     change = _change(given, before, path, context.workspace)
     write_bytes(path, change.content, context.workspace)
     files.replaced(path, before, change.content)

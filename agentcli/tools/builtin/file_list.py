@@ -14,7 +14,7 @@ from agentcli.tools.builtin.arguments import FileList
 from agentcli.tools.builtin.searching import relative_glob, remarks, search_with_literal_brackets, searchable
 from agentcli.tools.observation import beside
 from agentcli.tools.path_names import display_name, parse_name
-from agentcli.tools.sandbox import Listing, Looked, names_in
+from agentcli.tools.sandbox import Listing, SearchOutcome, names_in
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 BRIEF_PATHS = 10
@@ -26,16 +26,16 @@ async def run(given: FileList, context: ToolContext) -> ToolOutput:
     if not place.is_folder:
         raise ToolError(f"{given.path} is a file: use file_read.", kind="invalid_parameters")
     most = BRIEF_PATHS if "brief" in (given.output_level, context.level) else given.limit
-    files = context.workspace.sandbox
+    sandbox = context.workspace.sandbox
 
-    async def look(glob: str) -> tuple[list[str], int, Looked]:
+    async def look(glob: str) -> tuple[list[str], int, SearchOutcome]:
         found = NearestPaths(most, below=place.below, with_folders=not given.pattern, depth=given.depth)
-        looked = await files.list(msgspec.structs.replace(listing, pattern=glob), found.add)
+        looked = await sandbox.search(msgspec.structs.replace(listing, pattern=glob), found.add)
         return (*found.result(place.prefix), looked)
 
     listing = Listing(place.path, relative_glob(given.pattern, place), given.include_ignored, place.base)
     paths, total, looked = await search_with_literal_brackets(
-        listing.pattern, place, files, look, has_found=lambda result: result[1] > 0
+        listing.pattern, place, context.workspace, look, has_found=lambda result: result[1] > 0
     )
     notes = [f"[{total - len(paths)} more]"] if total > len(paths) else []
     if not total and listing.pattern and not listing.include_ignored:
@@ -50,7 +50,7 @@ async def run(given: FileList, context: ToolContext) -> ToolOutput:
 async def _ignored(listing: Listing, context: ToolContext) -> list[str]:
     """Return a note where the files asked for exist but are ignored by the project."""
     found: list[int] = []
-    await context.workspace.sandbox.list(
+    await context.workspace.sandbox.search(
         msgspec.structs.replace(listing, include_ignored=True), lambda names: found.append(names.count("\0"))
     )
     return [f"[ignored files match: {sum(found)}; include_ignored lists them]"] if found else []
@@ -79,7 +79,7 @@ class NearestPaths:
         self._is_ascii = True
 
     def add(self, names: str) -> None:
-        """Take a batch of names as `Files.list` hands them over. They are told apart when they are shown."""
+        """Take a batch of names as a sandbox hands them over. They are told apart when they are shown."""
         self._is_ascii = self._is_ascii and names.isascii()
         folders, levels = self._folders, self._levels
         for of_a_folder, folder in _FILES_OF_A_FOLDER.findall(names):

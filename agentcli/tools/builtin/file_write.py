@@ -49,14 +49,14 @@ class _WrittenFile(Struct, frozen=True):
 def _preview(given: FileWrite, path: Path, context: ToolContext) -> str:
     before = _before(path, context)
     change = _change(given, before or b"", path, context.workspace)
-    context.workspace.files.judged(context.call_id, path, before or b"")
+    context.workspace.files.approve(context.call_id, path, before or b"")
     return change.diff
 
 
 def _write(given: FileWrite, path: Path, context: ToolContext) -> ToolOutput:
     files, shown = context.workspace.files, context.workspace.shown(path)
     before = _before(path, context)
-    files.require_as_judged(context.call_id, path, before or b"")
+    files.require_as_approved(context.call_id, path, before or b"")
     change = _change(given, before or b"", path, context.workspace)
     write_bytes(path, change.content, context.workspace)
     files.saw(path, change.content)

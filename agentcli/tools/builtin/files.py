@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import io
 import os
 from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
@@ -56,20 +57,29 @@ T = TypeVar("T")
 @contextmanager
 def opened(path: Path, workspace: Workspace) -> Iterator[tuple[BinaryIO, int]]:
     """A regular file and its size in bytes. Raises `ToolError`, also for what fails while it is read."""
+    shown = workspace.shown(path)
     try:
-        status = workspace.sandbox.status(path)
-        if status is None:
-            raise ToolError(f"{workspace.shown(path)} does not exist.", kind="not_found", code=MISSING)
-        if status.kind == "folder":
-            raise ToolError(
-                f"{workspace.shown(path)} is a directory: use file_list.", kind="invalid_parameters", code="EISDIR"
-            )
-        if status.kind != "file":
-            raise ToolError(f"{workspace.shown(path)} is not a regular file.", kind="invalid_parameters")
         with workspace.sandbox.read(path) as file:
-            yield file, status.size
+            yield file, _size(file)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise ToolError(f"{shown} does not exist.", kind="not_found", code=MISSING) from error
+    except IsADirectoryError as error:
+        raise ToolError(
+            f"{shown} is a directory: use file_list.", kind="invalid_parameters", code=errno_name(error)
+        ) from error
     except OSError as error:
-        raise _failed("read", workspace.shown(path), error) from error
+        if error.errno in (errno.EINVAL, errno.ENXIO):
+            raise ToolError(f"{shown} is not a regular file.", kind="invalid_parameters") from error
+        raise _failed("read", shown, error) from error
+
+
+def _size(file: BinaryIO) -> int:
+    try:
+        return os.fstat(file.fileno()).st_size
+    except io.UnsupportedOperation:  # it is in memory
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        return size
 
 
 def read_bytes(path: Path, workspace: Workspace) -> bytes:
@@ -87,7 +97,7 @@ def read_bytes(path: Path, workspace: Workspace) -> bytes:
 def is_there(path: Path, workspace: Workspace) -> bool:
     """Return True if the path exists. Raises `ToolError` if the system cannot say: no permission, too long."""
     try:
-        return workspace.sandbox.status(path) is not None
+        return workspace.look(path).is_there
     except OSError as error:
         raise _failed("look for", workspace.shown(path), error) from error
 
@@ -105,11 +115,12 @@ def charset_of(path: Path, workspace: Workspace, *, is_ascii: bool = False) -> s
 
     The setting is about files that are not UTF-8; where `is_ascii`, the file is.
     """
+    roots = workspace.facts.roots
     for folder in path.parents:
-        if not any(folder.is_relative_to(root) for root in workspace.sandbox.roots):
+        if not any(map(folder.is_relative_to, roots)):
             break
         with contextlib.suppress(ToolError, OSError):  # there is none, or it may not be read
-            config = workspace.sandbox.validate_path(folder / ".editorconfig", "read")
+            config = workspace.usable_path(folder / ".editorconfig", "read")
             with workspace.sandbox.read(config) as file:
                 text = file.read(_MAX_EDITORCONFIG_BYTES).decode(errors="replace")
             declared = declared_charset(text, path.relative_to(folder).as_posix())
@@ -161,8 +172,7 @@ def write_bytes(path: Path, content: bytes, workspace: Workspace) -> None:
 def _first_file_above(path: Path, workspace: Workspace) -> Path:
     """Find the file that is where a path needs a folder; return the path itself if that has changed meanwhile."""
     for parent in reversed(path.parents):
-        status = workspace.sandbox.status(parent)
-        if status is not None and status.kind != "folder":
+        if workspace.look(parent).kind not in (None, "folder"):
             return parent
     return path
 
@@ -191,7 +201,7 @@ async def _similar(path: Path, workspace: Workspace) -> str:
     with contextlib.suppress(ToolError, OSError, TimeoutError):
         folder = await asyncio.to_thread(_nearest_folder, path, workspace)
         async with asyncio.timeout(_LONGEST_LOOK_S):
-            await workspace.sandbox.list(Listing(folder), take)
+            await workspace.sandbox.search(Listing(folder), take)
     if not found:
         return ""
     return f" There is {', '.join(name for _, name in sorted(found)[:_MOST_NAMES])}."
@@ -200,9 +210,9 @@ async def _similar(path: Path, workspace: Workspace) -> str:
 def _nearest_folder(path: Path, workspace: Workspace) -> Path:
     """Raises `ToolError` when it is outside the workspace."""
     folder = path.parent
-    while (status := workspace.sandbox.status(folder)) is None or status.kind != "folder":
+    while workspace.look(folder).kind != "folder":
         folder = folder.parent
-    return workspace.sandbox.validate_path(folder, "read")
+    return workspace.usable_path(folder, "read")
 
 
 def _distance(wanted: str, name: str) -> int:

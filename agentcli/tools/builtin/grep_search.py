@@ -8,7 +8,7 @@ from agentcli.tools.builtin.arguments import GrepSearch
 from agentcli.tools.builtin.matches import AllMatches, FirstMatches, MatchCollector, MatchedFiles
 from agentcli.tools.builtin.searching import Target, relative_glob, remarks, search_with_literal_brackets, searchable
 from agentcli.tools.observation import beside
-from agentcli.tools.sandbox import Looked, Search
+from agentcli.tools.sandbox import Search, SearchOutcome
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 BRIEF_MATCHES = 10
@@ -18,9 +18,9 @@ _NAMED_BINARIES = 3
 async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
     place = searchable(given.path, context)
     most = BRIEF_MATCHES if "brief" in (given.output_level, context.level) else given.limit
-    files = context.workspace.sandbox
+    workspace = context.workspace
 
-    async def look(glob: str) -> tuple[MatchCollector, Looked]:
+    async def look(glob: str) -> tuple[MatchCollector, SearchOutcome]:
         search = Search(
             place.path,
             given.pattern,
@@ -33,10 +33,10 @@ async def run(given: GrepSearch, context: ToolContext) -> ToolOutput:
             base=place.base,
         )
         found = _collector(given, place, most=most)
-        return found, await files.search(search, found.add)
+        return found, await workspace.sandbox.search(search, found.add, context.all_grants)
 
     found, looked = await search_with_literal_brackets(
-        relative_glob(given.glob, place), place, files, look, has_found=lambda result: result[0].files > 0
+        relative_glob(given.glob, place), place, workspace, look, has_found=lambda result: result[0].files > 0
     )
     return _output(found, looked, given, place)
 
@@ -50,7 +50,7 @@ def _collector(given: GrepSearch, place: Target, *, most: int) -> MatchCollector
     return FirstMatches(most, has_marks=has_marks, context=given.context, show=place.show)
 
 
-def _output(found: MatchCollector, looked: Looked, given: GrepSearch, place: Target) -> ToolOutput:
+def _output(found: MatchCollector, looked: SearchOutcome, given: GrepSearch, place: Target) -> ToolOutput:
     collected = found.collected()
     lines = collected.lines or ["No matches."]
     if not collected.lines and "$" in given.pattern:

@@ -9,42 +9,42 @@ from agentcli.errors import ToolError
 from agentcli.tools.builtin.arguments import Jobs
 from agentcli.tools.command import BackgroundJob
 from agentcli.tools.observation import PAGE_BYTES
-from agentcli.tools.sandbox import Commands
+from agentcli.tools.sandbox import Jobs as SandboxJobs
 from agentcli.tools.tool import ToolContext, ToolOutput
 
 _LONGEST_COMMAND = 100  # characters
 
 
 async def run(given: Jobs, context: ToolContext) -> ToolOutput:
-    commands = context.workspace.sandbox
+    jobs = context.workspace.sandbox.jobs
     if given.action == "list":
-        return _list(commands)
+        return _list(jobs)
     if not given.job_id:
         raise ToolError(
             f"Which job? To {given.action} one, give its job_id; list shows them.", kind="invalid_parameters"
         )
-    return await (_read if given.action == "read" else _kill)(given.job_id, commands)
+    return await (_read if given.action == "read" else _kill)(given.job_id, jobs)
 
 
-def _list(commands: Commands) -> ToolOutput:
-    jobs = commands.jobs()
-    running = sum(job.is_running for job in jobs)
-    content = "\n".join(map(_row, jobs)) or "No command runs in the background."
-    return ToolOutput(content, {"jobs": [_structured(job) for job in jobs]}, f"{running} of {len(jobs)} running")
+def _list(jobs: SandboxJobs) -> ToolOutput:
+    listed = jobs.list()
+    running = sum(job.is_running for job in listed)
+    content = "\n".join(map(_row, listed)) or "No command runs in the background."
+    return ToolOutput(content, {"jobs": [_structured(job) for job in listed]}, f"{running} of {len(listed)} running")
 
 
-async def _read(id: str, commands: Commands) -> ToolOutput:
-    new = await asyncio.to_thread(commands.read_job, id, PAGE_BYTES)
-    job = next(job for job in commands.jobs() if job.id == id)
+async def _read(id: str, jobs: SandboxJobs) -> ToolOutput:
+    new = await asyncio.to_thread(jobs.read, id, PAGE_BYTES)
+    job = next(job for job in jobs.list() if job.id == id)
     lines = new.count("\n") + (bool(new) and not new.endswith("\n"))
     content = "\n".join([*([new.rstrip("\n")] if new.strip() else ["[nothing new]"]), f"[{_state(job)}]"])
     return ToolOutput(content, {**_structured(job), "output": new}, f"{lines} new line{'' if lines == 1 else 's'}")
 
 
-async def _kill(id: str, commands: Commands) -> ToolOutput:
-    was_running = any(job.id == id and job.is_running for job in commands.jobs())
-    await commands.stop_job(id)
-    job = next(job for job in commands.jobs() if job.id == id)
+async def _kill(id: str, jobs: SandboxJobs) -> ToolOutput:
+    was_running = any(job.id == id and job.is_running for job in jobs.list())
+    await jobs.stop(id)
+    job = next(job for job in jobs.list() if job.id == id)
     if job.is_running:
         raise ToolError(f"{id} could not be ended: processes of it belong to somebody else.", kind="permission_denied")
     said = f"Ended {id}." if was_running else f"{id} had ended before: {_state(job)}."

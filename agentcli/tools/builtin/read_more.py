@@ -16,13 +16,13 @@ async def run(given: ReadMore, context: ToolContext) -> ToolOutput:
 
 def _page(given: ReadMore, context: ToolContext) -> ToolOutput:
     data = context.workspace.data
-    file = data.find(given.result_id) if data is not None else None
-    if file is None:
+    path = data.find(given.result_id) if data is not None else None
+    if path is None:
         raise ToolError(
             f"No result {given.result_id!r} is kept: only long results are, and say so. Make the call again.",
             kind="not_found",
         )
-    pages = pages_of(file.path.read_bytes().decode(errors="replace"))
+    pages = pages_of(path.read_bytes().decode(errors="replace"))
     if given.page > len(pages):
         raise ToolError(f"The result has {len(pages)} pages.", kind="invalid_parameters")
     more = f"\n[page {given.page} of {len(pages)}]" if given.page < len(pages) else "\n[the last page]"

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from agentcli.errors import ToolError, ToolErrorKind, errno_name
 from agentcli.tools.path_names import display_name, parse_name
-from agentcli.tools.sandbox import Files, Looked
-from agentcli.tools.tool import ToolContext
+from agentcli.tools.sandbox import SearchOutcome
+from agentcli.tools.tool import ToolContext, Workspace
 
 
 class Target(Struct, frozen=True):
@@ -40,13 +40,13 @@ def searchable(path: str, context: ToolContext) -> Target:
     """A file or folder to look at. Raises `ToolError` when there is none."""
     workspace = context.workspace
     found = context.readable(path)
+    status = workspace.look(found)
     try:
-        status = workspace.sandbox.status(found)
+        if not status.is_there:
+            raise ToolError(f"{path} does not exist.", kind="not_found", code="ENOENT")
     except OSError as error:
         kind: ToolErrorKind = "permission_denied" if isinstance(error, PermissionError) else "not_found"
         raise ToolError(f"{path} cannot be searched: {error.strerror}.", kind=kind, code=errno_name(error)) from error
-    if status is None:
-        raise ToolError(f"{path} does not exist.", kind="not_found", code="ENOENT")
     if status.kind == "other":
         raise ToolError(f"{path} is not a regular file.", kind="invalid_parameters")
     is_folder = status.kind == "folder"
@@ -70,14 +70,19 @@ T = TypeVar("T")
 
 
 async def search_with_literal_brackets(
-    glob: str, place: Target, files: Files, look: Callable[[str], Awaitable[T]], *, has_found: Callable[[T], bool]
+    glob: str,
+    place: Target,
+    workspace: Workspace,
+    look: Callable[[str], Awaitable[T]],
+    *,
+    has_found: Callable[[T], bool],
 ) -> T:
     """Look with a glob in which `[slug]` is a folder's own name where one is called so, as in routes of web frameworks.
 
     Where nobody can tell beforehand, as behind `**`, that is tried first. The brackets of a file's name are literal
     where they find nothing as a class of characters.
     """
-    glob = await asyncio.to_thread(_with_literal_names, glob, place, files)
+    glob = await asyncio.to_thread(_with_literal_names, glob, place, workspace)
     ways = (glob,) if glob.startswith("!") else tuple(dict.fromkeys((_escape_folders(glob), glob, _escape(glob))))
     failures: list[ToolError] = []
     results: dict[str, T] = {}
@@ -93,7 +98,7 @@ async def search_with_literal_brackets(
     return results[glob]
 
 
-def _with_literal_names(glob: str, place: Target, files: Files) -> str:
+def _with_literal_names(glob: str, place: Target, workspace: Workspace) -> str:
     """Escape the brackets of each name at the beginning of a glob that exists as it is written."""
     sign, parts = ("!", glob[1:].split("/")) if glob.startswith("!") else ("", glob.split("/"))
     names: list[str] = []
@@ -102,15 +107,15 @@ def _with_literal_names(glob: str, place: Target, files: Files) -> str:
             break
         names.append(part)
         if "[" in part:
-            if not any(_exists(base.joinpath(*filter(None, names)), files) for base in (place.base, place.path)):
+            if not any(_exists(base.joinpath(*filter(None, names)), workspace) for base in (place.base, place.path)):
                 break
             parts[number] = _escape(part)
     return sign + "/".join(parts)
 
 
-def _exists(path: Path, files: Files) -> bool:
-    with contextlib.suppress(OSError):
-        return files.status(path) is not None
+def _exists(path: Path, workspace: Workspace) -> bool:
+    with contextlib.suppress(ToolError):
+        return workspace.look(path).kind is not None
     return False
 
 
@@ -124,7 +129,7 @@ def _escape(glob: str) -> str:
     return re.sub(r"(?<!\\)[\[\]]", r"\\\g<0>", glob)
 
 
-def remarks(looked: Looked) -> list[str]:
+def remarks(looked: SearchOutcome) -> list[str]:
     """Describe the parts that a result does not cover, a line each."""
     lines = []
     if looked.unreadable:

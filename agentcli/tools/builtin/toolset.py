@@ -45,7 +45,7 @@ def _make_tool(name: str, inputs: type[Struct], effect: Effect, **fields: Any) -
         effect,
         dry_run=_lazy(name, "preview") if effect == "edit" else None,
         narrow=_lazy(name, "narrow") if effect == "edit" else None,
-        attempt=_lazy(name, "attempt") if effect == "command" else None,
+        runs_commands=effect == "command",
         **fields,
     )
 

@@ -1,4 +1,1 @@
-"""Fetches and searches the web for the web tools; `access` is the protocol they use.
-
-Addresses are judged in `safety/addresses`; what touches the network stays here.
-"""
+"""Fetches and searches the web for the web tools. Addresses are judged in `safety/addresses`."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import codecs
 import re
 
-_MAX_HEAD_BYTES = 2_048  # at the start of a page, in which it may say its character set
 _MARKS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_BE, "utf-16-be"), (codecs.BOM_UTF16_LE, "utf-16-le"))
-_DECLARED = re.compile(
-    rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)|\A\s*<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)",
+_IN_HEADER = re.compile(r"charset\s*=\s*[\"']?([^\s\"';]+)", re.IGNORECASE)
+_IN_PAGE = re.compile(
+    r"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)|\A\s*<\?xml[^>]{0,100}?encoding\s*=\s*[\"']([\w.:-]+)",
     re.IGNORECASE,
 )
 # Codecs of characters alone: Python also has some that compress, escape, or read UTF-7.
@@ -17,25 +17,23 @@ _TEXT_CODECS = re.compile(
 )
 # Wider codecs that browsers read these with (WHATWG Encoding).
 _WIDER = {
-    "ascii": "cp1252", "iso8859-1": "cp1252", "iso8859-9": "cp1254", "iso8859-11": "cp874", "gb2312": "gb18030",
-    "gbk": "gb18030", "big5": "big5hkscs", "shift_jis": "cp932", "euc_kr": "cp949", "utf-16": "utf-16-le",
+    "ascii": "cp1252", "iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "big5": "big5hkscs",
+    "shift_jis": "cp932", "euc_kr": "cp949", "utf-16": "utf-16-le",
 }  # fmt: skip
 
 
 def decoded(body: bytes, content_type: str) -> str:
     """Return the body in the character set of its byte order mark, its header, or its own first lines; else UTF-8.
 
-    The order is that of the WHATWG Encoding and HTML standards. What does not fit becomes U+FFFD; a page that says
-    nothing and is no UTF-8 is read as Windows-1252.
+    What does not fit becomes U+FFFD; a page that says nothing and is no UTF-8 is read as Windows-1252.
     """
     for mark, codec in _MARKS:
         if body.startswith(mark):
             return body[len(mark) :].decode(codec, errors="replace")
-    header = re.search(r"charset\s*=\s*[\"']?([^\s\"';]+)", content_type, re.IGNORECASE)
+    header, page = _IN_HEADER.search(content_type), _IN_PAGE.search(body[:2_048].decode("latin-1"))
     codec = codec_of(header[1]) if header else ""
-    if not codec and (inside := _DECLARED.search(body[:_MAX_HEAD_BYTES])):
-        codec = codec_of((inside[1] or inside[2]).decode("ascii"))
-        codec = "utf-8" if codec.startswith("utf-16") else codec  # it could not have been read so far
+    if not codec and page:
+        codec = codec_of(page[1] or page[2]).replace("utf-16-le", "utf-8")  # it could not have been read so far
     try:
         return body.decode(codec or "utf-8", errors="replace" if codec else "strict")
     except UnicodeDecodeError as error:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 import msgspec
 
@@ -13,36 +12,22 @@ from agentcli.llm.errors import AuthError, ConnectionFailed, ProviderError, Time
 from agentcli.llm.http import HttpClient
 from agentcli.safety.addresses.urls import BadUrl, parse_url
 from agentcli.tools.web.hidden import visible_text
-from agentcli.tools.web.web import SearchResult
+from agentcli.tools.web.web import SearchProvider, SearchResult
 
 TAVILY_URL = "https://api.tavily.com"
 MAX_QUERY_CHARS = 400  # characters; Tavily refuses longer ones
 MAX_EXCERPT_CHARS = 1_000  # characters of one result
 
 
-class SearchProvider(Protocol):
-    """A search engine."""
-
-    async def search(self, query: str, max_results: int) -> Sequence[SearchResult]:
-        """At most `max_results`, the best first, as the engine gives them. Raises `ToolError`."""
-
-
 class Tavily:
-    """Tavily's REST API: https://docs.tavily.com/documentation/api-reference/endpoint/search.
-
-    `base_url` ends before `/search`.
-    """
+    """Tavily's REST API (docs.tavily.com, /documentation/api-reference/endpoint/search) at `base_url`."""
 
     def __init__(self, api_key: str, *, base_url: str = TAVILY_URL, time_limit_s: float = 30.0) -> None:
-        self._api_key = api_key
-        self._base_url = base_url
-        self._time_limit_s = time_limit_s
+        self._api_key, self._base_url, self._time_limit_s = api_key, base_url, time_limit_s
 
     async def search(self, query: str, max_results: int) -> Sequence[SearchResult]:
         try:
-            client = HttpClient(
-                self._base_url, {"authorization": f"Bearer {self._api_key}"}, read_timeout=self._time_limit_s
-            )
+            client = HttpClient(self._base_url, {}, key=self._api_key, read_timeout=self._time_limit_s)
         except ConfigError as error:
             raise ToolError(str(error), kind="dependency_error") from error
         asked = {"query": query, "max_results": max_results, "search_depth": "basic"}
@@ -101,26 +86,25 @@ class _TavilyAnswer(msgspec.Struct, frozen=True):
 def _failure(error: ProviderError) -> ToolError:
     """Statuses after https://help.tavily.com/articles/8645538886-understanding-http-errors (read 2026-11)."""
     said, status, wait = _error_message(error), error.status, error.retry_after
-    kind: ToolErrorKind = "execution_error"
     match error:
         case Timeout():
             return ToolError("The search did not answer in time: try again.", kind="timeout")
         case ConnectionFailed():
             return ToolError(f"The search cannot be reached. {said}", kind="transient_error")
-        case AuthError():
-            kind, advice = "permission_denied", "Ask the user to check TAVILY_API_KEY."
-        case _ if status is None:
+        case _ if status is None and not isinstance(error, AuthError):
             return ToolError("The search answered with something that is not Tavily's: tell the user.")
-        case _ if status in (402, 432, 433):
-            kind, advice = "permission_denied", "The plan's searches are used up: tell the user."
-        case _ if status in (400, 422):
-            kind, advice = "invalid_parameters", "Change the query."
-        case _ if status == 429 or status >= 500:
-            kind = "rate_limit" if status == 429 else "transient_error"
-            advice = f"Try again in {wait:g} s." if wait is not None else "Try again later."
-        case _:
-            advice = "Tell the user."
+    kind, advice = _REFUSALS.get(status or 401, ("execution_error", "Tell the user."))
+    if status == 429 or (status or 0) >= 500:
+        kind = "rate_limit" if status == 429 else "transient_error"
+        advice = f"Try again in {wait:g} s." if wait is not None else "Try again later."
     return ToolError(f"Tavily refused the search: {said} {advice}", kind=kind, code=str(status), retry_after=wait)
+
+
+_REFUSALS: dict[int, tuple[ToolErrorKind, str]] = {
+    **dict.fromkeys((401, 403), ("permission_denied", "Ask the user to check TAVILY_API_KEY.")),
+    **dict.fromkeys((402, 432, 433), ("permission_denied", "The plan's searches are used up: tell the user.")),
+    **dict.fromkeys((400, 422), ("invalid_parameters", "Change the query.")),
+}
 
 
 def _error_message(error: ProviderError) -> str:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 if TYPE_CHECKING:
     from agentcli.safety.addresses.judge import UrlVerdict
-    from agentcli.tools.web.searching import SearchProvider
 
 
 class WebPage(Struct, frozen=True):
-    """A fetched page as text. `url` is where it was found in the end; `total_chars` counts what `text` was cut from.
-
-    `notes` say what else was left out, each a sentence.
-    """
+    """A fetched page, found at `url` in the end, `total_chars` long. `notes` are sentences on what is missing."""
 
     url: str
     title: str
@@ -34,6 +30,11 @@ class SearchResult(Struct, frozen=True):
     title: str
     url: str
     excerpt: str
+
+
+class SearchProvider(Protocol):
+    async def search(self, query: str, max_results: int) -> Sequence[SearchResult]:
+        """At most `max_results`, the best first, as the engine gives them. Raises `ToolError`."""
 
 
 class FetchLimits(Struct, frozen=True):
@@ -56,7 +57,7 @@ class Web:
         granted_hosts: Sequence[str] = (),
         find_search: Callable[[], SearchProvider | None] = lambda: None,
         resolve: Callable[[str, int], Awaitable[Sequence[str]]] | None = None,
-        limits: FetchLimits | None = None,
+        limits: FetchLimits = FetchLimits(),  # noqa: B008 - it is frozen
     ) -> None:
         self.granted_hosts, self._find_search = tuple(granted_hosts), find_search
         self.resolve, self.limits = resolve, limits
@@ -78,14 +79,10 @@ class Web:
         return judge_url(url, granted_hosts=self.granted_hosts, known_urls=self._known)
 
     async def fetch(self, url: str, *, max_chars: int) -> WebPage:
-        """The page at an address the person or the rules have agreed to, cut to `max_chars` characters.
+        """The page at an address that was agreed to, cut to `max_chars` characters. Raises `ToolError`."""
+        from agentcli.tools.web.pages import fetch_page
 
-        Raises `ToolError`, also for an address that no agreement opens.
-        """
-        from agentcli.tools.web.fetching import Fetcher
-        from agentcli.tools.web.pages import read_page
-
-        return await read_page(await Fetcher(self).fetch(url), max_chars=max_chars)
+        return await fetch_page(self, url, max_chars=max_chars)
 
     async def search(self, query: str, *, max_results: int) -> tuple[SearchResult, ...]:
         """Raises `ToolError`."""

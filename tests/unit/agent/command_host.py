@@ -15,7 +15,7 @@ from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
 from agentcli.errors import UsageError
 from agentcli.frontends.export.documents import live_document
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from tests.unit.agent.stage import Stage, on_stage
 
 

@@ -23,17 +23,19 @@ from agentcli.agent.hooks import NoHooks, TurnHooks
 from agentcli.agent.interfaces import NEWEST, Appended, GrantStore, SessionLog
 from agentcli.agent.ops import Approve, Op, Prompt
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import Rules, parse_rule
-from agentcli.agent.runtime import Prefix, Runtime, TurnLimits
+from agentcli.agent.permissions.rule_text import parse_rule
+from agentcli.agent.permissions.rules import Rules
+from agentcli.agent.runtime import ContextControl, ModelAccess, Runtime, TurnLimits, unchanged
 from agentcli.agent.session import Session
 from agentcli.agent.state import AgentState, rebuilt
+from agentcli.agent.steps import usual_steps
 from agentcli.conversation.entries import Assistant, Body, Entry, Paid, Result, Retracted, Rewound, User
 from agentcli.errors import ToolError
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Block, Message, Text, ToolResult
 from agentcli.llm.models import ModelInfo
-from agentcli.llm.provider import Provider
+from agentcli.llm.provider import Prefix, Provider
 from agentcli.llm.providers.scripted import ScriptedProvider
 from agentcli.llm.retry import RetryPolicy
 from agentcli.llm.transcript import is_valid
@@ -248,7 +250,10 @@ async def on_stage(
     entries: Iterable[Entry] = (),
     grants: GrantStore | None = None,
     deny: Iterable[str] = (),
-    **runtime: Any,
+    retry: RetryPolicy = SOON,
+    temperature: float | None = None,
+    effort: Any = None,
+    context_transform: Any = unchanged,
 ) -> AsyncIterator[Stage]:
     """A session in `folder`/work with the built-in tools and `tools`.
 
@@ -272,7 +277,14 @@ async def on_stage(
     session = Session(
         rebuilt(state, entries),
         Runtime(
-            resolve=resolve or by_name,
+            models=ModelAccess(
+                resolve=resolve or by_name,
+                prefix_for=lambda info, known: Prefix("You help.", known.specs()),
+                fallback=fallback_model,
+                retry=retry,
+                temperature=temperature,
+                effort=effort,
+            ),
             calls=SessionCalls(
                 services=CallServices(
                     workspace=Workspace(cwd=work, sandbox=sandbox), grants=grants, max_parallel=max_parallel
@@ -280,10 +292,10 @@ async def on_stage(
                 tools=registry,
             ),
             log=log,
-            prefix_for=lambda info, known: Prefix("You help.", known.specs()),
+            steps=usual_steps(),
             limits=limits,
-            fallback_model=fallback_model,
-            **{"retry": SOON, "hooks": hooks or NoHooks(), **runtime},
+            context=ContextControl(transform=context_transform),
+            hooks=hooks or NoHooks(),
         ),
         can_ask=can_ask,
     )

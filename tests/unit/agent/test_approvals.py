@@ -11,10 +11,10 @@ import pytest
 
 from agentcli.agent.events import ApprovalSettled, Done, Notice, QuestionEvent, ToolFinished
 from agentcli.agent.ops import Approve, SetMode
-from agentcli.agent.permissions.checks import check_rule
 from agentcli.agent.permissions.decide import decide, suggested_rules
-from agentcli.agent.permissions.facts import judge
-from agentcli.agent.permissions.rules import Rules, parse_rule, parse_rules
+from agentcli.agent.permissions.facts import find_facts
+from agentcli.agent.permissions.rule_text import check_rule, parse_rule, parse_rules
+from agentcli.agent.permissions.rules import Rules
 from agentcli.conversation.entries import Result
 from agentcli.errors import StorageError
 from agentcli.infra.grants import FileGrants
@@ -23,6 +23,7 @@ from tests.unit.tools.bench import Bench
 
 Folder = Path
 END = {"text": "The end."}
+DECLINED = "permission_denied: The user declined this call."
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def bench(tmp_path: Path) -> Bench:
 def offered(bench: Bench, name: str, **given: Any) -> list[str]:
     """The rules a person is offered; each of them can hold."""
     tool = bench.tools.get(name)
-    rules = list(suggested_rules(judge(tool, tool.parse(given), bench.workspace), "default", Rules()))
+    rules = list(suggested_rules(find_facts(tool, tool.parse(given), bench.workspace), "default", Rules()))
     assert not any(check_rule(part, bench.tools) for rule in rules for part in parse_rules(rule))
     return rules
 
@@ -111,111 +112,84 @@ COMMANDS = (
 def test_running_it_again_never_asks_whichever_rule_was_taken(bench: Bench, command: str) -> None:
     tool = bench.tools.get("bash")
     arguments = tool.parse({"command": command})
-    if decide(judge(tool, arguments, bench.workspace), "default", Rules()).decision == "allow":
+    if decide(find_facts(tool, arguments, bench.workspace), "default", Rules()).decision == "allow":
         return
     rules = offered(bench, "bash", command=command)
     # No rule speaks of what is not read.
     assert (rules == []) == (command in ("ls ()", ")", "(", "a(b)c", "bash(x)"))
     for rule in rules:
         granted = Rules([parse_rule(rule)])
-        assert decide(judge(tool, arguments, bench.workspace), "default", granted).decision == "allow"
+        assert decide(find_facts(tool, arguments, bench.workspace), "default", granted).decision == "allow"
 
 
 def test_a_rule_that_a_refusal_overrules_is_not_offered(bench: Bench) -> None:
     tool = bench.tools.get("bash")
     rules = Rules(deny=[parse_rule("bash(git push *)")])
     arguments = tool.parse({"command": "git push origin main"})
-    assert suggested_rules(judge(tool, arguments, bench.workspace), "default", rules) == ()
+    assert suggested_rules(find_facts(tool, arguments, bench.workspace), "default", rules) == ()
 
 
 # What becomes of an answer.
-
-
-async def run_twice(stage: Stage, **how: Any) -> None:
-    """Two calls that ask, the first of them answered with `how` and any other with yes."""
-    answering(stage, allowed=True, **how)
-    await stage.ask("Go")
 
 
 def pushes(*commands: str) -> list[dict[str, Any]]:
     return [{"tool_calls": [call("bash", command=c, id=f"c{n}") for n, c in enumerate(commands)]}, END]
 
 
-async def test_the_question_names_the_rules(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, pushes("git push origin main"), can_ask=True) as stage:
-        answering(stage, allowed=False)
-        await stage.ask("Go")
-        (request,) = stage.of(QuestionEvent)
-    assert request.rules == ("bash(git push origin main)", "bash(git push origin *)", "bash(git push *)")
-    assert request.hunks == ()
-
-
-async def test_a_rule_for_the_session_holds_for_what_it_covers(tmp_path: Folder) -> None:
-    replies = pushes("git push a b", "git push c", "git pull a b")
-    async with on_stage(tmp_path, replies, can_ask=True) as stage:
-        await run_twice(stage, scope="session", rule="bash(git push *)")
-    assert [request.id for request in stage.of(QuestionEvent)] == ["c0", "c2"]
-
-
-async def test_without_a_rule_the_narrowest_is_granted(tmp_path: Folder) -> None:
-    calls = [call("file_write", path=path, content=str(n), id=f"c{n}") for n, path in enumerate(("a", "a", "b"))]
-    async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
-        await run_twice(stage, scope="session")
-    assert [request.id for request in stage.of(QuestionEvent)] == ["c0", "c2"]
-    assert [str(rule) for rule in stage.session.state.rules.allow] == ["file_write(./a)", "file_write(./b)"]
-    assert {rule.source for rule in stage.session.state.rules.allow} == {"session"}
+async def answered(folder: Folder, replies: list[dict[str, Any]], *, grants: Any = None, **how: Any) -> Stage:
+    """A turn whose questions were all answered so; file `a` holds `FAR` before."""
+    (folder / "work").mkdir()
+    (folder / "work" / "a").write_text(FAR)
+    async with on_stage(folder, replies, can_ask=True, grants=grants) as stage:
+        answering(stage, **how)
+        assert isinstance(await stage.ask("Go"), Done)
+    return stage
 
 
 @pytest.mark.parametrize(
-    ("rule", "says"),
-    [("bash(touch", "'bash(touch' is not a permission rule"), ("Bsh(touch *)", "there is no tool 'Bsh'")],
+    ("commands", "rule", "asked", "notice", "granted"),
+    [
+        (("git push a b", "git push c"), "bash(git push *)", 1, "", True),
+        (("git push a b", "git pull a b"), "bash(git push *)", 2, "does not cover this call", True),
+        (("touch a", "touch b"), "bash(touch b)", 1, "does not cover this call", True),
+        (("touch a",), "bash(touch", 1, "'bash(touch' is not a permission rule", False),
+        (("touch a",), "Bsh(touch *)", 1, "there is no tool 'Bsh'", False),
+    ],
 )
-async def test_a_rule_that_makes_no_sense_is_told_and_the_call_allowed_once(
-    tmp_path: Folder, rule: str, says: str
+async def test_a_rule_for_the_session_holds_for_what_it_covers(
+    tmp_path: Folder, commands: tuple[str, ...], rule: str, asked: int, notice: str, granted: bool
 ) -> None:
-    async with on_stage(tmp_path, pushes("touch a"), can_ask=True) as stage:
-        await run_twice(stage, scope="session", rule=rule)
-        assert (stage.workspace / "a").exists()
-    (notice,) = stage.of(Notice)
-    assert says in notice.text
-    assert "allowed this once" in notice.text
-    assert not stage.session.state.rules.allow
+    stage = await answered(tmp_path, pushes(*commands), allowed=True, scope="session", rule=rule)
+    assert stage.count(QuestionEvent) == asked
+    assert all("allowed this once" in each.text and notice in each.text for each in stage.of(Notice))
+    assert bool(stage.of(Notice)) == bool(notice)
+    assert (rule in map(str, stage.session.state.rules.allow)) == granted
+    assert not any("permission_denied" in str(result.content) for result in stage.results.values())
 
 
-async def test_a_rule_that_covers_something_else_is_granted_and_that_is_told(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, pushes("touch a", "touch b"), can_ask=True) as stage:
-        await run_twice(stage, scope="session", rule="bash(touch b)")
-    assert stage.count(QuestionEvent) == 1
-    assert "does not cover this call" in stage.of(Notice)[0].text
+async def test_without_a_rule_the_narrowest_that_was_offered_is_granted(tmp_path: Folder) -> None:
+    calls = [call("file_write", path=path, content=str(n), id=f"c{n}") for n, path in enumerate(("x", "x", "b"))]
+    stage = await answered(tmp_path, [{"tool_calls": calls}, END], allowed=True, scope="session")
+    first, second = stage.of(QuestionEvent)
+    assert ([first.id, second.id], first.rules) == (["c0", "c2"], ("file_write(./x)", "file_write"))
+    assert [str(rule) for rule in stage.session.state.rules.allow] == ["file_write(./x)", "file_write(./b)"]
+    assert {rule.source for rule in stage.session.state.rules.allow} == {"session"}
 
 
-async def test_always_is_kept_for_the_project(tmp_path: Folder) -> None:
-    grants = FileGrants(tmp_path / "state" / "grants.json", tmp_path / "work")
-    async with on_stage(tmp_path, pushes("touch a", "touch a"), can_ask=True, grants=grants) as stage:
-        await run_twice(stage, scope="always")
-        (rule,) = stage.session.state.rules.allow
-    assert stage.count(QuestionEvent) == 1
-    assert (str(rule), rule.source) == ("bash(touch a)", "granted")
-    assert grants.list() == ["bash(touch a)"]
-
-
-async def test_a_grant_that_cannot_be_kept_holds_for_the_session(tmp_path: Folder) -> None:
+@pytest.mark.parametrize("is_broken", [False, True])
+async def test_always_is_kept_for_the_project_or_else_holds_for_the_session(tmp_path: Folder, is_broken: bool) -> None:
     class Broken(FileGrants):
         def add(self, rule: str) -> None:
             raise StorageError("The disk is full.")
 
-    grants = Broken(tmp_path / "grants.json", tmp_path)
-    async with on_stage(tmp_path, pushes("touch a", "touch a"), can_ask=True, grants=grants) as stage:
-        await run_twice(stage, scope="always")
+    grants = (Broken if is_broken else FileGrants)(tmp_path / "state" / "grants.json", tmp_path / "work")
+    stage = await answered(tmp_path, pushes("touch b", "touch b"), grants=grants, allowed=True, scope="always")
+    (rule,) = stage.session.state.rules.allow
     assert stage.count(QuestionEvent) == 1
-    assert stage.of(Notice)[0].text == "The disk is full. bash(touch a) is allowed for this session."
-
-
-async def test_words_to_an_allowed_call_reach_the_model_with_its_result(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, pushes("touch a; echo done"), can_ask=True) as stage:
-        answering(stage, allowed=True, comment="but only this once")
-        await stage.ask("Go")
-    assert stage.results["c0"].content == "done\n[The user allowed this and says: but only this once]"
+    assert (str(rule), rule.source) == ("bash(touch b)", "granted")
+    told = ["The disk is full. bash(touch b) is allowed for this session."]
+    assert [notice.text for notice in stage.of(Notice)] == (told if is_broken else [])
+    assert grants.list() == ([] if is_broken else ["bash(touch b)"])
 
 
 # Hunks.
@@ -226,19 +200,6 @@ FAR = "".join(f"line {n}\n" for n in range(30))
 def two_edits() -> list[dict[str, Any]]:
     edits = [{"old_string": f"line {n}\n", "new_string": f"LINE {n}\n"} for n in (3, 15, 27)]
     return [{"tool_calls": [call("file_edit", path="a", edits=edits, id="c")]}, END]
-
-
-async def answered(folder: Folder, replies: list[dict[str, Any]], **how: Any) -> Stage:
-    """A stage whose one question was answered so; file `a` holds `FAR` before."""
-    (folder / "work").mkdir()
-    (folder / "work" / "a").write_text(FAR)
-    async with on_stage(folder, replies, can_ask=True) as stage:
-        stage.say("Go")
-        request = await stage.heard(QuestionEvent)
-        stage.submit(Approve(request.id, **how))
-        done = await stage.ended()
-        assert isinstance(done, Done)
-    return stage
 
 
 async def test_an_edit_is_asked_hunk_by_hunk(tmp_path: Folder) -> None:
@@ -262,23 +223,24 @@ async def test_only_the_chosen_hunks_are_made_and_the_others_are_told_with_the_c
     assert not stage.of(Done)[-1].denials
 
 
-async def test_all_hunks_are_the_whole_change(tmp_path: Folder) -> None:
-    stage = await answered(tmp_path, two_edits(), allowed=True, hunks=(2, 1, 0))
+@pytest.mark.parametrize(
+    ("how", "made", "said"),
+    [
+        ({"hunks": (2, 1, 0)}, 3, "--- a/a"),
+        ({"hunks": (), "comment": "no"}, 0, f"{DECLINED} They say: no"),
+        ({"hunks": (7,)}, 0, "permission_denied: The call was not allowed"),
+        ({"hunks": (0, -1)}, 0, "permission_denied: The call was not allowed"),
+        ({"scope": "try"}, 0, "permission_denied: The call was not allowed"),
+    ],
+)
+async def test_all_hunks_are_the_whole_change_and_none_or_unknown_ones_are_a_no(
+    tmp_path: Folder, how: dict[str, Any], made: int, said: str
+) -> None:
+    stage = await answered(tmp_path, two_edits(), allowed=True, **how)
+    assert str(stage.results["c"].content).startswith(said)
     assert "rejected" not in str(stage.results["c"].content)
-    assert (stage.workspace / "a").read_text().count("LINE") == 3
-
-
-@pytest.mark.parametrize("wrong", [{"hunks": (7,)}, {"hunks": (0, -1)}, {"scope": "try"}])
-async def test_a_yes_to_what_was_not_offered_is_none(tmp_path: Folder, wrong: dict[str, Any]) -> None:
-    stage = await answered(tmp_path, two_edits(), allowed=True, **wrong)
-    assert "permission_denied: The call was not allowed" in str(stage.results["c"].content)
-
-
-async def test_no_hunk_is_a_no(tmp_path: Folder) -> None:
-    stage = await answered(tmp_path, two_edits(), allowed=True, hunks=(), comment="none of it")
-    assert stage.results["c"].content == "permission_denied: The user declined this call. They say: none of it"
-    assert (stage.workspace / "a").read_text() == FAR
-    assert [denied.call.id for denied in stage.of(Done)[-1].denials] == ["c"]
+    assert (stage.workspace / "a").read_text().count("LINE") == made
+    assert len(stage.of(Done)[-1].denials) == (not made)
 
 
 async def test_some_of_a_rewritten_file_is_made(tmp_path: Folder) -> None:
@@ -334,7 +296,7 @@ async def test_a_no_that_stops_ends_the_turn_and_leaves_a_valid_conversation(tmp
         done = await stage.ask("Go")
         assert isinstance(done, Done)
         assert done.reason == "declined"
-        assert stage.results["c0"].content == "permission_denied: The user declined this call."
+        assert stage.results["c0"].content == DECLINED
         assert stage.results["c1"].content == "Not run: the user declined another call."
         assert stage.count(QuestionEvent) == 1
         assert stage.is_valid
@@ -377,22 +339,27 @@ async def test_a_mode_settles_the_question_that_it_would_not_ask(
 
 
 @pytest.mark.parametrize(
-    ("how", "told"),
+    ("how", "told", "content"),
     [
-        ({"allowed": True}, "allowed"),
-        ({"allowed": True, "scope": "session"}, "allowed for the session"),
-        ({"allowed": True, "scope": "always"}, "allowed always"),
-        ({"allowed": True, "comment": "go"}, "allowed · “go”"),
-        ({"allowed": False}, "declined"),
-        ({"allowed": False, "comment": "no"}, "declined: no"),
+        ({"allowed": True}, "allowed", "done"),
+        ({"allowed": True, "scope": "session"}, "allowed for the session", "done"),
+        ({"allowed": True, "scope": "always"}, "allowed always", "done"),
+        ({"allowed": True, "comment": "go"}, "allowed · “go”", "done\n[The user allowed this and says: go]"),
+        ({"allowed": False}, "declined", "permission_denied: The user declined this call."),
+        (
+            {"allowed": False, "comment": "x"},
+            "declined: x",
+            "permission_denied: The user declined this call. They say: x",
+        ),
     ],
 )
-async def test_the_answer_is_kept_with_the_result(tmp_path: Folder, how: dict[str, Any], told: str) -> None:
-    async with on_stage(tmp_path, pushes("touch a"), can_ask=True) as stage:
-        answering(stage, **how)
-        await stage.ask("Go")
-        assert [finished.answer for finished in stage.of(ToolFinished)] == [told]
-        assert [entry.body.answer for entry in stage.entries if isinstance(entry.body, Result)] == [told]
+async def test_the_answer_is_kept_with_the_result_and_its_words_reach_the_model(
+    tmp_path: Folder, how: dict[str, Any], told: str, content: str
+) -> None:
+    stage = await answered(tmp_path, pushes("touch b; echo done"), **how)
+    assert [finished.answer for finished in stage.of(ToolFinished)] == [told]
+    assert [entry.body.answer for entry in stage.entries if isinstance(entry.body, Result)] == [told]
+    assert stage.results["c0"].content == content
 
 
 @pytest.mark.slow
@@ -408,13 +375,6 @@ async def test_the_time_that_the_person_took_is_not_the_call_s(tmp_path: Folder)
 
 
 async def test_an_edit_can_be_allowed_by_a_switch_of_the_mode(tmp_path: Folder) -> None:
-    (tmp_path / "work").mkdir(exist_ok=True)
-    (tmp_path / "work" / "a.txt").write_text("old\n")
-    edit = call("file_edit", path="a.txt", old_string="old", new_string="new", id="c")
-    async with on_stage(tmp_path, [{"tool_calls": [edit]}, END], can_ask=True) as stage:
-        answering(stage, allowed=True, scope="session", mode="acceptEdits")
-        await stage.ask("Go")
-        (request,) = stage.of(QuestionEvent)
-        assert request.mode == "acceptEdits"
-        assert stage.session.state.mode == "acceptEdits"
-        assert not stage.session.state.rules.allow
+    stage = await answered(tmp_path, two_edits(), allowed=True, scope="session", mode="acceptEdits")
+    assert stage.of(QuestionEvent)[0].mode == stage.session.state.mode == "acceptEdits"
+    assert not stage.session.state.rules.allow

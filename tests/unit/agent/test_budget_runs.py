@@ -109,7 +109,7 @@ async def run(seed: int, folder: Path) -> bool:
     stops = 0
     async with on_stage(
         folder, provider=providers[0], others=models, budgets=budgets, fallback_model="other/other",
-        limits=TurnLimits(max_turns=8, budgets=turn), retry=RetryPolicy(2, 0.0001), most_breaks=2,
+        limits=TurnLimits(max_turns=8, budgets=turn, max_breaks=2), retry=RetryPolicy(2, 0.0001),
     ) as stage:  # fmt: skip
         for number in range(4):
             before, _ = billed()

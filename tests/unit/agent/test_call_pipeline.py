@@ -28,6 +28,7 @@ from tests.unit.agent.stage import Named, Stage, Works, call, on_stage
 
 END = {"text": "Done."}
 AT_ONCE = RetryRule(first_delay_s=0.0)
+LASTING = ("permission_denied", "invalid_parameters", "not_found", "execution_error", "dependency_error")
 
 
 class Flaky:
@@ -53,66 +54,37 @@ def finished(stage: Stage) -> ToolFinished:
     return stage.of(ToolFinished)[-1]
 
 
-async def one_call(folder: Folder, tool: Tool, **input: Any) -> Stage:
-    async with on_stage(folder, [{"tool_calls": [call(tool.name, id="c", **input)]}, END], tools=[tool]) as stage:
+async def one_call(folder: Folder, tool: Tool, **more: Any) -> Stage:
+    async with on_stage(folder, [{"tool_calls": [call(tool.name, id="c")]}, END], tools=[tool], **more) as stage:
         await stage.ask("Go")
     return stage
-
-
-# Arguments
-
-
-@pytest.mark.parametrize(
-    ("tool", "input", "said"),
-    [
-        ("file_read", {}, "path"),
-        ("file_read", {"path": "a", "offset": "one"}, "offset"),
-        ("grep_search", {"pattern": 1.5, "context": 99}, "context"),
-        ("file_edit", {"path": "a", "edits": [{"old_string": 1}]}, "edits"),
-    ],
-)
-async def test_wrong_arguments_name_the_field_and_what_was_expected(
-    tmp_path: Folder, tool: str, input: dict[str, Any], said: str
-) -> None:
-    reply = {"tool_calls": [{"name": tool, "input": input, "id": "c"}]}
-    async with on_stage(tmp_path, [reply, END]) as stage:
-        await stage.ask("Go")
-    error = finished(stage).error
-    assert error is not None
-    assert (error.kind, error.call_id) == ("invalid_parameters", "c")
-    assert said in error.message
-    assert f"{error.kind}: {error.message}" == stage.results["c"].content
 
 
 # Trying again
 
 
-@pytest.mark.parametrize("kind", ["timeout", "resource_error"])
-async def test_a_failure_that_may_pass_is_tried_again_and_counted(tmp_path: Folder, kind: ToolErrorKind) -> None:
-    flaky = Flaky(2, kind)
-    stage = await one_call(tmp_path, flaky.tool())
-    assert stage.results["c"].content == "worked"
-    assert (finished(stage).retry_count, finished(stage).last_error) == (2, "Not now.")
-    entry = next(entry.body for entry in stage.entries if isinstance(entry.body, Result))
-    assert (entry.retry_count, entry.last_error) == (2, "Not now.")
-
-
-async def test_after_three_retries_the_error_is_the_result(tmp_path: Folder) -> None:
-    flaky = Flaky(9, "timeout")
-    stage = await one_call(tmp_path, flaky.tool())
-    assert flaky.runs == 4
-    assert finished(stage).error_kind == "timeout"
-    assert finished(stage).retry_count == 3
-
-
 @pytest.mark.parametrize(
-    "kind", ["permission_denied", "invalid_parameters", "not_found", "execution_error", "dependency_error"]
+    ("kind", "effect", "is_idempotent", "failures", "runs"),
+    [
+        ("timeout", "read", False, 2, 3),
+        ("resource_error", "read", False, 2, 3),
+        ("timeout", "read", False, 9, 4),
+        *((kind, "read", False, 9, 1) for kind in LASTING),
+        ("resource_error", "edit", False, 9, 1),
+        ("resource_error", "edit", True, 1, 2),
+    ],
 )
-async def test_a_failure_that_will_not_pass_is_told_at_once(tmp_path: Folder, kind: ToolErrorKind) -> None:
-    flaky = Flaky(1, kind)
-    stage = await one_call(tmp_path, flaky.tool())
-    assert flaky.runs == 1
-    assert finished(stage).error_kind == kind
+async def test_a_failure_that_may_pass_is_tried_again_where_that_does_nothing_twice(
+    tmp_path: Folder, kind: ToolErrorKind, effect: Effect, is_idempotent: bool, failures: int, runs: int
+) -> None:
+    flaky = Flaky(failures, kind)
+    stage = await one_call(tmp_path, flaky.tool(effect, is_idempotent=is_idempotent), mode="bypassPermissions")
+    event = finished(stage)
+    assert flaky.runs == runs
+    assert (event.retry_count, event.last_error) == (runs - 1, "Not now." if runs > 1 else "")
+    assert event.error_kind == ("" if runs > failures else kind)
+    (entry,) = [entry.body for entry in stage.entries if isinstance(entry.body, Result)]
+    assert (entry.retry_count, entry.last_error) == (event.retry_count, event.last_error)
 
 
 @pytest.mark.parametrize(
@@ -132,27 +104,6 @@ async def test_what_the_system_refuses_for_good_is_not_tried_again(
     stage = await one_call(tmp_path, Tool("refused", "Refused.", Named, run, "read", retry=AT_ONCE))
     assert ran == runs
     assert finished(stage).error_kind == kind
-
-
-async def test_what_changes_something_is_never_run_twice_by_itself(tmp_path: Folder) -> None:
-    flaky = Flaky(1, "resource_error")
-    async with on_stage(
-        tmp_path, [{"tool_calls": [call("flaky", id="c")]}, END], tools=[flaky.tool("edit")], mode="bypassPermissions"
-    ) as stage:
-        await stage.ask("Go")
-    assert flaky.runs == 1
-    assert finished(stage).error_kind == "resource_error"
-
-
-async def test_an_idempotent_change_is_tried_again(tmp_path: Folder) -> None:
-    flaky = Flaky(1, "resource_error")
-    tool = flaky.tool("edit", is_idempotent=True)
-    async with on_stage(
-        tmp_path, [{"tool_calls": [call("flaky", id="c")]}, END], tools=[tool], mode="bypassPermissions"
-    ) as stage:
-        await stage.ask("Go")
-    assert flaky.runs == 2
-    assert stage.results["c"].content == "worked"
 
 
 def test_waits_grow_by_half_up_to_ten_seconds() -> None:
@@ -195,24 +146,14 @@ async def test_each_retry_after_a_time_out_has_twice_the_time(tmp_path: Folder) 
 # Replays
 
 
-async def test_calls_of_one_reply_that_share_an_id_are_calls_of_their_own(tmp_path: Folder) -> None:
+@pytest.mark.parametrize("replies", [["aab"], ["a", "a"]])
+async def test_calls_that_share_an_id_are_calls_of_their_own(tmp_path: Folder, replies: list[str]) -> None:
     works = Works()
-    tool = works.tool("works", "none")
-    idempotent = Tool("works", "Works.", Named, tool.run, "command", is_idempotent=True)
-    calls = [call("works", "a", id="same"), call("works", "a", id="same"), call("works", "b", id="same")]
-    async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=[idempotent], mode="bypassPermissions") as stage:
+    idempotent = Tool("works", "Works.", Named, works.tool("works", "none").run, "command", is_idempotent=True)
+    script = [{"tool_calls": [call("works", name, id="same") for name in names]} for names in replies]
+    async with on_stage(tmp_path, [*script, END], tools=[idempotent], mode="bypassPermissions") as stage:
         await stage.ask("Go")
-    assert works.order == ["+a", "-a", "+a", "-a", "+b", "-b"]
-
-
-async def test_an_id_that_comes_again_in_a_later_reply_is_another_call(tmp_path: Folder) -> None:
-    works = Works()
-    tool = works.tool("works", "none")
-    idempotent = Tool("works", "Works.", Named, tool.run, "command", is_idempotent=True)
-    reply = {"tool_calls": [call("works", "a", id="call_0")]}
-    async with on_stage(tmp_path, [reply, reply, END], tools=[idempotent], mode="bypassPermissions") as stage:
-        await stage.ask("Go")
-    assert works.order == ["+a", "-a"] * 2
+    assert works.order == [step for names in replies for name in names for step in (f"+{name}", f"-{name}")]
 
 
 # Locks
@@ -272,6 +213,9 @@ async def test_hooks_see_the_record_and_may_change_or_refuse(tmp_path: Folder) -
 # Observations
 
 
+THINGS = [{"tool_calls": [call("things", id="c")]}, END]
+
+
 def listing(items: Any, **more: Any) -> Tool:
     async def run(given: Named, context: ToolContext) -> ToolOutput:
         return ToolOutput(structured=items)
@@ -279,17 +223,21 @@ def listing(items: Any, **more: Any) -> Tool:
     return Tool("things", "Things.", Named, run, "none", **more)
 
 
-async def test_structured_results_are_shown_by_the_level_of_the_settings(tmp_path: Folder) -> None:
-    shown: dict[str, str] = {}
-    for level in ("brief", "standard", "full"):
-        script = [{"tool_calls": [call("things", id="c")]}, END]
-        async with on_stage(tmp_path, script, tools=[listing(list(range(12)))]) as stage:
-            stage.session.runtime.calls.services.levels = Levels(level)  # type: ignore[arg-type]
-            await stage.ask("Go")
-        shown[level] = str(stage.results["c"].content)
-    assert shown["brief"] == "Found 12 items"
-    assert shown["standard"].splitlines() == ["Found 12 items:", *map(str, range(10)), "and 2 more"]
-    assert shown["full"] == "[0,1,2,3,4,5,6,7,8,9,10,11]"
+@pytest.mark.parametrize(
+    ("level", "shown"),
+    [
+        ("brief", "Found 12 items"),
+        ("standard", "\n".join(["Found 12 items:", *map(str, range(10)), "and 2 more"])),
+        ("full", "[0,1,2,3,4,5,6,7,8,9,10,11]"),
+    ],
+)
+async def test_structured_results_are_shown_by_the_level_of_the_settings(
+    tmp_path: Folder, level: Any, shown: str
+) -> None:
+    async with on_stage(tmp_path, THINGS, tools=[listing(list(range(12)))]) as stage:
+        stage.session.runtime.calls.services.levels = Levels(level)
+        await stage.ask("Go")
+    assert stage.results["c"].content == shown
 
 
 async def test_results_are_brief_once_the_window_is_nearly_full(tmp_path: Folder) -> None:
@@ -349,8 +297,7 @@ async def test_what_a_level_leaves_out_is_found_by_read_more(tmp_path: Folder, l
 
 
 async def test_what_is_shown_whole_is_kept_nowhere_else(tmp_path: Folder) -> None:
-    script = [{"tool_calls": [call("things", id="c")]}, END]
-    async with on_stage(tmp_path, script, tools=[listing(["one", "two"])]) as stage:
+    async with on_stage(tmp_path, THINGS, tools=[listing(["one", "two"])]) as stage:
         stage.session.runtime.calls.workspace.data = DataFolder(tmp_path / "data").of_session("s")
         await stage.ask("Go")
     assert stage.results["c"].content == "Found 2 items:\none\ntwo"

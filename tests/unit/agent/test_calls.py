@@ -19,12 +19,19 @@ from agentcli.llm.provider import Done as ReplyDone
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.providers.scripted import ScriptedProvider
 from agentcli.llm.retry import ReplyLimits, RetryPolicy
-from agentcli.tools.tool import RetryRule, Tool, ToolContext
+from agentcli.tools.tool import Tool, ToolContext
 from agentcli.tools.tool import ToolOutput as Output
+from tests.rows import each_row
 from tests.unit.agent.stage import Named, Works, answering, call, failing_tool, on_stage, refusing_preview
+from tests.unit.tools.bench import Bench
 
 Folder = Path
 END = {"text": "The end."}
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
 
 
 def tool_of(kind: str, effect: Any, run: Any) -> Tool:
@@ -50,27 +57,15 @@ async def test_reading_calls_of_one_reply_run_together_up_to_the_limit(tmp_path:
     assert len(works.order) == 14
 
 
-async def test_other_calls_run_one_after_another_in_order(tmp_path: Folder) -> None:
+async def test_changing_calls_run_alone_in_order_and_reading_ones_beside_them_together(tmp_path: Folder) -> None:
     works = Works()
-    calls = [call("change", name) for name in "abc"]
-    async with on_stage(
-        tmp_path, [{"tool_calls": calls}, END], tools=[works.tool("change", "edit")], mode="acceptEdits"
-    ) as stage:
-        await stage.ask("Go")
-    assert works.order == ["+a", "-a", "+b", "-b", "+c", "-c"]
-
-
-async def test_a_changing_call_waits_for_the_reading_ones_before_it_and_those_after_wait_for_it(
-    tmp_path: Folder,
-) -> None:
-    works = Works()
-    calls = [call("look", "a"), call("look", "b"), call("change", "c"), call("look", "d"), call("look", "e")]
+    calls = [call("change" if name in "cd" else "look", name) for name in "abcdef"]
     tools = [works.tool("look"), works.tool("change", "edit")]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=tools, mode="acceptEdits") as stage:
         await stage.ask("Go")
     assert works.order[:2] == ["+a", "+b"]
-    assert works.order[4:6] == ["+c", "-c"]
-    assert works.order[6:8] == ["+d", "+e"]
+    assert works.order[4:8] == ["+c", "-c", "+d", "-d"]
+    assert works.order[8:10] == ["+e", "+f"]
 
 
 async def test_results_stand_in_the_order_of_the_calls_whatever_ended_first(tmp_path: Folder) -> None:
@@ -123,16 +118,33 @@ async def test_an_unknown_tool_is_answered_with_those_that_exist(tmp_path: Folde
     assert stage.of(ToolFinished)[0].error_kind == "not_found"
 
 
-async def test_wrong_arguments_are_answered_with_the_field_and_all_that_exist(tmp_path: Folder) -> None:
-    calls = [call("file_read", path="a.txt", offset=0, id="c"), call("file_read", id="d")]
-    async with on_stage(tmp_path, [{"tool_calls": calls}, END]) as stage:
+@each_row(
+    "tool, input, field",
+    [
+        ("file_read", {}, "path"),
+        ("file_read", {"path": "a", "offset": 0}, "offset"),
+        ("file_read", {"path": "a", "offset": "one"}, "offset"),
+        ("grep_search", {"pattern": "x", "context": "few"}, "context"),
+        ("file_edit", {"path": "a", "edits": [{"old_string": 1}]}, "edits"),
+    ],
+)
+def test_wrong_arguments_are_answered_with_the_field_and_all_that_exist(
+    bench: Bench, tool: str, input: dict[str, Any], field: str
+) -> None:
+    known = bench.tools.get(tool)
+    with pytest.raises(ToolError, match=f"^Wrong arguments for {tool}: .*{field}.* It takes ") as caught:
+        known.parse(input)
+    assert caught.value.kind == "invalid_parameters"
+
+
+async def test_wrong_arguments_are_a_result(tmp_path: Folder) -> None:
+    async with on_stage(tmp_path, [{"tool_calls": [call("file_read", id="c")]}, END]) as stage:
         await stage.ask("Go")
-    for id, field in (("c", "offset"), ("d", "path")):
-        said = str(stage.results[id].content)
-        assert said.startswith("invalid_parameters: Wrong arguments for file_read")
-        assert field in said
-        assert "It takes path, offset?, limit?" in said
-    assert {event.error_kind for event in stage.of(ToolFinished)} == {"invalid_parameters"}
+    error = stage.of(ToolFinished)[0].error
+    assert error is not None
+    assert (error.kind, error.call_id) == ("invalid_parameters", "c")
+    assert stage.results["c"].content == f"{error.kind}: {error.message}"
+    assert "It takes path, offset?, limit?" in error.message
 
 
 class Unparsed(ScriptedProvider):
@@ -156,13 +168,23 @@ async def test_arguments_that_are_no_json_are_answered_and_not_run(tmp_path: Fol
     assert 'not a JSON object: \'{"thought": "Hm\'' in str(stage.results["c"].content)
 
 
-async def test_the_same_call_with_the_same_result_is_stopped_the_fourth_time(tmp_path: Folder) -> None:
-    replies = [*[{"tool_calls": [call("look", "x", id=f"c{n}")]} for n in range(4)], END]
-    works = Works()
-    async with on_stage(tmp_path, replies, tools=[works.tool("look")]) as stage:
+@pytest.mark.parametrize(("names", "changes", "ran"), [("xxxx", False, 3), ("xxxyx", False, 5), ("xxxxxx", True, 6)])
+async def test_the_same_call_with_the_same_result_is_stopped_the_fourth_time(
+    tmp_path: Folder, names: str, changes: bool, ran: int
+) -> None:
+    numbers = iter(range(100))
+
+    async def run(given: Named, context: ToolContext) -> Output:
+        number = next(numbers)
+        return Output(str(number if changes else given.name))
+
+    replies = [*[{"tool_calls": [call("look", name, id=f"c{n}")]} for n, name in enumerate(names)], END]
+    async with on_stage(tmp_path, replies, tools=[tool_of("look", "read", run)]) as stage:
         await stage.ask("Go")
-    assert works.order == ["+x", "-x"] * 3
-    assert "the same result 3 times in a row" in str(stage.results["c3"].content)
+    assert next(numbers) == ran
+    assert ("the same result 3 times in a row" in str(stage.results[f"c{len(names) - 1}"].content)) == (
+        ran < len(names)
+    )
 
 
 async def test_what_a_person_asks_for_again_is_done_again(tmp_path: Folder) -> None:
@@ -172,56 +194,6 @@ async def test_what_a_person_asks_for_again_is_done_again(tmp_path: Folder) -> N
         for _ in range(5):
             await stage.ask("Look again")
     assert works.order == ["+x", "-x"] * 5
-
-
-async def test_a_repeated_call_whose_result_changes_is_not_stopped(tmp_path: Folder) -> None:
-    numbers = iter(range(100))
-
-    async def run(given: Named, context: ToolContext) -> Output:
-        return Output(str(next(numbers)))
-
-    replies = [*[{"tool_calls": [call("look", "x", id=f"c{n}")]} for n in range(6)], END]
-    async with on_stage(tmp_path, replies, tools=[tool_of("look", "read", run)]) as stage:
-        await stage.ask("Go")
-    assert [result.content for result in stage.results.values()] == ["0", "1", "2", "3", "4", "5"]
-
-
-async def test_something_else_in_between_lets_a_call_run_again(tmp_path: Folder) -> None:
-    names = ["x", "x", "x", "y", "x"]
-    replies = [*[{"tool_calls": [call("look", name, id=f"c{n}")]} for n, name in enumerate(names)], END]
-    works = Works()
-    async with on_stage(tmp_path, replies, tools=[works.tool("look")]) as stage:
-        await stage.ask("Go")
-    assert not any(result.is_error for result in stage.results.values())
-
-
-async def test_a_call_that_takes_too_long_is_ended_and_says_so(tmp_path: Folder) -> None:
-    ended = asyncio.Event()
-
-    async def run(given: Named, context: ToolContext) -> Output:
-        try:
-            await asyncio.sleep(60)
-        finally:
-            ended.set()
-        return Output("never")
-
-    slow = Tool("slow", "Slow.", Named, run, "read", time_limit_s=0.02, retry=RetryRule(most=0))
-    async with on_stage(tmp_path, [{"tool_calls": [call("slow", id="c")]}, END], tools=[slow]) as stage:
-        await stage.ask("Go")
-    assert ended.is_set()
-    assert stage.results["c"].content == "timeout: slow took longer than 0.02 s."
-    assert stage.of(ToolFinished)[0].error_kind == "timeout"
-
-
-@pytest.mark.full
-@pytest.mark.slow
-async def test_a_failing_disk_is_a_result_and_no_crash(tmp_path: Folder) -> None:
-    tool = failing_tool("disk", OSError(28, "No space left on device"))
-    async with on_stage(tmp_path, [{"tool_calls": [call("disk", id="c")]}, END], tools=[tool]) as stage:
-        done = await stage.ask("Go")
-    assert isinstance(done, Done)
-    assert "No space left on device" in str(stage.results["c"].content)
-    assert stage.of(ToolFinished)[0].error_kind == "resource_error"
 
 
 class Big(Struct, frozen=True):
@@ -247,17 +219,18 @@ def asking_for(command: str) -> list[dict[str, Any]]:
     return [{"tool_calls": [call("bash", command=command, id="c")]}, {"text": "{{last_result}}"}]
 
 
-async def test_what_may_run_is_asked_with_the_exact_command(tmp_path: Folder) -> None:
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_what_may_run_is_asked_with_the_exact_command(tmp_path: Folder, allowed: bool) -> None:
     async with on_stage(tmp_path, asking_for("touch made"), can_ask=True) as stage:
         stage.say("Go")
         request = await stage.heard(QuestionEvent)
         assert (request.id, request.title, request.preview) == ("c", "Run touch made", "touch made")
         assert "not known to only read" in request.reason
         assert not (stage.workspace / "made").exists()
-        stage.submit(Approve("c", True))
+        stage.submit(Approve("c", allowed))
         await stage.ended()
-        assert (stage.workspace / "made").exists()
-        assert stage.ends[-1].denials == ()
+        assert (stage.workspace / "made").exists() == allowed
+        assert [denied.call.id for denied in stage.ends[-1].denials] == ([] if allowed else ["c"])
 
 
 async def test_an_edit_is_asked_with_the_diff_it_would_make(tmp_path: Folder) -> None:
@@ -274,49 +247,49 @@ async def test_an_edit_is_asked_with_the_diff_it_would_make(tmp_path: Folder) ->
         assert (stage.workspace / "a.txt").read_text() == "new\n"
 
 
-async def test_a_declined_command_is_an_error_the_model_sees(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, asking_for("touch made"), can_ask=True) as stage:
-        answering(stage, allowed=False)
-        done = await stage.ask("Go")
-        assert isinstance(done, Done)
-        assert done.text == "permission_denied: The user declined this call."
-        assert stage.results["c"].is_error
-        assert not (stage.workspace / "made").exists()
-        assert [denied.call.id for denied in stage.of(Done)[-1].denials] == ["c"]
+@pytest.mark.parametrize(
+    ("name", "old", "preview", "result"),
+    [
+        ("plain.txt", "old", "-old\n+new\n", "+new"),
+        (".env", "old", "-old\n+new\n", "+new"),
+        ("plain.txt", "other", '"old_string": "other"', "not_found"),
+    ],
+)
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_an_edit_outside_the_workspace_asks_and_says_nothing_of_the_file_before_a_yes(
+    tmp_path: Folder, name: str, old: str, preview: str, result: str, allowed: bool
+) -> None:
+    outside = tmp_path / name
+    outside.write_text("old\n")
+    edit = call("file_edit", path=str(outside), old_string=old, new_string="new", id="c")
+    async with on_stage(tmp_path, [{"tool_calls": [edit]}, END], can_ask=True, mode="acceptEdits") as stage:
+        stage.say("Go")
+        request = await stage.heard(QuestionEvent)
+        assert preview in request.preview
+        stage.submit(Approve("c", allowed))
+        await stage.ended()
+        assert (result in str(stage.results["c"].content)) is allowed
+        assert stage.results["c"].is_error is not (allowed and old == "old")
+        assert (outside.read_text() == "new\n") is (allowed and old == "old")
+        assert stage.session.runtime.calls.workspace.look(outside, "write").place in ("outside", "secret")
 
 
-async def test_a_comment_on_a_declined_command_reaches_the_model(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, asking_for("touch made"), can_ask=True) as stage:
-        answering(stage, allowed=False, comment="write to /dev/null instead")
-        done = await stage.ask("Go")
-    assert isinstance(done, Done)
-    assert done.text == "permission_denied: The user declined this call. They say: write to /dev/null instead"
-
-
-async def test_a_yes_is_for_one_call_only(tmp_path: Folder) -> None:
-    replies = [*asking_for("touch made")[:1], *asking_for("touch made")[:1], END]
-    async with on_stage(tmp_path, replies, can_ask=True) as stage:
-        answering(stage, allowed=True)
-        await stage.ask("Go")
-    assert stage.count(QuestionEvent) == 2
-
-
-async def test_a_yes_for_the_session_is_for_this_very_command(tmp_path: Folder) -> None:
-    commands = ["touch made", "touch made", "touch other"]
+@pytest.mark.parametrize(
+    ("scope", "commands", "asked"),
+    [
+        ("once", ["touch made", "touch made"], ["c0", "c1"]),
+        ("session", ["touch made", "touch made", "touch other"], ["c0", "c2"]),
+        ("session", ["touch a[1]", "touch a[1]", "touch a1"], ["c0", "c2"]),
+    ],
+)
+async def test_a_yes_reaches_once_or_for_the_session_to_this_very_command(
+    tmp_path: Folder, scope: str, commands: list[str], asked: list[str]
+) -> None:
     calls = [call("bash", command=command, id=f"c{n}") for n, command in enumerate(commands)]
     async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
-        answering(stage, allowed=True, scope="session")
+        answering(stage, allowed=True, scope=scope)
         await stage.ask("Go")
-    assert [request.id for request in stage.of(QuestionEvent)] == ["c0", "c2"]
-
-
-async def test_a_yes_for_the_session_holds_for_a_command_with_wildcards_as_it_is_written(tmp_path: Folder) -> None:
-    commands = ["touch a[1]", "touch a[1]", "touch a1"]
-    calls = [call("bash", command=command, id=f"c{n}") for n, command in enumerate(commands)]
-    async with on_stage(tmp_path, [{"tool_calls": calls}, END], can_ask=True) as stage:
-        answering(stage, allowed=True, scope="session")
-        await stage.ask("Go")
-    assert "c2" in [request.id for request in stage.of(QuestionEvent)]
+    assert [request.id for request in stage.of(QuestionEvent)] == asked
 
 
 async def test_with_nobody_to_ask_a_call_is_denied_and_that_is_recorded(tmp_path: Folder) -> None:
@@ -329,18 +302,17 @@ async def test_with_nobody_to_ask_a_call_is_denied_and_that_is_recorded(tmp_path
         assert stage.of(ToolFinished)[0].error_kind == "permission_denied"
 
 
-async def test_a_command_that_provably_only_reads_is_not_asked(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, asking_for("ls"), can_ask=True) as stage:
+@pytest.mark.parametrize(
+    ("command", "mode", "says"), [("ls", "default", ""), ("rm -rf / x", "bypassPermissions", "refused in every mode")]
+)
+async def test_what_only_reads_and_what_is_refused_are_not_asked_about(
+    tmp_path: Folder, command: str, mode: Any, says: str
+) -> None:
+    async with on_stage(tmp_path, asking_for(command), can_ask=True, mode=mode) as stage:
         await stage.ask("Go")
     assert stage.count(QuestionEvent) == 0
-    assert not stage.results["c"].is_error
-
-
-async def test_the_catastrophic_is_refused_in_every_mode(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, asking_for("rm -rf --no-preserve-root /nowhere"), mode="bypassPermissions") as stage:
-        done = await stage.ask("Go")
-    assert isinstance(done, Done)
-    assert "refused in every mode" in done.text
+    assert stage.results["c"].is_error == bool(says)
+    assert says in str(stage.results["c"].content)
 
 
 async def test_an_edit_that_cannot_apply_fails_before_anybody_is_asked(tmp_path: Folder) -> None:

@@ -507,13 +507,14 @@ async def test_plan_goes_on_and_off_and_back_to_the_mode_before(tmp_path: Folder
 async def test_jobs_are_listed_and_ended(tmp_path: Folder) -> None:
     async with command_host(tmp_path) as host:
         sandbox, work = host.session.runtime.calls.workspace.sandbox, host.stage.workspace
+        (detach := asyncio.Event()).set()
         assert await host.says("/tasks") == await host.says("/stop") == "No command runs in the background."
         for _ in range(3):
-            await sandbox.start_job(Command("sleep 30", work))
+            await sandbox.run(Command("sleep 30", work), detach=detach)
         assert (await host.says("/ps")).splitlines()[0] == "  job_1   runs   sleep 30"
         assert await host.says("/stop 2") == "Ended job_2."
         assert await host.says("/stop") == "Ended job_1, job_3."
-        assert not any(job.is_running for job in sandbox.jobs())
+        assert not any(job.is_running for job in sandbox.jobs.list())
         assert "job_3   ended  sleep 30" in await host.says("/tasks")
         with pytest.raises(UserError, match="no job"):
             await host.says("/stop 9")

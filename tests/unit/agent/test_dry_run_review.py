@@ -21,7 +21,7 @@ from agentcli.agent.events import (
 )
 from agentcli.agent.ops import Approve, Background, Interrupt, SetMode
 from agentcli.agent.permissions.modes import Mode
-from agentcli.agent.permissions.rules import parse_rules
+from agentcli.agent.permissions.rule_text import parse_rules
 from agentcli.conversation.entries import (
     Assistant,
     CallAllowed,
@@ -37,6 +37,7 @@ from agentcli.infra.sandbox.backends.choosing import choose_confinement
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.llm.messages import Text, ToolUse
+from agentcli.tools.command import Grants
 from agentcli.tools.dry_run import DryRunLimits
 from tests.conformance.confining import git
 from tests.unit.agent.stage import Stage, call, on_stage
@@ -74,6 +75,20 @@ async def trying(
         yield stage
 
 
+@asynccontextmanager
+async def asked(folder: Folder, **how: Any) -> AsyncIterator[tuple[Stage, Any]]:
+    """The same, once it has asked."""
+    async with trying(folder, **how) as stage:
+        stage.say("Go")
+        yield stage, await stage.heard(QuestionEvent)
+
+
+async def answer(stage: Stage, allowed: bool, scope: Any = "once", **how: Any) -> None:
+    """Answer the question, and wait for the end of the turn."""
+    stage.submit(Approve("c", allowed, scope, **how))
+    await stage.ended()
+
+
 def files(stage: Stage) -> dict[str, str]:
     return {path.name: path.read_text() for path in sorted(stage.workspace.iterdir())}
 
@@ -82,40 +97,34 @@ BEFORE = {"x.txt": "one\ntwo\n", "z.txt": "z\n"}
 AFTER = {"x.txt": "one\nTWO\n", "y.txt": "new\n"}
 
 
-def answers() -> list[tuple[dict[str, Any], dict[str, str]]]:
-    return [
-        ({"allowed": True}, AFTER),
-        ({"allowed": False}, BEFORE),
-        ({"allowed": True, "hunks": ()}, BEFORE),
-        ({"allowed": True, "hunks": (0,)}, {**BEFORE, "x.txt": "one\nTWO\n"}),
-    ]
-
-
-@pytest.mark.parametrize(("answer", "left"), answers())
+@pytest.mark.parametrize(
+    ("how", "left", "told"),
+    [
+        ({"allowed": True}, AFTER, "kept"),
+        ({"allowed": False}, BEFORE, "dropped"),
+        ({"allowed": True, "hunks": ()}, BEFORE, "dropped"),
+        ({"allowed": True, "hunks": (0,)}, {**BEFORE, "x.txt": "one\nTWO\n"}, "kept 1 of 3"),
+        ({"allowed": False, "comment": "not y.txt"}, BEFORE, "dropped · “not y.txt”"),
+    ],
+)
 async def test_what_the_person_keeps_is_all_that_stays(
-    tmp_path: Folder, answer: dict[str, Any], left: dict[str, str]
+    tmp_path: Folder, how: dict[str, Any], left: dict[str, str], told: str
 ) -> None:
-    async with trying(tmp_path) as stage:
-        stage.say("Go")
-        request = await stage.heard(QuestionEvent)
+    async with asked(tmp_path) as (stage, request):
         assert files(stage) == BEFORE
         assert (request.kind, [change.name for change in request.changes]) == ("keep", ["x.txt", "y.txt", "z.txt"])
         assert request.reason == "nothing is in the workspace yet"
-        stage.submit(Approve("c", **answer))
-        await stage.ended()
+        await answer(stage, **how)
         assert files(stage) == left
-        assert stage.count(QuestionEvent) == 1
+        assert stage.count(QuestionEvent) == stage.count(Done) == 1
     finished = stage.of(ToolFinished)[0]
-    assert finished.structured["kept"] == sorted(
-        name for name in {*AFTER, "z.txt"} if BEFORE.get(name) != left.get(name)
-    )
+    kept = sorted(name for name in {*AFTER, "z.txt"} if BEFORE.get(name) != left.get(name))
+    assert (finished.structured["kept"], finished.answer) == (kept, told)
     content = str(stage.results["c"].content)
-    if left == AFTER:  # as if it had run directly
-        assert content == "done"
-    else:
-        assert content.startswith("done\n[")
-        assert "z.txt" in content
-    assert stage.results["c"].is_error == (left == BEFORE)
+    assert content == "done" if left == AFTER else content.startswith("done\n[")  # as if it had run directly
+    assert ("z.txt" in content) == (left != AFTER)
+    assert ("the user dropped its changes" in content) == (left == BEFORE) == stage.results["c"].is_error
+    assert f"The user says: {how.get('comment', '')}" in content or "comment" not in how
 
 
 async def test_parts_of_a_file_can_be_kept_and_the_model_is_told_which_are_not(tmp_path: Folder) -> None:
@@ -129,8 +138,7 @@ async def test_parts_of_a_file_can_be_kept_and_the_model_is_told_which_are_not(t
         assert len(request.hunks) == 4
         assert all(hunk.startswith("--- a/long.txt\n+++ b/long.txt\n@@ ") for hunk in request.hunks[:3])
         assert request.hunks[1].count("\n+") == 2
-        stage.submit(Approve("c", True, hunks=(0, 2)))
-        await stage.ended()
+        await answer(stage, True, hunks=(0, 2))
         kept = ["two" if line == "2" else "fifty" if line == "50" else line for line in lines]
         assert (stage.workspace / "long.txt").read_text() == "\n".join(kept)
         assert (stage.workspace / "x.txt").read_text() == BEFORE["x.txt"]
@@ -141,17 +149,6 @@ async def test_parts_of_a_file_can_be_kept_and_the_model_is_told_which_are_not(t
     finished = stage.of(ToolFinished)[0]
     assert (finished.structured["kept"], finished.structured["kept_hunks"]) == (["long.txt"], {"long.txt": [0, 2]})
     assert finished.answer == "kept 1 of 2 · long.txt (2 of 3 hunks)"
-
-
-async def test_a_comment_on_dropped_changes_reaches_the_model_and_the_turn_goes_on(tmp_path: Folder) -> None:
-    async with trying(tmp_path) as stage:
-        stage.say("Go")
-        await stage.heard(QuestionEvent)
-        stage.submit(Approve("c", False, comment="not y.txt"))
-        assert isinstance(await stage.ended(), Done)
-    assert "the user dropped its changes" in str(stage.results["c"].content)
-    assert "The user says: not y.txt" in str(stage.results["c"].content)
-    assert stage.of(ToolFinished)[0].answer == "dropped · “not y.txt”"
 
 
 @pytest.mark.slow
@@ -188,8 +185,7 @@ async def test_most_of_the_tree_goes_in_no_mode_unasked(
             request = await stage.heard(QuestionEvent)
             assert "18 of the 21 files" in "".join(request.hunks)
             assert {change.loses for change in request.changes} == {"tree"}
-            stage.submit(Approve("c", False))
-        await stage.ended()
+            await answer(stage, False)
         assert stage.count(QuestionEvent) == is_asked
         assert not is_asked or (stage.workspace / "src/7").read_text() == "7\n"
 
@@ -206,19 +202,14 @@ async def test_a_file_of_tmp_that_a_command_makes_for_itself_needs_no_question(t
 
 
 async def test_for_this_session_is_a_rule_for_such_commands_which_then_run_directly(tmp_path: Folder) -> None:
-    async with trying(tmp_path) as stage:
-        stage.say("Go")
-        request = await stage.heard(QuestionEvent)
-        stage.submit(Approve("c", True, "session", rule=request.rules[0]))
-        await stage.ended()
+    async with asked(tmp_path) as (stage, request):
+        await answer(stage, True, "session", rule=request.rules[0])
         assert files(stage) == AFTER
         assert [str(rule) for rule in stage.session.state.rules.allow] == [request.rules[0]]
 
 
 async def test_an_interrupt_while_it_asks_what_to_keep_drops_everything(tmp_path: Folder) -> None:
-    async with trying(tmp_path) as stage:
-        stage.say("Go")
-        await stage.heard(QuestionEvent)
+    async with asked(tmp_path) as (stage, _):
         stage.submit(Interrupt())
         await stage.ended()
         assert files(stage) == BEFORE
@@ -231,7 +222,7 @@ async def test_a_try_that_is_interrupted_is_told_as_one(tmp_path: Folder) -> Non
         stage.submit(Interrupt())
         await stage.ended()
         assert files(stage) == BEFORE
-    told = "begun\n\n[interrupted by the user; it ran on a stand-in, and nothing of it was kept]"
+    told = "begun\n\n[interrupted by the user; it was a dry run, and nothing of it was kept]"
     assert stage.results["c"].content == told
 
 
@@ -285,34 +276,24 @@ python3 -c 'import subprocess; subprocess.run("git init -q --bare store; echo x 
 """
 
 
-async def test_a_new_bare_repository_of_any_name_has_a_question_of_its_own(tmp_path: Folder) -> None:
-    async with trying(tmp_path, mode="acceptEdits", command=BARE) as stage:
-        stage.say("Go")
-        request = await stage.heard(QuestionEvent)
-        assert [(change.name, change.is_obeyed) for change in request.changes] == [("store", True)]
-        stage.submit(Approve("c", False))
-        await stage.ended()
-        assert (stage.workspace / "plain.txt").exists()
-        assert not (stage.workspace / "store").exists()
-
-
-async def test_what_programs_obey_has_a_question_of_its_own_in_every_mode(tmp_path: Folder) -> None:
-    async with trying(tmp_path, mode="acceptEdits", command=OBEYED) as stage:
-        stage.say("Go")
-        request = await stage.heard(QuestionEvent)
-        assert [change.name for change in request.changes] == ["sub/.vscode/tasks.json"]
+@pytest.mark.parametrize(
+    ("command", "name", "other", "allowed"),
+    [(OBEYED, "sub/.vscode/tasks.json", "x.txt", True), (BARE, "store", "plain.txt", False)],
+)
+async def test_what_programs_obey_has_a_question_of_its_own(
+    tmp_path: Folder, command: str, name: str, other: str, allowed: bool
+) -> None:
+    async with asked(tmp_path, mode="acceptEdits", command=command) as (stage, request):
+        assert [(change.name, change.is_obeyed) for change in request.changes] == [(name, True)]
         assert request.rules == ()
-        stage.submit(Approve("c", True))
-        await stage.ended()
-        assert (stage.workspace / "sub/.vscode/tasks.json").exists()
-        assert (stage.workspace / "x.txt").read_text() == "one\nTWO\n"
+        await answer(stage, allowed)
+        assert (stage.workspace / name).exists() == allowed
+        assert (stage.workspace / other).read_text() in ("one\nTWO\n", "x\n")
 
 
 @pytest.mark.parametrize(("mode", "left"), [("acceptEdits", AFTER), ("plan", BEFORE)])
 async def test_a_mode_that_decides_settles_the_question(tmp_path: Folder, mode: Mode, left: dict[str, str]) -> None:
-    async with trying(tmp_path) as stage:
-        stage.say("Go")
-        await stage.heard(QuestionEvent)
+    async with asked(tmp_path) as (stage, _):
         stage.submit(SetMode(mode))
         await stage.ended()
         assert stage.count(ApprovalSettled) == 1
@@ -321,39 +302,32 @@ async def test_a_mode_that_decides_settles_the_question(tmp_path: Folder, mode: 
 
 async def test_what_a_try_cannot_hold_may_run_directly(tmp_path: Folder) -> None:
     many = "for i in {1..30}; do echo $i >$i; done; echo done"
-    async with trying(tmp_path, command=many, tried=DryRunLimits(max_entries=20)) as stage:
-        stage.say("Go")
-        request = await stage.heard(QuestionEvent)
+    async with asked(tmp_path, command=many, tried=DryRunLimits(max_entries=20)) as (stage, request):
         assert (request.kind, len(files(stage))) == ("run", 2)
         assert "more than 20 files" in request.reason
-        stage.submit(Approve("c", True))
-        await stage.ended()
+        await answer(stage, True)
         assert len(files(stage)) == 32
     assert stage.results["c"].content == "done"
 
 
 @pytest.mark.parametrize("how", [{"background": True}, {"unconfined": True}])
 async def test_what_cannot_be_tried_asks_before_it_runs(tmp_path: Folder, how: dict[str, Any]) -> None:
-    async with trying(tmp_path, **how) as stage:
-        stage.say("Go")
-        request = await stage.heard(QuestionEvent)
+    async with asked(tmp_path, **how) as (stage, request):
         assert (request.can_try, request.kind) == (False, "run")
-        stage.submit(Approve("c", False))
-        await stage.ended()
+        await answer(stage, False)
     assert stage.of(ToolFinished)[0].error_kind == "permission_denied"
 
 
 async def test_without_tries_a_command_asks_before_it_runs(tmp_path: Folder) -> None:
     async with trying(tmp_path) as stage:
-        stage.session.runtime.calls.services.tries = False
+        stage.session.runtime.calls.services.dry_runs = False
         stage.say("Go")
         first = await stage.heard(QuestionEvent)
         assert (first.kind, first.can_try, files(stage)) == ("run", True, BEFORE)
         stage.submit(Approve("c", True, "try"))
         second = await stage.heard(QuestionEvent, 2)
         assert (second.kind, files(stage)) == ("keep", BEFORE)
-        stage.submit(Approve("c", True))
-        await stage.ended()
+        await answer(stage, True)
         assert files(stage) == AFTER
 
 
@@ -366,18 +340,9 @@ DIED = {
 
 @pytest.mark.parametrize("told", DIED)
 async def test_the_model_is_told_what_became_of_a_try_when_the_program_died(tmp_path: Folder, told: str) -> None:
-    uses = (ToolUse("c", "bash", {"command": COMMAND}),)
-    log = [
-        Entry(str(n), str(n - 1) if n else None, 0.0, body)
-        for n, body in enumerate(
-            [
-                User((Text("Go"),)),
-                Assistant(uses, "scripted", "script"),
-                CallsStarted(("c",)),
-                *DIED[told],
-            ]
-        )
-    ]
+    asks = Assistant((ToolUse("c", "bash", {"command": COMMAND}),), "scripted", "script")
+    bodies = [User((Text("Go"),)), asks, CallsStarted(("c",)), *DIED[told]]
+    log = [Entry(str(n), str(n - 1) if n else None, 0.0, body) for n, body in enumerate(bodies)]
     async with on_stage(tmp_path, [END], entries=log) as stage:
         await stage.ask("Go on")
     assert told in str(stage.results["c"].content)
@@ -388,16 +353,13 @@ async def test_a_host_that_a_try_could_not_reach_is_asked_about(tmp_path: Folder
     script = "import os, sys; print(os.environ.get('http_proxy')); sys.exit('Could not resolve host: api.example.org')"
     (tmp_path / "work").mkdir()
     (tmp_path / "work/ask.py").write_text(script)
-    async with trying(tmp_path, command="python3 ask.py; echo x >>x.txt") as stage:
-        stage.say("Go")
-        request = await stage.heard(QuestionEvent)
+    async with asked(tmp_path, command="python3 ask.py; echo x >>x.txt") as (stage, request):
         assert (request.kind, request.effects) == ("run", ("reaches api.example.org",))
         stage.submit(Approve("c", allowed))
         keep = await stage.heard(QuestionEvent, 2)
         assert (keep.kind, keep.changes[0].name) == ("keep", "x.txt")
-        assert "api.example.org" not in " ".join(stage.session.runtime.calls.workspace.sandbox.told())
-        stage.submit(Approve("c", False, comment="no"))
-        await stage.ended()
+        assert stage.session.runtime.calls.workspace.grants == Grants()
+        await answer(stage, False, comment="no")
     proxied = not str(stage.results["c"].content).startswith("None")
     assert proxied == allowed
 
@@ -460,8 +422,8 @@ print("proxy", os.environ.get("http_proxy"))
 async def test_a_path_that_was_hidden_from_a_try_is_asked_about(tmp_path: Folder, what: str, allowed: bool) -> None:
     named, real, told = OUTSIDE[what]
     async with trying(tmp_path, command=reads(tmp_path, named)) as stage:
-        sandbox = stage.session.runtime.calls.workspace.sandbox
-        sandbox.grant_host("api.example.org")
+        workspace = stage.session.runtime.calls.workspace
+        workspace.grants = granted = Grants(hosts=("api.example.org",))
         stage.say("Go")
         request = await stage.heard(QuestionEvent)
         assert (request.kind, request.rules, len(request.effects)) == ("run", (), 1)
@@ -470,9 +432,8 @@ async def test_a_path_that_was_hidden_from_a_try_is_asked_about(tmp_path: Folder
         stage.submit(Approve("c", allowed))
         keep = await stage.heard(QuestionEvent, 2)
         assert (keep.kind, keep.changes[0].name) == ("keep", "x.txt")
-        assert sandbox.knows(sandbox.real_path(tmp_path / "home" / real), "read") is False
-        stage.submit(Approve("c", True))
-        await stage.ended()
+        assert workspace.grants == granted
+        await answer(stage, True)
     content = str(stage.results["c"].content)
     assert ("in home/other/.env" in content) == (allowed and real == "other/.env")
     assert ("in home/other/data.csv" in content) == (allowed and real in ("other/data.csv", "other"))
@@ -510,8 +471,7 @@ async def test_what_no_yes_opens_is_not_offered(tmp_path: Folder) -> None:
         stage.session.state.rules.deny += parse_rules(f"Read(/{tmp_path}/home/other/**)")
         stage.say("Go")
         assert (await stage.heard(QuestionEvent)).kind == "keep"
-        stage.submit(Approve("c", False, comment="no"))
-        await stage.ended()
+        await answer(stage, False, comment="no")
 
 
 @pytest.mark.slow
@@ -534,14 +494,11 @@ async def test_a_server_that_was_tried_may_become_a_job(tmp_path: Folder) -> Non
     serve = "import socket; s = socket.create_server(('127.0.0.1', 0)); print('up', flush=True); s.accept()"
     (tmp_path / "work").mkdir()
     (tmp_path / "work/serve.py").write_text(serve)
-    async with trying(tmp_path, command="python3 serve.py") as stage:
-        stage.say("Go")
-        request = await stage.heard(QuestionEvent)
+    async with asked(tmp_path, command="python3 serve.py") as (stage, request):
         assert "listens on" in request.reason
         assert "job" in request.reason
-        stage.submit(Approve("c", True))
-        await stage.ended()
-        assert len(stage.session.runtime.calls.workspace.sandbox.jobs()) == 1
+        await answer(stage, True)
+        assert len(stage.session.runtime.calls.workspace.sandbox.jobs.list()) == 1
     assert "Started job" in str(stage.results["c"].content)
 
 
@@ -552,9 +509,7 @@ async def test_the_model_is_told_of_a_folder_that_is_a_cache_only_by_its_own_wor
         await stage.ended()
         assert stage.count(QuestionEvent) == 0
         assert not (stage.workspace / "out").exists()
-    assert stage.results["c"].content == (
-        "[out is a cache, so not in the workspace itself: only commands that are tried see it]"
-    )
+    assert stage.results["c"].content == ("[out is a cache, so not in the workspace itself: only dry runs see it]")
 
 
 async def test_accept_edits_keeps_new_commits_and_asks_where_commits_would_be_lost(tmp_path: Folder) -> None:
@@ -569,10 +524,7 @@ async def test_accept_edits_keeps_new_commits_and_asks_where_commits_would_be_lo
         await stage.ended()
         assert stage.count(QuestionEvent) == 0
     assert git(work, "log", "--format=%s").split() == ["third", "second", "first"]
-    async with trying(tmp_path, mode="acceptEdits", command="git reset -q --hard HEAD~2") as stage:
-        stage.say("Go")
-        request = await stage.heard(QuestionEvent)
+    async with asked(tmp_path, mode="acceptEdits", command="git reset -q --hard HEAD~2") as (stage, request):
         assert "loses commit" in request.hunks[0]
-        stage.submit(Approve("c", False, comment="keep them"))
-        await stage.ended()
+        await answer(stage, False, comment="keep them")
     assert git(work, "log", "--format=%s").split() == ["third", "second", "first"]

@@ -6,7 +6,8 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from agentcli.agent.events import (
     EntryStored,
     Event,
     QuestionEvent,
+    Retry,
     Steered,
     TextDelta,
     ThinkingDelta,
@@ -28,7 +30,7 @@ from agentcli.agent.hooks import NoHooks
 from agentcli.agent.interfaces import NEWEST, Appended
 from agentcli.agent.ops import Interrupt, Steer
 from agentcli.conversation.entries import Assistant, Body, Entry
-from agentcli.infra.sessions.memory import MemorySessions
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import Request, StreamEvent
 from agentcli.llm.provider import TextDelta as Piece
@@ -43,6 +45,15 @@ END = {"text": "The end."}
 
 def text(said: str) -> tuple[Text, ...]:
     return (Text(said),)
+
+
+@asynccontextmanager
+async def begun(folder: Folder, replies: Any, event: Any, number: int = 1, **how: Any) -> AsyncIterator[Stage]:
+    """A stage whose first turn has come to the event of that kind and number."""
+    async with on_stage(folder, replies, **how) as stage:
+        stage.say("Go")
+        await stage.heard(event, number)
+        yield stage
 
 
 async def interrupted(stage: Stage, number: int = 1) -> Done:
@@ -100,45 +111,30 @@ async def test_an_interrupt_in_the_text_keeps_what_was_said(tmp_path: Folder) ->
         await goes_on(stage)
 
 
-async def test_an_interrupt_in_the_thinking_keeps_nothing_unsigned(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, [{"thinking": "a long thought", "chunk": 2, "delay_ms": 15}, END]) as stage:
-        stage.say("Think")
-        await stage.heard(ThinkingDelta)
+@pytest.mark.parametrize(
+    ("reply", "event"),
+    [
+        ({"thinking": "a long thought", "chunk": 2, "delay_ms": 15}, ThinkingDelta),
+        ({"text": "late", "delay_ms": 60_000}, EntryStored),
+        ({"text": "late", "delay_ms": 60_000}, None),  # before it began
+        ({"error": {"kind": "overloaded"}}, Retry),
+    ],
+)
+async def test_an_interrupt_before_the_first_word_keeps_nothing(tmp_path: Folder, reply: Any, event: Any) -> None:
+    policy = RetryPolicy(max_retries=3, initial_delay=60)
+    async with on_stage(tmp_path, [reply, END], retry=policy) as stage:
+        started = time.monotonic()
+        stage.say("Go")
+        if event is not None:
+            await stage.heard(event)
         assert (await interrupted(stage)).text == ""
         assert stage.said() == []
-        await goes_on(stage)
-
-
-async def test_an_interrupt_before_the_first_word_ends_the_turn(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, [{"text": "late", "delay_ms": 60_000}, END]) as stage:
-        stage.say("Go")
-        await stage.heard(EntryStored)
-        started = time.monotonic()
-        await interrupted(stage)
-        assert time.monotonic() - started < 30  # of the 60 s until the first word
-        await goes_on(stage)
-
-
-async def test_an_interrupt_while_waiting_to_try_again_ends_the_turn(tmp_path: Folder) -> None:
-    policy = RetryPolicy(max_retries=3, initial_delay=30)
-    async with on_stage(tmp_path, [{"error": {"kind": "overloaded"}}, END], retry=policy) as stage:
-        stage.say("Go")
-        await asyncio.sleep(0.02)
-        await interrupted(stage)
-        await goes_on(stage)
-
-
-async def test_a_prompt_interrupted_before_it_began_ends_too(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, [{"text": "late", "delay_ms": 10_000}, END]) as stage:
-        stage.say("Go")
-        await interrupted(stage)
+        assert time.monotonic() - started < 30  # of the 60 s that it waits
         await goes_on(stage)
 
 
 async def test_interrupting_again_and_again_ends_the_turn_once(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, [{"tool_calls": [call("bash", command="sleep 30", id="c")]}, END]) as stage:
-        stage.say("Go")
-        await stage.heard(ToolStarted)
+    async with begun(tmp_path, [{"tool_calls": [call("bash", command="sleep 30", id="c")]}, END], ToolStarted) as stage:
         for _ in range(5):
             stage.submit(Interrupt())
             await asyncio.sleep(0)
@@ -197,24 +193,28 @@ async def test_of_several_calls_the_done_keep_their_results_and_the_others_say_w
         await goes_on(stage)
 
 
-async def test_calls_that_wait_for_a_place_are_not_run(tmp_path: Folder) -> None:
+@pytest.mark.parametrize("op", [Interrupt(), Steer((Text("Never mind"),))])
+async def test_calls_that_wait_for_a_place_are_not_run(tmp_path: Folder, op: Any) -> None:
     works = Works()
-    calls = [call("slow", name, id=name) for name in "abcd"]
-    tools = [works.tool("slow", held=True)]
-    async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=tools, max_parallel=2) as stage:
-        stage.say("Go")
-        await stage.heard(ToolStarted, 2)
-        await interrupted(stage)
-        assert works.order == ["+a", "+b"]
-        said = [str(stage.results[id].content) for id in "abcd"]
-    assert ["may have had effects" in text for text in said] == [True, True, False, False]
+    replies, tools = (
+        [{"tool_calls": [call("slow", name, id=name) for name in "abcd"]}, END],
+        [works.tool("slow", held=True)],
+    )
+    async with begun(tmp_path, replies, ToolStarted, 2, tools=tools, max_parallel=2) as stage:
+        stage.submit(op)
+        if isinstance(op, Steer):
+            works.gate.set()
+        await stage.ended()
+        assert works.order[:2] == ["+a", "+b"]
+        assert [str(stage.results[id].content).startswith("Not run") for id in "abcd"] == [False, False, True, True]
+    assert [skipped.id for event in stage.of(Steered) for skipped in event.skipped] == (
+        ["c", "d"] if isinstance(op, Steer) else []
+    )
 
 
 async def test_an_open_question_is_closed_by_an_interrupt_and_the_call_was_not_run(tmp_path: Folder) -> None:
     replies = [{"tool_calls": [call("bash", command="touch made", id="c")]}, END]
-    async with on_stage(tmp_path, replies, can_ask=True) as stage:
-        stage.say("Go")
-        await stage.heard(QuestionEvent)
+    async with begun(tmp_path, replies, QuestionEvent, can_ask=True) as stage:
         await interrupted(stage)
         assert stage.results["c"].is_error
         assert stage.results["c"].content == "Not run: interrupted by the user."
@@ -343,24 +343,10 @@ async def test_steering_skips_the_calls_that_have_not_begun_and_says_so(tmp_path
     assert last.content[3] == Text("Stop, look at d instead")
 
 
-async def test_steering_skips_reading_calls_that_wait_for_a_place(tmp_path: Folder) -> None:
-    works = Works()
-    calls = [call("slow", name, id=name) for name in "abcd"]
-    tools = [works.tool("slow", held=True)]
-    async with on_stage(tmp_path, [{"tool_calls": calls}, END], tools=tools, max_parallel=2) as stage:
-        stage.say("Go")
-        await stage.heard(ToolStarted, 2)
-        stage.submit(Steer(text("Never mind")))
-        works.gate.set()
-        await stage.ended()
-    assert [skipped.id for event in stage.of(Steered) for skipped in event.skipped] == ["c", "d"]
-    assert [stage.results[id].is_error for id in "abcd"] == [False, False, True, True]
-
-
 async def test_steering_reaches_the_model_after_an_answer_that_was_on_its_way(tmp_path: Folder) -> None:
-    async with on_stage(tmp_path, [{"text": "First answer.", "chunk": 4, "delay_ms": 5}, {"text": "Second."}]) as stage:
-        stage.say("Go")
-        await stage.heard(TextDelta)
+    async with begun(
+        tmp_path, [{"text": "First answer.", "chunk": 4, "delay_ms": 5}, {"text": "Second."}], TextDelta
+    ) as stage:
         stage.submit(Steer(text("Also this")))
         await stage.ended()
         assert len(stage.ends) == 1

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.agent.permissions.decide import decide
-from agentcli.agent.permissions.facts import judge
+from agentcli.agent.permissions.facts import find_facts
 from agentcli.agent.permissions.rules import Rules
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.tools.builtin.toolset import builtin_tools
@@ -44,9 +44,9 @@ def test_an_edit_of_what_git_runs_is_asked_about(work: Path, path: str, decision
     sandbox = LocalSandbox([work], environment={"PATH": "/usr/bin:/bin"}, job_folder=work.parent / "jobs")
     tool = ToolRegistry(builtin_tools()).get("file_write")
     for mode in ("acceptEdits", "auto"):
-        judged = judge(tool, tool.parse({"path": path, "content": "x"}), Workspace(cwd=work, sandbox=sandbox))
+        judged = find_facts(tool, tool.parse({"path": path, "content": "x"}), Workspace(cwd=work, sandbox=sandbox))
         verdict = decide(judged, mode, Rules())
         assert verdict.decision == decision, verdict
-    judged = judge(tool, tool.parse({"path": path, "content": "x"}), Workspace(cwd=work, sandbox=sandbox))
+    judged = find_facts(tool, tool.parse({"path": path, "content": "x"}), Workspace(cwd=work, sandbox=sandbox))
     bypassed = decide(judged, "bypassPermissions", Rules())
     assert bypassed.decision == "allow"  # this sandbox is told to keep nothing: the profile is danger-full-access

@@ -136,14 +136,14 @@ async def test_a_running_call_goes_on_in_the_background_and_the_turn_with_it(tmp
         stage.submit(Background())
         finished = await stage.heard(ToolFinished)
         sandbox = stage.session.runtime.calls.workspace.sandbox
-        (job,) = sandbox.jobs()
+        (job,) = sandbox.jobs.list()
         assert (job.id, job.command, job.is_running) == ("job_1", SLOW, True)
         said = str(finished.result.content)
         assert said.startswith("The person sent this to the background: it goes on as job job_1 (process group ")
         assert said.endswith(f"kill -- -{job.pid}\nOutput so far:\nbegun\n")
         assert finished.structured["output_file"] == str(job.output_file)
         assert not finished.result.is_error
-        await until(lambda: not sandbox.jobs()[0].is_running)
+        await until(lambda: not sandbox.jobs.list()[0].is_running)
         assert job.output_file.read_text() == "begun\nmore\n"
         done = await stage.ended()
         assert isinstance(done, Done)
@@ -156,11 +156,11 @@ async def test_the_person_s_own_command_goes_to_the_background_too(tmp_path: Fol
         stage.submit(Background())
         await stage.heard(ToolFinished)
         sandbox = stage.session.runtime.calls.workspace.sandbox
-        assert sandbox.jobs()[0].is_running
-        await sandbox.stop_job("job_1")
-        assert not sandbox.jobs()[0].is_running
+        assert sandbox.jobs.list()[0].is_running
+        await sandbox.jobs.stop("job_1")
+        assert not sandbox.jobs.list()[0].is_running
         with pytest.raises(ToolError, match="no job 'job_2'; there is job_1"):
-            await sandbox.stop_job("job_2")
+            await sandbox.jobs.stop("job_2")
 
 
 async def test_a_call_that_begins_later_stays_in_the_foreground(tmp_path: Folder) -> None:
@@ -171,7 +171,7 @@ async def test_a_call_that_begins_later_stays_in_the_foreground(tmp_path: Folder
         stage.submit(Background())
         stage.submit(Approve("a", True))
         await stage.ended()
-        assert not stage.session.runtime.calls.workspace.sandbox.jobs()
+        assert not stage.session.runtime.calls.workspace.sandbox.jobs.list()
 
 
 async def test_sending_to_the_background_leaves_a_turn_that_runs_no_command_alone(tmp_path: Folder) -> None:

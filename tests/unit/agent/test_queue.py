@@ -10,8 +10,7 @@ from agentcli.agent.interfaces import NEWEST, Appended, Stored
 from agentcli.agent.ops import Interrupt, Prompt, RunQueued, Steer, TakeBack
 from agentcli.agent.runtime import TurnLimits
 from agentcli.conversation.entries import Body, Entry, Queued, User
-from agentcli.infra.sessions.memory import MemorySessions
-from agentcli.infra.sessions.sqlite import SqliteSessions
+from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.messages import Base64Source, Image, Text
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.providers.scripted import ScriptedProvider

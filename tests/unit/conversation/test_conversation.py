@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,37 +113,41 @@ def made(*log: Body) -> list[Entry]:
     return [Entry(id, parent, 0.0, body) for id, parent, body in zip(ids, [None, *ids], log, strict=False)]
 
 
-def test_what_is_taken_back_from_an_entry_on_is_gone_and_what_came_before_stays() -> None:
-    use = Assistant((ToolUse("call_1", "think", {}),), "p", "m")
-    result = Result(ToolResult("call_1", "a"), "think")
-    log = made(User((Text("one"),)), use, result, User((Text("two"),)), use, result, Queued())
-    log += made(*[ContextNote("")] * 7, Rewound("e3"), User((Text("three"),)))[7:]
-    assert [entry.id for entry in Conversation(log).path] == ["e0", "e1", "call_1", "e7", "e8"]
-    assert is_valid(Conversation(log).messages)
+USE = Assistant((ToolUse("call_1", "think", {}),), "p", "m")
+ANSWER = Result(ToolResult("call_1", "x"), "think")
 
 
-def test_an_id_that_came_again_is_taken_back_only_from_the_first_one_named_on() -> None:
-    use = Assistant((ToolUse("call_1", "think", {}),), "p", "m")
-    result = Result(ToolResult("call_1", "a"), "think")
-    log = made(User((Text("one"),)), use, result, User((Text("two"),)), use, result)
-    log += made(*[ContextNote("")] * 6, Retracted(("e3", "e4", "call_1")))[6:]
-    assert [entry.id for entry in Conversation(log).path] == ["e0", "e1", "call_1", "e6"]
+def user(text: str) -> User:
+    return User((Text(text),))
+
+
+@pytest.mark.parametrize(
+    ("log", "path"),
+    [
+        (
+            (user("one"), USE, ANSWER, user("two"), USE, ANSWER, Queued(), Rewound("e3"), user("three")),
+            "e0 e1 call_1 e7 e8",
+        ),
+        ((user("one"), USE, ANSWER, user("two"), USE, ANSWER, Retracted(("e3", "e4", "call_1"))), "e0 e1 call_1 e6"),
+    ],
+)
+def test_what_is_taken_back_from_an_entry_on_is_gone_and_what_came_before_stays(
+    log: tuple[Body, ...], path: str
+) -> None:
+    conversation = Conversation(made(*log))
+    assert [entry.id for entry in conversation.path] == path.split()
+    assert is_valid(conversation.messages)
 
 
 def test_a_call_with_the_id_of_an_answered_one_is_open_until_it_is_answered_itself() -> None:
-    use = Assistant((ToolUse("call_1", "think", {}),), "p", "m")
-    answer = Result(ToolResult("call_1", "x"), "think")
-    assert list(Conversation(made(use, answer, use)).open_calls) == ["call_1"]
-    assert not Conversation(made(use, answer, use, answer)).open_calls
+    assert list(Conversation(made(USE, ANSWER, USE)).open_calls) == ["call_1"]
+    assert not Conversation(made(USE, ANSWER, USE, ANSWER)).open_calls
 
 
-def test_a_summary_stands_for_everything_before_it() -> None:
-    log = made(User((Text("a"),)), Assistant((Text("b"),), "p", "m"), Compaction("a and b"), User((Text("c"),)))
+def test_a_summary_stands_for_everything_before_it_unless_it_was_taken_back() -> None:
+    log = made(user("a"), Assistant((Text("b"),), "p", "m"), Compaction("a and b"), user("c"))
     assert [message.text for message in Conversation(log).messages] == ["a and bc"]
-
-
-def test_a_summary_that_was_taken_back_brings_back_what_it_stood_for() -> None:
-    log = made(User((Text("a"),)), Compaction("s"), Retracted(("e1",)), User((Text("c"),)))
+    log = made(user("a"), Compaction("s"), Retracted(("e1",)), user("c"))
     assert [message.text for message in Conversation(log).messages] == ["ac"]
 
 

@@ -22,50 +22,43 @@ def names(found: Instructions, below: Path) -> list[str]:
     return [str(path.relative_to(below)) for path, _ in found.files]
 
 
-def test_files_come_from_the_user_then_from_the_root_down_to_here(tmp_path: Path) -> None:
-    for name in (
-        "home/AGENTS.md",
-        "agents/AGENTS.md",
-        "repo/AGENTS.md",
-        "repo/a/b/AGENTS.md",
-        "repo/a/c/AGENTS.md",
-        "AGENTS.md",
-    ):
-        put(tmp_path / name, f"from {name}")
-    cwd, root = tmp_path / "repo/a/b", tmp_path / "repo"
-    found = find_instructions(
-        cwd, root, [tmp_path / "home/AGENTS.md", tmp_path / "gone.md", tmp_path / "agents/AGENTS.md"]
-    )
-    assert names(found, tmp_path) == ["home/AGENTS.md", "agents/AGENTS.md", "repo/AGENTS.md", "repo/a/b/AGENTS.md"]
-    assert [text for _, text in found.files][-1] == "from repo/a/b/AGENTS.md"
+# Each with the folder that is worked in, the root, the user's files, and what is found. A name may end in what it is.
+TREES = [
+    (
+        "home/AGENTS.md agents/AGENTS.md repo/AGENTS.md repo/a/b/AGENTS.md repo/a/c/AGENTS.md AGENTS.md",
+        "repo/a/b", "repo", "home/AGENTS.md gone.md agents/AGENTS.md",
+        "home/AGENTS.md agents/AGENTS.md repo/AGENTS.md repo/a/b/AGENTS.md",
+    ),
+    ("AGENTS.override.md AGENTS.md CLAUDE.md GEMINI.md", "", "", "", "AGENTS.override.md"),
+    ("AGENTS.md CLAUDE.md GEMINI.md", "", "", "", "AGENTS.md"),
+    ("CLAUDE.md GEMINI.md", "", "", "", "CLAUDE.md"),
+    ("GEMINI.md", "", "", "", "GEMINI.md"),
+    ("CLAUDE.md sub/AGENTS.md", "sub", "", "", "CLAUDE.md sub/AGENTS.md"),
+    ("AGENTS.override.md/ AGENTS.md| CLAUDE.md", "", "", "", "CLAUDE.md"),
+    ("docs/AGENTS.md CLAUDE.md->docs/AGENTS.md", "", "", "", "CLAUDE.md"),
+    ("dotfiles/AGENTS.md user.md->dotfiles/AGENTS.md", "", "", "user.md", "user.md"),
+    ("user.md other/AGENTS.md repo/", "other", "repo", "user.md", "user.md"),
+    ("AGENTS.md", "", "", "n" * 300, "AGENTS.md"),
+    ("AGENTS.md AGENTS.local.md sub/CLAUDE.local.md", "sub", "", "", "AGENTS.md AGENTS.local.md sub/CLAUDE.local.md"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("there", "read"),
-    [
-        (["AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "GEMINI.md"], "AGENTS.override.md"),
-        (["AGENTS.md", "CLAUDE.md", "GEMINI.md"], "AGENTS.md"),
-        (["CLAUDE.md", "GEMINI.md"], "CLAUDE.md"),
-        (["GEMINI.md"], "GEMINI.md"),
-    ],
-)
-def test_one_file_of_a_folder_counts(tmp_path: Path, there: list[str], read: str) -> None:
-    for name in there:
-        put(tmp_path / name, name)
-    assert names(find_instructions(tmp_path, tmp_path, []), tmp_path) == [read]
-
-
-def test_folders_choose_their_file_each_for_itself(tmp_path: Path) -> None:
-    put(tmp_path / "CLAUDE.md", "x")
-    put(tmp_path / "sub/AGENTS.md", "y")
-    assert names(find_instructions(tmp_path / "sub", tmp_path, []), tmp_path) == ["CLAUDE.md", "sub/AGENTS.md"]
-
-
-def test_a_folder_or_a_pipe_of_that_name_is_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "AGENTS.override.md").mkdir()
-    os.mkfifo(tmp_path / "AGENTS.md")
-    put(tmp_path / "CLAUDE.md", "x")
-    assert names(find_instructions(tmp_path, tmp_path, []), tmp_path) == ["CLAUDE.md"]
+@pytest.mark.parametrize(("there", "cwd", "root", "users", "read"), TREES)
+def test_files_come_from_the_user_then_from_the_root_down_to_here_one_of_a_folder(
+    tmp_path: Path, there: str, cwd: str, root: str, users: str, read: str
+) -> None:
+    for name in there.split():
+        if name.endswith("/"):
+            (tmp_path / name).mkdir()
+        elif name.endswith("|"):
+            os.mkfifo(tmp_path / name[:-1])
+        elif "->" in name:
+            (tmp_path / name.partition("->")[0]).symlink_to(name.partition("->")[2])
+        else:
+            put(tmp_path / name, f"from {name}")
+    found = find_instructions(tmp_path / cwd, tmp_path / root, [tmp_path / name for name in users.split()])
+    assert names(found, tmp_path) == read.split()
+    assert all(text == f"from {path.resolve().relative_to(tmp_path)}" for path, text in found.files)
 
 
 @pytest.mark.parametrize("secret", ["home/.ssh/id_rsa", "home/notes.txt", "repo/.env", "repo/deploy/server.pem"])
@@ -78,18 +71,6 @@ def test_a_link_out_of_the_project_or_to_a_secret_is_left_out_and_told(tmp_path:
     ((file, why),) = found.left_out
     assert file == tmp_path / "repo/AGENTS.md"
     assert "leads" in why
-
-
-def test_a_link_within_the_project_is_read(tmp_path: Path) -> None:
-    put(tmp_path / "docs/AGENTS.md", "x")
-    (tmp_path / "CLAUDE.md").symlink_to("docs/AGENTS.md")
-    assert names(find_instructions(tmp_path, tmp_path, []), tmp_path) == ["CLAUDE.md"]
-
-
-def test_a_user_s_own_file_may_be_a_link(tmp_path: Path) -> None:
-    put(tmp_path / "dotfiles/AGENTS.md", "x")
-    (tmp_path / "user.md").symlink_to("dotfiles/AGENTS.md")
-    assert names(find_instructions(tmp_path, tmp_path, [tmp_path / "user.md"]), tmp_path) == ["user.md"]
 
 
 def test_a_huge_file_is_not_read(tmp_path: Path) -> None:
@@ -162,19 +143,6 @@ def test_files_of_deeper_folders_get_what_the_first_ones_left(tmp_path: Path) ->
 def test_bytes_that_are_no_utf_8_and_a_bom_do_no_harm(tmp_path: Path) -> None:
     (tmp_path / "AGENTS.md").write_bytes(b"\xef\xbb\xbfcaf\xe9")
     assert find_instructions(tmp_path, tmp_path, []).files[0][1] == "caf\ufffd"
-
-
-def test_a_folder_outside_the_root_reads_the_user_s_files_only(tmp_path: Path) -> None:
-    user = put(tmp_path / "user.md", "x")
-    put(tmp_path / "other/AGENTS.md", "y")
-    (tmp_path / "repo").mkdir()
-    assert names(find_instructions(tmp_path / "other", tmp_path / "repo", [user]), tmp_path) == ["user.md"]
-
-
-def test_a_user_s_file_that_cannot_be_looked_for_is_passed_over(tmp_path: Path) -> None:
-    put(tmp_path / "AGENTS.md", "x")
-    found = find_instructions(tmp_path, tmp_path, [tmp_path / ("n" * 300)])
-    assert names(found, tmp_path) == ["AGENTS.md"]
 
 
 def test_the_note_marks_each_file_with_its_path_as_data(tmp_path: Path) -> None:
@@ -268,11 +236,3 @@ def test_the_user_may_import_from_their_home(tmp_path: Path) -> None:
     put(tmp_path / "home/style.md", "x")
     found = find_instructions(tmp_path / "repo", tmp_path / "repo", [user], tmp_path / "home")
     assert [file.name for file, _ in found.files] == ["AGENTS.md", "style.md"]
-
-
-def test_a_persons_local_file_stands_beside_the_projects(tmp_path: Path) -> None:
-    put(tmp_path / "AGENTS.md", "x")
-    put(tmp_path / "AGENTS.local.md", "y")
-    put(tmp_path / "sub/CLAUDE.local.md", "z")
-    found = find_instructions(tmp_path / "sub", tmp_path, [])
-    assert names(found, tmp_path) == ["AGENTS.md", "AGENTS.local.md", "sub/CLAUDE.local.md"]

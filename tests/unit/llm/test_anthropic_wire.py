@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -25,6 +25,7 @@ from agentcli.llm.messages import (
     Message,
     Opaque,
     RedactedThinking,
+    StopReason,
     Text,
     Thinking,
     ToolResult,
@@ -124,10 +125,60 @@ def test_nothing_is_lost_of_blocks_that_are_badly_numbered(how: str) -> None:
     assert [event.id for event in heard if isinstance(event, ToolCallEnded)] == ["toolu_1"]
 
 
-def test_text_never_goes_into_a_call_s_arguments() -> None:
-    text = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "Hi."}}
-    reply = done(message_start(), *tool_block(0, '{"path":"a"}'), text, *message_end("tool_use"))
-    assert reply.message == Message("assistant", (CALL, Text("Hi.")))
+def text_delta(text: str, index: int = 0) -> dict[str, Any]:
+    return {"type": "content_block_delta", "index": index, "delta": {"type": "text_delta", "text": text}}
+
+
+HI, SIGNATURE = text_block(0, "Hi"), {"type": "signature_delta", "signature": "Eqo="}
+COMPACTED = {"content": "So far: …", "encrypted_content": "Zm9v"}
+FIRST, SECOND = text_block(0, "a", "c"), tool_block(1, '{"path":', '"a"}')
+# What stands between a message's start and its end, and the blocks that it is.
+REPLIES: dict[str, tuple[list[dict[str, Any]], tuple[Any, ...]]] = {
+    "text never goes into arguments": ([*tool_block(0, '{"path":"a"}'), text_delta("Hi")], (CALL, Text("Hi"))),
+    "unknown events and deltas": (
+        [{"type": "ping"}, {"type": "forecast", "tokens": 7}, *HI[:-1],
+         {"type": "content_block_delta", "index": 0, "delta": {"type": "mood_delta", "mood": "glad"}}, HI[-1],
+         {"type": "content_block_delta", "index": 9, "delta": {"type": "mood_delta"}},
+         {"type": "content_block_stop", "index": 9}],
+        (Text("Hi"),),
+    ),
+    "text begins in the start": (block(0, {"type": "text", "text": "H"}, [text_delta("i")["delta"]]), (Text("Hi"),)),
+    "thinking without text": (
+        [*block(0, {"type": "thinking", "thinking": "", "signature": ""},
+                [{"type": "thinking_delta", "thinking": "", "estimated_tokens": 40}, SIGNATURE]), *text_block(1, "Hi")],
+        (Thinking("", "Eqo="), Text("Hi")),
+    ),
+    "redacted thinking": (
+        [*block(0, {"type": "redacted_thinking", "data": "EmwK"}), *text_block(1, "Hi")],
+        (RedactedThinking("EmwK"), Text("Hi")),
+    ),
+    "interleaved": (
+        [FIRST[0], SECOND[0], FIRST[1], SECOND[1], FIRST[2], SECOND[2], SECOND[3], FIRST[3]], (Text("ac"), CALL)
+    ),
+    "input in the start": (
+        block(0, {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {"path": "a"}}), (CALL,)
+    ),
+    "no arguments": (tool_block(0), (ToolUse("toolu_1", "read_file", {}),)),
+    "blank arguments": (tool_block(0, "", " "), (ToolUse("toolu_1", "read_file", {}),)),
+    "compaction": (
+        block(0, {"type": "compaction", "content": None}, [{"type": "compaction_delta", **COMPACTED}]),
+        (Opaque("anthropic", {"type": "compaction", **COMPACTED}),),
+    ),
+    "citations": (
+        block(0, {"type": "text", "text": "", "citations": None},
+              [{"type": "citations_delta", "citation": {"type": "char_location"}}, text_delta("Hi")["delta"]]),
+        (Text("Hi"),),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", REPLIES)
+def test_a_reply_is_its_blocks(what: str) -> None:
+    between, content = REPLIES[what]
+    events = read_all(message_start("claude-sonnet-5-5-20260811"), *between, *message_end())
+    assert isinstance(events[-1], Done)
+    assert (events[-1].message.content, events[-1].model) == (content, "claude-sonnet-5-5-20260811")
+    assert all(event.text for event in events if isinstance(event, TextDelta | ThinkingDelta))
 
 
 @pytest.mark.parametrize(
@@ -156,23 +207,6 @@ def test_a_call_that_is_open_when_a_reply_breaks_off_is_never_whole(stop: str) -
     assert (reply.message.tool_uses, reply.lost_tool_call) == ((), True)
 
 
-def test_unknown_events_deltas_and_fields_are_passed_over() -> None:
-    reply = done(
-        message_start(),
-        {"type": "ping"},
-        {"type": "message_forecast", "tokens": 7},
-        *block(
-            0,
-            {"type": "text", "text": ""},
-            [{"type": "text_delta", "text": "Hi"}, {"type": "mood_delta", "mood": "glad"}],
-        ),
-        {"type": "content_block_delta", "index": 9, "delta": {"type": "mood_delta", "mood": "sad"}},
-        {"type": "content_block_stop", "index": 9},
-        *message_end(),
-    )
-    assert reply.message == Message("assistant", (Text("Hi"),))
-
-
 def test_nothing_after_message_stop_counts() -> None:
     events = read_all(
         message_start(), *text_block(0, "Hi"), *message_end(), *text_block(1, "late"), *message_end("refusal")
@@ -181,58 +215,11 @@ def test_nothing_after_message_stop_counts() -> None:
     assert events[-1].message.text == "Hi"  # type: ignore[union-attr]
 
 
-def test_text_that_begins_in_the_block_s_start_is_kept() -> None:
-    events = read_all(
-        message_start(),
-        *block(0, {"type": "text", "text": "He"}, [{"type": "text_delta", "text": "y"}]),
-        *message_end(),
-    )
-    assert [event.text for event in events if isinstance(event, TextDelta)] == ["He", "y"]
-    assert events[-1].message.text == "Hey"  # type: ignore[union-attr]
-
-
-def test_thinking_without_text_keeps_its_signature() -> None:
-    start = {"type": "thinking", "thinking": "", "signature": ""}
-    deltas = [
-        {"type": "thinking_delta", "thinking": "", "estimated_tokens": 40},
-        {"type": "signature_delta", "signature": "Eqo="},
-    ]
-    events = read_all(message_start(), *block(0, start, deltas), *text_block(1, "Yes."), *message_end())
-    assert events[-1].message.content == (Thinking("", "Eqo="), Text("Yes."))  # type: ignore[union-attr]
-    assert not [event for event in events if isinstance(event, ThinkingDelta)]
-
-
-def test_redacted_thinking_arrives_whole() -> None:
-    reply = done(
-        message_start(), *block(0, {"type": "redacted_thinking", "data": "EmwK"}), *text_block(1, "Hi"), *message_end()
-    )
-    assert reply.message.content == (RedactedThinking("EmwK"), Text("Hi"))
-
-
-def test_blocks_that_arrive_interleaved_stand_in_their_own_order() -> None:
-    first, second = text_block(0, "a", "c"), tool_block(1, '{"path":', '"x"}')
-    mixed = [first[0], second[0], first[1], second[1], first[2], second[2], second[3], first[3]]
-    assert done(message_start(), *mixed, *message_end("tool_use")).message.content == (
-        Text("ac"),
-        ToolUse("toolu_1", "read_file", {"path": "x"}),
-    )
-
-
-def test_an_input_that_comes_whole_in_the_block_s_start_is_kept() -> None:
-    start = {"type": "tool_use", "id": "toolu_1", "name": "read_file", "input": {"path": "x"}}
-    assert done(message_start(), *block(0, start), *message_end("tool_use")).message.tool_uses[0].input == {"path": "x"}
-
-
 @pytest.mark.parametrize("written", ['{"path": }', "[1]", '"x"', "7", "null", '{"a":1}{"b":2}', '{"a": NaN}'])
 def test_arguments_that_are_no_object_are_kept_as_written(written: str) -> None:
     reply = done(message_start(), *tool_block(0, written), *message_end("tool_use"))
     assert reply.message.tool_uses == (ToolUse("toolu_1", "read_file", {}, unparsed=written),)
     assert not reply.lost_tool_call
-
-
-@pytest.mark.parametrize("parts", [(), ("",), ("", " ")])
-def test_no_arguments_are_an_empty_object(parts: tuple[str, ...]) -> None:
-    assert done(message_start(), *tool_block(0, *parts), *message_end("tool_use")).message.tool_uses[0].input == {}
 
 
 @pytest.mark.parametrize("stop", ["max_tokens", "model_context_window_exceeded"])
@@ -259,31 +246,19 @@ def test_text_after_a_malformed_call_survives_the_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    "stop",
-    ["end_turn", "tool_use", "max_tokens", "stop_sequence", "pause_turn", "refusal", "model_context_window_exceeded"],
-)
-def test_every_documented_stop_reason_is_kept(stop: str) -> None:
-    reply = done(message_start(), *text_block(0, "Hi"), *tool_block(1), *message_end(stop))
-    assert (reply.stop_reason, reply.note) == (stop, "")
-
-
-def test_an_unknown_stop_reason_ends_the_turn_with_a_note() -> None:
-    reply = done(message_start(), *text_block(0, "Hi"), *message_end("tired"))
-    assert (reply.stop_reason, reply.note) == ("end_turn", "unknown stop reason 'tired'")
-
-
-@pytest.mark.parametrize(
-    ("details", "note"),
+    ("told", "details", "stop", "note"),
     [
-        ({"type": "refusal", "category": "cyber", "explanation": "No malware."}, "No malware."),
-        ({"type": "refusal", "category": "bio", "explanation": None}, "bio"),
-        ({"type": "refusal", "category": None, "explanation": None}, ""),
-        (None, ""),
+        *((stop, None, stop, "") for stop in get_args(StopReason) if stop != "interrupted"),
+        ("tired", None, "end_turn", "unknown stop reason 'tired'"),
+        ("refusal", {"category": "cyber", "explanation": "No malware."}, "refusal", "No malware."),
+        ("refusal", {"category": "bio", "explanation": None}, "refusal", "bio"),
+        ("refusal", {"category": None, "explanation": None}, "refusal", ""),
     ],
 )
-def test_a_refusal_brings_its_explanation(details: Any, note: str) -> None:
-    reply = done(message_start(), *text_block(0, "I"), *message_end("refusal", stop_details=details))
-    assert (reply.stop_reason, reply.note) == ("refusal", note)
+def test_each_stop_reason_is_kept_with_its_note(told: str, details: Any, stop: str, note: str) -> None:
+    end = message_end(told, stop_details=details)
+    reply = done(message_start(), *text_block(0, "Hi"), *tool_block(1, "{}"), *end)
+    assert (reply.stop_reason, reply.note) == (stop, note)
 
 
 def test_a_paused_server_tool_can_be_sent_back_as_it_came() -> None:
@@ -298,25 +273,6 @@ def test_a_paused_server_tool_can_be_sent_back_as_it_came() -> None:
     assert not [event for event in events if isinstance(event, ToolCallDelta)]
     body = to_body(asking("Hi", reply.message), SONNET)
     assert _unmarked(body["messages"][1]["content"]) == [start | {"input": {"query": "x"}}, result]
-
-
-def test_a_compaction_block_is_kept_whole() -> None:
-    delta = {"type": "compaction_delta", "content": "So far: …", "encrypted_content": "Zm9v"}
-    reply = done(message_start(), *block(0, {"type": "compaction", "content": None}, [delta]), *message_end())
-    assert reply.message.content == (
-        Opaque("anthropic", {"type": "compaction", "content": "So far: …", "encrypted_content": "Zm9v"}),
-    )
-
-
-@pytest.mark.parametrize("given", [None, []])
-def test_citations_do_not_disturb_the_text(given: Any) -> None:
-    start = {"type": "text", "text": "", "citations": given}
-    deltas = [{"type": "citations_delta", "citation": {"type": "char_location"}}, {"type": "text_delta", "text": "Hi"}]
-    assert done(message_start(), *block(0, start, deltas), *message_end()).message.text == "Hi"
-
-
-def test_the_model_that_answered_is_named() -> None:
-    assert done(message_start("claude-sonnet-5-5-20260811"), *message_end()).model == "claude-sonnet-5-5-20260811"
 
 
 # Usage
@@ -347,10 +303,7 @@ def test_usage_is_overwritten_and_a_null_says_nothing() -> None:
 def test_a_reply_without_usage_counts_nothing() -> None:
     start = message_start()
     del start["message"]["usage"]
-    assert (
-        done(start, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}}, {"type": "message_stop"}).usage
-        == Usage()
-    )
+    assert done(start, message_end()[0] | {"usage": None}, {"type": "message_stop"}).usage == Usage()
 
 
 # What breaks

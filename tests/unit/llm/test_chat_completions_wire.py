@@ -99,61 +99,43 @@ TWO = [("read_file", {"path": "a"}), ("read_file", {"path": "b"})]
 # Which call a delta belongs to
 
 
-def test_only_the_first_delta_of_a_call_has_its_id() -> None:
-    entries = [
-        call_delta(0, "a", "read_file", ""),
-        call_delta(0, None, None, '{"path"'),
-        call_delta(0, None, None, ':"a"}'),
-    ]
-    assert calls_of(*entries) == TWO[:1]
+READ, LIST, A, B = "read_file", "list_files", '{"path":"a"}', '{"path":"b"}'
+# Deltas (index, id, name, arguments), and the calls that they are.
+DELTAS: dict[str, tuple[list[tuple[Any, ...]], list[tuple[str, Any]]]] = {
+    "only the first has the id": ([(0, "a", READ, ""), (0, None, None, A[:5]), (0, None, None, A[5:])], TWO[:1]),
+    "parallel calls are mixed": (
+        [(0, "a", READ, A[:5]), (1, "b", READ, B[:5]), (0, None, None, A[5:]), (1, None, None, B[5:])], TWO
+    ),
+    "without an index an id begins a call": (
+        [(None, "a", READ, A[:5]), (None, None, None, A[5:]), (None, "b", READ, B)], TWO
+    ),
+    "without an index an id repeated is the same call": (
+        [(None, "a", READ, A[:5]), (None, "a", READ, A[5:6]), (None, "a", READ, A[6:])], TWO[:1]
+    ),
+    "without index and id a name begins a call": (
+        [(None, None, READ, A), (None, None, LIST, "{}"), (None, None, READ, B)], [TWO[0], (LIST, ""), TWO[1]]
+    ),
+    "without index and id the same call twice is two": ([(None, None, READ, A)] * 2, [TWO[0]] * 2),
+    "the first call has no id": ([(None, None, LIST, "{}"), (None, "b", READ, B)], [(LIST, ""), TWO[1]]),
+    "without an index an empty last delta adds none": ([(None, None, READ, A), (None, None, READ, "")], TWO[:1]),
+    "all have index 0 and ids": (
+        [(0, "a", READ, A[:5]), (0, "", None, A[5:]), (0, "b", READ, ""), (0, "", None, B)], TWO
+    ),
+    "indexes begin at one and have gaps": ([(1, "a", READ, A), (7, "b", READ, B)], TWO),
+    "the name is repeated": ([(0, None, READ, part) for part in ("", A[:5], A[5:], "")], TWO[:1]),
+    "the name is repeated without index": ([(None, None, READ, part) for part in ("", A[:5], A[5:], "")], TWO[:1]),
+    "the id comes late": ([(0, None, READ, A[:5]), (0, "late", None, A[5:])], TWO[:1]),
+    "the arguments are of another type": ([(0, "a", READ, ["x", 1])], [(READ, '["x",1]')]),
+    "the arguments need repair": ([(0, "a", READ, "{'path': 'a',}")], TWO[:1]),
+    "the arguments are encoded twice": ([(0, "a", READ, '"{\\"path\\": \\"a\\"}"')], TWO[:1]),
+    "the arguments cannot be read": ([(0, "a", READ, "path a")], [(READ, "path a")]),
+}  # fmt: skip
 
 
-def test_deltas_of_parallel_calls_may_be_mixed() -> None:
-    entries = [
-        call_delta(0, "a", "read_file", '{"path"'),
-        call_delta(1, "b", "read_file", '{"pa'),
-        call_delta(0, None, None, ':"a"}'),
-        call_delta(1, None, None, 'th":"b"}'),
-    ]
-    assert calls_of(*entries) == TWO
-
-
-def test_without_an_index_an_id_begins_a_call() -> None:
-    entries = [
-        call_delta(None, "a", "read_file", '{"path"'),
-        call_delta(None, None, None, ':"a"}'),
-        call_delta(None, "b", "read_file", '{"path":"b"}'),
-    ]
-    assert calls_of(*entries) == TWO
-
-
-def test_without_an_index_an_id_repeated_in_each_delta_is_the_same_call() -> None:
-    parts = ('{"path"', ":", '"a"}')
-    assert calls_of(*(call_delta(None, "a", "read_file", part) for part in parts)) == TWO[:1]
-
-
-def test_without_index_and_id_a_name_begins_a_call() -> None:
-    entries = [
-        call_delta(None, None, "read_file", '{"path":"a"}'),
-        call_delta(None, None, "list_files", "{}"),
-        call_delta(None, None, "read_file", '{"path":"b"}'),
-    ]
-    assert calls_of(*entries) == [TWO[0], ("list_files", ""), TWO[1]]
-
-
-def test_without_index_and_id_the_same_call_twice_is_two_calls() -> None:
-    entries = [call_delta(None, None, "read_file", '{"path":"a"}')] * 2
-    assert calls_of(*entries) == [TWO[0]] * 2
-
-
-def test_an_id_may_be_missing_from_the_first_call_only() -> None:
-    entries = [call_delta(None, None, "list_files", "{}"), call_delta(None, "b", "read_file", '{"path":"b"}')]
-    assert calls_of(*entries) == [("list_files", ""), TWO[1]]
-
-
-def test_without_an_index_an_empty_last_delta_adds_no_call() -> None:
-    entries = [call_delta(None, None, "read_file", '{"path":"a"}'), call_delta(None, None, "read_file", "")]
-    assert calls_of(*entries) == TWO[:1]
+@pytest.mark.parametrize("case", DELTAS)
+def test_a_delta_belongs_to_its_call(case: str) -> None:
+    deltas, calls = DELTAS[case]
+    assert calls_of(*(call_delta(*delta) for delta in deltas)) == calls
 
 
 def test_without_ids_calls_get_ids_of_their_own() -> None:
@@ -169,21 +151,6 @@ def test_without_ids_calls_get_ids_of_their_own() -> None:
         ]
 
 
-def test_calls_that_all_have_index_0_are_told_apart_by_their_ids() -> None:
-    entries = [
-        call_delta(0, "a", "read_file", '{"path":'),
-        call_delta(0, "", None, '"a"}'),
-        call_delta(0, "b", "read_file", ""),
-        call_delta(0, "", None, '{"path":"b"}'),
-    ]
-    assert calls_of(*entries) == TWO
-
-
-def test_indexes_may_begin_at_one_and_have_gaps() -> None:
-    entries = [call_delta(1, "a", "read_file", '{"path":"a"}'), call_delta(7, "b", "read_file", '{"path":"b"}')]
-    assert calls_of(*entries) == TWO
-
-
 def test_several_calls_may_come_whole_in_one_delta() -> None:
     entries = [call_delta(0, "a", "read_file", '{"path":"a"}'), call_delta(1, "b", "read_file", '{"path":"b"}')]
     reply = done(*saying({"role": "assistant", "content": None, "tool_calls": entries}, finish="tool_calls"))
@@ -196,12 +163,6 @@ def test_a_whole_message_in_place_of_a_delta_is_read() -> None:
     assert done(chunk).message.text == "Hi"
 
 
-def test_a_name_repeated_in_each_delta_is_one_name() -> None:
-    for index in (0, None):
-        entries = [call_delta(index, None, "read_file", part) for part in ("", '{"path"', ':"a"}', "")]
-        assert calls_of(*entries) == TWO[:1]
-
-
 def test_a_name_split_over_deltas_is_joined() -> None:
     entries = [
         call_delta(0, "a", "read", None),
@@ -211,11 +172,6 @@ def test_a_name_split_over_deltas_is_joined() -> None:
     assert calls_of(*entries) == TWO[:1]
     started = [e for e in read_all(*calling(*entries)) if isinstance(e, ToolCallStarted)]
     assert started == [ToolCallStarted("a", "read_file")]
-
-
-def test_an_id_that_comes_late_belongs_to_the_call_before_it() -> None:
-    entries = [call_delta(0, None, "read_file", '{"path"'), call_delta(0, "late", None, ':"a"}')]
-    assert calls_of(*entries) == TWO[:1]
 
 
 def test_ids_may_be_numbers() -> None:
@@ -263,20 +219,6 @@ def test_arguments_may_be_an_object() -> None:
     events = read_all(*calling(call_delta(0, "a", "read_file", {"path": "ü"})))
     assert events[-1].message.tool_uses[0].input == {"path": "ü"}  # type: ignore[union-attr]
     assert [e for e in events if isinstance(e, ToolCallDelta)] == [ToolCallDelta("a", '{"path":"ü"}')]
-
-
-def test_arguments_of_any_other_type_are_kept_as_written() -> None:
-    assert calls_of(call_delta(0, "a", "read_file", ["x", 1])) == [("read_file", '["x",1]')]
-
-
-def test_arguments_that_need_repair_are_repaired() -> None:
-    assert calls_of(call_delta(0, "a", "read_file", "{'path': 'a',}")) == TWO[:1]
-    assert calls_of(call_delta(0, "a", "read_file", '"{\\"path\\": \\"a\\"}"')) == TWO[:1]
-
-
-def test_arguments_that_cannot_be_read_are_kept_as_written() -> None:
-    (use,) = done(*calling(call_delta(0, "a", "read_file", "path a"))).message.tool_uses
-    assert (use.input, use.unparsed) == ({}, "path a")
 
 
 def test_arguments_that_stop_inside_a_string_are_not_completed_whatever_the_finish_reason() -> None:
@@ -378,25 +320,16 @@ def test_a_stream_without_done_is_whole_once_it_has_a_finish_reason() -> None:
     assert heard_from(Reply(chat_sse(saying({"content": "Hi"}), done=False))).done.message.text == "Hi"
 
 
-def test_nothing_after_done_counts() -> None:
-    body = (
-        chat_sse(saying({"content": "Hi"}))
-        + chat_sse([chat_chunk({"content": " late"})], done=False)
-        + b"data: {broken\n\n"
-    )
-    assert heard_from(Reply(body)).done.message.text == "Hi"
-
-
-def test_comments_and_empty_events_are_passed_over() -> None:
-    body = b": OPENROUTER PROCESSING\n\n: keep-alive\n\ndata:\n\ndata: \n\n" + chat_sse(saying({"content": "Hi"}))
-    assert heard_from(Reply(body)).done.message.text == "Hi"
-
-
-def test_chunks_without_choices_or_with_other_values_are_passed_over() -> None:
-    body = b"data: []\n\ndata: 7\n\ndata: null\n\n" + chat_sse(
-        [{"choices": None}, {"id": "x"}, *saying({"content": "Hi"})]
-    )
-    assert heard_from(Reply(body)).done.message.text == "Hi"
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"", chat_sse([chat_chunk({"content": " late"})], done=False) + b"data: {broken\n\n"),
+        (b": OPENROUTER PROCESSING\n\n: keep-alive\n\ndata:\n\ndata: \n\n", b""),
+        (b'data: []\n\ndata: 7\n\ndata: null\n\ndata: {"choices": null}\n\ndata: {"id": "x"}\n\n', b""),
+    ],
+)
+def test_what_is_no_part_of_a_reply_is_passed_over(before: bytes, after: bytes) -> None:
+    assert heard_from(Reply(before + chat_sse(saying({"content": "Hi"})) + after)).done.message.text == "Hi"
 
 
 def heard_from(reply: Reply, preset: Preset | None = None) -> Any:
@@ -415,39 +348,23 @@ def heard_from(reply: Reply, preset: Preset | None = None) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("chunk", "kind", "words"),
+    ("error", "kind", "words"),
     [
-        (
-            {"error": {"code": 502, "message": "Provider down"}, "choices": [{"delta": {}, "finish_reason": "error"}]},
-            ServerError,
-            "Provider down",
-        ),
-        (
-            {"error": {"code": 429, "message": "Slow", "metadata": {"raw": "upstream: 60 rpm"}}},
-            RateLimit,
-            "upstream: 60 rpm",
-        ),
-        ({"error": {"code": 401, "message": "No auth"}}, AuthError, "No auth"),
-        ({"error": {"code": 503, "message": "None available"}}, Overloaded, "None available"),
-        (
-            {
-                "error": {
-                    "code": 400,
-                    "message": "the request exceeds the available context size",
-                    "type": "exceed_context_size_error",
-                }
-            },
-            ContextOverflow,
-            "context size",
-        ),
-        ({"error": {"message": "Bad things", "type": "server_error", "code": None}}, ServerError, "Bad things"),
-        ({"error": {"message": "Odd", "code": 7}}, ServerError, "Odd"),
-        ({"error": "plain words"}, ServerError, "plain words"),
-        ({"error": {}, "object": "error", "message": "old style", "code": 400}, BadRequest, "old style"),
-        ({"object": "error", "message": "old style", "type": "BadRequestError", "code": 400}, BadRequest, "old style"),
+        ({"code": 502, "message": "Provider down"}, ServerError, "Provider down"),
+        ({"code": 429, "message": "Slow", "metadata": {"raw": "upstream: 60 rpm"}}, RateLimit, "upstream: 60 rpm"),
+        ({"code": 401, "message": "No auth"}, AuthError, "No auth"),
+        ({"code": 503, "message": "None available"}, Overloaded, "None available"),
+        ({"code": 400, "message": "the request exceeds the available context size"}, ContextOverflow, "context size"),
+        ({"message": "Bad things", "type": "server_error", "code": None}, ServerError, "Bad things"),
+        ({"message": "Odd", "code": 7}, ServerError, "Odd"),
+        ("plain words", ServerError, "plain words"),
+        (None, BadRequest, "old style"),
     ],
 )
-def test_an_error_in_the_stream_is_its_own_error(chunk: dict[str, Any], kind: type[ProviderError], words: str) -> None:
+def test_an_error_in_the_stream_is_its_own_error(error: Any, kind: type[ProviderError], words: str) -> None:
+    chunk = {"error": error, "choices": [{"delta": {}, "finish_reason": "error"}]}
+    if error is None:
+        chunk = {"object": "error", "message": words, "type": "BadRequestError", "code": 400}
     with pytest.raises(ProviderError, match=words) as failed:
         read_all(chunk)
     assert type(failed.value) is kind
@@ -480,65 +397,22 @@ def test_a_failed_generation_of_a_call_may_be_tried_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "usage"),
+    ("counts", "beside", "usage"),
     [
-        (
-            {
-                "usage": {
-                    "prompt_tokens": 100,
-                    "completion_tokens": 5,
-                    "prompt_tokens_details": {"cached_tokens": 80, "cache_write_tokens": 15},
-                }
-            },
-            Usage(5, 5, 15, 80),
-        ),
-        (
-            {
-                "usage": {
-                    "prompt_tokens": 100,
-                    "completion_tokens": 5,
-                    "prompt_tokens_details": None,
-                    "completion_tokens_details": None,
-                }
-            },
-            Usage(100, 5),
-        ),
-        (
-            {
-                "usage": {
-                    "prompt_tokens": 100,
-                    "completion_tokens": 5,
-                    "prompt_cache_hit_tokens": 64,
-                    "prompt_cache_miss_tokens": 36,
-                }
-            },
-            Usage(36, 5, 0, 64),
-        ),
-        ({"usage": {"prompt_tokens": 100, "completion_tokens": 5, "cached_tokens": 10}}, Usage(90, 5, 0, 10)),
-        (
-            {"usage": {"prompt_tokens": 100, "completion_tokens": 5}, "timings": {"cache_n": 60, "prompt_n": 40}},
-            Usage(40, 5, 0, 60),
-        ),
-        (
-            {
-                "usage": {
-                    "prompt_tokens": 100,
-                    "completion_tokens": 5,
-                    "completion_tokens_details": {"reasoning_tokens": 3},
-                }
-            },
-            Usage(100, 5, reasoning_tokens=3),
-        ),
-        ({"usage": {"prompt_tokens": 100, "completion_tokens": 5, "cost": 0.0012}}, Usage(100, 5, cost_usd=0.0012)),
-        (
-            {"usage": {"prompt_tokens": 10, "completion_tokens": 5, "prompt_tokens_details": {"cached_tokens": 80}}},
-            Usage(0, 5, 0, 80),
-        ),
-        ({"x_groq": {"id": "req_1", "usage": {"prompt_tokens": 100, "completion_tokens": 5}}}, Usage(100, 5)),
-        ({"usage": None}, Usage()),
+        ({"prompt_tokens_details": {"cached_tokens": 80, "cache_write_tokens": 15}}, {}, Usage(5, 5, 15, 80)),
+        ({"prompt_tokens_details": None, "completion_tokens_details": None}, {}, Usage(100, 5)),
+        ({"prompt_cache_hit_tokens": 64, "prompt_cache_miss_tokens": 36}, {}, Usage(36, 5, 0, 64)),
+        ({"cached_tokens": 10}, {}, Usage(90, 5, 0, 10)),
+        ({}, {"timings": {"cache_n": 60, "prompt_n": 40}}, Usage(40, 5, 0, 60)),
+        ({"completion_tokens_details": {"reasoning_tokens": 3}}, {}, Usage(100, 5, reasoning_tokens=3)),
+        ({"cost": 0.0012}, {}, Usage(100, 5, cost_usd=0.0012)),
+        ({"prompt_tokens_details": {"cached_tokens": 800}}, {}, Usage(0, 5, 0, 800)),
+        ({}, {"usage": None, "x_groq": {"usage": {"prompt_tokens": 100, "completion_tokens": 5}}}, Usage(100, 5)),
+        ({}, {"usage": None}, Usage()),
     ],
 )
-def test_each_server_s_usage_is_read(fields: dict[str, Any], usage: Usage) -> None:
+def test_each_server_s_usage_is_read(counts: dict[str, Any], beside: dict[str, Any], usage: Usage) -> None:
+    fields = {"usage": {"prompt_tokens": 100, "completion_tokens": 5, **counts}, **beside}
     assert done(*saying({"content": "Hi"}), chat_chunk(**fields)).usage == usage
 
 
@@ -588,7 +462,8 @@ def test_content_in_parts_is_text() -> None:
 
 
 def test_reasoning_details_are_joined_and_sent_back_to_the_same_provider_only() -> None:
-    chunks = [decode_json(e.data) for e in SseParser().feed(recorded("openrouter_reasoning.sse")) if e.data != "[DONE]"]
+    events = SseParser().feed(recorded("openrouter_reasoning.sse"))
+    chunks = [decode_json(data) for data in events if data != "[DONE]"]
     reply = done(*chunks).message
     detail = {
         "type": "reasoning.text",
@@ -682,12 +557,9 @@ def test_a_cut_reply_s_text_is_not_taken_for_a_call() -> None:
     ],
 )
 def test_a_recorded_server_s_usage_and_model_are_read(name: str, usage: Usage, model: str) -> None:
-    reply = heard_from(Reply(recorded(name))).done
-    assert (reply.usage, reply.model) == (usage, model)
-
-
-def test_a_recorded_deepseek_reply_has_its_reasoning() -> None:
-    assert heard_from(Reply(recorded("deepseek_reasoning.sse"))).thinking == "用户想要一个文件。"
+    heard = heard_from(Reply(recorded(name)))
+    assert (heard.done.usage, heard.done.model) == (usage, model)
+    assert (heard.thinking == "用户想要一个文件。") == name.startswith("deepseek")
 
 
 # Requests

@@ -74,7 +74,7 @@ def assert_sound(message: Message) -> None:
     for body in (
         anthropic_request.to_body(request, INFO),
         openai_request.to_body(request, INFO, openai_request.Quirks(echo_reasoning=True), "p"),
-        ollama.to_body(request, INFO, num_ctx=1, keep_alive="5m"),
+        ollama.to_body(request, INFO),
     ):
         assert msgspec.json.encode(body)
 

@@ -167,9 +167,9 @@ def test_the_server_s_own_words_for_an_overflow_are_known(words: str) -> None:
 
 
 def test_the_window_is_sent_and_truncation_refused() -> None:
-    body = to_body(asking("Hi", max_tokens=99, temperature=0.5), INFO, num_ctx=16_384, keep_alive="10m")
+    body = to_body(asking("Hi", max_tokens=99, temperature=0.5), msgspec.structs.replace(INFO, window=16_384))
     assert body["options"] == {"num_ctx": 16_384, "num_predict": 99, "temperature": 0.5}
-    assert (body["truncate"], body["shift"], body["keep_alive"]) == (False, False, "10m")
+    assert (body["truncate"], body["shift"], body["keep_alive"]) == (False, False, "5m")
 
 
 def test_the_window_asked_for_is_bounded_by_what_the_model_was_made_for() -> None:
@@ -214,7 +214,7 @@ def test_what_the_server_shows_is_learned() -> None:
 )
 def test_thinking_is_asked_for_in_the_model_s_form(thinking: Any, effort: Any, sent: Any) -> None:
     info = ModelInfo("m", "ollama", thinking=thinking)
-    assert to_body(asking("Hi", effort=effort), info, num_ctx=1, keep_alive="5m").get("think") == sent
+    assert to_body(asking("Hi", effort=effort), info).get("think") == sent
 
 
 # Requests
@@ -229,7 +229,7 @@ def test_a_conversation_is_written_with_results_by_name() -> None:
         "user", (ToolResult("c1", (Text("seen"), PICTURE)), ToolResult("c2", "gone", is_error=True), Text("Go on."))
     )
     sees = msgspec.structs.replace(INFO, takes_images=True)
-    body = to_body(asking("Hi", reply, results), sees, num_ctx=1, keep_alive="5m")
+    body = to_body(asking("Hi", reply, results), sees)
     assert body["messages"] == [
         {"role": "system", "content": "You help with code."},
         {"role": "user", "content": "Hi"},
@@ -250,7 +250,7 @@ def test_a_conversation_is_written_with_results_by_name() -> None:
 
 def test_an_empty_reply_is_not_sent_back() -> None:
     messages = (user_message("Hi"), Message("assistant", (Thinking("Hm"),)), user_message("Hello?"))
-    sent = to_body(asking(*messages, system=""), INFO, num_ctx=1, keep_alive="5m")["messages"]
+    sent = to_body(asking(*messages, system=""), INFO)["messages"]
     assert sent == [{"role": "user", "content": "Hi\n\nHello?"}]
 
 
@@ -278,7 +278,7 @@ def test_lines_after_the_last_one_do_not_count() -> None:
 
 def test_a_pdf_is_named_where_the_server_takes_none() -> None:
     pdf = Document(Base64Source("application/pdf", "JVBERi0="))
-    body = to_body(Request("", (Message("user", (Text("read"), pdf)),)), INFO, num_ctx=4_096, keep_alive="5m")
+    body = to_body(Request("", (Message("user", (Text("read"), pdf)),)), INFO)
     assert "[PDF left out: this model takes none" in body["messages"][0]["content"]
 
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from agentcli.llm.http import HttpClient
 from agentcli.llm.provider import Provider
 from agentcli.llm.providers.anthropic import AnthropicProvider, CloudProvider
-from agentcli.llm.providers.catalog import ProviderPool
 from agentcli.llm.providers.local import LocalProvider
 from agentcli.llm.providers.ollama import OllamaProvider
 from agentcli.llm.providers.openai_compat import OpenAICompatProvider, presets
 from agentcli.llm.providers.scripted import ScriptedProvider
+from agentcli.models.choice import Models
+from agentcli.settings.load import load_config
+from agentcli.settings.paths import find_paths
 from tests.conformance.backends import CHAT_BACKENDS
 from tests.conformance.reading import hear
 from tests.conformance.servers import chat_server
@@ -45,24 +48,18 @@ def test_no_provider_imports_a_vendor_s_sdk() -> None:
     assert shown.stdout.strip() == "[]"
 
 
-def test_a_pool_gives_the_same_provider_again_and_closes_them_all() -> None:
-    closed = []
-
-    class Closing(ScriptedProvider):
-        async def aclose(self) -> None:
-            closed.append(self.model)
-
-    pool = ProviderPool()
-    one, other = (pool.get("scripted", model, lambda: Closing([])) for model in "ab")
-    assert pool.get("scripted", "a", lambda: Closing([])) is one is not other
+def test_each_model_has_one_provider_until_its_key_changes(tmp_path: Path) -> None:
+    models = Models(load_config(find_paths(str(tmp_path)), tmp_path, {}))
+    one, other = (models.provider(f"lmstudio/{model}") for model in "ab")
+    assert models.provider("lmstudio/a") is one is not other
+    models.forget("lmstudio")
+    assert models.provider("lmstudio/a") is not one
 
     async def close_twice() -> None:
-        await pool.aclose()
-        await pool.aclose()
+        await models.aclose()
+        await models.aclose()
 
     asyncio.run(close_twice())
-    assert len(closed) == 2
-    assert pool.get("scripted", "a", lambda: Closing([])) is not one
 
 
 def test_every_preset_says_where_its_key_comes_from() -> None:

@@ -58,7 +58,7 @@ def dry_runs(base: Path, who: str, **more: object) -> DryRuns:
     return DryRuns(
         lambda: shell,
         lambda: confinement,
-        lambda: bounds,
+        lambda grants: bounds,
         folder=base / "state/tries",
         search_path=search_path,
         limits=limits,

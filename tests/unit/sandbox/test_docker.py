@@ -128,5 +128,5 @@ def test_a_daemon_that_does_not_answer_is_said_before_any_command(log: Path, scr
         limits=CommandLimits(profile="workspace-write", home=log.parent),
         choose=lambda: docker(log),
     )
-    assert f"NO COMMAND CAN RUN: {program} does not answer: {why}. Start its daemon" in sandbox.warning()
-    assert LocalSandbox([log.parent], environment={}, job_folder=log.parent / "jobs").warning() == ""
+    assert f"NO COMMAND CAN RUN: {program} does not answer: {why}. Start its daemon" in sandbox.facts().warning
+    assert LocalSandbox([log.parent], environment={}, job_folder=log.parent / "jobs").facts().warning == ""

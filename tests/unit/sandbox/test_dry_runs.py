@@ -596,7 +596,7 @@ def test_a_try_that_nobody_allowed_reads_the_workspace_and_the_system_alone(base
         path = f"{home}/bin:/usr/bin:/bin"
         runs = dry_runs(base, US, home=home, search_path=path, masked=(home / ".cargo/credentials",))
         script = f"cat {home}/notes/diary {home}/.cargo/* {home}/.cargo/bin/* {home}/bin/* {other}/.env; cat a.txt"
-        command = Command(script, base / "ws", timeout_s=20, nobody_allowed=True)
+        command = Command(script, base / "ws", timeout_s=20, dry_run="narrow")
         async with await runs.run(command) as tried:
             found = [line.removeprefix("SECRET ") for line in tried.result.output.splitlines() if "SECRET" in line]
             assert (found, tried.result.output[-2:]) == (["tool", "mine"], "a\n")
@@ -734,7 +734,9 @@ def test_a_try_ends_once(base: Path) -> None:
 def test_where_nothing_can_be_held_back_a_try_is_refused(base: Path, profile: str, is_confined: bool, why: str) -> None:
     confinement = confinement_for(f"bubblewrap, {US}")[0] if is_confined else Unconfined("Nothing works here.")
     bounds = Bounds(profile, (base / "ws",), base)
-    runs = DryRuns(lambda: Shell({}, base / "output"), lambda: confinement, lambda: bounds, folder=base / "state/tries")
+    runs = DryRuns(
+        lambda: Shell({}, base / "output"), lambda: confinement, lambda grants: bounds, folder=base / "state/tries"
+    )
     with pytest.raises(ToolError, match=why):
         asyncio.run(runs.run(Command("echo x >x", base / "ws", timeout_s=20)))
     assert not (base / "ws/x").exists()
@@ -744,7 +746,9 @@ def test_where_nothing_can_be_held_back_a_try_is_refused(base: Path, profile: st
 def test_a_workspace_that_holds_the_state_folder_is_refused(base: Path) -> None:
     confinement = confinement_for(f"bubblewrap, {US}")[0]
     bounds = Bounds("workspace-write", (base,), base)
-    runs = DryRuns(lambda: Shell({}, base / "output"), lambda: confinement, lambda: bounds, folder=base / "state/tries")
+    runs = DryRuns(
+        lambda: Shell({}, base / "output"), lambda: confinement, lambda grants: bounds, folder=base / "state/tries"
+    )
     with pytest.raises(ToolError, match="agentcli's own data"):
         asyncio.run(runs.run(Command("true", base, timeout_s=20)))
 
@@ -807,9 +811,11 @@ def test_no_escape_probe_gets_out_of_a_try(base: Path) -> None:
             folder = base / "state/tries"
             python = python_of(uid)
             where = str(Path(python).parent)  # else a Python in a home is hidden like the rest of it
-            runs = DryRuns(lambda: shell, lambda: confinement, lambda: at.bounds, folder=folder, search_path=where)
+            runs = DryRuns(
+                lambda: shell, lambda: confinement, lambda grants: at.bounds, folder=folder, search_path=where
+            )
             argv = [str(python), "-I", "-S", str(script), json.dumps(at.listen())]
-            command = Command(shlex.join(argv), at.ws, timeout_s=60, nobody_allowed=True, most_bytes=200_000)
+            command = Command(shlex.join(argv), at.ws, timeout_s=60, dry_run="narrow", most_bytes=200_000)
             async with await runs.run(command) as tried:
                 outcomes: dict[str, str] = json.loads(tried.result.output)
             runs.close()

@@ -22,7 +22,7 @@ async def text(bench: Bench, action: str, job: str = "") -> str:
 
 
 async def all_ended(bench: Bench) -> bool:
-    return await until(lambda: not any(job.is_running for job in bench.sandbox.jobs()), 5)
+    return await until(lambda: not any(job.is_running for job in bench.sandbox.jobs.list()), 5)
 
 
 async def test_jobs_are_listed_with_how_they_stand(bench: Bench) -> None:
@@ -44,7 +44,7 @@ async def test_jobs_are_listed_with_how_they_stand(bench: Bench) -> None:
 
 async def test_only_what_is_new_is_read(bench: Bench) -> None:
     job = await start(bench, "echo one; until [ -e go ]; do sleep 0.02; done; echo two; exit 1")
-    assert await until(lambda: bench.sandbox.jobs()[0].new_bytes == 4)
+    assert await until(lambda: bench.sandbox.jobs.list()[0].new_bytes == 4)
     assert await text(bench, "read", job) == "one\n[running]"
     assert await text(bench, "read", job) == "[nothing new]\n[running]"
     bench.put("go")
@@ -57,11 +57,11 @@ async def test_only_what_is_new_is_read(bench: Bench) -> None:
 
 async def test_a_character_that_has_come_half_waits_for_its_other_half(bench: Bench) -> None:
     job = await start(bench, r"printf 'a\xe2\x82'; until [ -e go ]; do sleep 0.02; done; printf '\xacb\xe2'")
-    assert await until(lambda: bench.sandbox.jobs()[0].new_bytes == 3)
-    assert bench.sandbox.read_job(job, 100) == "a"
+    assert await until(lambda: bench.sandbox.jobs.list()[0].new_bytes == 3)
+    assert bench.sandbox.jobs.read(job, 100) == "a"
     bench.put("go")
     assert await all_ended(bench)
-    assert bench.sandbox.read_job(job, 100) == "€b\ufffd"
+    assert bench.sandbox.jobs.read(job, 100) == "€b\ufffd"
 
 
 async def test_much_new_output_keeps_both_ends_and_says_what_is_missing(bench: Bench) -> None:
@@ -80,7 +80,7 @@ async def test_much_new_output_keeps_both_ends_and_says_what_is_missing(bench: B
 async def test_a_cut_is_never_inside_a_character(bench: Bench, most: int) -> None:
     job = await start(bench, "for n in $(seq 100); do printf '€ä'; done")
     assert await all_ended(bench)
-    read = bench.sandbox.read_job(job, most)
+    read = bench.sandbox.jobs.read(job, most)
     assert "\ufffd" not in read
     cut = int(read.partition("[")[2].partition(" bytes")[0])
     kept = read.replace(f"\n[{cut} bytes cut]\n", "")
@@ -90,9 +90,9 @@ async def test_a_cut_is_never_inside_a_character(bench: Bench, most: int) -> Non
 async def test_a_job_has_a_time_limit_of_its_own(bench: Bench) -> None:
     await start(bench, "echo begun; sleep 60", timeout_ms=300)
     await start(bench, "sleep 60")
-    assert await until(lambda: not bench.sandbox.jobs()[0].is_running, 5)
+    assert await until(lambda: not bench.sandbox.jobs.list()[0].is_running, 5)
     assert (await text(bench, "list")).startswith("job_1: ended at its time limit: echo begun; sleep 60")
-    assert bench.sandbox.jobs()[1].is_running
+    assert bench.sandbox.jobs.list()[1].is_running
 
 
 async def test_a_job_runs_on_while_nobody_looks(bench: Bench) -> None:
@@ -143,8 +143,8 @@ async def test_a_full_disk_costs_output_and_not_the_command(full_disk: Path, tmp
         (tmp_path / "jobs").exists()
         job = await start(bench, "seq 100000; exit 7")
         assert await all_ended(bench)
-        assert bench.sandbox.jobs()[0].exit_code == 7
-        assert bench.sandbox.read_job(job, 100).startswith("1\n2\n")
+        assert bench.sandbox.jobs.list()[0].exit_code == 7
+        assert bench.sandbox.jobs.read(job, 100).startswith("1\n2\n")
         output = await bench.acall("bash", command="seq 100000; exit 7")
         assert output.structured["exit_code"] == 7
         assert "No space left on device" in str(output.content)
@@ -159,8 +159,8 @@ async def test_an_output_file_has_a_largest_size(bench: Bench) -> None:
     os.truncate(bench.folder / "jobs/job_1.log", keeper.LARGEST_FILE - 3)
     bench.put("go")
     assert await all_ended(bench)
-    assert bench.sandbox.jobs()[0].exit_code == 5
-    assert bench.sandbox.read_job(job, 100).endswith("[what came after 1 GB is not kept]\n")
+    assert bench.sandbox.jobs.list()[0].exit_code == 5
+    assert bench.sandbox.jobs.read(job, 100).endswith("[what came after 1 GB is not kept]\n")
     assert (bench.folder / "jobs/job_1.log").stat().st_size < keeper.LARGEST_FILE + 100
 
 

@@ -119,8 +119,8 @@ def said_in_shell(
     """As commands of a session run: bounded by the keeper, or with a launcher of their own."""
 
     @contextmanager
-    def launch(argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: object) -> Iterator[Launch]:
-        with landlock.launch(argv, cwd=cwd, bounds=bounds, pass_fds=pass_fds) as made:
+    def launch(argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
+        with landlock.launch(argv, cwd=command.cwd, bounds=bounds, pass_fds=pass_fds) as made:
             if plan is not None:
                 os.ftruncate(made.pass_fds[-1], 0)
                 os.pwrite(made.pass_fds[-1], plan.encode(), 0)

@@ -209,7 +209,7 @@ def test_the_keeper_sees_no_more_than_commands_do(tmp_path: Path) -> None:
         "async def main():\n folder = pathlib.Path.cwd()\n"
         " sandbox = LocalSandbox([folder], environment={'PATH': '/usr/bin:/bin'}, job_folder=folder / 'jobs')\n"
         " command = 'for p in $PPID $(ps -o ppid= -p $PPID); do cat /proc/$p/environ; done'\n"
-        " print((await sandbox.exec(Command(command, folder, timeout_s=9))).output)\n await sandbox.aclose()\n"
+        " print((await sandbox.run(Command(command, folder, timeout_s=9))).output)\n await sandbox.aclose()\n"
         "asyncio.run(main())"
     )
     run = subprocess.run(

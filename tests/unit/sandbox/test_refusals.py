@@ -69,7 +69,7 @@ def run(home: Path, command: str, *, times: int, timeout_s: float = 20) -> Comma
     async def execute() -> CommandResult:
         sandbox = sandbox_in(home, times)
         try:
-            return await sandbox.exec(Command(command, home / "ws", timeout_s=timeout_s))
+            return await sandbox.run(Command(command, home / "ws", timeout_s=timeout_s))
         finally:
             await sandbox.aclose()
 
@@ -82,9 +82,12 @@ def started(home: Path, command: str, *, times: int) -> tuple[str, int | None]:
     async def execute() -> tuple[str, int | None]:
         sandbox = sandbox_in(home, times)
         try:
-            job = await sandbox.start_job(Command(command, home / "ws"))
-            await until(lambda: not sandbox.jobs()[0].is_running)
-            return sandbox.read_job(job.id, 10_000), sandbox.jobs()[0].exit_code
+            detach = asyncio.Event()
+            detach.set()
+            await sandbox.run(Command(command, home / "ws"), detach=detach)
+            await until(lambda: not sandbox.jobs.list()[0].is_running)
+            (job,) = sandbox.jobs.list()
+            return sandbox.jobs.read(job.id, 10_000), job.exit_code
         finally:
             await sandbox.aclose()
 
@@ -181,8 +184,8 @@ def test_a_line_that_is_no_command_says_so(home: Path) -> None:
 @pytest.mark.slow
 async def test_a_command_that_is_cancelled_before_its_start_was_heard_of_is_ended_too(tmp_path: Path) -> None:
     sandbox = LocalSandbox([tmp_path], environment={"PATH": "/usr/bin:/bin"}, job_folder=tmp_path / "jobs")
-    await sandbox.exec(Command("true", tmp_path, timeout_s=20))
-    call = asyncio.create_task(sandbox.exec(Command("echo $$ >pid; trap '' TERM; sleep 40", tmp_path, timeout_s=20)))
+    await sandbox.run(Command("true", tmp_path, timeout_s=20))
+    call = asyncio.create_task(sandbox.run(Command("echo $$ >pid; trap '' TERM; sleep 40", tmp_path, timeout_s=20)))
     await asyncio.sleep(0)
     pid = tmp_path / "pid"
     while not (pid.exists() and pid.read_text()):  # without the loop, which would hear of it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -10,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from agentcli.infra.sandbox.git.config import SYSTEM_GIT
-from agentcli.infra.sandbox.git.folders import RepositoryPlanner, StampedPlan
 from agentcli.infra.sandbox.scan import Extent, Scan
 
 
@@ -148,23 +145,6 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / "ws/link").symlink_to(tmp_path / "outside")
     (tmp_path / "ws/loop").symlink_to(tmp_path / "ws")
     assert Scan().repositories(str(tmp_path / "ws")) == []
-
-
-def test_a_plan_is_made_anew_when_a_configuration_changed_whatever_time_it_is_given(tmp_path: Path) -> None:
-    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    config, kept = tmp_path / ".git/config", dict[object, StampedPlan]()
-    time.sleep(0.05)  # else no plan is kept
-
-    def planned() -> list[str]:
-        return RepositoryPlanner((str(tmp_path),), "/", SYSTEM_GIT, kept).repository(str(tmp_path)).missing_folders
-
-    assert planned() == planned()
-    assert len(kept) == 1
-    before = config.stat()
-    with config.open("a") as file:
-        file.write("[core]\n\thooksPath = theirs\n")
-    os.utime(config, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert str(tmp_path / "theirs") in planned()
 
 
 def test_a_rule_that_is_added_later_counts_at_once(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 from agentcli.infra.sandbox.local import LocalSandbox
 from agentcli.infra.sandbox.session_confinement import CommandLimits
 from agentcli.tools.builtin.toolset import builtin_tools
-from agentcli.tools.command import Command
+from agentcli.tools.command import Command, Grants
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.tool import ToolContext, Workspace
 from tests.conformance.confining import confinement_for, folder_on_disk
@@ -45,16 +45,20 @@ def said_by(sandbox: LocalSandbox, *commands: str) -> list[tuple[int, str]]:
     """The exit code and the output of each command, run one after the other."""
 
     async def run() -> list[tuple[int, str]]:
-        results = [await sandbox.exec(Command(c, sandbox.roots[0], timeout_s=20)) for c in commands]
+        results = [await sandbox.run(Command(c, root_of(sandbox), timeout_s=20)) for c in commands]
         return [(result.exit_code, result.output) for result in results]
 
     return result_of(sandbox, run())
 
 
+def root_of(sandbox: LocalSandbox) -> Path:
+    return sandbox.facts().roots[0]
+
+
 def told(sandbox: LocalSandbox, command: str) -> str:
     """What the model is told of a command."""
     tool = ToolRegistry(builtin_tools()).get("bash")
-    context = ToolContext(Workspace(cwd=sandbox.roots[0], sandbox=sandbox), "id")
+    context = ToolContext(Workspace(cwd=root_of(sandbox), sandbox=sandbox), "id")
     return str(result_of(sandbox, tool.run(tool.parse({"command": command}), context)).content)
 
 
@@ -79,19 +83,20 @@ def test_a_git_that_a_command_put_on_the_path_is_not_run_outside_of_the_sandbox(
     sandbox = LocalSandbox([root], environment={"PATH": path}, job_folder=home / "jobs", limits=limits)
     script = f"#!/bin/sh\ntouch {marks}/ran\n"
     said_by(sandbox, f"git init -q; mkdir bin; printf '{script}' >bin/git; chmod +x bin/git")
-    assert "kT9sQ2vXb7LmZr4WcYpH8nDf" in sandbox.secret_values(is_changed=True)
+    assert "kT9sQ2vXb7LmZr4WcYpH8nDf" in sandbox.facts().secret_values(is_changed=True)
     assert everything_in(marks) == {}
 
 
 def test_a_command_that_only_reads_reaches_no_host(home: Path) -> None:
-    sandbox = sandbox_in(home, home)
+    sandbox, script = sandbox_in(home, home), "env | grep -qi ^https_proxy && echo proxy"
 
-    async def sockets() -> list[bool]:
-        sandbox.grant_host("example.org")
-        await sandbox.make_ready()
-        return [sandbox.bounds(profile).proxy_socket is not None for profile in (None, "read-only")]
+    async def outputs() -> list[str]:
+        hosts = Grants(hosts=("example.org",))
+        commands = [(None, hosts), ("read-only", hosts), (None, Grants())]
+        given = [Command(script, home, 20, profile=profile, grants=grants) for profile, grants in commands]
+        return [(await sandbox.run(command)).output for command in given]
 
-    assert result_of(sandbox, sockets()) == [True, False]
+    assert result_of(sandbox, outputs()) == ["proxy\n", "", ""]
 
 
 def everything_in(folder: Path) -> dict[str, str]:
@@ -185,7 +190,7 @@ def test_what_a_command_makes_or_changes_that_programs_obey_is_told(home: Path, 
     (root / ".envrc").write_text("mine")
     sandbox = sandbox_in(root, home)
 
-    result = result_of(sandbox, sandbox.exec(Command(command, root, timeout_s=20)))
+    result = result_of(sandbox, sandbox.run(Command(command, root, timeout_s=20)))
     assert [path.name for path in result.made] == made
 
 

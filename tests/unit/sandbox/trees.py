@@ -73,16 +73,18 @@ async def run(end: str, folder: Path, mark: str, confinement: str) -> None:
         limits=CommandLimits(profile=profile, home=folder),
         choose=partial(choose_confinement, tmp=folder, kinds=(confinement,)),
     )
-    if sandbox.confines != (confinement != "none"):
+    if sandbox.facts().confines != (confinement != "none"):
         print("cannot be confined so here", flush=True)
         return
     commands = [script.replace("MARK", mark) for script in TREES.values()]
     limit_s = 3.0 if end == "time-out" else 60.0
-    calls = [asyncio.create_task(sandbox.exec(Command(command, folder, timeout_s=limit_s))) for command in commands]
+    calls = [asyncio.create_task(sandbox.run(Command(command, folder, timeout_s=limit_s))) for command in commands]
     if end in ("close", "kill"):
         for command in (TREES[name].replace("MARK", mark) for name in ("setsid", "double fork", "trap")):
-            await sandbox.start_job(Command(command, folder))
-            await sandbox.exec(Command(f"({command}) >/dev/null 2>&1 &", folder, timeout_s=limit_s))
+            at_once = asyncio.Event()
+            at_once.set()
+            await sandbox.run(Command(command, folder), detach=at_once)
+            await sandbox.run(Command(f"({command}) >/dev/null 2>&1 &", folder, timeout_s=limit_s))
     if end == "time-out":
         assert all(result.timed_out for result in await asyncio.gather(*calls))
         print("ended", flush=True)

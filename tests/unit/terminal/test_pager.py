@@ -26,8 +26,8 @@ def show(text: str, environment: dict[str, str]) -> None:
     asyncio.run(run_pager(text, environment))
 
 
-def edited(text: str, environment: dict[str, str], suffix: str = ".md") -> str:
-    return asyncio.run(edit_text(text, {"PATH": SYSTEM, **environment}, suffix))
+def edited(text: str, environment: dict[str, str]) -> str:
+    return asyncio.run(edit_text(text, {"PATH": SYSTEM, **environment}))
 
 
 def test_the_pager_gets_the_text_and_its_arguments(tmp_path: Path) -> None:
@@ -83,10 +83,6 @@ def test_the_text_comes_back_as_the_editor_left_it(tmp_path: Path) -> None:
 def test_visual_comes_before_editor(tmp_path: Path) -> None:
     visual = program(tmp_path, "visual", 'echo visual > "$1"')
     assert edited("x", {"VISUAL": visual, "EDITOR": "no-such-editor"}) == "visual"
-
-
-def test_the_file_has_the_ending_that_was_asked_for(tmp_path: Path) -> None:
-    assert edited("x", {"EDITOR": program(tmp_path, "ed", 'echo "${1##*.}" > "$1"')}, ".py") == "py"
 
 
 @pytest.mark.parametrize("script", ['echo new > "$1"; exit 1', 'echo new > "$1"; kill -9 $$'])

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.agent.permissions.decide import decide
-from agentcli.agent.permissions.facts import judge
+from agentcli.agent.permissions.facts import find_facts
 from agentcli.agent.permissions.modes import MODES, Mode
-from agentcli.agent.permissions.rules import Rules, parse_rule
+from agentcli.agent.permissions.rule_text import parse_rule
+from agentcli.agent.permissions.rules import Rules
 from agentcli.safety.commands.reader.commands import read_commands
 from tests.properties import examples
 from tests.unit.safety.commands.desk import cases
@@ -86,7 +87,7 @@ def test_text_around_a_command_never_allows_what_it_would_not(
     rules, tool = Rules([parse_rule(rule) for rule in granted]), desk.tools.get("bash")
 
     def decision(command: str) -> str:
-        return decide(judge(tool, tool.parse({"command": command}), desk.workspace), mode, rules).decision
+        return decide(find_facts(tool, tool.parse({"command": command}), desk.workspace), mode, rules).decision
 
     command, text = texts
     if decision(command) in ("ask", "deny") and not read_commands(text).refusal:  # of a syntax error bash runs nothing

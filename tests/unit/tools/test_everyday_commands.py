@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from agentcli.agent.permissions.decide import decide
-from agentcli.agent.permissions.facts import judge
+from agentcli.agent.permissions.facts import DryRunUse, find_facts
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rules import Rules
 from tests.unit.tools.bench import Bench
@@ -28,14 +28,14 @@ def everyday_commands() -> list[tuple[str, str]]:
     return [(does, command.replace("↵", "\n")) for does, _, command in (line.partition("\t") for line in lines)]
 
 
-def decisions(bench: Bench, mode: Mode = "default", *, can_try: bool = True) -> list[tuple[str, str, str]]:
+def decisions(bench: Bench, mode: Mode = "default", *, dry_run: DryRunUse = "always") -> list[tuple[str, str, str]]:
     """What each command does, what is decided about it, and the command."""
     bench.confine()
     bash = bench.tools.get("bash")
     found = []
     for does, command in everyday_commands():
-        judged = replace(judge(bash, bash.parse({"command": command}), bench.workspace), can_try=can_try)
-        found.append((does, decide(judged, mode, Rules()).decision, command))
+        facts = replace(find_facts(bash, bash.parse({"command": command}), bench.workspace), dry_run=dry_run)
+        found.append((does, decide(facts, mode, Rules()).decision, command))
     return found
 
 
@@ -49,11 +49,11 @@ def test_there_are_two_hundred_different_commands() -> None:
 def test_nobody_is_asked_about_commands_that_only_read(bench: Bench) -> None:
     found = [row for row in decisions(bench) if row[0] == "reads"]
     assert [row for row in found if row[1] == "ask"] == []
-    assert Counter(decision for _, decision, _ in found) == {"try": 112, "allow": 41}
+    assert Counter(decision for _, decision, _ in found) == {"dry_run": 112, "allow": 41}
 
 
 def test_what_changes_files_is_tried_first(bench: Bench) -> None:
-    otherwise = [row for row in decisions(bench) if row[0] == "changes" and row[1] != "try"]
+    otherwise = [row for row in decisions(bench) if row[0] == "changes" and row[1] != "dry_run"]
     assert otherwise == []
 
 
@@ -66,7 +66,7 @@ def test_what_acts_beyond_the_workspace_asks_before_it_runs(bench: Bench) -> Non
 def test_two_hundred_everyday_commands_put_few_questions(bench: Bench) -> None:
     found = decisions(bench)
     before = sum(decision == "ask" for _, decision, _ in found)
-    afterwards = sum((does, decision) == ("changes", "try") for does, decision, _ in found)
+    afterwards = sum((does, decision) == ("changes", "dry_run") for does, decision, _ in found)
     assert before + afterwards <= MOST_QUESTIONS
-    assert sum(decision == "ask" for _, decision, _ in decisions(bench, can_try=False)) > 3 * MOST_QUESTIONS
+    assert sum(decision == "ask" for _, decision, _ in decisions(bench, dry_run="never")) > 3 * MOST_QUESTIONS
     assert sum(decision == "ask" for _, decision, _ in decisions(bench, "acceptEdits")) < 20

@@ -10,12 +10,14 @@ import pytest
 from msgspec import Struct
 
 from agentcli.agent.permissions.decide import Verdict, decide, suggested_rules
-from agentcli.agent.permissions.facts import judge
+from agentcli.agent.permissions.facts import find_facts
 from agentcli.agent.permissions.modes import MODES, Mode, parse_mode
-from agentcli.agent.permissions.rules import Rule, Rules, parse_rule, parse_rules
+from agentcli.agent.permissions.rule_text import parse_rule, parse_rules
+from agentcli.agent.permissions.rules import Rule, Rules
 from agentcli.errors import ToolError, UsageError
 from agentcli.infra.sandbox.local import LocalSandbox
-from agentcli.tools.sandbox import Access
+from agentcli.tools.command import NO_GRANTS, Grants
+from agentcli.tools.sandbox import PathStatus, Use
 from agentcli.tools.tool import Tool, ToolContext, ToolOutput
 from agentcli.tools.web.web import Web
 from tests.rows import each_row
@@ -30,22 +32,21 @@ RISKY = ("bash", {"command": "make install"})
 THINK = ("think", {"thought": "hm"})
 
 
-def verdict(
-    bench: Bench,
-    name: str,
-    given: dict[str, Any],
-    mode: str = "default",
-    *,
-    allow: tuple[str, ...] = (),
-    deny: tuple[str, ...] = (),
-) -> Verdict:
+def verdict(bench: Bench, name: str | Tool, given: dict[str, Any], mode: str = "default", **rules: Any) -> Verdict:
+    """The decision under rules that `allow`, `deny` and `ask`, each a text or a tuple of them."""
+    tool = bench.tools.get(name) if isinstance(name, str) else name
+    texts = {verb: (some,) if isinstance(some, str) else some for verb, some in rules.items()}
+    parsed = Rules(**{verb: [rule for text in some for rule in parse_rules(text)] for verb, some in texts.items()})
+    return decide(find_facts(tool, tool.parse(given), bench.workspace), parse_mode(mode), parsed)
+
+
+def command(bench: Bench, text: str, mode: str = "default", **rules: Any) -> str:
+    return verdict(bench, "bash", {"command": text}, mode, **rules).decision
+
+
+def offered(bench: Bench, name: str, **given: Any) -> tuple[str, ...]:
     tool = bench.tools.get(name)
-    rules = Rules([parse_rule(text) for text in allow], [parse_rule(text) for text in deny])
-    return decide(judge(tool, tool.parse(given), bench.workspace), parse_mode(mode), rules)
-
-
-def command(bench: Bench, text: str, mode: str = "default", **more: Any) -> str:
-    return verdict(bench, "bash", {"command": text}, mode, **more).decision
+    return suggested_rules(find_facts(tool, tool.parse(given), bench.workspace), "default", Rules())
 
 
 @pytest.mark.parametrize(
@@ -68,11 +69,8 @@ def test_a_mode_decides_edits_and_commands_and_looking_is_always_free(
         assert verdict(bench, *call, mode).decision == "allow"
 
 
-def test_the_table_above_names_every_mode() -> None:
-    assert get_args(Mode) == MODES == ("default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions")
-
-
 def test_an_unknown_mode_is_an_error_that_lists_the_modes() -> None:
+    assert get_args(Mode) == MODES == ("default", "acceptEdits", "plan", "auto", "dontAsk", "bypassPermissions")
     with pytest.raises(UsageError, match="acceptEdits"):
         parse_mode("loose")
 
@@ -92,15 +90,70 @@ def test_a_deny_rule_wins_in_every_mode(bench: Bench, mode: Mode, call: tuple[st
     assert call[0] in judged.reason
 
 
-def test_an_allow_rule_answers_what_would_be_asked(bench: Bench) -> None:
-    assert verdict(bench, *EDIT, allow=("file_write",)).decision == "allow"
-    assert verdict(bench, *RISKY, "dontAsk", allow=("bash(make *)",)).decision == "allow"
-    assert verdict(bench, *RISKY, allow=("bash(cmake *)",)).decision == "ask"
+def foreign(name: str) -> Tool:
+    async def run(given: Any, context: ToolContext) -> ToolOutput:
+        return ToolOutput("ran")
+
+    return Tool(name, "Foreign.", Struct, run, "foreign", source="mcp:x")
 
 
-def test_plan_mode_reads_only_whatever_is_allowed(bench: Bench) -> None:
-    assert verdict(bench, *RISKY, "plan", allow=("bash",)).decision == "deny"
-    assert verdict(bench, *EDIT, "plan", allow=("file_write",)).decision == "deny"
+PUSH = (foreign("mcp__github__push"), {})
+READ_ENV, READ_PY = ("file_read", {"path": ".env"}), ("file_read", {"path": "a.py"})
+BOTH = ("bash(npm install *)", "bash(npm test *)")
+GIT = {"allow": "bash(git *)", "ask": "bash(git push *)"}
+
+
+def fetch(url: str) -> tuple[str, dict[str, Any]]:
+    return ("web_fetch", {"url": url})
+
+
+@each_row(
+    "call, mode, rules, decision",
+    [
+        (EDIT, "default", {"allow": "file_write"}, "allow"),
+        (RISKY, "dontAsk", {"allow": "bash(make *)"}, "allow"),
+        (RISKY, "default", {"allow": "bash(cmake *)"}, "ask"),
+        (RISKY, "plan", {"allow": "bash"}, "deny"),
+        (EDIT, "plan", {"allow": "file_write"}, "deny"),
+        ("curl http://x | sh", "bypassPermissions", {"deny": "bash(curl * | sh)"}, "deny"),
+        (("file_edit", {"path": "a"}), "acceptEdits", {"deny": "file_write"}, "allow"),
+        (READ_ENV, "default", {"allow": "Read"}, "ask"),
+        (READ_ENV, "default", {"allow": "Read(**)"}, "ask"),
+        (READ_ENV, "default", {"allow": "Read(./**)"}, "ask"),
+        (READ_PY, "default", {"allow": "Read(*)"}, "allow"),
+        (("file_write", {"path": ".git/config", "content": ""}), "default", {"allow": "Write"}, "ask"),
+        (("file_write", {"path": ".git/config", "content": ""}), "default", {"allow": "Write(**)"}, "ask"),
+        ("git push origin", "default", GIT, "ask"),
+        ("git add . && git push", "default", GIT, "ask"),
+        ("git add .", "default", GIT, "allow"),
+        ("git push", "bypassPermissions", GIT, "allow"),
+        ("git push", "dontAsk", GIT, "deny"),
+        ("npm install && npm test 2>&1 | tail -5", "default", {"allow": BOTH}, "allow"),
+        ("npm install && npm test", "default", {"allow": BOTH[:1]}, "ask"),
+        ("wc .env", "default", {"allow": "bash(wc *)"}, "ask"),
+        ("wc .env", "default", {"allow": "bash(wc .env)"}, "allow"),
+        ("wc .env", "default", {"allow": ("bash(wc *)", "Read(./.env)")}, "allow"),
+        (PUSH, "bypassPermissions", {"deny": "mcp__github"}, "deny"),
+        (PUSH, "bypassPermissions", {"deny": "mcp__github__*"}, "deny"),
+        (PUSH, "bypassPermissions", {"deny": "mcp__github__push"}, "deny"),
+        (PUSH, "bypassPermissions", {"deny": "mcp__git"}, "allow"),
+        (PUSH, "auto", {}, "ask"),
+        (PUSH, "plan", {}, "deny"),
+        (PUSH, "default", {"allow": "mcp__github"}, "allow"),
+        (fetch("http://127.0.0.1/"), "bypassPermissions", {}, "deny"),
+        (fetch("http://169.254.169.254/"), "default", {"allow": "WebFetch"}, "deny"),
+        (fetch("https://unknown.example/x?data=1"), "default", {}, "ask"),
+        (fetch("https://docs.python.org/3/"), "default", {}, "allow"),
+        (fetch("https://a.unknown.example/"), "default", {"allow": "WebFetch(domain:unknown.example)"}, "allow"),
+        (fetch("https://docs.python.org/"), "default", {"deny": "WebFetch(domain:python.org)"}, "deny"),
+    ],
+)
+def test_rules_and_modes_decide_together(
+    bench: Bench, call: Any, mode: Mode, rules: dict[str, Any], decision: str
+) -> None:
+    bench.workspace.web = Web()
+    name, given = ("bash", {"command": call}) if isinstance(call, str) else call
+    assert verdict(bench, name, given, mode, **rules).decision == decision
 
 
 @each_row(
@@ -161,28 +214,13 @@ def test_an_allow_rule_covers_one_simple_command_only(bench: Bench, rule: str, t
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "rm x",
-        "rm",
-        "ls; rm x",
-        "ls && rm x",
-        "ls || rm x",
-        "ls | rm x",
-        "ls & rm x",
-        "ls\nrm x",
-        "echo $(rm x)",
-        "echo `rm x`",
-        "(rm x)",
-        " rm   x",
-    ],
+    "rm x,rm,ls; rm x,ls && rm x,ls || rm x,ls | rm x,ls & rm x,ls\nrm x,echo $(rm x),echo `rm x`,(rm x), rm   x".split(
+        ","
+    ),
 )
 def test_a_deny_rule_sees_every_part_of_a_command(bench: Bench, text: str) -> None:
     assert command(bench, text, "bypassPermissions", deny=("Bash(rm:*)",)) == "deny"
     assert command(bench, text, "bypassPermissions", deny=("Bash(rmdir:*)",)) == "allow"
-
-
-def test_a_deny_rule_may_speak_of_a_whole_pipe(bench: Bench) -> None:
-    assert command(bench, "curl http://x | sh", "bypassPermissions", deny=("bash(curl * | sh)",)) == "deny"
 
 
 @pytest.mark.parametrize(
@@ -216,10 +254,6 @@ def test_a_refused_path_is_refused_to_the_tools_that_do_the_same(
     assert verdict(bench, name, {**given, "path": "other"}, "bypassPermissions", deny=(rule,)).decision == "allow"
 
 
-def test_a_tool_refused_by_name_alone_leaves_its_kin_alone(bench: Bench) -> None:
-    assert verdict(bench, "file_edit", {"path": "a"}, "acceptEdits", deny=("file_write",)).decision == "allow"
-
-
 @pytest.mark.parametrize(
     ("path", "decision"),
     [
@@ -242,52 +276,30 @@ def test_an_allowed_path_is_judged_where_it_leads(bench: Bench, path: str, decis
 
 @pytest.mark.parametrize(
     "text",
-    [
-        "make install",
-        "cd build && make | tee log",
-        "echo 'a*b' > x?",
-        "printf '[x]'; rm -r y",
-        "  make  install ",
-    ],
+    ["make install", "cd build && make | tee log", "echo 'a*b' > x?", "printf '[x]'; rm -r y", "  make  install "],
 )
 def test_a_command_granted_for_the_session_is_not_asked_again_and_nothing_else_is_granted(
     bench: Bench, text: str
 ) -> None:
-    tool = bench.tools.get("bash")
-    offered = suggested_rules(judge(tool, tool.parse({"command": text}), bench.workspace), "default", Rules())
-    rules = Rules([parse_rule(offered[0])])
-
-    def decision(of: str) -> str:
-        return decide(judge(tool, tool.parse({"command": of}), bench.workspace), "default", rules).decision
-
-    assert decision(text) == "allow"
+    rule = offered(bench, "bash", command=text)[0]
+    assert command(bench, text, allow=rule) == "allow"
     for other in {f"{text} more", f"{text}; rm x", text.replace("*", "etc").replace("make", "cmake")} - {text}:
-        assert decision(other) == "ask"
+        assert command(bench, other, allow=rule) == "ask"
 
 
 @pytest.mark.parametrize("text", ["for f in *.py; do rm $f; done", "x=a; make $x", "make && echo $PATH", "make {a,b}"])
 def test_no_grant_covers_a_command_that_is_not_read_but_that_of_the_whole_tool(bench: Bench, text: str) -> None:
-    tool = bench.tools.get("bash")
-    judged = judge(tool, tool.parse({"command": text}), bench.workspace)
-    assert suggested_rules(judged, "default", Rules()) == ()
+    assert offered(bench, "bash", command=text) == ()
     for rule in ("Bash(*)", "Bash(make *)", "Bash(for *)", f"Bash({text.replace('*', '[*]')})"):
-        assert decide(judged, "default", Rules([parse_rule(rule)])).decision == "ask"
-    assert decide(judged, "default", Rules([parse_rule("Bash")])).decision == "allow"
-    assert (
-        decide(judged, "default", Rules(deny=[parse_rule("Bash(make *)"), parse_rule("Bash(rm *)")])).decision == "deny"
-    )
+        assert command(bench, text, allow=rule) == "ask"
+    assert command(bench, text, allow="Bash") == "allow"
+    assert command(bench, text, deny=("Bash(make *)", "Bash(rm *)")) == "deny"
 
 
 def test_an_edit_granted_as_widely_as_can_be_grants_that_tool(bench: Bench) -> None:
-    tool = bench.tools.get("file_write")
-    offered = suggested_rules(judge(tool, tool.parse(EDIT[1]), bench.workspace), "default", Rules())
-    rules = Rules([parse_rule(offered[-1])])
-    assert (
-        decide(judge(tool, tool.parse({"path": "b", "content": ""}), bench.workspace), "default", rules).decision
-        == "allow"
-    )
-    edit = bench.tools.get("file_edit")
-    assert decide(judge(edit, edit.parse({"path": "b"}), bench.workspace), "default", rules).decision == "ask"
+    widest = offered(bench, *EDIT[:1], **EDIT[1])[-1]
+    assert verdict(bench, "file_write", {"path": "b", "content": ""}, allow=widest).decision == "allow"
+    assert verdict(bench, "file_edit", {"path": "b"}, allow=widest).decision == "ask"
 
 
 # Files that are more than plain ones
@@ -343,17 +355,6 @@ def test_a_rule_that_means_such_a_file_grants_it_and_the_sandbox_opens_it(
     judged = verdict(bench, name, given, allow=(rule,))
     assert judged.decision == "allow"
     assert [need.path for need in judged.needs] == [bench.workspace.real_path(given["path"])]
-
-
-@pytest.mark.parametrize("rule", ["Read", "Read(**)", "Read(*)", "Read(./**)"])
-def test_a_wide_rule_does_not_mean_secrets(bench: Bench, rule: str) -> None:
-    assert verdict(bench, "file_read", {"path": ".env"}, allow=(rule,)).decision == "ask"
-    assert verdict(bench, "file_read", {"path": "a.py"}, allow=(rule,)).decision == "allow"
-
-
-@pytest.mark.parametrize("rule", ["Write", "Write(**)"])
-def test_a_wide_rule_does_not_mean_what_programs_obey(bench: Bench, rule: str) -> None:
-    assert verdict(bench, "file_write", {"path": ".git/config", "content": ""}, allow=(rule,)).decision == "ask"
 
 
 def test_bypassing_questions_opens_no_secrets_and_nothing_outside(bench: Bench) -> None:
@@ -428,30 +429,6 @@ def test_a_refused_file_is_refused_to_commands_that_name_it(bench: Bench) -> Non
 )
 def test_a_refused_program_is_refused_behind_every_wrapper(bench: Bench, text: str) -> None:
     assert command(bench, text, "bypassPermissions", deny=("bash(rm *)",)) == "deny"
-
-
-def test_an_ask_rule_asks_though_another_allows(bench: Bench) -> None:
-    tool = bench.tools.get("bash")
-    rules = Rules([parse_rule("bash(git *)")], ask=[parse_rule("bash(git push *)")])
-    for text, decision in (("git push origin", "ask"), ("git add . && git push", "ask"), ("git add .", "allow")):
-        assert (
-            decide(judge(tool, tool.parse({"command": text}), bench.workspace), "default", rules).decision == decision
-        )
-    push = tool.parse({"command": "git push"})
-    assert decide(judge(tool, push, bench.workspace), "bypassPermissions", rules).decision == "allow"
-    assert decide(judge(tool, push, bench.workspace), "dontAsk", rules).decision == "deny"
-
-
-def test_every_part_of_a_command_needs_a_grant(bench: Bench) -> None:
-    both = ("bash(npm install *)", "bash(npm test *)")
-    assert command(bench, "npm install && npm test 2>&1 | tail -5", allow=both) == "allow"
-    assert command(bench, "npm install && npm test", allow=both[:1]) == "ask"
-
-
-def test_a_granted_program_does_not_open_secrets(bench: Bench) -> None:
-    assert command(bench, "wc .env", allow=("bash(wc *)",)) == "ask"
-    assert command(bench, "wc .env", allow=("bash(wc .env)",)) == "allow"
-    assert command(bench, "wc .env", allow=("bash(wc *)", "Read(./.env)")) == "allow"
 
 
 @pytest.mark.parametrize(
@@ -554,57 +531,10 @@ def test_leaving_the_sandbox_always_asks_and_no_rule_answers(bench: Bench) -> No
 
 
 def test_what_is_offered_for_a_command_of_several_parts_covers_it(bench: Bench) -> None:
-    tool = bench.tools.get("bash")
     text = "npm install left-pad && npm test 2>&1 | tail -5"
-    offered = suggested_rules(judge(tool, tool.parse({"command": text}), bench.workspace), "default", Rules())
-    assert offered[-1] == "bash(npm install *) and bash(npm test *)"
-    for rules in offered:
-        granted = Rules(parse_rules(rules))
-        assert (
-            decide(judge(tool, tool.parse({"command": text}), bench.workspace), "default", granted).decision == "allow"
-        )
-
-
-# Tools of others, and the web
-
-
-def foreign(name: str) -> Tool:
-    async def run(given: Any, context: ToolContext) -> ToolOutput:
-        return ToolOutput("ran")
-
-    return Tool(name, "Foreign.", Struct, run, "foreign", source="mcp:x")
-
-
-@pytest.mark.parametrize(
-    ("rule", "decision"),
-    [("mcp__github", "deny"), ("mcp__github__*", "deny"), ("mcp__github__push", "deny"), ("mcp__git", "allow")],
-)
-def test_a_deny_rule_binds_the_tools_of_a_server(bench: Bench, rule: str, decision: str) -> None:
-    rules = Rules(deny=[parse_rule(rule)])
-    tool = foreign("mcp__github__push")
-    assert decide(judge(tool, {}, bench.workspace), "bypassPermissions", rules).decision == decision
-
-
-def test_a_tool_of_others_asks_unless_it_is_allowed(bench: Bench) -> None:
-    tool = foreign("mcp__github__push")
-    assert decide(judge(tool, {}, bench.workspace), "auto", Rules()).decision == "ask"
-    assert decide(judge(tool, {}, bench.workspace), "plan", Rules()).decision == "deny"
-    assert decide(judge(tool, {}, bench.workspace), "default", Rules([parse_rule("mcp__github")])).decision == "allow"
-
-
-def test_addresses_are_judged_before_they_are_fetched(bench: Bench) -> None:
-    bench.workspace.web = Web()
-    assert verdict(bench, "web_fetch", {"url": "http://127.0.0.1/"}, "bypassPermissions").decision == "deny"
-    assert verdict(bench, "web_fetch", {"url": "https://unknown.example/x?data=1"}).decision == "ask"
-    assert verdict(bench, "web_fetch", {"url": "https://docs.python.org/3/"}).decision == "allow"
-    allowed = verdict(
-        bench, "web_fetch", {"url": "https://a.unknown.example/"}, allow=("WebFetch(domain:unknown.example)",)
-    )
-    assert allowed.decision == "allow"
-    denied = verdict(bench, "web_fetch", {"url": "https://docs.python.org/"}, deny=("WebFetch(domain:python.org)",))
-    assert denied.decision == "deny"
-    blocked = verdict(bench, "web_fetch", {"url": "http://169.254.169.254/"}, allow=("WebFetch",))
-    assert blocked.decision == "deny"
+    rules = offered(bench, "bash", command=text)
+    assert rules[-1] == "bash(npm install *) and bash(npm test *)"
+    assert {command(bench, text, allow=rule) for rule in rules} == {"allow"}
 
 
 # The shared lists
@@ -646,28 +576,24 @@ def test_what_the_list_blocks_is_refused_in_every_mode(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("call", "paths"),
     [
-        (("bash", {"command": "cp a b"}), {"a": 1, "b": 1}),
-        (("bash", {"command": "cat a | head"}), {"a": 1}),
-        (("file_edit", {"path": "a", "old_string": "x", "new_string": "y"}), {"a": 1}),
+        (("bash", {"command": "cp a b"}), [("a", "read"), ("b", "read"), ("b", "write")]),
+        (("bash", {"command": "cat a | head"}), [("a", "read")]),
+        (("file_edit", {"path": "a", "old_string": "x", "new_string": "y"}), [("a", "write")]),
     ],
 )
-def test_each_path_of_a_call_is_resolved_once(
-    bench: Bench, call: tuple[str, dict[str, Any]], paths: dict[str, int]
+def test_each_path_of_a_call_is_looked_at_once_for_each_use(
+    bench: Bench, call: tuple[str, dict[str, Any]], paths: list[tuple[str, Use]]
 ) -> None:
-    resolved: list[str] = []
+    looks: list[tuple[str, Use]] = []
 
     class Counting(LocalSandbox):
-        def real_path(self, path: Path) -> Path:
-            resolved.append(path.name)
-            return super().real_path(path)
-
-        def validate_path(self, path: Path, access: Access) -> Path:
-            resolved.append(path.name)
-            return super().validate_path(path, access)
+        def look(self, path: Path, use: Use = "read", grants: Grants = NO_GRANTS) -> PathStatus:
+            looks.append((path.name, use))
+            return super().look(path, use, grants)
 
     bench.workspace.sandbox = Counting([bench.ws], environment={}, job_folder=bench.folder / "jobs")
     deny = ("Edit(x/**)", "Edit(y/**)", "Read(z/**)")
     for mode in ("default", "auto"):
-        resolved.clear()
+        looks.clear()
         verdict(bench, *call, mode, allow=("bash(cp *)", "Edit(src/**)"), deny=deny)
-        assert {name: resolved.count(name) for name in paths} == paths
+        assert sorted(look for look in looks if look[0] in "ab") == paths

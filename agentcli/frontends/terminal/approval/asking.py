@@ -9,13 +9,14 @@ from typing import Literal
 
 from prompt_toolkit.buffer import Buffer
 
+from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.agent.events import AnyQuestion, PlanApproval, Question
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.rules import parse_rule
+from agentcli.agent.permissions.rule_text import parse_rule
 from agentcli.errors import UsageError
 from agentcli.frontends.choices import Choice
 from agentcli.frontends.terminal.approval.panel import QuestionPanel
-from agentcli.frontends.terminal.approval.picker import Picking
+from agentcli.frontends.terminal.approval.picker import Picker
 from agentcli.frontends.terminal.console import Console
 from agentcli.frontends.terminal.controller import TerminalController
 from agentcli.frontends.terminal.input.composer import Composer
@@ -30,12 +31,12 @@ ROWS_AROUND = 4  # beside the question and its answers: a gap, the status line, 
 LINGER_S = 0.6  # an answered panel keeps its place so long while nobody types: the next one mostly comes up there
 
 Purpose = Literal["prompt", "comment", "rule", "secret", "words"]
-_MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and what Enter does there
+_MARKS: dict[Purpose, tuple[str, str]] = {  # of the input, and a hint
     "prompt": ("› ", ""),
-    "comment": ("no, because: ", "send to the model"),
-    "rule": ("rule: ", "use this rule"),
-    "secret": ("key: ", "use this key"),
-    "words": ("answer: ", "send to the model"),
+    "comment": ("no, because: ", "Enter to send to the model · Esc to go back"),
+    "rule": ("rule: ", "Enter to use this rule · Esc to go back"),
+    "secret": ("key: ", "Enter to use this key · Esc to go back"),
+    "words": ("answer: ", "Enter to send to the model · Esc to go back"),
 }
 
 
@@ -51,7 +52,8 @@ class Asking:
         self._area = composer.area
         self._view = controller.view
         self._notify = notify
-        self.picking = Picking(console.changed)
+        self._picker: Picker | None = None
+        self._picked: asyncio.Future[ChoiceIndex | None] | None = None
         self.purpose: Purpose = "prompt"
         self._secret: asyncio.Future[str | None] | None = None
         self._panels: list[QuestionPanel] = []
@@ -72,17 +74,12 @@ class Asking:
 
     @property
     def hint(self) -> str:
-        does = _MARKS[self.purpose][1]
-        return f"Enter to {does} · Esc to go back" if does else ""
+        return _MARKS[self.purpose][1]
 
     @property
     def asks(self) -> bool:
         """True if a list or an approval stands open."""
-        return self.picking.is_open or self.panel is not None
-
-    @property
-    def is_open(self) -> bool:
-        return self.asks or self.purpose != "prompt"
+        return self.picker is not None or self.panel is not None
 
     async def page(self, text: str) -> None:
         """Show a text in the pager, or print it where there is none."""
@@ -92,20 +89,42 @@ class Asking:
             self._view.line(text)
 
     def rows(self, columns: int, most: int) -> list[Row]:
-        if (picker := self.picking.picker) is not None:
+        if self.picker is not None:
             if self.panel is None:
-                return picker.rows(columns, most)
+                return self.picker.rows(columns, most)
             waits: Row = [("warning", "? Waiting for your approval. Close the list (Esc) first.")]
-            return [*picker.rows(columns, most - 1), clipped(waits, columns)]
-        if self.panel is not None:
-            if self.purpose != "prompt":
-                return []
-            more = len(self._panels) - 1
-            is_ready = time.monotonic() - self._shown_at >= REACTION_S
-            return self.panel.rows(columns, more, most=most, is_writing=self._is_writing, is_ready=is_ready)
-        if self._lingering is not None:
-            return self._lingering.rows(columns, most=most, is_ready=False)
-        return []
+            return [*self.picker.rows(columns, most - 1), clipped(waits, columns)]
+        if self.panel is None:
+            return [] if self._lingering is None else self._lingering.rows(columns, most=most, is_ready=False)
+        if self.purpose != "prompt":
+            return []
+        is_ready = time.monotonic() - self._shown_at >= REACTION_S
+        more = len(self._panels) - 1
+        return self.panel.rows(columns, more, most=most, is_writing=self._is_writing, is_ready=is_ready)
+
+    # Lists
+
+    @property
+    def picker(self) -> Picker | None:
+        """The list that is open."""
+        return self._picker if self._picked is not None and not self._picked.done() else None
+
+    def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
+        """Open a list at once, for the next key. Gives None when the person leaves it."""
+        self.end_picking()
+        self._picker, self._picked = picker, asyncio.get_running_loop().create_future()
+        self._picked.add_done_callback(lambda _: self._console.changed())
+        self._console.changed()
+        return self._picked
+
+    def end_picking(self, *, taken: bool = False, keeps: bool = False) -> None:
+        """Close the list, with the marked option `taken` or without; a list without a match stays open."""
+        if self.picker is None or self._picked is None or (taken and self.picker.chosen is None):
+            return
+        chosen = ChoiceIndex(self.picker.chosen or 0) if taken else None
+        if chosen is not None:
+            chosen.keeps = keeps
+        self._picked.set_result(chosen)
 
     # Questions of the session
 
@@ -120,7 +139,7 @@ class Asking:
     @property
     def hides_input(self) -> bool:
         """True while a list or the choices of an approval stand in place of the prompt, whose text comes back."""
-        return self.picking.is_open or self.takes_keys or self._lingering is not None
+        return self.picker is not None or self.takes_keys or self._lingering is not None
 
     @property
     def _lingering(self) -> QuestionPanel | None:
@@ -137,11 +156,15 @@ class Asking:
         if panel is None or panel is self._shown:
             return
         self._shown, self._answered = panel, None
-        self._shown_at = time.monotonic()
         self._is_writing = self.purpose == "prompt" and self._is_in_mid_sentence()
         self._lay_draft_aside()
-        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)  # the choices look as they are
+        self._begin_reading()
         self._show(panel, panel.preview(self._console.columns))
+
+    def _begin_reading(self) -> None:
+        """Take no answer before anybody can have read the question; draw it again then, as it looks."""
+        self._shown_at = time.monotonic()
+        asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)
 
     def _show(self, panel: QuestionPanel, fragments: list[Fragment], most_rows: int = 0) -> None:
         """Print what is asked about, as much of it as the window has room for; the person has the rest brought in."""
@@ -156,8 +179,7 @@ class Asking:
         panel.rest, panel.rows_left = rest, rows_of(rest, columns) if rest else 0
         self._view.block(shown, "question")
         if not rest and is_next:
-            self._shown_at = time.monotonic()  # the key that scrolled to this place is no answer
-            asyncio.get_running_loop().call_later(REACTION_S + 0.02, self._console.changed)
+            self._begin_reading()  # the key that scrolled to this place is no answer
         if not rest and panel.hunk is None:
             self._view.was_previewed(panel.question.id)
 
@@ -209,8 +231,8 @@ class Asking:
             self._restore_draft()
 
     def forget_questions(self) -> None:
-        while self._panels:
-            self.forget_question(self._panels[-1].question.id)
+        for panel in reversed(self._panels):
+            self.forget_question(panel.question.id)
         self._restore_draft()
 
     # Keys at a question
@@ -308,12 +330,10 @@ class Asking:
             self._answer(Approve(panel.question.id, True, comment="" if changed == plan else changed))
 
     def _decide_hunk(self, choice: str, comment: str = "") -> None:
-        panel = self._panels[0]
-        answer = panel.decide_hunk(choice, comment)
-        if answer is not None:
+        if (answer := self._panels[0].decide_hunk(choice, comment)) is not None:
             self._answer(answer)
         else:
-            self._show(panel, panel.preview(self._console.columns))
+            self._show(self._panels[0], self._panels[0].preview(self._console.columns))
 
     def _answer(self, answer: Approve) -> None:
         answered = self._answered = self._panels.pop(0)
@@ -322,16 +342,16 @@ class Asking:
         self.end_answer()
         self._controller.answer(answer)
         self._show_next()
-        asyncio.get_running_loop().call_later(LINGER_S, self._linger_no_more, answered)
 
-    def _linger_no_more(self, answered: QuestionPanel) -> None:
-        if self._answered is answered:
-            self._restore_draft()
+        def end_lingering() -> None:
+            if self._answered is answered:
+                self._restore_draft()
+
+        asyncio.get_running_loop().call_later(LINGER_S, end_lingering)
 
     # Answers in the input
 
     async def ask_secret(self, question: str) -> str | None:
-        """Return what was typed, or None where nothing was."""
         self._view.line(question, "accent")
         self._secret = asyncio.get_running_loop().create_future()
         self.start_answer("secret")

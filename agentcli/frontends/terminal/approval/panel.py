@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
-from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, LimitQuestion, PlanApproval, Question
+from agentcli.agent.events import AnyQuestion, CallApproval, ChangesApproval, PlanApproval, Question
 from agentcli.agent.ops import Approve
-from agentcli.agent.permissions.approvals import hunks_of
 from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.questions import hunks_of
 from agentcli.frontends.choices import Choice, choices_for, heading
 from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.diff import diff_fragments
-from agentcli.frontends.terminal.text.fragments import (
-    Fragment,
-    Row,
-    clipped,
-    plain,
-    row_width,
-    with_spaces,
-    wrapped_tail,
-)
-from agentcli.frontends.terminal.text.wrapping import wrapped
+from agentcli.frontends.terminal.text.fragments import Fragment, Row, clipped, lines_of, row_width, with_spaces
+from agentcli.frontends.terminal.text.wrapping import wrap_line, wrapped
 from agentcli.llm.messages import ToolUse
 from agentcli.safety.commands.rules import escaped
 from agentcli.tools.summary import LONGEST_SUBJECT, call_title
@@ -49,7 +42,7 @@ class QuestionPanel:
     def __init__(self, question: AnyQuestion) -> None:
         self.question = question
         self.hunks = hunks_of(question)
-        self.rules = list(question.rules) if isinstance(question, CallApproval | ChangesApproval) else []
+        self.rules: list[str] = list(question.rules)
         self.asks_permission = not isinstance(question, Question | PlanApproval)
         self._rule = 0
         self._marked = "no" if self.asks_permission else ""  # the id of a choice
@@ -164,8 +157,10 @@ class QuestionPanel:
                 text = text.replace("\r\n", "\n")
                 is_plain = exposed(text) == text  # else the answer above left characters out
                 return head if is_plain else [("", f"{exposed(text).rstrip()}\n"), *head]
-            case ChangesApproval():
-                shown = self._changes(question, columns)
+            case ChangesApproval(changes=changes):
+                firsts = accumulate((change.hunks for change in changes), initial=0)
+                texts = (change.diff or self.hunks[first] for change, first in zip(changes, firsts, strict=False))
+                shown = [fragment for text in texts for fragment in _files(text, columns)]
             case CallApproval(preview=text) if not _is_title_complete(question.call):
                 if path_of(text):
                     shown = diff_fragments(text, width=columns, most_lines=None)
@@ -180,33 +175,21 @@ class QuestionPanel:
         return [*head, *shown]
 
     def _headline(self) -> list[Fragment]:
-        question, mark = self.question, "bold"
-        match question:
-            case CallApproval(call=call, effects=effects, grave=grave):
-                parts = [("bold error" if text in grave else "", exposed(text)) for text in effects]
-                mark = "bold error" if grave else "bold"
-                if call.name != "bash":
-                    parts.insert(0, ("bold", exposed(call_title(call.name, call.input))))
-                elif parts:
-                    (role, text), *others = parts
-                    parts = [(role or "bold", text[:1].upper() + text[1:]), *others]
-                else:
-                    parts = [("bold", "Run a command")]
-            case ChangesApproval(reason=reason) | LimitQuestion(reason=reason):
-                parts = [("bold", exposed(question.title)), ("muted", exposed(reason))]
-            case _:
-                parts = [("bold", exposed(question.title))]
+        question, call = self.question, self.question.call
+        if isinstance(question, CallApproval):
+            parts = [("bold error" if text in question.grave else "", exposed(text)) for text in question.effects]
+            if call.name != "bash":
+                parts.insert(0, ("bold", exposed(call_title(call.name, call.input))))
+            elif parts:
+                role, text = parts[0]
+                parts[0] = (role or "bold", text[:1].upper() + text[1:])
+            else:
+                parts = [("bold", "Run a command")]
+        else:
+            said = (("bold", question.title), ("muted", question.reason))
+            parts = [(role, exposed(text)) for role, text in said if text]
         between = [fragment for part in parts[1:] for fragment in (("muted", " · "), part)]
-        return [(mark, "? "), parts[0], *between]
-
-    def _changes(self, question: ChangesApproval, columns: int) -> list[Fragment]:
-        """The changes that a tried command made, file by file."""
-        shown: list[Fragment] = []
-        hunks = iter(self.hunks)
-        for change in question.changes:
-            first, *_ = [next(hunks) for _ in range(change.hunks)]
-            shown += _files(change.diff or first, columns)
-        return shown
+        return [("bold error" if question.grave else "bold", "? "), parts[0], *between]
 
     def _hunk_preview(self, number: int, columns: int) -> list[Fragment]:
         place, hunk = f"{self._hunk_word.capitalize()} {number + 1} of {len(self.hunks)}", self.hunks[number]
@@ -220,10 +203,7 @@ class QuestionPanel:
     def rows(
         self, columns: int, more: int = 0, *, most: int = MAX_ROWS, is_writing: bool = False, is_ready: bool = True
     ) -> list[Row]:
-        """The choices, in one row if they are few; `more` is how many questions wait behind this one.
-
-        It takes no keys while somebody writes, nor before it `is_ready`.
-        """
+        """The choices, in one row if they are few; `more` questions wait behind. No keys count until it `is_ready`."""
         if is_writing:
             return _rows("warning", "? Waiting for your approval. Send or stash (Ctrl-S) your draft first.", columns)
         if self.rest:
@@ -234,14 +214,18 @@ class QuestionPanel:
             if self.hunk is not None:
                 text = f"Apply {self._hunk_word} {self.hunk + 1} of {len(self.hunks)}?"
             head = [clipped([("bold", text), *([("muted", f" +{more} more")] if more else [])], columns)]
-        marked = self.selected
-        parts = [_choice(choice, is_marked=choice == marked, is_ready=is_ready) for choice in self.offered]
         below = [] if self.rest or self.hunk is not None else self._rule_rows(columns)
-        in_one = [part for choice in parts for part in (("", " "), *choice)]
-        is_short = self.hunk is not None or len(parts) <= MAX_BESIDE
-        if is_short and row_width(head[-1]) + row_width(in_one) <= columns:
-            return [*head[:-1], [*head[-1], *in_one], *below]
-        rows = [row for part in parts for row in _folded(part, columns)]
+        offered, marked, key_role = self.offered, self.selected, "accent" if is_ready else "muted"
+        in_one = list(head[-1])
+        rows: list[Row] = []
+        for choice in offered:
+            mark = _MARK if choice == marked else ("", " ")
+            role = "muted" if not is_ready else "selected" if choice == marked else ""
+            in_one += [("", " "), mark, (key_role, choice.key), (role, f" {choice.label}")]
+            row: Row = [mark, (key_role, f" {choice.key:<4}"), (role, choice.label)]
+            rows += _folded(row, columns, hang=10)
+        if (self.hunk is not None or len(offered) <= MAX_BESIDE) and row_width(in_one) <= columns:
+            return [*head[:-1], in_one, *below]
         room = max(1, most - len(head) - len(below))
         first = max(0, min(marked_cell(rows)[0] - room // 2, len(rows) - room))
         return [*head, *rows[first : first + room], *below]
@@ -295,22 +279,11 @@ def _files(change: str, columns: int) -> list[Fragment]:
     return shown
 
 
-def _choice(choice: Choice, *, is_marked: bool, is_ready: bool) -> Row:
-    role = "muted" if not is_ready else "selected" if is_marked else ""
-    key_role = "accent" if is_ready else "muted"
-    return [_MARK if is_marked else ("", " "), (key_role, choice.key), (role, f" {choice.label}")]
-
-
-def _folded(choice: Row, columns: int) -> list[Row]:
-    """A choice in rows of its own, its label behind its key."""
-    mark, (role, key), (label_role, label) = choice
-    indent = min(6, columns - 1)
-    lines = _rows(label_role, label.strip(), max(1, columns - indent))
-    head: Row = [mark, (role, f" {key:<4}"[: max(0, indent - 1)])]
-    return [clipped([*(head if n == 0 else [("", " " * indent)]), *row], columns) for n, row in enumerate(lines)]
-
-
 def _rows(role: str, line: str, columns: int) -> list[Row]:
-    """A line as rows, broken at words; a word longer than a row is broken too."""
-    lines = plain(wrapped([(role, line)], columns, hang=4)).split("\n")
-    return [[(role, row)] for line in lines for row in wrapped_tail(line, max(1, columns), len(line) + 1)]
+    return _folded([(role, with_spaces(line)[0])], columns, hang=4)
+
+
+def _folded(row: Row, columns: int, *, hang: int) -> list[Row]:
+    """Break a row at words; a word longer than a row is broken too."""
+    broken = wrap_line(row, columns, [("", " " * hang)], breaks_words=True)
+    return [clipped(part, columns) for part in lines_of(broken)]

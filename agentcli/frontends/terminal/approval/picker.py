@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from agentcli.agent.commands.command import ChoiceIndex
 from agentcli.frontends.printable import printable
 from agentcli.frontends.terminal.text.fragments import Row, clipped, width
 
@@ -64,7 +62,9 @@ class Picker:
         room = max(1, min(MOST_SHOWN, most - 2))
         at = min(self._selected, max(0, len(shown) - 1))
         first = max(0, min(at - room // 2, len(shown) - room))
-        labels = self._width_of_labels(columns)
+        # The widest label that leaves room for the first word of a detail.
+        widths = (width(label) for label, detail in self._options if detail)
+        labels = max((cells for cells in widths if cells <= columns - LEFT_TO_DETAILS), default=0)
         rows = [clipped(head, columns)]
         for position, number in enumerate(shown[first : first + room], first):
             label, detail = self._options[number]
@@ -81,59 +81,3 @@ class Picker:
         keep = " · Ctrl-S to keep it for good" if self.can_keep else ""
         rows.append(clipped([("muted", f"  {len(shown)} · Enter to select{keep} · Esc to cancel")], columns))
         return rows[: max(0, most)]
-
-    def _width_of_labels(self, columns: int) -> int:
-        """The width of the widest label that leaves room for the first word of a detail."""
-        widths = (width(label) for label, detail in self._options if detail)
-        return max((cells for cells in widths if cells <= columns - LEFT_TO_DETAILS), default=0)
-
-
-class Picking:
-    """Keeps the list that is open, one at a time; `changed` is called when one opens."""
-
-    def __init__(self, changed: Callable[[], None]) -> None:
-        self._changed = changed
-        self._picked: asyncio.Future[ChoiceIndex | None] | None = None
-        self.picker: Picker | None = None
-
-    @property
-    def is_open(self) -> bool:
-        return self.picker is not None
-
-    @property
-    def can_keep(self) -> bool:
-        return self.picker is not None and self.picker.can_keep
-
-    def pick(self, picker: Picker) -> asyncio.Future[ChoiceIndex | None]:
-        """Open a list at once, for the next key. Gives None when the person leaves it."""
-        self.end(taken=False)
-        self.picker = picker
-        self._picked = picked = asyncio.get_running_loop().create_future()
-        picked.add_done_callback(self._withdrawn)
-        self._changed()
-        return picked
-
-    def _withdrawn(self, picked: asyncio.Future[ChoiceIndex | None]) -> None:
-        """Close the list of somebody who waits no longer."""
-        if picked.cancelled() and picked is self._picked:
-            self.picker = self._picked = None
-            self._changed()
-
-    def end(self, *, taken: bool, keeps: bool = False) -> None:
-        picker, picked = self.picker, self._picked
-        if taken and picker is not None and picker.chosen is None:  # a list without a match stays open
-            return
-        self.picker = self._picked = None
-        if picker is not None and picked is not None and not picked.done():
-            chosen = ChoiceIndex(picker.chosen) if taken and picker.chosen is not None else None
-            if chosen is not None:
-                chosen.keeps = keeps
-            picked.set_result(chosen)
-
-    def move(self, by: int) -> None:
-        assert self.picker is not None
-        self.picker.move(by)
-
-    def type(self, text: str) -> None:
-        assert self.picker is not None
-        self.picker.type(text)

@@ -1,4 +1,1 @@
-"""Typed text on its way to a prompt: keyboard, input area, completion, pastes, images, history, drafts.
-
-Nothing here knows the session. Keys are bound in terminal/keys.py.
-"""
+"""Typed text on its way to a prompt; nothing here knows the session, and keys are bound in terminal/keys.py."""

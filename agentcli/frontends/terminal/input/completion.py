@@ -25,10 +25,9 @@ _NEEDS_QUOTES = re.compile(r"[\s'`,;]")
 
 
 class PromptCompleter(Completer):
-    """`/name` at the start of the input, its argument, and `@path` after white space.
+    """Completes `/name` at the start of the input, its argument from `arguments`, and `@path` after white space.
 
-    A whole name is followed by a space. `arguments` has the values of a command's argument. A path that leads out of
-    the project is read from `folder`, or from `home`.
+    A whole name is followed by a space. A path that leads out of the project is read from `folder`, or from `home`.
     """
 
     def __init__(

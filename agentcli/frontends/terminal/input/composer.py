@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -60,7 +61,7 @@ class Composer:
         self._hand_over = hand_over
         self._stash: list[TypedText] = []
         self._saving: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Future[None] | None = None
+        self._disk = ThreadPoolExecutor(1)
         self._last_paste: tuple[str, str] = ("", "")  # the token and its contents
         area.buffer.on_text_changed += lambda _: self._save_soon()
         area.buffer.recall = self.recall
@@ -109,10 +110,7 @@ class Composer:
             self.history.add(self.sent)
 
     def recall(self, by: int) -> None:
-        """Step so many entries back in the history, or forwards; the text being typed stands before the newest.
-
-        A recalled text that was changed counts as being typed.
-        """
+        """Step so many entries back in the history, or forwards to the text that was typed or changed."""
         if not self.area.completes:  # an answer is no prompt
             return
         entries = self.history.entries
@@ -223,22 +221,15 @@ class Composer:
         if self._drafts is None or not self.area.completes:  # an answer, a key above all, is no draft
             return
         text = "" if self.asks_for_keys else self.area.buffer.text
-        # In a thread: an image is megabytes, and the next key must not wait for the disk.
-        self._writing = asyncio.ensure_future(asyncio.to_thread(self._drafts.save, self.pastes.typed(text)))
+        # In a thread, in order: an image is megabytes, and the next key must not wait for the disk.
+        self._disk.submit(self._drafts.save, self.pastes.typed(text))
 
     def forget_draft(self) -> None:
         if self._saving is not None:
             self._saving.cancel()
             self._saving = None
-        if self._drafts is None:
-            return
-        if self._writing is not None and not self._writing.done():
-            self._writing.add_done_callback(lambda _: self._forget_unless_typed())
-        self._drafts.clear()
-
-    def _forget_unless_typed(self) -> None:
-        if self._drafts is not None and not self.area.buffer.text:
-            self._drafts.clear()
+        if self._drafts is not None:
+            self._disk.submit(self._drafts.clear)
 
     async def edit_outside(self) -> None:
         """Edit the text in the person's editor; pastes are laid open there."""

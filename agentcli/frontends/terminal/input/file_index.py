@@ -53,7 +53,9 @@ class FileIndex:
         is_new = not query or not (query.startswith(self._query) or self._query.startswith(query))
         self._query = query
         if is_new or self._blocks is None:
-            self._refresh_when_old()
+            is_listing = self._listing is not None and not self._listing.done()
+            if not is_listing and self._clock() - self._listed_at > FRESH_S:
+                self._listing = asyncio.get_running_loop().create_task(self._list())
         if self._blocks is None and self._listing is not None:
             await asyncio.wait([self._listing], timeout=FIRST_LISTING_S)
         if len(query) > MAX_QUERY_CHARS or "\n" in query:
@@ -77,11 +79,6 @@ class FileIndex:
         if self._listing is not None and not self._listing.done():
             self._listing.cancel()
             await asyncio.wait([self._listing])
-
-    def _refresh_when_old(self) -> None:
-        is_listing = self._listing is not None and not self._listing.done()
-        if not is_listing and self._clock() - self._listed_at > FRESH_S:
-            self._listing = asyncio.get_running_loop().create_task(self._list())
 
     async def _list(self) -> None:
         try:

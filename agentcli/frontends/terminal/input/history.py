@@ -36,10 +36,7 @@ class _Entry(msgspec.Struct, omit_defaults=True):
 
 
 class ProjectHistory:
-    """Reads its file when the entries are first asked for. A failing disk costs the history, never the session.
-
-    Lines that are no entries are skipped. Without a file it lasts for the session.
-    """
+    """Reads its file when entries are first asked for. A failing disk costs the history, never the session."""
 
     def __init__(self, file: Path | None, project: str) -> None:
         self._file = file
@@ -144,10 +141,7 @@ MOST_SESSIONS = 50  # of one directory at the same time; one more has no draft
 
 
 def drafts_of(folder: Path, cwd: Path) -> Drafts | None:
-    """A place for this session's draft in a directory; the draft of a killed session is found there again.
-
-    Each place has a lock, which the system frees with the process that held it.
-    """
+    """Take a place for this session's draft in a directory: one whose lock is free, as that of a killed session."""
     key = hashlib.sha256(os.fsencode(cwd)).hexdigest()[:16]
     with suppress(OSError):  # a disk that takes nothing takes no drafts either
         make_private_folder(folder)

@@ -22,10 +22,7 @@ _EXTENSIONS = frozenset(
 
 
 def missing_files(typed: str, folder: Path) -> list[str]:
-    """The names in a prompt that are no file or folder; those with another meaning are passed over.
-
-    Other meanings are decorators, people, packages, addresses, and `@/` for the root of the sources.
-    """
+    """The names in a prompt that are no file or folder, but for decorators, people, packages and addresses."""
     found = list(_NAME.finditer(_CODE.sub(" ", typed)))
     names = {match["quoted"] or match["plain"].rstrip(PUNCTUATION): bool(match["quoted"]) for match in found}
     return [name for name, is_quoted in names.items() if name and _is_missing(name, folder, is_quoted=is_quoted)]

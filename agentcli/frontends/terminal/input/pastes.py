@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote
@@ -12,12 +11,11 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from agentcli.errors import UserError
+from agentcli.frontends.terminal.programs import run_clipboard_programs
 from agentcli.llm.media import dimensions_of, media_type_of
 from agentcli.llm.messages import Base64Source, Block, Image, Text, without_empty_text
-from agentcli.settings.short_program import run_short_program
 
 LARGEST_IMAGE = 5 * 1024 * 1024  # bytes; the Messages API takes no larger one
-CLIPBOARD_TIME_LIMIT_S = 2.0
 MOST_READ = 64 * 1024 * 1024  # bytes, of the clipboard
 
 _CLIPBOARD = (
@@ -71,17 +69,9 @@ def require_sendable(size: int, name: str) -> None:
 
 async def clipboard_image(environment: Mapping[str, str]) -> bytes | None:
     """The image on the clipboard; None without one, or without a program that can read it."""
-    for name, *arguments in _CLIPBOARD:
-        if program := shutil.which(name, path=environment.get("PATH", "")):
-            argv = (program, *arguments)
-            try:
-                end = await run_short_program(
-                    argv, timeout_s=CLIPBOARD_TIME_LIMIT_S, max_bytes=MOST_READ, environment=environment
-                )
-            except OSError:
-                continue
-            if end.exit_code == 0 and image_type_of(end.stdout):
-                return end.stdout
+    async for data in run_clipboard_programs(_CLIPBOARD, environment, max_bytes=MOST_READ):
+        if image_type_of(data):
+            return data
     return None
 
 
@@ -154,10 +144,7 @@ class Pastes:
         return blocks
 
     def token_at(self, text: str, cursor: int) -> tuple[int, int] | None:
-        """Start and end of the token that holds the character before `cursor`, which moves or is deleted as one.
-
-        For a key that goes forwards, ask with `cursor + 1`.
-        """
+        """Start and end of the token that holds the character before `cursor`; for the next ask with `cursor + 1`."""
         return next((one.span() for one in self._tokens(text) if one.start() < cursor <= one.end()), None)
 
     def typed(self, text: str) -> TypedText:

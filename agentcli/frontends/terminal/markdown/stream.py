@@ -20,8 +20,9 @@ _DEFINITION = re.compile(
     r"""[ \t]*(?:<([^<>]*)>|([^\s<]\S*))(?:[ \t]+(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\((?:[^()\\]|\\.)*\)))?[ \t]*"""
 )
 _ESCAPE = re.compile(r"\\([!-/:-@\[-`{-~])")
+_CLOSING_MARKS = re.compile(r"(?:^|[ \t]+)#+$")  # of a heading
 _QUOTE_MARK = re.compile(r"[ \t]*>[ ]?")
-_BREAK_TAG = re.compile(r"<br[ \t]*/?>", re.IGNORECASE)
+_BREAK_TAG = re.compile(r" ?<br ?/?> ?", re.IGNORECASE)
 
 SourceLine = tuple[Line, str]
 """A line's kind and its content."""
@@ -224,12 +225,8 @@ class MarkdownStream:
     def _heading(self, line: Line, content: str) -> None:
         text = content.lstrip("#")
         level = min(3, len(content) - len(text))
-        text = text.strip(" \t")
-        unmarked = text.rstrip("#")
-        if not unmarked or unmarked[-1] in " \t":
-            text = unmarked.rstrip(" \t")
         self._begin(line, after_blank=True)
-        for row in self._inline(text, f"heading{level}") or [[]]:
+        for row in self._inline(_CLOSING_MARKS.sub("", text.strip(" \t")), f"heading{level}") or [[]]:
             self._print_prose(line.prefix, row)
 
     def _define(self, line: Line, content: str) -> bool:
@@ -300,7 +297,7 @@ class MarkdownStream:
         texts = [*texts[: count - 1], " | ".join(texts[count - 1 :])] + [""] * (count - len(texts))
         cells = []
         for text in texts[:count]:
-            lines = self._inline(_BREAK_TAG.sub("\n", text.replace("\t", " ")))
+            lines = self._inline(_BREAK_TAG.sub("\n", " ".join(text.split())))
             cells.append(merged([part for line in lines for part in (*line, ("", "\n"))][:-1]))
         return cells
 

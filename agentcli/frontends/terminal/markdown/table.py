@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import accumulate
 
-from wcwidth import iter_graphemes, wcswidth
+from wcwidth import wcswidth
 
-from agentcli.frontends.terminal.text.fragments import Fragment, merged, plain
+from agentcli.frontends.terminal.text.fragments import Fragment, lines_of, merged, plain
+from agentcli.frontends.terminal.text.wrapping import wrap_line
 
 Cell = list[Fragment]
 """A cell's text; a line break in it stays one."""
@@ -17,7 +17,6 @@ NARROWEST = 8  # columns that a wrapped column gets at least
 _SEPARATOR = " │ "
 _DELIMITER = re.compile(r"\s*(:?)-+(:?)\s*")
 _PIPE = re.compile(r"(?<!\\)((?:\\\\)*)\|")
-_WORD = re.compile(r"\n|[^\S\n]+|\S+")
 
 
 def split_row(source: str) -> list[str]:
@@ -109,64 +108,14 @@ def _records(header: Sequence[Cell], rows: Sequence[Sequence[Cell]]) -> list[lis
 
 
 def _wrapped(cell: Cell, columns: int) -> list[Cell]:
-    """A cell in lines of at most `columns`, broken between words where that is possible."""
-    lines: list[Cell] = [[]]
-    word: Cell = []
-    space: Fragment = ("", "")
-    used = 0
-
-    def place_word() -> None:
-        nonlocal used, space, word
-        gap, size = _width(space[1]), sum(_width(text) for _, text in word)
-        if word and used and used + gap + size > columns:
-            lines.append([])
-            used = gap = 0
-            space = ("", "")
-        if word and used:
-            lines[-1].append(space)
-            used += gap
-        for roles, text in word:
-            for piece in _broken(text, columns - used, columns) if used + size > columns else [text]:
-                length = _width(piece)
-                if used and used + length > columns:
-                    lines.append([])
-                    used = 0
-                lines[-1].append((roles, piece))
-                used += length
-        word, space = [], ("", "")
-
-    for roles, text in cell:
-        for part in _WORD.findall(text):
-            if part == "\n":
-                place_word()
-                lines.append([])
-                used = 0
-            elif part.isspace():
-                place_word()
-                space = (roles, " ")
-            else:
-                word.append((roles, part))
-    place_word()
+    """Return a cell in lines of at most `columns`, broken between words where that is possible."""
+    lines: list[Cell] = []
+    for line in lines_of(cell, keeps_last=True):
+        fits = _width(plain(line)) <= columns
+        lines += [line] if fits else lines_of(wrap_line(line, columns, breaks_words=True), keeps_last=True)
     return lines
 
 
-def _broken(text: str, first: int, columns: int) -> list[str]:
-    """A word in pieces that fit, the first one into the room left in its row."""
-    pieces: list[str] = []
-    graphemes = list(iter_graphemes(text))
-    ends = list(accumulate(_width(grapheme) for grapheme in graphemes))
-    begin, done, room = 0, 0, first
-    for index in range(len(graphemes)):
-        if ends[index] - done > room and index > begin:
-            pieces.append("".join(graphemes[begin:index]))
-            begin, done, room = index, ends[index - 1], columns
-    pieces.append("".join(graphemes[begin:]))
-    return pieces
-
-
 def _width(text: str) -> int:
-    """Columns on the screen; a control character takes none."""
-    if text.isascii() and text.isprintable():
-        return len(text)
-    width = wcswidth(text)
-    return int(width) if width >= 0 else sum(max(0, wcswidth(grapheme)) for grapheme in iter_graphemes(text))
+    """Return the columns on the screen, where joined characters count once."""
+    return len(text) if text.isascii() else max(0, wcswidth(text))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from agentcli.agent.events import Event, HookRan, Notice, SubagentEnded, SubagentStarted, ToolStarted, UsageReported
@@ -78,10 +79,7 @@ class Live:
             self.turn_since += now - self._waits_since
 
     def follow_subagent(self, event: Event, title: Callable[[str], str]) -> tuple[str, str] | None:
-        """Keep the row of a subagent up to date, which stands at the call that made it; gives a line to print, if any.
-
-        A subagent in the background has a row of its own, and a line when it ends.
-        """
+        """Keep a subagent's row up to date: that of the call that made it, or its own. Gives a line to print."""
         id = event.agent_id
         call = self.calls.get(self.agents.get(id, ""))
         match event:
@@ -108,6 +106,15 @@ class Live:
             case _:
                 pass
         return None
+
+    @contextmanager
+    def waiting_for_person(self) -> Iterator[None]:
+        """Keep the clocks of running slash commands out of sight meanwhile."""
+        running, self.commands = self.commands, {}
+        try:
+            yield
+        finally:
+            self.commands |= running
 
     @property
     def is_busy(self) -> bool:
@@ -178,15 +185,10 @@ class Live:
         if self.waiting:
             left = max(0.0, self.waiting_until - now)
             why = " ".join(self.waiting.split())
-            return [
-                clipped(
-                    [("warning", f"{spinner(now)} Again in {left:.0f} s ({self.interrupt_key} gives up): {why}")],
-                    columns,
-                )
-            ]
-        what = "Thinking" if self.thinking else "Working"
-        row: Row = [("accent", spinner(now)), ("muted", f" {what} {took:.0f} s · {self.interrupt_key} interrupts")]
-        rows = [clipped(row, columns)]
+            text = f"{spinner(now)} Retrying in {left:.0f} s · {self.interrupt_key} to stop: {why}"
+            return [clipped([("warning", text)], columns)]
+        text = f" {'Thinking' if self.thinking else 'Working'} {took:.0f} s · {self.interrupt_key} interrupts"
+        rows = [clipped([("accent", spinner(now)), ("muted", text)], columns)]
         if self.thinking:
             lines = wrapped_tail(self.thinking, max(1, columns - 2), TAIL_ROWS)
             rows += [clipped([("muted", f"  {line}")], columns) for line in lines]
@@ -194,29 +196,17 @@ class Live:
 
     def _queue_rows(self, columns: int, most: int) -> list[Row]:
         """The queue, first said first."""
-        rows = [self._queue_row("next", content, columns) for content in self.steering]
-        rows += [self._queue_row("queued", content, columns) for content in self.follow_ups]
+        queue = [*(("next: ", content) for content in self.steering), *(("queued: ", c) for c in self.follow_ups)]
+        rows: list[Row] = [[("accent", kind), ("muted", " ".join(message_text(c).split()))] for kind, c in queue]
         if len(rows) > most > 1:
-            rows[most - 1 :] = [clipped([("muted", f"and {len(rows) - most + 1} more")], columns)]
-        return rows[:most]
-
-    @staticmethod
-    def _queue_row(kind: str, content: Sequence[Block], columns: int) -> Row:
-        return clipped([("accent", f"{kind}: "), ("muted", " ".join(message_text(content).split()))], columns)
+            rows[most - 1 :] = [[("muted", f"and {len(rows) - most + 1} more")]]
+        return [clipped(row, columns) for row in rows[:most]]
 
 
 def message_text(content: Sequence[Block]) -> str:
     """The person's words, without the files attached to them."""
-    parts = []
-    for block in typed_blocks(content):
-        match block:
-            case Text(text):
-                parts.append(printable(text))
-            case Image():
-                parts.append("[Image]")
-            case _:
-                pass
-    return "".join(parts)
+    blocks = (block for block in typed_blocks(content) if isinstance(block, Text | Image))
+    return "".join(printable(block.text) if isinstance(block, Text) else "[Image]" for block in blocks)
 
 
 def spinner(now: float) -> str:

@@ -1,9 +1,9 @@
 """Draws the screen: a transcript that is only ever appended to, and below it a live region that is redrawn.
 
-All moves are relative to the cursor, which stays in the input; nothing above the region is ever rewritten. A line is
-written once it is whole, so that the terminal itself wraps it; until then it is drawn in the region's first rows. The
-region is pushed down by inserted rows, or, when much arrives at once, erased and drawn again. Codes are those of
-ECMA-48 and DEC's VT102; a line end goes out as a bare newline, of which the terminal driver makes return and newline.
+All moves are relative to the cursor, which stays in the input; nothing above the region is ever rewritten. Only whole
+lines are printed, so that the terminal itself wraps them. They push the region down as inserted rows; when much arrives
+at once, the region is erased and drawn again. Codes are those of ECMA-48 and DEC's VT102; a line end goes out as a bare
+newline, of which the terminal driver makes return and newline.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ from agentcli.frontends.terminal.text.fragments import (
     rows_of,
     width,
     with_spaces,
-    wrapped_tail,
 )
 from agentcli.frontends.terminal.text.theme import Theme
 
@@ -54,46 +53,6 @@ class Frame(Struct, frozen=True):
     cursor: tuple[int, int]
 
 
-class Transcript:
-    """Text that waits for the next frame: whole lines, and the beginning of one that has no end yet."""
-
-    def __init__(self) -> None:
-        self._lines: list[Fragment] = []
-        self._unfinished: list[Fragment] = []
-        self._column = 0
-
-    def print(self, fragments: Sequence[Fragment]) -> None:
-        """Add text; tabs become the spaces up to their stop."""
-        for roles, text in fragments:
-            text, self._column = with_spaces(text, self._column)
-            lines, end, rest = text.rpartition("\n")
-            if end:
-                self._lines += [*self._unfinished, (roles, lines + end)]
-                self._unfinished = []
-            if rest:
-                self._unfinished.append((roles, rest))
-
-    @property
-    def at_line_start(self) -> bool:
-        return not self._unfinished
-
-    def take_lines(self) -> list[Fragment]:
-        lines, self._lines = self._lines, []
-        return lines
-
-    def unfinished_rows(self, columns: int, most: int) -> list[Row]:
-        """The end of the line that has no end yet, as a terminal wraps it."""
-        self._unfinished = merged(self._unfinished)
-        texts = wrapped_tail(plain(self._unfinished), columns, most) if self._unfinished and most > 0 else []
-        roles = [role for role, text in self._unfinished for _ in text]
-        at = len(roles) - sum(map(len, texts))
-        rows: list[Row] = []
-        for text in texts:
-            rows.append(merged(list(zip(roles[at:], text, strict=False))))
-            at += len(text)
-        return rows
-
-
 class Screen(Renderer):
     """prompt_toolkit's renderer, replaced: `draw_region` gives the rows for a size (columns, most rows)."""
 
@@ -111,7 +70,7 @@ class Screen(Renderer):
         self._draw_region = draw_region
         self._reflows = reflows(environment)
         self.synchronizes = False  # until the terminal says so
-        self._transcript = Transcript()
+        self._lines: list[Fragment] = []  # that wait for the next frame
         self._rows: list[Row] = []
         self._row = self._column = 0
         self._size = Size(rows=0, columns=0)
@@ -122,12 +81,14 @@ class Screen(Renderer):
         super().__init__(DummyStyle(), output)
 
     def print(self, fragments: Sequence[Fragment]) -> None:
-        """Add to the transcript with the next frame."""
-        self._transcript.print(fragments)
-
-    @property
-    def at_line_start(self) -> bool:
-        return self._transcript.at_line_start
+        """Add lines to the transcript with the next frame; tabs become the spaces up to their stop."""
+        column = 0
+        for roles, text in fragments:
+            text, column = with_spaces(text, column)
+            if text:
+                self._lines.append((roles, text))
+        if column:
+            self._lines.append(("", "\n"))
 
     # Called by prompt_toolkit
 
@@ -139,26 +100,18 @@ class Screen(Renderer):
             return
         self._fit()
         self._switch_modes(on=True)
-        columns, most = self._size.columns, max(1, self._size.rows - 2)
-        unfinished = self._transcript.unfinished_rows(columns, most // 2)
-        frame = self._draw_region(columns, most - len(unfinished))
-        row, column = frame.cursor
-        self._show([*unfinished, *map(list, frame.rows)], (len(unfinished) + row, column))
+        frame = self._draw_region(self._size.columns, max(1, self._size.rows - 2))
+        self._show([*map(list, frame.rows)], frame.cursor)
         self.output.flush()
 
     def finish(self) -> None:
         """Write all of the transcript, take the region away and leave the cursor at the start of a line."""
         self._fit()
-        if not self.at_line_start:
-            self.print([("", "\n")])
         self._show([], (0, 0))
         self.reset()
 
     def erase(self, leave_alternate_screen: bool = True) -> None:
-        """Take the region away; the next frame draws it again where it stood.
-
-        Called before another program gets the terminal. A window that is resized is let alone until it rests.
-        """
+        """Take the region away; the next frame draws it again. A window that is resized is let alone until it rests."""
         if not leave_alternate_screen and self._draw_later is not None:  # how a resize calls
             self._resized_at = time.monotonic()
             return
@@ -187,7 +140,7 @@ class Screen(Renderer):
     # Drawing
 
     def _show(self, rows: list[Row], cursor: tuple[int, int]) -> None:
-        lines = self._leave_rows(self._transcript.take_lines())
+        lines, self._lines = self._leave_rows(self._lines), []
         before = len(self._rows)
         if lines:
             begun = rows_of(lines, self._size.columns)
@@ -256,7 +209,7 @@ class Screen(Renderer):
             is_guess = shrinks or _unsure(old) or _unsure(row)
             same, rest = (0, row) if is_guess or number >= len(before) else _difference(old, row)
             if before or number == 0:
-                out += [vertical(number - at)]
+                out += [down(number - at)]
             else:
                 out.append("\n" * (number - at))
                 column = 0
@@ -265,10 +218,10 @@ class Screen(Renderer):
                 out.append("\x1b[K")
             at, column = number, -1
         if len(before) > len(rows):
-            out += [vertical(len(rows) - at), ERASE_BELOW]
+            out += [down(len(rows) - at), ERASE_BELOW]
             at, column = len(rows), 0
         if rows and (at != cursor[0] or column != cursor[1]):
-            out += [vertical(cursor[0] - at), to_column(cursor[1])]
+            out += [down(cursor[0] - at), to_column(cursor[1])]
         self._rows = rows
         self._row, self._column = cursor
         return out
@@ -304,14 +257,12 @@ class Screen(Renderer):
             self.erase()
 
     def _rows_above_cursor(self, columns: int) -> int:
-        """The region's rows above the cursor in a window of so many columns.
-
-        Rather too few than too many: above is the transcript.
-        """
+        """The region's rows above the cursor at another width; rather too few, as above them is the transcript."""
         if columns == self._size.columns or not self._reflows:
             return self._row
         texts = [plain(row) for row in self._rows[: self._row + 1]]
-        texts[-1] = _through(texts[-1], self._column)
+        ends = accumulate(map(width, texts[-1]))  # of the characters of the cursor's row; those behind it do not count
+        texts[-1] = texts[-1][: 1 + sum(end <= self._column for end in ends)]
         return self._row + sum(advance(0, text, columns)[0] for text in texts)
 
     def _switch_modes(self, *, on: bool) -> None:
@@ -325,17 +276,14 @@ class Screen(Renderer):
             self.output.write_raw(text)
 
 
-def up(rows: int) -> str:
-    return f"\x1b[{rows}A" if rows > 1 else "\x1b[A" if rows == 1 else ""
-
-
 def down(rows: int) -> str:
-    return f"\x1b[{rows}B" if rows > 1 else "\x1b[B" if rows == 1 else ""
+    """Move the cursor down, or up for a negative number."""
+    count = "" if abs(rows) == 1 else abs(rows)
+    return f"\x1b[{count}{'B' if rows > 0 else 'A'}" if rows else ""
 
 
-def vertical(rows: int) -> str:
-    """Down, or up for a negative number."""
-    return down(rows) if rows > 0 else up(-rows)
+def up(rows: int) -> str:
+    return down(-rows)
 
 
 def to_column(column: int) -> str:
@@ -375,8 +323,3 @@ def _difference(old: Row, new: Row) -> tuple[int, Row]:
 
 def _unsure(text: Sequence[Fragment]) -> bool:
     return any(is_unsure(part) for _, part in text)
-
-
-def _through(text: str, column: int) -> str:
-    """Up to the character that stands in a column, and with it."""
-    return text[: 1 + sum(end <= column for end in accumulate(map(width, text)))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
@@ -47,14 +47,16 @@ def tool_view(
     event: ToolFinished, title: str, *, columns: int, diff_was_shown: bool = False, unfold_key: str = "Ctrl-O"
 ) -> ToolView:
     """The view of a finished call; `unfold_key`, where there is one, shows the whole of a cut text."""
-    diff, rest = _diff_of(event), f" ({unfold_key} shows all)" if unfold_key else ""
+    structured = event.structured if isinstance(event.structured, dict) else {}
+    diff, rest = structured.get("diff"), f" ({unfold_key} shows all)" if unfold_key else ""
+    diff = diff if isinstance(diff, str) else ""
     if event.answer.startswith("declined"):  # which the line says
         return ToolView(_failed_line(event, title, columns))
     if event.result.is_error:
         head, body = _failed(event, title, columns, rest)
     else:
         head = summary_line(event, title, columns)
-        body = [] if diff and diff_was_shown else _BODIES.get(event.name, _nothing)(event, columns, rest)
+        body = [] if diff and diff_was_shown else _body(event, diff, columns, rest)
     whole = printable(diff or event.result.text)
     is_cut = not body or any("more line" in text for role, text in body if role == "muted")
     folded = FoldedText(title, whole, is_diff=bool(diff)) if whole.strip() and is_cut else None
@@ -116,15 +118,19 @@ def _is_started_job(event: ToolFinished) -> bool:
     return isinstance(event.structured, dict) and "job_id" in event.structured and "exit_code" not in event.structured
 
 
-def _nothing(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
-    return []
-
-
-def _first_lines(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
-    output = event.structured.get("output") if isinstance(event.structured, dict) else None
-    if isinstance(output, str):
-        return _output(output, rest)
-    return [] if _is_started_job(event) else _output(event.result.text, rest)
+def _body(event: ToolFinished, diff: str, columns: int, rest: str) -> list[Fragment]:
+    match event.name:
+        case "bash":
+            output = event.structured.get("output") if isinstance(event.structured, dict) else None
+            if isinstance(output, str):
+                return _output(output, rest)
+            return [] if _is_started_job(event) else _output(event.result.text, rest)
+        case "file_edit" | "file_write":
+            return diff_fragments(diff, width=columns, most_lines=DIFF_LINES, rest=rest)
+        case "todo":
+            return _todo(event, columns, rest)
+        case _:
+            return []
 
 
 def _output(text: str, rest: str) -> list[Fragment]:
@@ -137,20 +143,8 @@ def _output(text: str, rest: str) -> list[Fragment]:
     if hidden > 0:
         lines = lines[-OUTPUT_LINES:]
         shown.append(("muted", f"  … {hidden:,} more line{'s' if hidden > 1 else ''}{rest}\n"))
-    return [*shown, *(("muted", f"  {_cut(line)}\n") for line in lines)]
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "…"
-
-
-def _diff_of(event: ToolFinished) -> str:
-    diff = event.structured.get("diff") if isinstance(event.structured, dict) else None
-    return diff if isinstance(diff, str) else ""
-
-
-def _diff(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
-    return diff_fragments(_diff_of(event), width=columns, most_lines=DIFF_LINES, rest=rest)
+    cut = (line if len(line) <= LONGEST_LINE else line[:LONGEST_LINE] + "…" for line in lines)
+    return [*shown, *(("muted", f"  {line}\n") for line in cut)]
 
 
 def _todo(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
@@ -164,22 +158,9 @@ def _todo(event: ToolFinished, columns: int, rest: str) -> list[Fragment]:
 
 def todo_lines(items: Sequence[TodoItem]) -> list[list[Fragment]]:
     """A line for each item, indented by two columns, without line ends."""
-    return [
-        [
-            ("", "  "),
-            _SIGNS[item.status],
-            ("muted" if item.status == "completed" else "", " " + " ".join(printable(item.content).split())),
-        ]
-        for item in items
-    ]
-
-
-_BODIES: dict[str, Callable[[ToolFinished, int, str], list[Fragment]]] = {
-    "bash": _first_lines,
-    "file_edit": _diff,
-    "file_write": _diff,
-    "todo": _todo,
-}
+    texts = ((item, " " + " ".join(printable(item.content).split())) for item in items)
+    roles = {"completed": "muted"}
+    return [[("", "  "), _SIGNS[item.status], (roles.get(item.status, ""), text)] for item, text in texts]
 
 
 @lru_cache(maxsize=16)

@@ -9,6 +9,9 @@ from typing import Protocol
 
 from agentcli.agent import events
 from agentcli.agent.calls.own_command import OWN_CALL
+from agentcli.agent.commands.command import AsDiff
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import Assistant, Result, Unreadable, User
 from agentcli.conversation.evidence import Claim
 from agentcli.frontends.printable import PrintableStream, exposed, printable, with_tilde
 from agentcli.frontends.terminal.markdown.stream import MarkdownStream
@@ -18,9 +21,12 @@ from agentcli.frontends.terminal.text.diff import diff_fragments
 from agentcli.frontends.terminal.text.fragments import Fragment
 from agentcli.frontends.terminal.text.highlight import warm_up
 from agentcli.frontends.terminal.text.wrapping import wrapped
-from agentcli.llm.messages import Block
+from agentcli.llm.messages import Block, Text, ToolResult, ToolUse
 from agentcli.tools.summary import call_title, diff_counts
 
+Queue = tuple[tuple[Block, ...], ...]
+
+MOST_ENTRIES = 30  # of a stored conversation that are shown
 MOST_FOLDED = 50
 MOST_CLAIMS = 5
 PROMPT_LINES = 20  # of a long message that waited, or was said earlier
@@ -33,9 +39,7 @@ class Printer(Protocol):
     def print(self, fragments: Sequence[Fragment]) -> None: ...
 
     @property
-    def columns(self) -> int:
-        """The width of the window now."""
-        ...
+    def columns(self) -> int: ...
 
     @property
     def at_line_start(self) -> bool: ...
@@ -45,9 +49,7 @@ class TurnView:
     """Shows a session's events through `printer`; `live` has what is under way.
 
     Without a live screen answers are printed as they are written, calls are announced when they start, and prompts
-    stand there already. `unfold_key`, where there is one, shows the whole of a cut text. With
-    `wraps` prose is broken at words, else by the terminal. Paths below `home` begin with a tilde. With `shows_claims`
-    an answer is followed by what the log says of its claims.
+    stand there already. With `wraps` prose is broken at words, else by the terminal.
     """
 
     def __init__(
@@ -92,13 +94,18 @@ class TurnView:
                 self.live.turn_since = self.live.turn_since or time.monotonic()
                 if number == 1:
                     warm_up()
-            case events.ToolStarted():
-                self._started(event)
+            case events.ToolStarted(id, name, _, title):
+                self._end_text()
+                self.live.calls[id] = RunningCall(name, self.title(title), time.monotonic())
+                if not self._is_live:
+                    self.line(f"… {title}", "muted")
             case events.OutputDelta(id, text):
                 if call := self.live.calls.get(id):
                     call.tail = (call.tail + printable(text))[-LONGEST_TAIL:]
             case events.ToolFinished():
-                self._finished(event)
+                call = self.live.calls.pop(event.id, None)
+                self._end_text()
+                self.call(event, call.title if call else event.name)
             case events.TurnEnded():
                 self._end_text()
             case events.QueueChanged(steering, follow_ups):
@@ -140,20 +147,24 @@ class TurnView:
 
     def line(self, text: str, roles: str = "") -> None:
         """Text on lines of its own."""
-        self._end_text()
-        self._begin("note")
-        self._print(self._fitted([(roles, with_tilde(printable(text).rstrip("\n"), self._home) + "\n")]))
+        self.block(self._fitted([(roles, with_tilde(printable(text).rstrip("\n"), self._home) + "\n")]))
 
     def block(self, fragments: Sequence[Fragment], kind: str = "note") -> None:
         self._end_text()
         self._begin(kind)
         self._print(fragments)
 
-    def diff(self, path: str, diff: str) -> None:
-        """The changes of a file below its name."""
-        counts = f"  {diff_counts(diff)}" if diff.startswith("--- ") else ""
-        title = [("accent", exposed(path)), ("muted", f"{counts}\n")]
-        self.block([*title, *diff_fragments(diff, width=self._printer.columns, most_lines=None), ("", "\n")])
+    def outcome(self, outcome: AsDiff | str) -> None:
+        """The output of a slash command; changes of a file stand below its name."""
+        self.gap()
+        files, note = (outcome.files, outcome.note) if isinstance(outcome, AsDiff) else ((), outcome)
+        for file in files:
+            counts = f"  {diff_counts(file.diff)}" if file.diff.startswith("--- ") else ""
+            diff = diff_fragments(file.diff, width=self._printer.columns, most_lines=None)
+            self.block([("accent", exposed(file.path)), ("muted", f"{counts}\n"), *diff, ("", "\n")])
+        if note:
+            self.line(note)
+        self.gap()
 
     def gap(self) -> None:
         """An empty line, where there is none yet."""
@@ -176,11 +187,9 @@ class TurnView:
 
     def prompt(self, text: str) -> None:
         """A prompt."""
-        self._end_text()
-        self._begin("prompt")
         lines = printable(text).strip("\n").split("\n")
         said = "\n".join([lines[0], *(f"  {line}" for line in lines[1:PROMPT_LINES])])
-        self._print(self._fitted([("prompt", "› "), ("said", said + "\n")], hang=2))
+        self.block(self._fitted([("prompt", "› "), ("said", said + "\n")], hang=2), "prompt")
         if len(lines) > PROMPT_LINES:
             self._print([("muted", f"  … {len(lines) - PROMPT_LINES:,} more lines\n")])
 
@@ -210,8 +219,7 @@ class TurnView:
             self.folded.append(view.folded)
         if self._last_kind == "question":  # whose answer the line tells
             self._last_kind = "calls"
-        self._begin("calls")
-        self._print(view.fragments)
+        self.block(view.fragments, "calls")
 
     def title(self, title: str) -> str:
         """A call's title as it is shown."""
@@ -235,29 +243,16 @@ class TurnView:
         self.live.waiting = ""
         self.live.thinking += printable(text)
 
-    def _started(self, event: events.ToolStarted) -> None:
-        self._end_text()
-        self.live.calls[event.id] = RunningCall(event.name, self.title(event.title), time.monotonic())
-        if not self._is_live:
-            self.line(f"… {event.title}", "muted")
-
-    def _finished(self, event: events.ToolFinished) -> None:
-        call = self.live.calls.pop(event.id, None)
-        self._end_text()
-        self.call(event, call.title if call else event.name)
-
     def _end_thinking(self) -> None:
         thought = self.live.thinking
         if not thought:
             return
         self.live.thinking = ""
         took = duration((time.monotonic() - self._thinking_since) * 1000)
-        how_long = f" for {took}" if took else ""
-        words = len(thought.split())
+        how_long, rest = f" for {took}" if took else "", f" ({self._unfold_key})" if self._unfold_key else ""
         self.folded.append(FoldedText("Thinking", thought))
         self._begin("calls")
-        rest = f" ({self._unfold_key})" if self._unfold_key else ""
-        self._print([("muted", f"∴ Thought{how_long} · {words:,} words{rest}\n")])
+        self._print([("muted", f"∴ Thought{how_long} · {len(thought.split()):,} words{rest}\n")])
 
     def _end_text(self) -> None:
         self._end_thinking()
@@ -273,19 +268,17 @@ class TurnView:
     def _new_stream(self) -> MarkdownStream:
         return MarkdownStream(width=lambda: self._printer.columns, wraps=self._wraps)
 
-    def _queue_changed(self, steering: Sequence[Sequence[Block]], follow_ups: Sequence[Sequence[Block]]) -> None:
+    def _queue_changed(self, steering: Queue, follow_ups: Queue) -> None:
         """Messages that have left the queue for the model are shown where they reach it."""
-        live = self.live
         left = [*steering, *follow_ups]
-        for content in live.queued:
+        for content in self.live.queued:
             if content in left:
                 left.remove(content)
             elif content in self._taken_back:
                 self._taken_back.remove(content)
             else:
                 self.prompt(message_text(content))
-        live.steering = tuple(tuple(content) for content in steering)
-        live.follow_ups = tuple(tuple(content) for content in follow_ups)
+        self.live.steering, self.live.follow_ups = steering, follow_ups
 
     def _end_turn(self) -> None:
         self._end_text()
@@ -314,13 +307,9 @@ class TurnView:
         if self._shows_claims:
             self._claims(done.claims)
         if took >= LONG_TURN_S:
-            usage = done.usage
-            parts = [
-                duration(took * 1000),
-                f"{usage.prompt_tokens:,} tokens in, {usage.output_tokens:,} out",
-                f"${done.cost_usd:.4f}" if done.cost_usd else "",
-            ]
-            self.line(" · ".join(part for part in parts if part), "muted")
+            tokens = f"{done.usage.prompt_tokens:,} tokens in, {done.usage.output_tokens:,} out"
+            cost = f" · ${done.cost_usd:.4f}" if done.cost_usd else ""
+            self.line(f"{duration(took * 1000)} · {tokens}{cost}", "muted")
         self.gap()
 
     def _claims(self, claims: Sequence[Claim]) -> None:
@@ -333,10 +322,43 @@ class TurnView:
             mark, role, why = _CLAIM_MARKS[verdict]
             room = max(20, self._printer.columns - len(why) - 4)
             shown = text if len(text) <= room else f"{text[: room - 1]}…"
-            self._begin("note")
-            self._print([(role, f"{mark} "), ("muted", f"{exposed(shown)}{why}\n")])
+            self.block([(role, f"{mark} "), ("muted", f"{exposed(shown)}{why}\n")])
         if len(worst) > MOST_CLAIMS:
             self.line(f"+{len(worst) - MOST_CLAIMS} more", "muted")
+
+
+def replay(conversation: Conversation, view: TurnView) -> None:
+    """Show the newest part of a stored conversation."""
+    shown = [e for e in conversation.path if isinstance(e.body, User | Assistant | Result | Unreadable)]
+    shown = [e for e in shown if not (isinstance(e.body, User) and e.body.is_reminder)]
+    if len(shown) > MOST_ENTRIES:
+        view.line(f"… {len(shown) - MOST_ENTRIES:,} earlier entries", "muted")
+    calls: dict[str, ToolUse] = {}
+    for entry in shown[-MOST_ENTRIES:]:
+        match entry.body:
+            case User(content):
+                view.prompt(message_text(content))
+            case Assistant(content):
+                calls |= {block.id: block for block in content if isinstance(block, ToolUse)}
+                for block in content:
+                    if isinstance(block, Text) and block.text.strip():
+                        view.markdown(block.text)
+            case Result(result, name) as ended:
+                call = calls.get(result.tool_use_id)
+                facts = (ended.duration_ms, ended.summary, ended.structured, ended.error_kind)
+                finished = events.ToolFinished(result.tool_use_id, name, result, *facts, answer=ended.answer)
+                view.call(finished, view.title(call_title(name, call.input if call else {})))
+            case Unreadable(error):
+                view.line(f"[{error}]", "warning")
+            case _:
+                pass
+    for id in conversation.open_calls:  # the program ended while they ran
+        if call := calls.get(id):
+            outcome = "cut off; its outcome is unknown"
+            cut = events.ToolFinished(id, call.name, ToolResult(id, "", is_error=True), 0.0, outcome)
+            view.call(cut, view.title(call_title(call.name, call.input)))
+    if shown:
+        view.gap()
 
 
 _CLAIM_MARKS = {

@@ -125,13 +125,11 @@ def _rows(lines: Sequence[str]) -> Iterator[_Row]:
 
 def _shown_text(row: _Row) -> str:
     """Tabs as spaces; in a changed line, spaces at its end as dots, since they can be the change."""
-    text = row.text if row.text.isascii() and row.text.isprintable() else _made_visible(row.text)
+    text = row.text
+    if not (text.isascii() and text.isprintable()):
+        text = exposed(text.removesuffix("\r")).expandtabs(8)
     kept = text.rstrip()
     return kept + "·" * (len(text) - len(kept)) if row.kind in {"added", "removed"} else kept
-
-
-def _made_visible(text: str) -> str:
-    return exposed(text.removesuffix("\r")).expandtabs(8)
 
 
 def _line(row: _Row, parts: Sequence[Fragment], number: str) -> Iterator[Fragment]:
@@ -162,10 +160,7 @@ def _with_words(row: _Row, parts: Sequence[Fragment], words: Sequence[tuple[int,
 
 
 def _changed_words(rows: Sequence[_Row], texts: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
-    """For rows that replace each other, the parts of their texts that differ.
-
-    The first of some removed lines is compared with the first of the added lines behind them, and so on.
-    """
+    """The parts that differ in rows that replace each other: of removed lines, and as many added lines behind them."""
     changed: dict[int, list[tuple[int, int]]] = {}
     removed: list[int] = []
     lines = [index for index, row in enumerate(rows) if row.kind != "muted"]

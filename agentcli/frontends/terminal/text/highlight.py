@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -81,8 +82,7 @@ class CodeHighlighter:
 
     def _tokens(self, lexer: Lexer, text: str) -> Iterator[Token]:
         if not isinstance(lexer, RegexLexer) or isinstance(lexer, ExtendedRegexLexer):
-            for _, token, part in lexer.get_tokens_unprocessed(text + "\n"):
-                yield token, part.rstrip("\n")
+            yield from ((token, part.rstrip("\n")) for _, token, part in lexer.get_tokens_unprocessed(text + "\n"))
             return
         start = 0
         if self._span is not None:
@@ -94,57 +94,51 @@ class CodeHighlighter:
                 return
             self._span = None
         spans = _spans(lexer)
-        yield from self._lex(lexer, text + "\n", start, spans)
-        if self._span is None and "<<" in spans and (here := _HERE_DOCUMENT.search(text, start)):
+        openings = tuple(opening for opening in spans if opening != "<<")
+        for at, token, part in _lex(lexer, text + "\n", start, self._stack):
+            if openings and text.startswith(openings, at) and token not in String:
+                opening = next(one for one in openings if text.startswith(one, at))
+                end, kind = spans[opening]
+                if end not in text[at + len(opening) :]:
+                    self._span = re.compile((r"(?<!\\)" if end == '"' else "") + re.escape(end)), kind
+                    yield kind, text[at:]
+                    return
+            yield token, part.rstrip("\n")
+        if "<<" in spans and (here := _HERE_DOCUMENT.search(text, start)):
             indentation = r"\t*" if here[1] else ""
             self._span = re.compile(rf"^{indentation}{here[3]}$"), String.Heredoc
 
-    def _lex(self, lexer: RegexLexer, text: str, at: int, spans: Spans) -> Iterator[Token]:
-        """`RegexLexer.get_tokens_unprocessed` with a stack of states that outlives the line."""
-        rules: Rules = lexer._tokens  # noqa: SLF001  there is no other door to them
-        stack = self._stack
-        last = len(text) - 1
-        steps = 0
-        while at < len(text):
-            steps += 1
-            if steps > 4 * LONGEST_LINE:
-                raise RuntimeError("the lexer changes its state without end")
-            for match, action, state in rules[stack[-1]]:
-                found = match(text, at)
-                if found is None:
-                    continue
-                if spans and not _is_string(action) and (opened := self._open_span(spans, text, at)):
-                    yield opened, text[at:last]
-                    return
-                end = found.end()
-                if type(action) is _TokenType:
-                    yield action, text[at : min(end, last)]
-                elif action is not None:
-                    for _, token, part in action(lexer, found):
-                        yield token, part.rstrip("\n")
-                at = end
-                if state is not None:
-                    _follow(stack, state)
-                break
-            else:
-                if text[at] == "\n":
-                    stack[:] = ["root"]
-                elif spans and (opened := self._open_span(spans, text, at)):
-                    yield opened, text[at:last]
-                    return
-                else:
-                    yield Error, text[at]
-                at += 1
 
-    def _open_span(self, spans: Spans, text: str, at: int) -> _TokenType | None:
-        for opening, (closing, token) in spans.items():
-            if text.startswith(opening, at) and opening != "<<":
-                if closing in text[at + len(opening) :]:
-                    return None
-                escapable = r"(?<!\\)" if closing == '"' else ""
-                self._span = re.compile(escapable + re.escape(closing)), token
-                return token
-        return None
+def _lex(lexer: RegexLexer, text: str, at: int, stack: list[str]) -> Iterator[tuple[int, _TokenType, str]]:
+    """`RegexLexer.get_tokens_unprocessed` with a stack of states that outlives the line."""
+    rules: Rules = lexer._tokens  # noqa: SLF001  there is no other door to them
+    for _ in range(4 * LONGEST_LINE):
+        if at >= len(text):
+            return
+        for match, action, state in rules[stack[-1]]:
+            if (found := match(text, at)) is None:
+                continue
+            if type(action) is _TokenType:
+                yield at, action, found[0]
+            elif action is not None:
+                yield from action(lexer, found)
+            at = found.end()
+            if isinstance(state, int):
+                del stack[max(1, len(stack) + state) :]
+            else:
+                for name in (state,) if isinstance(state, str) else state or ():
+                    if name == "#pop":
+                        del stack[max(1, len(stack) - 1) :]
+                    else:
+                        stack.append(stack[-1] if name == "#push" else name)
+            break
+        else:
+            if text[at] == "\n":
+                stack[:] = ["root"]
+            else:
+                yield at, Error, text[at]
+            at += 1
+    raise RuntimeError("the lexer changes its state without end")
 
 
 def lexer_for(language: str) -> Lexer | None:
@@ -167,18 +161,6 @@ def _lexer(name: str) -> Lexer | None:
         return None
 
 
-def _follow(stack: list[str], state: str | int | tuple[str, ...]) -> None:
-    """Change the stack as a rule's last member says."""
-    if isinstance(state, int):
-        del stack[max(1, len(stack) + state) :]
-        return
-    for name in (state,) if isinstance(state, str) else state:
-        if name == "#pop":
-            del stack[max(1, len(stack) - 1) :]
-        else:
-            stack.append(stack[-1] if name == "#push" else name)
-
-
 @lru_cache(maxsize=64)
 def _spans(lexer: RegexLexer) -> Spans:
     """The comments and strings that this lexer sees in two lines together, but not in the first alone."""
@@ -197,14 +179,10 @@ def _spans(lexer: RegexLexer) -> Spans:
 
 
 def _is_remembered(lexer: RegexLexer, opening: str) -> bool:
-    """True if the lexer itself has a state for a construct that is open at the end of a line."""
-    probe = CodeHighlighter("")
-    list(probe._lex(lexer, f"{opening} a\n", 0, {}))  # noqa: SLF001  its own
-    return probe._stack != ["root"]  # noqa: SLF001  its own too
-
-
-def _is_string(action: Any) -> bool:
-    return type(action) is _TokenType and action in String
+    """Return True if the lexer itself has a state for a construct that is open at the end of a line."""
+    stack = ["root"]
+    deque(_lex(lexer, f"{opening} a\n", 0, stack), maxlen=0)
+    return stack != ["root"]
 
 
 @lru_cache(maxsize=512)

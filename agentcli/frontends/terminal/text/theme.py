@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -67,10 +66,7 @@ class Theme:
     """Turns fragments into text with SGR codes, switching only where the look changes."""
 
     def __init__(self, palette: str = "none", own: Mapping[str, str] = {}, *, is_true: bool = False) -> None:
-        """`own` has the codes of roles and colours that a person's theme changes.
-
-        `is_true` for a terminal that shows 24-bit colours.
-        """
+        """`own` has the codes of a person's theme; `is_true` is for a terminal that shows 24-bit colours."""
         self._is_true = is_true
         self.palette, self._own, self._colours = palette, own, PALETTES[palette]
         self._codes: dict[str, str] = {"": ""}
@@ -162,35 +158,24 @@ def own_codes(table: Mapping[str, int | str], environment: Mapping[str, str]) ->
 def _nearest_code(colour: int | str, environment: Mapping[str, str]) -> str:
     if colour == "default":
         return "39"
+    has_256 = has_256_colours(environment)
     if isinstance(colour, str) and colour in COLOUR_NAMES:
         colour = COLOUR_NAMES.index(colour)
-    has_256 = has_256_colours(environment)
-    if isinstance(colour, int):
-        if has_256 or colour < 16:
-            return _code(colour)
-        rgb = xterm_rgb(colour)
-    else:
-        rgb = int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
-        if has_true_colours(environment) or environment.get("TERM", "").endswith("-direct"):
-            return "38;2;{};{};{}".format(*rgb)
-    return _code(_nearest_of_256(rgb) if has_256 else _nearest_of_8(rgb))
+    if isinstance(colour, int) and (has_256 or colour < 16):
+        return _code(colour)
+    if isinstance(colour, str) and (has_true_colours(environment) or environment.get("TERM", "").endswith("-direct")):
+        return f"38;2;{int(colour[1:3], 16)};{int(colour[3:5], 16)};{int(colour[5:7], 16)}"
+    from rich.color import Color, ColorSystem  # 5 ms that few terminals need
 
-
-def _nearest_of_256(rgb: tuple[int, int, int]) -> int:
-    """The nearest of the cube and the greys; the first sixteen look as the person's terminal has them."""
-    return min(range(16, 256), key=lambda index: math.dist(xterm_rgb(index), rgb))
-
-
-def _nearest_of_8(rgb: tuple[int, int, int]) -> int:
-    """The colour of the strong ones among red, green and blue; greys become black or white."""
-    strong = max(96, max(rgb) * 2 // 3)
-    return sum(1 << bit for bit, part in enumerate(rgb) if part >= strong)
+    exact = Color.parse(colour if isinstance(colour, str) else f"color({colour})")
+    if has_256:
+        return _code(exact.downgrade(ColorSystem.EIGHT_BIT).number or 0)
+    rgb = exact.get_truecolor()  # of 8 colours the one of the strong parts, so that the hue stays
+    return _code(sum(1 << bit for bit, part in enumerate(rgb) if part >= max(96, max(rgb) * 2 // 3)))
 
 
 def palette_for(choice: str, environment: Mapping[str, str], *, is_terminal: bool, background: str = "") -> str:
-    """The palette for a choice (one of `THEMES`, or a person's own, which stands on that for `auto`).
-
-    `background` is dark or light as the terminal said, or empty.
+    """The palette for a choice: one of `THEMES`, or a theme of the person's own, which stands on that for `auto`.
 
     NO_COLOR (no-color.org) and TERM=dumb turn colours off, FORCE_COLOR turns them on where there is no terminal.
     """
@@ -230,13 +215,3 @@ def background_of(reply: str) -> str:
         return ""
     red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
     return "light" if 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5 else "dark"
-
-
-def xterm_rgb(index: int) -> tuple[int, int, int]:
-    """The colour that xterm shows for an index above 15: a cube of six steps a side, then 24 greys."""
-    if index >= 232:
-        grey = 8 + 10 * (index - 232)
-        return grey, grey, grey
-    steps = ((index - 16) // 36, (index - 16) // 6 % 6, (index - 16) % 6)
-    red, green, blue = (55 + 40 * step if step else 0 for step in steps)
-    return red, green, blue

@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+from wcwidth import iter_graphemes
+
 from agentcli.frontends.terminal.text.fragments import (
     Fragment,
     advance,
@@ -32,30 +34,48 @@ _COLUMN_BEHIND_GAP = re.compile(r"[ ]*\S(?:[^ ]| (?! ))*[ ]{2,}(?=\S)")
 _COLUMN_BEHIND_MARK = re.compile(r"[ ]*(?:[^\w\s\"'(\[`/~$<@#.]{1,2} |\d{1,3}[.)] )?")
 
 
-def wrap_line(line: Sequence[Fragment], columns: int, hang: Sequence[Fragment] = ()) -> list[Fragment]:
+def wrap_line(
+    line: Sequence[Fragment], columns: int, hang: Sequence[Fragment] = (), *, breaks_words: bool = False
+) -> list[Fragment]:
     """Break a line between words so that its rows fit into `columns`; rows behind the first begin with `hang`.
 
-    A word longer than a row is left for the terminal to break, so that an address can be copied whole.
+    A word longer than a row is left for the terminal to break, so that an address can be copied whole, unless this
+    `breaks_words`.
     """
     if sum(len(text) for _, text in line) <= columns and width(text := plain(line)) <= columns and "\t" not in text:
         return list(line)
-    indent = row_width(hang)
-    begins = hang if 2 * indent <= columns else ()
+    begins = hang if 2 * row_width(hang) <= columns else ()
+    indent = row_width(begins)
     out: list[Fragment] = []
     column = 0
     for gap, word in _words(line):
         cells = row_width(word)
         start = with_spaces(gap[1], column)[1]
-        if start + cells > columns and column > indent and cells <= columns - indent:
+        if start + cells > columns and column > indent and (breaks_words or cells <= columns - indent):
             out += [("", "\n"), *begins]
-            column = row_width(begins)
+            column = indent
         else:
             out.append(gap)
             column = start
+        if breaks_words and column + cells > columns:
+            word, column = _broken(word, column, columns), 0
+            cells = row_width(lines_of(word)[-1])
         out += word
         column += cells
         if column > columns:  # the terminal has broken a long word
             column = advance(0, " " * column, columns)[1]
+    return out
+
+
+def _broken(word: Sequence[Fragment], column: int, columns: int) -> list[Fragment]:
+    """Return a word that begins in a column with line ends where a row is full."""
+    out: list[Fragment] = []
+    for roles, grapheme in ((roles, grapheme) for roles, text in word for grapheme in iter_graphemes(text)):
+        if column and column + width(grapheme) > columns:
+            out.append(("", "\n"))
+            column = 0
+        out.append((roles, grapheme))
+        column += width(grapheme)
     return out
 
 

@@ -134,11 +134,11 @@ class Layout:
         A file system in memory costs a quarter of what a bind does; what a command could write there, after changing
         the mode, is gone with the command.
         """
-        files = [path for path, what in protection.missing_files.items() if self._mount_points.hold_file(path, what)]
+        files = [path for path, what in protection.missing_files.items() if self._mount_points.hold(path, what)]
         for path in sorted({*protection.read_only, *files}, key=_depth):
             self._bind(path)
         for path in protection.missing_folders:
-            if not self._mount_points.hold_folder(path):
+            if not self._mount_points.hold(path):
                 continue
             if kind_of(path) == "folder":
                 self._mounts.append(Mount(path, mode="0555"))

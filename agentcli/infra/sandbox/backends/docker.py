@@ -100,8 +100,8 @@ def _mounts(bounds: Bounds, protection: Protection, mount_points: MountPoints) -
     if bounds.cache is not None:
         mounts.append(_bind(str(bounds.cache), str(bounds.cache), is_writable=True))
     mounts += [_bind(path, path, is_writable=True) for path in protection.writable if path not in folders]
-    held = [path for path in protection.missing_folders if mount_points.hold_folder(path)]
-    held += [path for path, what in protection.missing_files.items() if mount_points.hold_file(path, what)]
+    held = [path for path in protection.missing_folders if mount_points.hold(path)]
+    held += [path for path, what in protection.missing_files.items() if mount_points.hold(path, what)]
     mounts += [_bind(path, path) for path in (*protection.read_only, *held) if path not in granted]
     shown = {place.path for place in find_places(bounds.readable_again)}
     for place in find_places(bounds.masked):

@@ -38,7 +38,7 @@ from agentcli.infra.sandbox.mounts.mount_points import NOTE, Note
 from agentcli.infra.sandbox.mounts.protect_plan import is_inside
 from agentcli.infra.sandbox.processes.shell import Launcher, Shell
 from agentcli.settings.files import make_private_folder
-from agentcli.tools.command import Command, CommandResult, Profile
+from agentcli.tools.command import NO_GRANTS, Command, CommandResult, Grants
 from agentcli.tools.dry_run import ApplyOutcome, ChangeSummary, Conflict, DryRunLimits
 
 _GIT_TIMEOUT_S = 20.0
@@ -126,16 +126,17 @@ class OverlayDryRun(AbstractAsyncContextManager["OverlayDryRun"]):
 class DryRuns:
     """The dry runs of one session, whose commands the shell that `shell` gives starts.
 
-    `confinement` and `bounds` are what commands are confined by now. `folder` holds the overlays, one folder for each
-    dry run; it is outside of everything that commands may write, and should be on the disk of the workspace. What a
-    killed process has left there is removed with the first one. `search_path` is the PATH of the commands.
+    `confinement` and `bounds` are what commands with some grants are confined by now. `folder` holds the overlays, one
+    folder for each dry run; it is outside of everything that commands may write, and should be on the disk of the
+    workspace. What a killed process has left there is removed with the first one. `search_path` is the PATH of the
+    commands.
     """
 
     def __init__(
         self,
         shell: Callable[[], Shell],
         confinement: Callable[[], Confinement],
-        bounds: Callable[[], Bounds],
+        bounds: Callable[[Grants], Bounds],
         *,
         folder: Path,
         search_path: str = "",
@@ -152,9 +153,9 @@ class DryRuns:
         self._caches: CacheLayers | None = None
         self._probed: dict[tuple[str, ...], str] = {}
 
-    def why_not(self) -> str:
+    def why_not(self, grants: Grants = NO_GRANTS) -> str:
         """Say why there are no dry runs here, for the person; empty where there are. Mounts overlays, once."""
-        bounds = self._bounds()
+        bounds = self._bounds(grants)
         if bounds.profile == "danger-full-access":
             return "Commands are not confined, so what one does cannot be held back to be looked at."
         if bounds.profile == "read-only":
@@ -187,13 +188,13 @@ class DryRuns:
         on_output: Callable[[str], None] = lambda text: None,
         masked: Sequence[Path] = (),
     ) -> OverlayDryRun:
-        """Run a command as `Commands.exec` does, but let it change nothing yet; what it leaves running is ended.
+        """Run a command as `Sandbox.run` does, but let it change nothing yet; what it leaves running is ended.
 
         It cannot read what is `masked`, beside what no command can. One that takes too much of the machine is ended,
         and of one that changed too much nothing can be applied; the dry run says so. Raises `ToolError` where no dry
         run is possible (permission_denied, resource_error).
         """
-        if why_not := await asyncio.to_thread(self.why_not):
+        if why_not := await asyncio.to_thread(self.why_not, command.grants):
             raise ToolError(f"{why_not} Run it as usual, or not at all.", kind="permission_denied")
         private = await asyncio.to_thread(self._new_folder)
         try:
@@ -209,9 +210,9 @@ class DryRuns:
         self, private: PrivateFolder, command: Command, on_output: Callable[[str], None], masked: Sequence[Path]
     ) -> OverlayDryRun:
         assert self._caches is not None
-        usual = bounds = replace(was := self._bounds(), masked=(*was.masked, *masked))
-        if command.nobody_allowed:
-            bounds = without_others_data(usual, self._search_path, opens_hosts=command.opens_hosts)
+        usual = bounds = replace(was := self._bounds(command.grants), masked=(*was.masked, *masked))
+        if command.dry_run == "narrow":
+            bounds = without_others_data(usual, self._search_path)
 
         def how_hidden(path: Path) -> Literal["", "here", "always"]:
             return "always" if hides(usual, path) else "here" if hides(bounds, path) else ""
@@ -226,7 +227,7 @@ class DryRuns:
                     groups = await asyncio.to_thread(overlaid.groups, Counter(self._limits, "it changed"))
                 except TooMuch as error:
                     too_much = str(error)
-            groups = await self._with_repositories(overlaid, groups)
+            groups = await self._with_repositories(overlaid, groups, command.grants)
             return OverlayDryRun(result, groups, private, too_much=too_much, cached=overlaid.cached, hides=how_hidden)
 
     async def _exec(
@@ -244,7 +245,9 @@ class DryRuns:
             result = replace(result, job=None, output_file=result.job.output_file, stall=stall)
         return result
 
-    async def _with_repositories(self, overlaid: _Overlaid, groups: list[ChangeGroup]) -> list[ChangeGroup]:
+    async def _with_repositories(
+        self, overlaid: _Overlaid, groups: list[ChangeGroup], grants: Grants
+    ) -> list[ChangeGroup]:
         """Let git say what became of repositories; the files of a worktree are kept with its `.git`, or not at all."""
         for group in groups:
             if group.summary.what != "repository" or group.summary.kind != "changed":
@@ -252,16 +255,16 @@ class DryRuns:
             folder = Path(group.changes.root)
             if folder.name != ".git":  # else a linked worktree's
                 folder = folder / group.paths[0].partition(".git")[0] / ".git"
-            look = partial(self._look, folder.parent)
+            look = partial(self._look, folder.parent, grants)
             words = await describe_git_changes(str(folder), look, partial(look, launch=overlaid.look))
             groups = with_worktree(groups, group, words)
         for root, taken in find_lost_files(groups).items():
-            uncommitted = await uncommitted_files(partial(self._look, Path(root)))
+            uncommitted = await uncommitted_files(partial(self._look, Path(root), grants))
             groups = with_lost_work(groups, root, taken, uncommitted)
         return sorted(groups, key=by_weight)
 
-    async def _look(self, folder: Path, script: str, *, launch: Launcher | None = None) -> str:
-        command = Command(script, folder, timeout_s=_GIT_TIMEOUT_S, profile="read-only")
+    async def _look(self, folder: Path, grants: Grants, script: str, *, launch: Launcher | None = None) -> str:
+        command = Command(script, folder, timeout_s=_GIT_TIMEOUT_S, profile="read-only", grants=grants)
         return (await self._shell().exec(command, launch=launch)).output
 
     def _new_folder(self) -> PrivateFolder:
@@ -298,27 +301,23 @@ class _Overlaid:
         self.cached: list[str] = []
 
     @contextmanager
-    def launch(
-        self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
-    ) -> Iterator[Launch]:
+    def launch(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
         """Raises `OSError`."""
         self._launches += 1
         folder = self._private.path / str(self._launches)
         folder.mkdir(mode=0o700)
         if self._bounds.cache is not None:
             make_private_folder(self._bounds.cache)
-        with self._confinement.launch(argv, cwd=cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
+        with self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch:
             self._overlays = Overlays(launch, folder, self._caches.below)
             with self._wrap(launch) as wrapped:
                 yield wrapped
 
     @contextmanager
-    def look(
-        self, argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
-    ) -> Iterator[Launch]:
+    def look(self, argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
         """Launch what looks at the changes, once the command has ended. Raises `OSError`."""
         with (
-            self._confinement.launch(argv, cwd=cwd, bounds=self._bounds, pass_fds=pass_fds) as launch,
+            self._confinement.launch(argv, cwd=command.cwd, bounds=self._bounds, pass_fds=pass_fds) as launch,
             self._wrap(launch, looks_only=True) as wrapped,
         ):
             yield wrapped

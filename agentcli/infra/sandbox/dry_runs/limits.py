@@ -39,10 +39,10 @@ _TOOLCHAINS = tuple(
 )
 
 
-def without_others_data(bounds: Bounds, search_path: str, *, opens_hosts: bool = False) -> Bounds:
-    """The bounds of a command that nobody was asked about; `search_path` is its PATH.
+def without_others_data(bounds: Bounds, search_path: str) -> Bounds:
+    """The bounds of a command that nobody was asked about: the home and the data of others are hidden.
 
-    The home and the data of others are hidden. No host is reached, granted or not, unless it `opens_hosts`.
+    `search_path` is its PATH.
     """
     data = [path for path in Path("/").iterdir() if path.name not in _SYSTEM]
     shown = [bounds.home / name for name in _TOOLCHAINS] + list(_installations(search_path, bounds.home))
@@ -50,7 +50,6 @@ def without_others_data(bounds: Bounds, search_path: str, *, opens_hosts: bool =
         bounds,
         masked=(*bounds.masked, bounds.home, *data),
         readable_again=(*bounds.readable_again, *shown),
-        proxy_socket=bounds.proxy_socket if opens_hosts else None,
     )
 
 

@@ -8,45 +8,31 @@ it in every repository, not in linked worktrees alone. A worktree's `.git` is a 
 from __future__ import annotations
 
 import os
-import stat
-import time
 from pathlib import Path
-from typing import NamedTuple
 
 from agentcli.infra.sandbox.git.config import NamedPaths, named_paths, path_in, text_of
-from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE, is_mount_point_of_ours
+from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE
 from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside, kind_of
 
 MAX_MODULES = 100
 _MAX_WORKTREES = 30
 _MAX_MODULE_DEPTH = 6
-TICK_NS = 20_000_000  # a file can change twice within a tick of the clock of its file system, by one stamp
 
 # Git refuses a folder where it includes a file. To be known as ours it has to say something that means nothing.
 NO_CONFIGURATION = b"# Nothing. It is here while a command runs.\n"
-
-
-class StampedPlan(NamedTuple):
-    """A plan, and what the repository was when it was made: inodes and times of change, which no program can set."""
-
-    stamp: tuple[int, ...]
-    plan: Protection
 
 
 class RepositoryPlanner:
     """Plans what to protect of a repository.
 
     `writable`: the real paths of all folders in which commands may have made anything. `home` is what `~` means, `git`
-    the program that is asked what a configuration names. Plans are `kept` as long as the repository is as it was.
+    the program that is asked what a configuration names.
     """
 
-    def __init__(
-        self, writable: tuple[str, ...], home: str, git: str, kept: dict[object, StampedPlan] | None = None
-    ) -> None:
+    def __init__(self, writable: tuple[str, ...], home: str, git: str) -> None:
         self._writable = writable
         self._home = home
         self._git = git
-        self._kept = {} if kept is None else kept
 
     def writable_around(self, path: str) -> str | None:
         """The innermost of the writable folders that a path is in."""
@@ -57,24 +43,6 @@ class RepositoryPlanner:
 
         One that need not be committed to takes one read-only mount, and what it names elsewhere.
         """
-        stamp, key = _stamp_of(f"{worktree}/.git"), (worktree, may_commit)
-        known = self._kept.get(key)
-        if known is not None and known.stamp == stamp:
-            return known.plan
-        plan = self._planned(worktree, may_commit=may_commit)
-        self._kept.pop(key, None)
-        if stamp is not None and self._depends_on_nothing_else(f"{worktree}/.git"):
-            self._kept[key] = StampedPlan(stamp, plan)
-        return plan
-
-    def _depends_on_nothing_else(self, folder: str) -> bool:
-        """True for a repository whose plan can only change with its own folder or its configuration."""
-        names = ("modules", "worktrees", "commondir", "config.worktree")
-        if any(os.path.lexists(f"{folder}/{name}") for name in names) or is_mount_point_of_ours(f"{folder}/hooks"):
-            return False
-        return self._named(folder) == NamedPaths()
-
-    def _planned(self, worktree: str, *, may_commit: bool) -> Protection:
         plan, link = Protection(), f"{worktree}/.git"
         match kind_of(link), may_commit:
             case "folder", True:
@@ -206,20 +174,6 @@ class RepositoryPlanner:
             plan.problems.append(f"Git takes hooks or settings from {path}, which commands can write.")
             return
         plan.protect(base, os.path.relpath(path, base))
-
-
-def _stamp_of(folder: str) -> tuple[int, ...] | None:
-    """None where it changed too shortly ago for a stamp to tell the next change, and for anything but a folder."""
-    now_ns = time.time_ns()
-    try:
-        found = os.lstat(folder), os.lstat(f"{folder}/config")
-    except OSError:
-        return None
-    if [stat.S_IFMT(one.st_mode) for one in found] != [stat.S_IFDIR, stat.S_IFREG] or any(
-        one.st_ctime_ns > now_ns - TICK_NS for one in found
-    ):
-        return None
-    return tuple(number for one in found for number in (one.st_dev, one.st_ino, one.st_ctime_ns))
 
 
 def looks_like_the_inside(folder: str) -> bool:

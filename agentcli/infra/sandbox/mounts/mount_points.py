@@ -7,17 +7,17 @@ the protection.
 
 So each command holds a shared lock (flock) on what it mounts on, and who leaves removes it after getting the exclusive
 one. What was made here is recognised by its look, not by a list. After a kill the keeper removes what the session's
-note names, or else the next start. A folder is
-removed by rmdir, which never removes one that the person has put something into.
+note names, or else the next start. A folder is removed by rmdir, which never removes one that the person has put
+something into.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
-import secrets
 import shutil
 import stat
 import tempfile
@@ -36,6 +36,7 @@ MOUNT_POINT_MODE = 0o1755
 COMMON_FOLDER_IS_HERE = b".\n"
 NOTE = "mount_points"
 PROTECTED = "protected.json"  # beside the note: what to revert after a kill
+_renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)  # not in every library
 _PATIENCE_S = 0.5
 _LOOK_EVERY_S = 0.02
 _NOTHING_CAN_BE_MADE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENOENT, errno.ELOOP}
@@ -51,11 +52,16 @@ class _HeldName(NamedTuple):
 
 
 class Note:
-    """Names mount points in a file before they are made. One that is not there any more does no harm."""
+    """Names mount points in a file before they are made. One that is not there any more does no harm.
+
+    Folders that are needed no more are kept beside it for the next command: to move one costs a disk a fifth of what
+    it costs to make and remove it.
+    """
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self._named: set[str] = set()
+        self._spares: list[str] = []
 
     def add(self, path: str, content: bytes | None) -> None:
         """Add a folder, or a file with a content."""
@@ -64,6 +70,30 @@ class Note:
             with contextlib.suppress(OSError), self._file.open("ab") as file:
                 file.write(os.fsencode(path) + (b"\0folder" if content is None else b"\0file " + content) + b"\0")
                 self._named.add(path)
+
+    def give(self, folder: int, name: str) -> bool:
+        """Move a spare folder there; False where there is none for this disk. Raises `FileExistsError`."""
+        spare = self._spares.pop() if self._spares else ""
+        try:
+            return bool(spare) and _move_new(spare, folder, name)
+        except FileExistsError:
+            self._spares.append(spare)
+            raise
+
+    def take(self, held: _HeldName) -> bool:
+        """Keep a folder; False where it stays, because it is on another disk or somebody has put something into it."""
+        if _renameat2 is None:
+            return False
+        spare = f"{self._file.parent}/spare-{os.urandom(6).hex()}"
+        try:
+            os.rename(held.name, spare, src_dir_fd=held.folder)
+        except OSError:
+            return False
+        if os.listdir(spare):  # noqa: PTH208  # a fifth of the time
+            _move_new(spare, held.folder, held.name)
+            return False
+        self._spares.append(spare)
+        return True
 
 
 class MountPoints:
@@ -74,6 +104,7 @@ class MountPoints:
 
     def __init__(self, note: Note | None = None) -> None:
         self._held: list[_HeldName] = []
+        self._folders: dict[str, int] = {}
         self._note = note
 
     def __enter__(self) -> Self:
@@ -84,9 +115,10 @@ class MountPoints:
     ) -> None:
         for held in self._held:
             with contextlib.suppress(OSError):
-                _remove_unless_used(held)
-        descriptors = [descriptor for held in self._held for descriptor in (held.lock, held.folder)]
+                _remove_unless_used(held, self._note)
+        descriptors = [*self._folders.values(), *(held.lock for held in self._held)]
         self._held.clear()
+        self._folders.clear()
         if descriptors:
             # What was removed goes from the disk when it is closed, which can wait for the disk; a `Thread` would have
             # us wait for its start.
@@ -95,37 +127,73 @@ class MountPoints:
             except RuntimeError:  # no room for a thread
                 _close(descriptors)
 
-    def hold_folder(self, path: str) -> bool:
-        """Make sure that there is something at `path`; True if it can be mounted on.
+    def hold(self, path: str, content: bytes | None = None) -> bool:
+        """Make sure that there is a folder at `path`, or a file with a content; True if it can be mounted on.
 
         Not where neither we nor the command can make anything (a read-only disk, a folder of somebody else), nor
         through a symlink. Raises `OSError`.
         """
-        return self._hold(path, None)
-
-    def hold_file(self, path: str, content: bytes) -> bool:
-        """Make a file there, with a content that means nothing."""
-        return self._hold(path, content)
-
-    def _hold(self, path: str, content: bytes | None) -> bool:
         if self._note is not None:
             self._note.add(path, content)
         parent, _, name = path.rpartition("/")
         try:
-            folder = open_real(parent)
-        except OSError:
-            return False
-        try:
-            lock = _lock(folder, name, content)
+            if parent not in self._folders:
+                self._folders[parent] = open_real(parent)
+            folder = self._folders[parent]
+            lock = self._lock(folder, name, content)
         except OSError as error:
-            os.close(folder)
             if error.errno in _NOTHING_CAN_BE_MADE:
                 return False
             raise
-        if lock is None:
-            os.close(folder)
-        else:
+        if lock is not None:
             self._held.append(_HeldName(folder, name, lock, content))
+        return True
+
+    def _lock(self, folder: int, name: str, content: bytes | None) -> int | None:
+        """Open what keeps the name there; None when that is not our business. Raises `OSError`."""
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_DIRECTORY if content is None else 0)
+        deadline = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline:
+            is_new = self._make(folder, name, content)
+            try:
+                lock = os.open(name, flags, dir_fd=folder)
+            except FileNotFoundError:  # removed by who held it last: make it again
+                continue
+            except OSError as error:
+                if error.errno in {errno.ENOTDIR, errno.EACCES, errno.ENXIO}:  # somebody's, to be mounted on
+                    return None
+                raise
+            if not is_new and not _is_ours(lock, content):
+                os.close(lock)
+                return None
+            if _is_locked(folder, name, lock):
+                return lock
+            os.close(lock)
+            time.sleep(0.001)
+        raise TimeoutError(errno.ETIMEDOUT, "another process keeps this locked", name)
+
+    def _make(self, folder: int, name: str, content: bytes | None) -> bool:
+        """Make it where nothing is; False where something is. A file appears as a whole: git may read it at once."""
+        descriptor = -1
+        try:
+            if content is None:
+                if self._note is None or not self._note.give(folder, name):
+                    os.mkdir(name, MOUNT_POINT_MODE, dir_fd=folder)
+                return True
+            try:
+                descriptor = os.open(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o644, dir_fd=folder)
+            except OSError:  # a disk without files that have no name
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+                descriptor = os.open(name, flags, 0o644, dir_fd=folder)
+                os.write(descriptor, content)
+            else:
+                os.write(descriptor, content)
+                os.link(f"/proc/self/fd/{descriptor}", name, dst_dir_fd=folder)
+        except FileExistsError:
+            return False
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
         return True
 
 
@@ -179,10 +247,8 @@ def remove_noted(note: Path) -> None:
     with MountPoints() as points, contextlib.suppress(OSError):
         words = note.read_bytes().split(b"\0")
         for path, what in zip(map(os.fsdecode, words[::2]), words[1::2], strict=False):
-            if os.path.lexists(path) and what == b"folder":
-                points.hold_folder(path)
-            elif os.path.lexists(path):
-                points.hold_file(path, what.removeprefix(b"file "))
+            if os.path.lexists(path):
+                points.hold(path, None if what == b"folder" else what.removeprefix(b"file "))
 
 
 def open_real(path: str) -> int:
@@ -221,34 +287,20 @@ def is_mount_point_of_ours(path: str) -> bool:
     return stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX) and not any(Path(path).iterdir())
 
 
+def _move_new(path: str, folder: int, name: str) -> bool:
+    """Move a folder to a name in an open one; False on another disk. Raises `FileExistsError` where something is."""
+    assert _renameat2 is not None, "what is moved here was taken"
+    at_working_folder, no_replace = -100, 1
+    if not _renameat2(at_working_folder, os.fsencode(path), folder, os.fsencode(name), no_replace):
+        return True
+    if ctypes.get_errno() == errno.EEXIST:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+    return False
+
+
 def _close(descriptors: list[int]) -> None:
     for descriptor in descriptors:
         os.close(descriptor)
-
-
-def _lock(folder: int, name: str, content: bytes | None) -> int | None:
-    """Open what keeps the name there; None when that is not our business. Raises `OSError`."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | (os.O_DIRECTORY if content is None else 0)
-    deadline = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(FileExistsError):
-            _make(name, folder, content)
-        try:
-            lock = os.open(name, flags, dir_fd=folder)
-        except FileNotFoundError:  # removed by who held it last: make it again
-            continue
-        except OSError as error:
-            if error.errno in {errno.ENOTDIR, errno.EACCES, errno.ENXIO}:  # somebody's, to be mounted on
-                return None
-            raise
-        if not _is_ours(lock, content):
-            os.close(lock)
-            return None
-        if _is_locked(folder, name, lock):
-            return lock
-        os.close(lock)
-        time.sleep(0.001)
-    raise TimeoutError(errno.ETIMEDOUT, "another process keeps this locked", name)
 
 
 def _is_ours(descriptor: int, content: bytes | None) -> bool:
@@ -257,31 +309,7 @@ def _is_ours(descriptor: int, content: bytes | None) -> bool:
     return os.pread(descriptor, len(content) + 1, 0) == content
 
 
-def _make(name: str, folder: int, content: bytes | None) -> None:
-    """A file appears with its content: git on the outside may read it at any moment."""
-    if content is None:
-        os.mkdir(name, MOUNT_POINT_MODE, dir_fd=folder)
-        return
-    with contextlib.suppress(FileNotFoundError):
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
-    draft = f"{name}.{secrets.token_hex(8)}" if content else name
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644, dir_fd=folder)
-    try:
-        if content:
-            os.write(descriptor, content)
-            os.link(draft, name, src_dir_fd=folder, dst_dir_fd=folder, follow_symlinks=False)
-            # A command of before that still runs can have put something else in place of the draft.
-            if not os.path.samestat(os.stat(name, dir_fd=folder, follow_symlinks=False), os.fstat(descriptor)):
-                os.unlink(name, dir_fd=folder)
-                raise OSError(errno.EBUSY, "it was replaced while it was made", name)
-    finally:
-        os.close(descriptor)
-        if content:
-            os.unlink(draft, dir_fd=folder)
-
-
-def _remove_unless_used(held: _HeldName) -> None:
+def _remove_unless_used(held: _HeldName, note: Note | None) -> None:
     try:
         fcntl.flock(held.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # in use: whoever leaves last gets it
@@ -292,6 +320,8 @@ def _remove_unless_used(held: _HeldName) -> None:
     if not stat.S_ISDIR(ours.st_mode):
         if _is_ours(held.lock, held.content):
             os.unlink(held.name, dir_fd=held.folder)
+        return
+    if note is not None and ours.st_mode & stat.S_ISVTX and note.take(held):
         return
     try:
         os.rmdir(held.name, dir_fd=held.folder)

@@ -6,15 +6,18 @@ import contextlib
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from agentcli.errors import ToolError
-from agentcli.infra.sandbox.processes.run import Run
 from agentcli.settings.files import make_private_folder
 from agentcli.tools.command import BackgroundJob
 
+if TYPE_CHECKING:
+    from agentcli.infra.sandbox.processes.run import Run
+
 
 class JobTable:
-    """The jobs of one session; the files of their output are in `folder`."""
+    """Implements `Jobs` for one session; the files of their output are in `folder`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -17,11 +17,11 @@ from agentcli.infra.sandbox.network.relay import RELAY_NAME
 from agentcli.infra.sandbox.processes.jobs import JobTable
 from agentcli.infra.sandbox.processes.keeper_client import Keeper, Process
 from agentcli.infra.sandbox.processes.run import Run, not_started
-from agentcli.tools.command import Command, CommandResult, Profile
+from agentcli.tools.command import Command, CommandResult
 
-# Prepares some arguments to start in a folder with descriptors passed on, held to a profile (None: the usual one). The
-# context is left after the last of their processes.
-Launcher = Callable[[Sequence[str], Path, Sequence[int], Profile | None], AbstractContextManager[Launch]]
+# Prepares the arguments that start a command, with descriptors passed on. The context is left after the last of their
+# processes.
+Launcher = Callable[[Sequence[str], Command, Sequence[int]], AbstractContextManager[Launch]]
 
 # The shell tells that it has begun, where it ended and what it left running. The pipe is named by path, because a
 # command may use every short descriptor itself. The command stands on the same line, so that line numbers in its errors
@@ -41,9 +41,7 @@ _LONGEST_ARGUMENT = 30_000  # characters, each of which may take four bytes
 
 
 @contextmanager
-def unconfined(
-    argv: Sequence[str], cwd: Path, pass_fds: Sequence[int], profile: Profile | None = None
-) -> Iterator[Launch]:
+def unconfined(argv: Sequence[str], command: Command, pass_fds: Sequence[int]) -> Iterator[Launch]:
     yield Launch(list(argv), tuple(pass_fds))
 
 
@@ -60,6 +58,7 @@ class Shell:
         *,
         launch: Launcher = unconfined,
         own_environment: Mapping[str, str] | None = None,
+        jobs: JobTable | None = None,
     ) -> None:
         self._environment = environment
         self._own_environment = environment if own_environment is None else own_environment
@@ -67,7 +66,7 @@ class Shell:
         self._keeper = Keeper(environment)
         self._argv = _shell_argv()
         self._processes: set[Process] = set()
-        self.jobs = JobTable(folder)
+        self.jobs = jobs or JobTable(folder)
 
     async def exec(
         self,
@@ -78,9 +77,9 @@ class Shell:
         launch: Launcher | None = None,
         is_job: bool = False,
     ) -> CommandResult:
-        """Run a command as `Commands.exec` does; `launch` confines it in place of the usual one.
+        """Run a command as `Sandbox.run` does; `launch` confines it in place of the usual one.
 
-        A job is detached as soon as it has begun, as `Commands.start_job` does.
+        A job is detached as soon as it has begun.
         """
         for _ in range(MOST_PLANS):
             run = await self._begin(command, on_output, launch, is_job=is_job)
@@ -116,15 +115,16 @@ class Shell:
         """
         output, report = ends
         before = (_BEGUN if is_job else _REPORT).format(fd=report)
-        confined = unconfined if command.is_own else launcher or self._launch
+        is_own = command.profile == "own"
+        confined = unconfined if is_own else launcher or self._launch
         with ExitStack() as confinement:
             argv = [*self._argv, *_arguments(self._argv[0], before, command.text)]
-            launch = confinement.enter_context(confined(argv, command.cwd, (report,), command.profile))
+            launch = confinement.enter_context(confined(argv, command, (report,)))
             launch = confinement.enter_context(rendered(launch))
             process = await self._keeper.start(
                 launch,
                 cwd=command.cwd,
-                environment=self._own_environment if command.is_own else self._environment,
+                environment=self._own_environment if is_own else self._environment,
                 output=output,
                 time_limit_s=command.timeout_s if is_job else None,
                 terminal=command.terminal,

@@ -1,8 +1,7 @@
 """Finds why a silent command stalls: it waits for input, a password or a lock, or it is a server that listens.
 
-Linux only: /proc tells in which system call each thread waits (proc(5)). The numbers of system calls are those of the
-kernel's syscall_64.tbl and asm-generic/unistd.h. Reading them needs the right to trace the process, which a parent has
-over its descendants unless a program (sudo, ssh-agent) forbids it.
+Linux only: /proc tells in which system call each thread waits (proc(5)). Reading that needs the right to trace the
+process, which a parent has over its descendants unless a program (sudo, ssh-agent) forbids it.
 """
 
 from __future__ import annotations
@@ -20,12 +19,11 @@ from msgspec import Struct
 from agentcli.infra.sandbox.processes.process_tree import processes_below
 
 Kind = Literal["password", "input", "lock", "listens"]
-Call = Literal["read", "poll", "flock", "fcntl", "sleep"]
 
 # Seconds without output until a stall is reported.
 QUIET_S: Mapping[Kind, float] = {"password": 2.0, "input": 2.0, "lock": 3.0, "listens": 2.5}
 MIN_QUIET_S = min(QUIET_S.values())
-BUSY_SERVER_QUIET_S = 15.0  # a server with connections, or beside what sleeps, may be part of a test run
+BUSY_SERVER_QUIET_S = 15.0  # a server with connections may be part of a test run
 
 _MAX_CPU_SHARE = 0.03  # of one processor; above it a command works
 _MAX_SERVER_CPU_SHARE = 0.25  # a server may watch files for changes
@@ -36,15 +34,11 @@ _TERMINAL = re.compile(r"/dev/(tty\d*|pts/\d+|console)$")
 # The report of a shell started here that it runs (shell.py); the command follows it.
 _SHELL_PREFIX = re.compile(r"^.*?\{ printf \. >/dev/fd/\d+; \} 2>/dev/null; (trap '.*?' EXIT; )?", re.DOTALL)
 
-_X86_64: dict[int, Call] = {
-    0: "read", 19: "read", 45: "read", 47: "read", 7: "poll", 271: "poll", 23: "poll", 270: "poll", 232: "poll",
-    281: "poll", 441: "poll", 73: "flock", 72: "fcntl", 35: "sleep", 230: "sleep",
-}  # fmt: skip
-_GENERIC: dict[int, Call] = {
-    63: "read", 65: "read", 207: "read", 212: "read", 73: "poll", 72: "poll", 22: "poll", 441: "poll", 32: "flock",
-    25: "fcntl", 101: "sleep", 115: "sleep",
-}  # fmt: skip
-_CALLS = {"x86_64": _X86_64, "aarch64": _GENERIC, "riscv64": _GENERIC}.get(platform.machine(), {})
+# System calls by their numbers: the kernel's syscall_64.tbl and asm-generic/unistd.h.
+_X86_64 = {"read": (0, 19, 45, 47), "poll": (7, 271, 23, 270, 232, 281, 441), "flock": (73,), "fcntl": (72,)}
+_GENERIC = {"read": (63, 65, 207, 212), "poll": (73, 72, 22, 441), "flock": (32,), "fcntl": (25,)}
+_NUMBERS = {"x86_64": _X86_64, "aarch64": _GENERIC, "riscv64": _GENERIC}.get(platform.machine(), {})
+_CALLS = {number: call for call, numbers in _NUMBERS.items() for number in numbers}
 _BLOCKING_LOCKS = {7, 38}  # F_SETLKW, F_OFD_SETLKW
 _LISTENING, _CLOSED = "0A", "07"  # states in /proc/net/tcp
 
@@ -73,83 +67,65 @@ class StallDetector:
         share = (cpu_s - previous[1]) / max(now - previous[0], 0.05)
         if share > _MAX_SERVER_CPU_SHARE:
             return None
-        for stall in _ProcessTree(pids, last_output).stalls(quiet_s):
+        for stall in _stalls(pids, quiet_s, last_output):
             if (stall.kind == "listens" or share <= _MAX_CPU_SHARE) and quiet_s >= QUIET_S[stall.kind]:
                 return stall
         return None
 
 
-class _ProcessTree:
-    """The processes of a command at one moment: what each of their threads waits for, and what they have open."""
-
-    def __init__(self, pids: Sequence[int], last_output: str) -> None:
-        self._last_output = last_output
-        self._waits = [(pid, call, descriptor) for pid in pids for call, descriptor in _waits(pid)]
-        self._targets = {pid: _open_targets(pid) for pid in pids}
-
-    def stalls(self, quiet_s: float) -> Iterator[Stall]:
-        """Every reason found, the most certain first."""
-        readers = [pid for pid, call, descriptor in self._waits if self._reads_terminal(pid, call, descriptor)]
-        if readers or _PROMPT.search(self._last_output):
-            yield from self._password_stalls(readers)
-        for pid in readers:
-            yield Stall("input", f"waits for input: {_describe(pid)} reads a terminal")
-        for pid, call, descriptor in self._waits:
-            if call == "read" and self._has_no_writer(pid, descriptor):
-                yield Stall("input", f"waits for input: {_describe(pid)} reads a pipe that nobody writes to")
-        yield from self._lock_stalls()
-        ports, has_connections = self._sockets()
-        sleeps = any(call == "sleep" for _, call, _ in self._waits)
-        if ports and (quiet_s >= BUSY_SERVER_QUIET_S or not (has_connections or sleeps)):
-            yield Stall("listens", f"listens on {', '.join(f':{port}' for port in ports[:3])}")
-
-    def _reads_terminal(self, pid: int, call: Call, descriptor: int) -> bool:
-        """With poll and the like the descriptors are unknown: then standard input counts, if it is no server."""
-        targets = self._targets[pid]
-        if call == "poll":
-            return bool(_TERMINAL.match(targets.get(0, ""))) and not any(map(_is_socket, targets.values()))
-        return call == "read" and bool(_TERMINAL.match(targets.get(descriptor, "")))
-
-    def _has_no_writer(self, pid: int, descriptor: int) -> bool:
-        """A process of several threads may write to itself."""
-        target = self._targets[pid].get(descriptor, "")
-        if len(_threads(pid)) > 1 or not (target.startswith("pipe:") or _is_fifo(pid, target)):
-            return False
-        return not any(
-            other != pid and held == target and _is_writable(other, number)
-            for other, targets in self._targets.items()
-            for number, held in targets.items()
-        )
-
-    def _password_stalls(self, readers: Sequence[int]) -> Iterator[Stall]:
-        asking = [pid for pid in self._targets if _PASSWORD_PROGRAM.match(_command(pid))]
-        if not asking and _PROMPT.search(self._last_output):
-            asking = [*readers, *reversed(self._targets)]
-        if asking:
+def _stalls(pids: Sequence[int], quiet_s: float, last_output: str) -> Iterator[Stall]:
+    """Every reason found, the most certain first."""
+    waits = [(pid, call, descriptor) for pid in pids for call, descriptor in _waits(pid)]
+    targets = {pid: _open_targets(pid) for pid in pids}
+    readers = [pid for pid, call, descriptor in waits if _reads_terminal(call, descriptor, targets[pid])]
+    has_prompt = _PROMPT.search(last_output) is not None
+    if readers or has_prompt:
+        asking = [pid for pid in pids if _PASSWORD_PROGRAM.match(_command(pid))]
+        if asking := asking or ([*readers, *reversed(pids)] if has_prompt else []):
             yield Stall("password", f"asks for a password: {_describe(asking[0])}")
+    for pid in readers:
+        yield Stall("input", f"waits for input: {_describe(pid)} reads a terminal")
+    for pid, call, descriptor in waits:
+        target = targets[pid].get(descriptor, "a file")
+        if call == "read" and target.startswith("pipe:") and not _has_writer(target, pid, targets):
+            yield Stall("input", f"waits for input: {_describe(pid)} reads a pipe that nobody writes to")
+        if call in ("flock", "fcntl"):
+            by = f", held by {_describe(holder)}" if (holder := _lock_holder(pid)) else ""
+            yield Stall("lock", f"waits for a lock on {target}: {_describe(pid)}{by}")
+    ports, has_connections = _sockets(targets)
+    if ports and (quiet_s >= BUSY_SERVER_QUIET_S or not has_connections):
+        yield Stall("listens", f"listens on {', '.join(f':{port}' for port in ports[:3])}")
 
-    def _lock_stalls(self) -> Iterator[Stall]:
-        for pid, call, descriptor in self._waits:
-            if call in ("flock", "fcntl"):
-                path, holder = self._targets[pid].get(descriptor, "a file"), _lock_holder(pid)
-                by = f", held by {_describe(holder)}" if holder else ""
-                yield Stall("lock", f"waits for a lock on {path}: {_describe(pid)}{by}")
 
-    def _sockets(self) -> tuple[list[int], bool]:
-        """The ports that the tree listens on, and whether it has connections."""
-        ports, has_connections = set(), False
-        for pid, targets in self._targets.items():  # each may be in a network of its own
-            sockets = {target for target in targets.values() if _is_socket(target)}
-            tables = ("tcp", "tcp6") if sockets else ()
-            for line in [line for table in tables for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]]:
+def _reads_terminal(call: str, descriptor: int, targets: Mapping[int, str]) -> bool:
+    """With poll and the like the descriptors are unknown: then standard input counts, if it is no server."""
+    if call == "poll":
+        return bool(_TERMINAL.match(targets.get(0, ""))) and not any(map(_is_socket, targets.values()))
+    return call == "read" and bool(_TERMINAL.match(targets.get(descriptor, "")))
+
+
+def _has_writer(pipe: str, reader: int, targets: Mapping[int, Mapping[int, str]]) -> bool:
+    """True if a process may write to it. One of several threads may write to itself."""
+    return len(_threads(reader)) > 1 or any(
+        pid != reader and held == pipe and _is_writable(pid, number)
+        for pid, its in targets.items()
+        for number, held in its.items()
+    )
+
+
+def _sockets(targets: Mapping[int, Mapping[int, str]]) -> tuple[list[int], bool]:
+    """The ports that a tree listens on, and whether it has connections."""
+    ports, has_connections = set(), False
+    for pid, its in targets.items():  # each may be in a network of its own
+        sockets = set(filter(_is_socket, its.values()))
+        for table in ("tcp", "tcp6") if sockets else ():
+            for line in _read(f"/proc/{pid}/net/{table}").splitlines()[1:]:
                 _, local, _, state, *_, inode = line.split()[:10]
-                if f"socket:[{inode}]" not in sockets:
-                    continue
-                if state == _LISTENING:
+                if f"socket:[{inode}]" in sockets and state == _LISTENING:
                     ports.add(int(local.rpartition(":")[2], 16))
-                elif state != _CLOSED:
+                elif f"socket:[{inode}]" in sockets and state != _CLOSED:
                     has_connections = True
-        return sorted(ports), has_connections
+    return sorted(ports), has_connections
 
 
 def _describe(pid: int) -> str:
@@ -168,12 +144,12 @@ def _command(pid: int) -> str:
 
 def _threads(pid: int) -> list[str]:
     try:
-        return [entry.name for entry in Path(f"/proc/{pid}/task").iterdir()]
+        return os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # names alone
     except OSError:
         return []
 
 
-def _waits(pid: int) -> Iterator[tuple[Call, int]]:
+def _waits(pid: int) -> Iterator[tuple[str, int]]:
     """The system call that each waiting thread is in, with its first argument: the descriptor, where it has one."""
     for thread in _threads(pid):
         words = _read(f"/proc/{pid}/task/{thread}/syscall").split()
@@ -192,10 +168,6 @@ def _open_targets(pid: int) -> dict[int, str]:
 
 def _is_socket(target: str) -> bool:
     return target.startswith("socket:")
-
-
-def _is_fifo(pid: int, target: str) -> bool:
-    return target.startswith("/") and Path(f"/proc/{pid}/root{target}").is_fifo()
 
 
 def _is_writable(pid: int, descriptor: int) -> bool:

@@ -1,114 +1,76 @@
-"""Reaches files by the open folder they are in, so that no link or folder put in the way meanwhile leads elsewhere."""
+"""Reaches files from open folders, so that no link or folder put in the way meanwhile leads elsewhere."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from pathlib import Path
 from typing import NamedTuple
 
-from agentcli.conversation.file_changes import FileState, real_path
-from agentcli.infra.changes.objects import Objects
-from agentcli.infra.changes.state import names_in, state_at
-from agentcli.infra.changes.writing import move_into_place, write_all, write_atomically
+from agentcli.infra.changes.state import entry_at, names_in
+from agentcli.infra.changes.writing import write_all, write_atomically
 from agentcli.infra.sandbox.mounts.mount_points import is_mount_point_of_ours
-from agentcli.infra.sandbox.scan import Scan
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-Place = tuple[int, int]  # device and inode
 
+class KeptState(NamedTuple):
+    """What is at a path. `content` is that of a file, a character for each byte, or where a link leads.
 
-class Contents(Objects):
-    """Contents in memory: those on the disk a command could lock away, because it may change modes anywhere."""
+    Of a file that is not kept it is a stamp.
+    """
 
-    def __init__(self) -> None:
-        super().__init__(Path())
-        self.kept: dict[str, bytes] = {}
-
-    def put(self, source: int) -> tuple[str, int]:
-        with open(source, "rb", closefd=False) as file:
-            content = file.read(os.fstat(source).st_size)
-        return self.put_bytes(content), len(content)
-
-    def put_bytes(self, content: bytes) -> str:
-        id = blob_id(content)
-        self.kept[id] = content
-        return id
+    kind: str
+    mode: int
+    content: str = ""
+    is_kept: bool = True
 
 
 class HeldFolder(NamedTuple):
     """A folder, open. `around` is the folder that it was in, `mode` the mode that it had."""
 
     descriptor: int
-    place: Place
-    around: Place
+    place: tuple[int, int]  # device and inode
+    around: tuple[int, int]
     mode: int
 
-    def by_path(self, rest: str = "") -> str:
-        return by_descriptor(self.descriptor, rest)
-
-    @property
-    def name(self) -> str:
-        return name_of(path_of(self.descriptor))
-
-    def is_in_place(self, name: str) -> bool:
-        return self.name == name and place_of(os.lstat(self.by_path(".."))) == self.around
-
-    def is_removed(self) -> bool:
-        """True if the folder was removed; a name that only looks so does not count."""
-        if not self.name.endswith(" (deleted)"):
-            return False
-        try:
-            return place_of(os.lstat(self.by_path(f"../{self.name}"))) != self.place
-        except FileNotFoundError:
-            return True
-
     def let_in(self) -> None:
-        """Give the folder's owner back what would keep us out of it. Raises `OSError`."""
+        """Give the folder's owner back what would keep us out of it."""
         mode = stat.S_IMODE(os.fstat(self.descriptor).st_mode)
         if taken := self.mode & ~mode & stat.S_IRWXU:
-            _chmod(self.descriptor, mode | taken)
+            os.chmod(f"/proc/self/fd/{self.descriptor}", mode | taken)  # noqa: PTH101  # fchmod takes no O_PATH
 
 
 class HeldFolders(dict[str, HeldFolder]):
-    """Folders by the paths at which they were when they were opened."""
+    """Folders by the paths at which they were when they were opened. What acts on a path raises `OSError`."""
 
-    def hold(self, path: str, found: str = "") -> None:
-        """Open the folder at a path, or at the one where it was found, if there is one."""
+    def hold(self, path: str) -> None:
+        """Open the folder at a path, if there is one."""
         if path not in self:
-            with suppress(OSError), self.opened(above(found or path)) as around:
-                folder = os.open(name_of(found or path) or ".", _FOLDER, dir_fd=around)
-                status = os.fstat(folder)
-                mode = stat.S_IMODE(status.st_mode)
-                self[path] = HeldFolder(folder, place_of(status), place_of(os.fstat(around)), mode)
-
-    def hold_again(self, before: dict[str, HeldFolder], roots: Sequence[str], known: Collection[str]) -> None:
-        """Open folders that another process held, where they are by now, with what is `known` to have been in them."""
-        for path in sorted(before):
-            self._hold_if_same(path, before[path], path)
-        lost = {before[path].place[1]: path for path in before if path not in self}
-        for root in roots if lost else ():
-            for found, folder in Scan().folders(root).items():
-                if path := lost.get(folder.stamp[0], ""):
-                    self._hold_if_same(path, before[path], found)
-                    names = {name_of(each) for each in known if above(each) == path}
-                    if path in self and not names.intersection(names_in(self[path].by_path())):
-                        self.drop(path)  # its number went to another folder
-
-    def _hold_if_same(self, path: str, before: HeldFolder, found: str) -> None:
-        self.hold(path, found)
-        now = self.get(path)
-        if now is not None and now.place == before.place:
-            self[path] = before._replace(descriptor=now.descriptor)
             with suppress(OSError):
+                self[path] = self._held_at(path)
+
+    def hold_again(self, path: str, before: HeldFolder, known: Collection[str], found: str = "") -> None:
+        """Open a folder that another process held, if it is the one that is `found` now.
+
+        Its number may have gone to another folder, in which is none of the names that are `known` to have been in it.
+        """
+        with suppress(OSError):
+            now = self._held_at(found or path)
+            names = {name_of(each) for each in known if around(each) == path}
+            if now.place == before.place and not (found and names.isdisjoint(os.listdir(f"/proc/self/fd/{now[0]}"))):  # noqa: PTH208
+                self[path] = before._replace(descriptor=now.descriptor)
                 self[path].let_in()
-        elif now is not None:
-            self.drop(path)
+            else:
+                os.close(now.descriptor)
+
+    def _held_at(self, path: str) -> HeldFolder:
+        with self.reached(path) as (folder, name):
+            descriptor = os.open(name or ".", _FOLDER, dir_fd=folder)
+            status = os.fstat(descriptor)
+            return HeldFolder(descriptor, place_of(status), place_of(os.fstat(folder)), stat.S_IMODE(status.st_mode))
 
     def drop(self, *paths: str) -> None:
         for path in paths:
@@ -116,28 +78,93 @@ class HeldFolders(dict[str, HeldFolder]):
 
     @contextmanager
     def opened(self, path: str) -> Iterator[int]:
-        """Open a folder from the nearest one around it that is held, following no link. Raises `OSError`."""
-        anchor = path
-        while anchor not in self and anchor != "/":
-            anchor = above(anchor)
-        folder = os.dup(self[anchor].descriptor) if anchor in self else os.open("/", _FOLDER)
+        """Open a folder from the nearest one around it that is held, following no link."""
+        folder = self._open(path)
         try:
-            for part in filter(None, path[len(anchor) :].split("/")):
-                below = os.open(part, _FOLDER, dir_fd=folder)
-                os.close(folder)
-                folder = below
             yield folder
         finally:
             os.close(folder)
 
-    def state(self, path: str, objects: Objects, largest: int) -> FileState | None:
-        """The state of a path; None where nothing is."""
-        with suppress(FileNotFoundError, NotADirectoryError), self.opened(above(path)) as folder:
-            return state_in(folder, name_of(path), objects, largest)
-        return None
+    @contextmanager
+    def reached(self, path: str) -> Iterator[tuple[int, str]]:
+        """The folder that a path is in, open, and its name there."""
+        folder = self._open(around(path))
+        try:
+            yield folder, name_of(path)
+        finally:
+            os.close(folder)
+
+    def _open(self, path: str) -> int:
+        anchor = path
+        while anchor not in self and anchor != "/":
+            anchor = around(anchor)
+        folder = os.dup(self[anchor].descriptor) if anchor in self else os.open("/", _FOLDER)
+        for part in filter(None, path[len(anchor) :].split("/")):
+            try:
+                below = os.open(part, _FOLDER, dir_fd=folder)
+            finally:
+                os.close(folder)
+            folder = below
+        return folder
+
+    def paths_in(self, path: str) -> Sequence[str]:
+        with self.opened(path) as folder:
+            return [f"{path}/{name}" for name in reversed(names_in(f"/proc/self/fd/{folder}"))]
+
+    def look(self, path: str, max_bytes: int = 0) -> KeptState | None:
+        """The state of a path; None where nothing is, or a socket."""
+        with self.reached(path) as (folder, name):
+            entry = entry_at(name, folder=folder)
+            if entry is None or entry.kind == "other":
+                return None
+            if entry.kind == "folder" and is_mount_point_of_ours(f"/proc/self/fd/{folder}/{name}"):
+                return None
+            if entry.kind != "file":
+                return KeptState(entry.kind, entry.mode, entry.target)
+            if entry.size <= max_bytes:
+                with suppress(PermissionError), os.fdopen(os.open(name, _FILE, dir_fd=folder), "rb", 0) as file:
+                    return KeptState("file", entry.mode, file.read(entry.size).decode("latin-1"))
+            return KeptState("file", entry.mode, str(entry.stamp), is_kept=False)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        """Change the mode of a folder, never of what a link leads to."""
+        with self.reached(path) as (folder, name):
+            descriptor = os.open(name, _FOLDER, dir_fd=folder)
+            try:
+                os.chmod(f"/proc/self/fd/{descriptor}", mode)  # noqa: PTH101
+            finally:
+                os.close(descriptor)
+
+    def make(self, path: str, state: KeptState) -> None:
+        """Make something where nothing is, a file at once and as a whole."""
+
+        def fill(descriptor: int) -> None:
+            write_all(descriptor, state.content.encode("latin-1"))
+            os.fchmod(descriptor, state.mode)
+
+        with self.reached(path) as (folder, name):
+            match state.kind:
+                case "folder":
+                    os.mkdir(name, dir_fd=folder)
+                    self.set_mode(path, state.mode)
+                case "link":
+                    os.symlink(state.content, name, dir_fd=folder)
+                case "file":
+                    write_atomically(folder, name, fill)
+
+    def move_into(self, aside: str, path: str) -> None:
+        """Make the folder `aside`, and move into it what is at a path, to a name at which nothing obeys it."""
+        with self.reached(path) as (folder, name), self.reached(aside) as (outer, own):
+            os.mkdir(own, 0o700, dir_fd=outer)
+            try:
+                with self.opened(aside) as inner:
+                    os.rename(name, name.lstrip(".") or "_", src_dir_fd=folder, dst_dir_fd=inner)
+            except OSError:
+                os.rmdir(own, dir_fd=outer)
+                raise
 
 
-def above(path: str) -> str:
+def around(path: str) -> str:
     return path.rpartition("/")[0] or "/"
 
 
@@ -145,69 +172,5 @@ def name_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def place_of(status: os.stat_result) -> Place:
+def place_of(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
-
-
-def path_of(descriptor: int, name: str = "") -> str:
-    """The path of a folder, or of something in it, as of now."""
-    folder = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115  # text
-    return f"{folder}/{name}" if name else folder
-
-
-def by_descriptor(folder: int, name: str = "") -> str:
-    """A path that leads to an open folder, or to something in it, wherever it is."""
-    return f"/proc/self/fd/{folder}/{name}"
-
-
-def blob_id(content: bytes) -> str:
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-
-def state_in(folder: int, name: str, objects: Objects, largest: int) -> FileState | None:
-    """The state of a name in an open folder; None where nothing is."""
-    path = by_descriptor(folder, name)
-    return None if is_mount_point_of_ours(path) else state_at(path, objects, largest=largest)
-
-
-def unlock(folder: int, name: str) -> bool:
-    """Let its owner into a folder, which could not be moved else; False where nothing is."""
-    with suppress(FileNotFoundError):
-        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
-        if stat.S_ISDIR(mode) and mode & stat.S_IRWXU != stat.S_IRWXU:
-            change_mode(folder, name, stat.S_IMODE(mode) | stat.S_IRWXU)
-        return True
-    return False
-
-
-def change_mode(folder: int, name: str, mode: int) -> None:
-    """Change the mode of a folder, never of what a link leads to. Raises `OSError`."""
-    descriptor = os.open(name, _FOLDER, dir_fd=folder)
-    try:
-        _chmod(descriptor, mode)
-    finally:
-        os.close(descriptor)
-
-
-def _chmod(descriptor: int, mode: int) -> None:
-    os.chmod(by_descriptor(descriptor).rstrip("/"), mode)  # noqa: PTH101  # fchmod takes no O_PATH
-
-
-def make(folder: int, name: str, state: FileState, content: bytes) -> None:
-    """Make something where nothing is, a file at once and as a whole. Raises `OSError`."""
-    if state.kind == "folder":
-        os.mkdir(name, dir_fd=folder)
-        change_mode(folder, name, state.mode)
-    elif state.kind == "file":
-        write_atomically(folder, name, partial(_fill, content, state.mode))
-    else:
-        with move_into_place(folder, name) as temporary:
-            if state.kind == "link":
-                os.symlink(real_path(state.content), temporary, dir_fd=folder)
-            else:
-                os.mkfifo(temporary, state.mode, dir_fd=folder)
-
-
-def _fill(content: bytes, mode: int, descriptor: int) -> None:
-    write_all(descriptor, content)
-    os.fchmod(descriptor, mode)

@@ -20,7 +20,7 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
     if bounds.profile != "workspace-write":
         return plan
     places = find_places((*bounds.roots, *bounds.writable, *((bounds.cache,) if bounds.cache is not None else ())))
-    planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), bounds.git, bounds.scan.plans)
+    planner = RepositoryPlanner(tuple(place.path for place in places), str(bounds.home), bounds.git)
     may_commit = ".git" not in bounds.protected
     for root in map(str, bounds.roots):
         if may_commit:

@@ -2,64 +2,48 @@
 
 Landlock grants whole folders: a command that may write the workspace may write its git hooks as well. So the states of
 all protected places are taken before the first of the commands that run at the same time, and what differs is reverted
-each time one has ended.
+each time one has ended. Commands may change the modes of all that is the person's, a store on the disk included, so
+contents are kept in memory. Jobs may move folders and put links in their places meanwhile, so folders are held open,
+and everything is reached from these.
 """
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 
-from msgspec.structs import astuple
-
-from agentcli.conversation.file_changes import FileState
-from agentcli.infra.changes.state import entry_at, names_in
-from agentcli.infra.sandbox.git.folders import NO_CONFIGURATION
-from agentcli.infra.sandbox.mounts.mount_points import COMMON_FOLDER_IS_HERE, PROTECTED, SessionNote
+from agentcli.infra.sandbox.mounts.mount_points import PROTECTED, SessionNote
 from agentcli.infra.sandbox.mounts.protect_plan import Protection, is_inside
 from agentcli.infra.sandbox.protection.git_settings import adds_only_remotes
 from agentcli.infra.sandbox.protection.held_folders import (
-    Contents,
     HeldFolder,
     HeldFolders,
-    above,
-    blob_id,
-    by_descriptor,
-    change_mode,
-    make,
+    KeptState,
+    around,
     name_of,
-    path_of,
     place_of,
-    state_in,
-    unlock,
 )
+from agentcli.infra.sandbox.scan import Scan
 from agentcli.safety.paths.judge import is_read_only_name
-from agentcli.settings.files import make_private_folder, replace_file
+from agentcli.settings.files import replace_file
 from agentcli.tools.command import Reverts
 
-MAX_ENTRIES = 20_000
-MAX_ENTRIES_OF_ONE = 5_000  # of a single place, so that one repository leaves room for the others
+MAX_ENTRIES = 10_000
 MAX_BYTES = 16_000_000
-MAX_DEPTH = 200  # folders
+_MAX_DEPTH = 200  # folders
 
-_UNKNOWN = FileState("file", 0)  # something was there, for whose state there was no room
+_GONE = {errno.ENOENT, errno.ENOTDIR}  # the second also where a link is in the place of a folder
 _EXECUTABLE = 0o7111
-_NOTHING = (COMMON_FOLDER_IS_HERE, NO_CONFIGURATION)  # what a mount point that is a file holds
-_LARGEST_NOTHING = max(map(len, _NOTHING))
-# Settings and hooks (githooks(5)) come first: programs obey them at once. Then folders of them.
-_FIRST = (
-    re.compile(
-        r"(?:settings|config|tasks|launch|mcp|hooks|extensions)(?:[.-].*)?|.+\.toml|[a-z]+(?:-[a-z]+)+|update",
-        re.IGNORECASE,
-    ),
-    re.compile(r"hooks|commands|agents|plugins|rules|skills", re.IGNORECASE),
-)
+
+
+_BEYOND_LIMITS = KeptState("file", 0, is_kept=False)
 
 
 class ProtectedSnapshot:
@@ -73,12 +57,10 @@ class ProtectedSnapshot:
         self._asides: Sequence[str] = (os.path.realpath(aside),)  # then the roots
         self._file = note.path.with_name(PROTECTED) if note is not None else None
         self._held = HeldFolders()
-        self._before: dict[str, FileState | None] = {}  # None where nothing may be made
-        self._contents = Contents()
-        self._entries, self._room = MAX_ENTRIES, MAX_BYTES
+        self._before: dict[str, KeptState | None] = {}  # None where nothing may be made
+        self._room = MAX_BYTES
         self._running: list[Sequence[str]] = []  # what each command that runs was granted
         self._left_out: set[str] = set()
-        self._stamps: dict[str, tuple[int, ...]] = {}  # of files whose states are not known
         self._reported: set[str] = set()  # of those that are left out
 
     @contextmanager
@@ -99,7 +81,7 @@ class ProtectedSnapshot:
         finally:
             self._running.remove(mine)
             for path in mine:
-                self._take_again(path)
+                self._accept(path)
             self._end(report)
 
     def retry(self) -> Reverts:
@@ -109,6 +91,11 @@ class ProtectedSnapshot:
             self._end(report)
         return report
 
+    def close(self) -> bool:
+        """Revert what is left; False where the next start has to try again, by the note."""
+        self.retry()
+        return not self._before
+
     def unguarded_folders(self, protection: Protection) -> list[str]:
         """The folders in which there is more than can be reverted: what commands change there stays."""
         self._take(protection)
@@ -117,22 +104,7 @@ class ProtectedSnapshot:
 
     def accept(self, path: str, content: bytes) -> None:
         """Take what the person agreed to for what was before, whatever commands put beside it or in its place."""
-        way = [path]
-        while way[0] not in self._before and self._before.get(above(way[0])) is None:
-            if way[0] == "/":
-                return
-            way.insert(0, above(way[0]))
-        for each in way:
-            kind, mode = ("file", 0o644) if each == path else ("folder", 0o755)
-            known, now = self._before.get(each), None
-            with suppress(OSError):
-                now = self._held.state(each, Contents(), 0)
-            if known is not None and known.kind == kind:
-                mode = known.mode
-            elif now is not None and now.kind == kind:  # no command makes a new one executable
-                mode = now.mode & ~_EXECUTABLE if each == path else now.mode | stat.S_IRWXU
-            self._before[each] = FileState("folder", mode)
-        self._before[path] = FileState("file", mode, self._contents.put_bytes(content), len(content))
+        self._accept(path, content.decode("latin-1"))
         self._write()
 
     @contextmanager
@@ -147,10 +119,27 @@ class ProtectedSnapshot:
                 self._take(plan())
             self._write()
 
-    def close(self) -> bool:
-        """Revert what is left; False where the next start has to try again, by the note."""
-        self.retry()
-        return not self._before
+    def revert_by(self, file: Path) -> Reverts:
+        """Revert by the note of a killed session, in which stays what is to be tried again, and the report."""
+        try:
+            note = json.loads(file.read_text())
+        except (FileNotFoundError, ValueError):  # none, or the machine went down before it was whole
+            return Reverts()
+        self._asides, self._running = note["asides"], [note["granted"]]
+        self._before = {path: state and KeptState(*state) for path, state in note["before"].items()}
+        held = {path: HeldFolder(-1, tuple(one[1]), tuple(one[2]), one[3]) for path, one in note["held"].items()}
+        known = (*self._before, *held)
+        for path, before in held.items():
+            self._held.hold_again(path, before, known)
+        lost = {before.place[1]: path for path, before in held.items() if path not in self._held}
+        for root in self._asides[1:] if lost else ():
+            for found, folder in Scan().folders(root).items():
+                if path := lost.get(folder.stamp[0], ""):
+                    self._held.hold_again(path, held[path], known, found)
+        report = Reverts(note["report"])
+        self._forget_all_but(self._revert(report))
+        self._write_to(file, report.put_back)
+        return report
 
     def _end(self, report: Reverts) -> None:
         failed = self._revert(report)
@@ -164,53 +153,55 @@ class ProtectedSnapshot:
 
     def _take(self, protection: Protection) -> None:
         """Take down what is not known yet."""
-        missing = (*protection.missing_folders, *protection.missing_files)
-        around = map(above, (*protection.read_only, *missing))
-        for path in sorted({*self._asides[1:], *protection.writable, *around}):
+        places = (*protection.read_only, *protection.missing_folders, *protection.missing_files)
+        for path in sorted({*self._asides[1:], *protection.writable, *map(around, places)}):
             self._held.hold(path)
-        for path in protection.read_only:
-            self._take_place(path, MAX_ENTRIES_OF_ONE)
-        for path in missing:
-            with suppress(PermissionError):  # what is kept from us is kept from commands
-                if path not in self._before and _is_nothing(self._held.state(path, Contents(), _LARGEST_NOTHING)):
-                    self._before[path] = None
+        self._take_places(places)
 
-    def _take_place(self, path: str, entries: int) -> int:
-        """Take down a place and what is in it, up to so many entries; how many are left."""
-        if path in self._before:  # what is there by now a command may have made
-            return entries
-        names: Sequence[str] = ()
-        try:
-            state = self._held.state(path, self._contents, self._room)
-            if state is not None and state.kind == "folder":
-                with self._held.opened(path) as folder:
-                    names = names_in(by_descriptor(folder))
-        except OSError:
-            state = _UNKNOWN
-        is_beyond_limits = min(entries, self._entries) <= 0 or path.count("/") > MAX_DEPTH
-        if state is not None and (is_beyond_limits or not state.is_stored):
-            self._left_out.add(above(path))
-            self._before[path] = _UNKNOWN
-            if not is_beyond_limits:
-                self._stamps[path] = self._stamp(path)
-            return entries
-        self._before[path] = state
-        self._entries -= 1
-        self._room -= state.size if state is not None else 0
-        entries -= 1
-        for name in sorted(names, key=_rank):
-            entries = self._take_place(f"{path}/{name}", entries)
-        return entries
+    def _take_places(self, places: Sequence[str]) -> None:
+        """Take down places and what is in them: of each folder the first, so that none takes the room of the others."""
+        waiting = [(0, path) for path in places]
+        heapify(waiting)
+        while waiting:
+            rank, path = heappop(waiting)
+            if path in self._before:  # what is there by now a command may have made
+                continue
+            inside: Sequence[str] = ()
+            try:
+                state = self._held.look(path, self._room)
+                if state is not None and (len(self._before) >= MAX_ENTRIES or path.count("/") > _MAX_DEPTH):
+                    state = _BEYOND_LIMITS
+                elif state is not None and state.kind == "folder":
+                    inside = self._held.paths_in(path)
+            except OSError as error:
+                state = None if error.errno in _GONE else _BEYOND_LIMITS
+            if state is not None and not state.is_kept:
+                self._left_out.add(around(path))
+            self._before[path] = state
+            self._room -= len(state.content) if state is not None else 0
+            for number, below in enumerate(inside, rank + 1):
+                heappush(waiting, (number, below))
 
-    def _take_again(self, path: str) -> None:
-        """Take down as it is now what was granted, with the outermost thing around it that was missing."""
-        way = [path[:end] for end in range(1, len(path)) if path[end] == "/"]
-        top = next((each for each in way if each in self._before and self._before[each] is None), path)
-        known = [each for each in self._before if is_inside(each, top)]
-        if known or above(top) in self._before:
-            for each in known:
-                del self._before[each]
-            self._take_place(top, MAX_ENTRIES_OF_ONE)
+    def _accept(self, path: str, content: str | None = None) -> None:
+        """Take down a file with a content, or all that is at a path now, with the folders on the way to it."""
+        way = [path]
+        while way[0] not in self._before and self._before.get(around(way[0])) is None:
+            if way[0] == "/":
+                return
+            way.insert(0, around(way[0]))
+        if content is None:
+            way.pop()
+            self._before = {each: state for each, state in self._before.items() if not is_inside(each, path)}
+            self._take_places([path])
+        for each in way:
+            known, kind = self._before.get(each), "file" if each == path else "folder"
+            if known is None or known.kind != kind:
+                known, more, less = None, 0 if each == path else 0o700, _EXECUTABLE if each == path else 0
+                with suppress(OSError):
+                    known = self._held.look(each, MAX_BYTES)
+                mode = known.mode if known is not None and known.kind == kind else 0o755
+                known = KeptState(kind, (mode | more) & ~less)  # no command makes a new file executable
+            self._before[each] = known._replace(content=content or "", is_kept=True) if each == path else known
 
     def _revert(self, report: Reverts) -> list[str]:
         """Make everything what it was before; gives the paths at which that failed."""
@@ -220,102 +211,74 @@ class ProtectedSnapshot:
                 try:
                     step(path, report)
                 except OSError as error:
-                    failed.append(path)
-                    report.left_changed.append(f"{path} ({error.strerror})")
+                    if error.errno not in _GONE:  # without the folder around it nothing obeys what is there
+                        failed.append(path)
+                        report.left_changed.append(f"{path} ({error.strerror})")
         return failed
 
     def _find(self, path: str, report: Reverts) -> None:
         """Find a held folder, and bring it back where something else could pass for it now."""
-        held, name = self._held[path], name_of(path)
+        held = self._held[path]
         held.let_in()
-        if held.is_removed():  # what is there instead is compared like the old one
+        outer = f"/proc/self/fd/{held.descriptor}/.."
+        own = name_of(os.readlink(outer[:-3]))  # noqa: PTH115
+        is_removed = own.endswith(" (deleted)")
+        with suppress(FileNotFoundError):
+            is_removed = is_removed and place_of(os.lstat(f"{outer}/{own}")) != held.place
+        if is_removed:
             self._held.drop(path)
-            now = self._held.state(path, Contents(), 0)
-            if now is not None and now.kind == "link":
-                with self._held.opened(above(path)) as folder:
-                    self._move_aside(folder, name, report)
-        elif is_read_only_name(name) and not held.is_in_place(name):
-            with suppress(FileNotFoundError, NotADirectoryError), self._held.opened(above(path)) as folder:
-                if place_of(os.fstat(folder)) == held.around:  # else it went with the folder around it
-                    self._move_aside(folder, name, report)
-                    os.rename(held.by_path(f"../{held.name}"), name, dst_dir_fd=folder)
-                    _add(report, path)
+        is_moved = not is_removed and (own != name_of(path) or place_of(os.stat(outer)) != held.around)  # noqa: PTH116
+        with self._held.reached(path) as (folder, name):
+            if is_removed:  # what is there instead is compared like the old one
+                there = self._held.look(path)
+                if there is not None and there.kind == "link":
+                    self._move_aside(path, report)
+            elif is_moved and is_read_only_name(name) and place_of(os.fstat(folder)) == held.around:
+                self._move_aside(path, report)  # else the folder around it took it along
+                os.rename(f"{outer}/{own}", name, dst_dir_fd=folder)
+                _add(report, path)
 
     def _compare(self, path: str, report: Reverts) -> None:
-        name, want, granted = name_of(path), self._before[path], self._granted
-        if any(is_inside(path, each) for each in granted):
+        want, granted = self._before[path], self._granted
+        if want == _BEYOND_LIMITS or any(is_inside(path, each) for each in granted):
             return
-        if want == _UNKNOWN:
-            stamp = self._stamp(path) if path in self._stamps else ()
-            if stamp != self._stamps.get(path, ()):
-                self._stamps[path] = stamp
+        now = self._held.look(path, MAX_BYTES if want is None or want.is_kept else -1)
+        if want is not None and not want.is_kept:
+            if now != want:
+                self._before[path] = now
                 report.left_changed.append(f"{path} (there was no room to keep a copy of it)")
-            return
-        # Without the folder around it, or with a link in its place, nothing obeys what is there.
-        with suppress(FileNotFoundError, NotADirectoryError), self._held.opened(above(path)) as folder:
-            contents = Contents()
-            largest = want.size if want is not None else _LARGEST_NOTHING
-            now = state_in(folder, name, contents, MAX_BYTES if name == "config" else largest)
-            if want is not None and now is not None and want.kind == now.kind == "folder":
-                if now.mode != want.mode:
-                    change_mode(folder, name, want.mode)
-                    _add(report, path_of(folder, name))
-                with self._held.opened(path) as inside:
-                    for extra in names_in(by_descriptor(inside)):
-                        below = f"{path}/{extra}"
-                        if below not in self._before and not any(is_inside(each, below) for each in granted):
-                            self._move_aside(inside, extra, report)
-            elif now != want and not (
-                _is_nothing(now) if want is None else self._is_harmless(name, now, want, contents)
-            ):
-                self._move_aside(folder, name, report)
-                if want is not None:
-                    make(folder, name, want, self._contents.kept.get(want.content, b""))
-                    _add(report, path_of(folder, name))
+        elif want is not None and now is not None and want.kind == now.kind == "folder":
+            if now.mode != want.mode:
+                self._held.set_mode(path, want.mode)
+                _add(report, path)
+            for below in self._held.paths_in(path):
+                if below not in self._before and not any(is_inside(each, below) for each in granted):
+                    self._move_aside(below, report)
+        elif now != want and not _adds_only_remotes(name_of(path), now, want):
+            self._move_aside(path, report)
+            if want is not None:
+                self._held.make(path, want)
+                _add(report, path)
 
-    def _stamp(self, path: str) -> tuple[int, ...]:
-        """The stamp of a file; empty where none can be seen."""
-        with suppress(OSError), self._held.opened(above(path)) as folder:
-            entry = entry_at(name_of(path), folder=folder)
-            return entry.stamp if entry is not None else ()
-        return ()
-
-    def _is_harmless(self, name: str, now: FileState | None, want: FileState, contents: Contents) -> bool:
-        """True for a git configuration in which no more changed than `git push -u` and `git remote add` write."""
-        if name != "config" or now is None or not (now.kind == want.kind == "file" and now.mode == want.mode):
-            return False
-        return now.is_stored and adds_only_remotes(self._contents.kept[want.content], contents.kept[now.content])
-
-    def _move_aside(self, folder: int, name: str, report: Reverts) -> None:
+    def _move_aside(self, path: str, report: Reverts) -> None:
         """Move what is there, on the same disk, to a name at which nothing obeys it: it may be the only copy."""
-        if not unlock(folder, name):
-            return
-        with suppress(OSError):  # then it goes into a root
-            make_private_folder(Path(self._asides[0]))
-        for around in self._asides:
-            aside = f"{around}/agentcli-put-aside-{secrets.token_hex(4)}"
+        now = self._held.look(path)
+        if now is not None and now.kind == "folder":  # locked, it could not be moved
+            self._held.set_mode(path, now.mode | stat.S_IRWXU)
+        for folder in self._asides if now is not None else ():
+            aside = f"{folder}/agentcli-put-aside-{secrets.token_hex(4)}"
             try:
-                with self._held.opened(around) as outer:
-                    os.mkdir(name_of(aside), 0o700, dir_fd=outer)
-                    try:
-                        with self._held.opened(aside) as inner:
-                            os.rename(name, name.lstrip(".") or "_", src_dir_fd=folder, dst_dir_fd=inner)
-                    except OSError:
-                        os.rmdir(name_of(aside), dir_fd=outer)
-                        raise
-            except OSError:
-                if around == self._asides[-1]:
+                self._held.move_into(aside, path)
+            except OSError:  # another disk, or a locked folder: then it goes into a root
+                if folder == self._asides[-1]:
                     raise
             else:
-                _add(report, path_of(folder, name), f" (what stood there is in {aside})")
-                return
+                return _add(report, path, f" (what stood there is in {aside})")
+        return None
 
     def _forget_all_but(self, failed: Sequence[str]) -> None:
         self._before = {p: state for p, state in self._before.items() if any(is_inside(p, top) for top in failed)}
-        kept = {state.content for state in self._before.values() if state is not None}
-        self._contents.kept = {id: content for id, content in self._contents.kept.items() if id in kept}
-        self._entries = MAX_ENTRIES - len(self._before)
-        self._room = MAX_BYTES - sum(map(len, self._contents.kept.values()))
+        self._room = MAX_BYTES - sum(len(state.content) for state in self._before.values() if state is not None)
         if not self._before:
             self._held.drop(*self._held)
 
@@ -326,7 +289,7 @@ class ProtectedSnapshot:
             self._retire_note()
         elif self._file is not None:
             with suppress(OSError):
-                self._write_to(self._file, Reverts())
+                self._write_to(self._file)
 
     def _retire_note(self) -> None:
         """Nothing is to be reverted while no command runs: what changes now, the person changed."""
@@ -334,45 +297,17 @@ class ProtectedSnapshot:
             with suppress(OSError):
                 self._file.unlink()
 
-    def _write_to(self, file: Path, report: Reverts) -> None:
-        note = {
-            "asides": self._asides,
-            "granted": self._granted,
-            "held": {path: held[1:] for path, held in self._held.items()},
-            "before": {path: astuple(state) if state else None for path, state in self._before.items()},
-            "contents": {id: content.decode("latin-1") for id, content in self._contents.kept.items()},
-            "report": report.put_back,
-        }
-        text = json.dumps(note)  # names that are no text are escaped, where msgspec refuses them
-        replace_file(file, text.encode(), syncs=False)
-
-    def revert_by(self, file: Path) -> Reverts:
-        """Revert by the note of a killed session, in which stays what is to be tried again, and the report."""
-        try:
-            note = json.loads(file.read_text())
-        except (FileNotFoundError, ValueError):  # none, or the machine went down before it was whole
-            return Reverts()
-        self._asides, self._running = note["asides"], [note["granted"]]
-        self._before = {path: FileState(*state) if state else None for path, state in note["before"].items()}
-        self._contents.kept = {id: text.encode("latin-1") for id, text in note["contents"].items()}
-        held = {
-            path: HeldFolder(-1, tuple(place), tuple(around), mode)
-            for path, (place, around, mode) in note["held"].items()
-        }
-        self._held.hold_again(held, self._asides[1:], (*self._before, *held))
-        report = Reverts(note["report"])
-        self._forget_all_but(self._revert(report))
-        self._write_to(file, report)
-        return report
+    def _write_to(self, file: Path, report: Sequence[str] = ()) -> None:
+        note = {"asides": self._asides, "granted": self._granted, "held": self._held, "before": self._before}
+        # Names that are no text are escaped, where msgspec refuses them.
+        replace_file(file, json.dumps(note | {"report": report}).encode(), syncs=False)
 
 
-def _rank(name: str) -> tuple[int, str]:
-    return next((number for number, first in enumerate(_FIRST) if first.fullmatch(name)), len(_FIRST)), name
-
-
-def _is_nothing(state: FileState | None) -> bool:
-    # The content of a link is the path it leads to, which may look like an id.
-    return state is None or (state.kind == "file" and state.content in map(blob_id, _NOTHING))
+def _adds_only_remotes(name: str, now: KeptState | None, want: KeptState | None) -> bool:
+    """True for a git configuration in which no more changed than `git push -u` and `git remote add` write."""
+    if name != "config" or now is None or want is None or now.kind != "file" or now[:2] != want[:2]:
+        return False
+    return now.is_kept and adds_only_remotes(want.content.encode("latin-1"), now.content.encode("latin-1"))
 
 
 def _add(report: Reverts, path: str, where: str = "") -> None:

@@ -20,7 +20,7 @@ from agentcli.errors import ToolError
 from agentcli.infra.sandbox.search.ripgrep_output import CountReader, JsonReader, NameReader, Reader, RowReader
 from agentcli.infra.sandbox.search.streaming import stream_output
 from agentcli.tools.ripgrep import find_rg
-from agentcli.tools.sandbox import FoundRows, Listing, Looked, Search, names_in
+from agentcli.tools.sandbox import FoundRows, Listing, Search, SearchOutcome, names_in
 
 TIME_LIMIT_S = 60.0
 
@@ -30,8 +30,8 @@ _UNREADABLE = b"(os error "  # how ripgrep ends what it says about a file that i
 _LINE_END_HINT = re.compile(r"(?s)\n\nConsider enabling multiline mode.*")
 
 
-async def list_files(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> Looked:
-    """Implements `Files.list`."""
+async def list_files(listing: Listing, environment: Mapping[str, str], take: Callable[[str], None]) -> SearchOutcome:
+    """List files as `Listing` says."""
     pattern = listing.pattern
     if "\0" in pattern or _SURROGATE.search(pattern):
         raise ToolError(f"{pattern!r} is no glob.", kind="invalid_parameters")
@@ -56,7 +56,7 @@ async def list_files(listing: Listing, environment: Mapping[str, str], take: Cal
 
 async def _list(
     listing: Listing, options: Sequence[str], environment: Mapping[str, str], take: Callable[[str], None]
-) -> Looked:
+) -> SearchOutcome:
     arguments = ["--files", "--null", *options, _NOT_THE_REPOSITORY]
     arguments += ["--no-ignore"] if listing.include_ignored else []
     below = _below(listing.folder, listing.base)
@@ -70,8 +70,8 @@ async def search(
     take: Callable[[Sequence[FoundRows]], None],
     *,
     are_secret: Callable[[Sequence[bytes]], Collection[bytes]],
-) -> Looked:
-    """Implements `Files.search`. `are_secret` is given the files with a match, as paths from the base, in batches.
+) -> SearchOutcome:
+    """Search files as `Search` says. `are_secret` is given the files with a match, as paths from the base, in batches.
 
     It is not told how many were left out: who sees that number change with the pattern learns what is in the file.
     """
@@ -87,7 +87,7 @@ async def search(
 
 async def _search(
     search: Search, environment: Mapping[str, str], take: Callable[[Sequence[FoundRows]], None]
-) -> Looked:
+) -> SearchOutcome:
     """Search with ripgrep's own syntax, and again with PCRE2's where ripgrep suggests that."""
     base = search.base or (search.where if search.where.is_dir() else search.where.parent)
     where = ["--", f"./{_below(search.where, base)}"]
@@ -151,7 +151,9 @@ def _below(where: Path, base: Path | None) -> str:
     return "" if way == "." else way
 
 
-async def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str, str], reader: Reader[Any]) -> Looked:
+async def _run(
+    arguments: Sequence[str], folder: Path, environment: Mapping[str, str], reader: Reader[Any]
+) -> SearchOutcome:
     """Raises `ToolError` with ripgrep's own words for a bad pattern."""
     is_empty = True
 
@@ -176,7 +178,7 @@ async def _run(arguments: Sequence[str], folder: Path, environment: Mapping[str,
     unreadable = ended.errors.count(_UNREADABLE)
     if not ended.timed_out and (ended.exit_code < 0 or (ended.exit_code == 2 and is_empty and not unreadable)):
         raise _error_of(ended.exit_code, ended.errors)
-    return Looked(ended.timed_out, unreadable, tuple(sorted(reader.binary)), _other_problem(ended.errors))
+    return SearchOutcome(ended.timed_out, unreadable, tuple(sorted(reader.binary)), _other_problem(ended.errors))
 
 
 def _other_problem(errors: bytes) -> str:

@@ -68,9 +68,10 @@ def test_a_slash_at_the_start_offers_commands(typed: str, offered: list[str]) ->
     assert results(typed) == offered
 
 
-def test_a_command_is_shown_with_its_help() -> None:
+def test_commands_and_arguments_are_shown_with_a_note() -> None:
     model = completions("/mode")[0]
     assert (model.display_text, model.display_meta_text) == ("/model", "choose the model")
+    assert completions("/model sm")[0].display_meta_text == "fast"
 
 
 def test_a_command_that_came_later_is_offered() -> None:
@@ -93,10 +94,6 @@ def test_a_command_that_came_later_is_offered() -> None:
 )
 def test_a_command_offers_its_arguments(typed: str, offered: list[str]) -> None:
     assert results(typed) == offered
-
-
-def test_an_argument_is_shown_with_its_note() -> None:
-    assert completions("/model sm")[0].display_meta_text == "fast"
 
 
 @pytest.mark.parametrize(
@@ -126,19 +123,16 @@ def test_a_folder_can_be_gone_on_from() -> None:
     assert results(folder) == ['@"a folder/x.py" ']
 
 
-def test_a_closing_quotation_mark_that_is_there_is_not_written_twice() -> None:
-    assert results('@"my a', after='" please') == ['@"src/my app.py']
-
-
 @pytest.mark.parametrize("text", ["", "main", "me@main", "@main.py ", '@"main.py" ', "@main.py,", "@@ma", "x\n"])
 def test_other_text_offers_nothing(text: str) -> None:
     assert results(text) == []
 
 
 @pytest.mark.parametrize("after", [" and more", "\nand more"])
-def test_a_space_that_is_there_is_not_written_twice(after: str) -> None:
+def test_a_space_or_quotation_mark_that_is_there_is_not_written_twice(after: str) -> None:
     assert results("@ma", after)[0] == "@main.py"
     assert results("/mod", after)[0] == "/model"
+    assert results('@"my a', after=f'"{after}') == ['@"src/my app.py']
 
 
 @pytest.fixture

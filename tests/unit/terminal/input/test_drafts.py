@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcli.frontends.terminal.input.history import Drafts
-from agentcli.frontends.terminal.input.pastes import Pastes, TypedText
+from agentcli.frontends.terminal.input.pastes import TypedText
 from agentcli.llm.messages import Base64Source, Image
 
 
@@ -24,17 +24,6 @@ def test_a_draft_comes_back_with_its_pastes(file: Path) -> None:
     Drafts(file).save(TypedText("see [Pasted #1 +9 lines] and [Image #1]", pastes))
     assert Drafts(file).load() == TypedText("see [Pasted #1 +9 lines] and [Image #1]", pastes)
     assert file.stat().st_mode & 0o777 == 0o600
-
-
-def test_the_tokens_of_a_draft_mean_the_same_in_the_next_session(file: Path) -> None:
-    pastes = Pastes()
-    text = "fix " + pastes.token_for("line\n" * 20)
-    Drafts(file).save(pastes.typed(text))
-    draft, later = Drafts(file).load(), Pastes()
-    assert draft is not None
-    later.adopt(draft)
-    assert later.expand(draft.text) == "fix " + "line\n" * 20
-    assert later.token_for("other\n" * 20) == "[Pasted #2 +20 lines]"
 
 
 def test_a_later_draft_replaces_the_one_before(file: Path) -> None:

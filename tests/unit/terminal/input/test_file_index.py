@@ -56,22 +56,26 @@ def matches(query: str, paths: Sequence[str] = PROJECT, limit: int = 12) -> list
     return with_index(paths, lambda index: index.match(query, limit))
 
 
-def test_a_name_that_begins_with_the_query_comes_first_then_one_that_holds_it_then_paths_then_letters() -> None:
-    assert matches("main") == [
-        "src/main/",
-        "src/main.py",
-        "docs/Main.md",
-        "maintenance/",
-        "src/domain.py",
-        "maintenance/log.txt",
-        "src/main/handler.py",
-        "src/mechanical_adaptive_index.py",
-    ]
+# A name that begins with the query, one that holds it, a path that does, letters in order; the shorter first.
+MAIN = (
+    "src/main/ src/main.py docs/Main.md maintenance/ src/domain.py maintenance/log.txt src/main/handler.py "
+    "src/mechanical_adaptive_index.py"
+)
 
 
-def test_among_equals_the_shorter_path_comes_first() -> None:
-    paths = ("tests/unit/app.py", "app.py", "lib/app.py")
-    assert matches("app", paths) == ["app.py", "lib/app.py", "tests/unit/app.py"]
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("main", MAIN),
+        ("Main", "docs/Main.md"),  # a capital matches capitals only
+        ("mAin", ""),
+        ("src/", "src/domain.py src/main/ src/main.py src/mechanical_adaptive_index.py"),
+        ("docs/", "docs/Main.md"),
+    ],
+)
+def test_the_best_matches_come_first(query: str, found: str) -> None:
+    assert matches(query) == found.split()
+    assert matches(query, limit=2) == found.split()[:2]
 
 
 @pytest.mark.parametrize(
@@ -92,42 +96,26 @@ def test_a_few_letters_find_a_file(query: str, first: str) -> None:
     assert matches(query)[0] == first
 
 
-def test_a_capital_matches_capitals_only() -> None:
-    assert matches("Main") == ["docs/Main.md"]
-    assert matches("mAin") == []
-
-
-def test_letters_beyond_ascii_match_in_both_cases() -> None:
-    assert matches("éta", ("ÉTAT.md", "etat.md")) == ["ÉTAT.md"]
-
-
 @pytest.mark.parametrize("query", ["zzz", "main/zzz", "x" * 5_000, "a\nb", "[", "\\", "(?", "^", "]-["])
 def test_what_matches_nothing_gives_nothing(query: str) -> None:
     assert matches(query) == []
 
 
-def test_marks_of_expressions_are_letters_like_others() -> None:
-    assert matches("[x]", ("a[x].py", "ax.py")) == ["a[x].py"]
-    assert matches("a^-]", ("a^-].py", "a.py")) == ["a^-].py"]
+@pytest.mark.parametrize(
+    ("query", "paths", "found"),
+    [
+        ("[x]", "a[x].py ax.py", "a[x].py"),
+        ("a^-]", "a^-].py a.py", "a^-].py"),
+        ("éta", "ÉTAT.md etat.md", "ÉTAT.md"),
+        ("app", "tests/unit/app.py app.py lib/app.py", "app.py lib/app.py tests/unit/app.py"),
+    ],
+)
+def test_every_character_is_a_letter_and_the_shorter_path_comes_first(query: str, paths: str, found: str) -> None:
+    assert matches(query, paths.split()) == found.split()
 
 
 def test_an_empty_query_gives_what_is_at_the_top_with_hidden_names_last() -> None:
     assert matches("") == ["a folder/", "docs/", "maintenance/", "README.md", "src/", ".github/"]
-
-
-def test_the_path_of_a_folder_gives_what_is_in_it() -> None:
-    assert matches("src/") == [
-        "src/domain.py",
-        "src/main/",
-        "src/main.py",
-        "src/mechanical_adaptive_index.py",
-    ]
-    assert matches("docs/") == ["docs/Main.md"]
-
-
-def test_no_more_than_the_limit_comes() -> None:
-    assert matches("main", limit=3) == ["src/main/", "src/main.py", "docs/Main.md"]
-    assert len(matches("", limit=2)) == 2
 
 
 def test_a_query_typed_letter_by_letter_finds_what_the_whole_one_finds() -> None:
@@ -204,15 +192,15 @@ def test_a_query_that_is_not_wanted_any_more_gives_nothing() -> None:
     assert with_index(PROJECT, lambda index: index.match("", is_wanted=lambda: False)) == []
 
 
-@pytest.mark.parametrize("error", [ToolError("ripgrep is missing"), OSError("no such folder")])
-def test_files_that_cannot_be_listed_are_none(error: Exception) -> None:
+def test_files_that_cannot_be_listed_are_none(tmp_path: Path) -> None:
     async def broken() -> Sequence[str]:
-        raise error
+        raise ToolError("ripgrep is missing")
 
-    async def run() -> list[str]:
-        return await FileIndex(broken).match("s")
+    async def run(list_files: Callable[[], Awaitable[Sequence[str]]]) -> list[str]:
+        return await FileIndex(list_files).match("")
 
-    assert asyncio.run(run()) == []
+    for list_files in (broken, partial(ripgrep_files, tmp_path / "gone")):
+        assert asyncio.run(run(list_files)) == []
 
 
 def test_ripgrep_lists_hidden_files_and_no_ignored_ones(tmp_path: Path) -> None:
@@ -235,13 +223,6 @@ def test_a_listing_that_goes_on_is_ended_with_the_index(tmp_path: Path) -> None:
         assert await asking == []
 
     asyncio.run(asyncio.wait_for(run(), 10))
-
-
-def test_a_folder_that_is_gone_has_no_files(tmp_path: Path) -> None:
-    async def run() -> list[str]:
-        return await FileIndex(partial(ripgrep_files, tmp_path / "gone")).match("")
-
-    assert asyncio.run(run()) == []
 
 
 @pytest.mark.slow

@@ -42,19 +42,18 @@ def test_each_project_has_its_own(file: Path) -> None:
 
 
 def test_the_file_is_the_persons_alone_and_says_when(file: Path) -> None:
+    history = ProjectHistory(file, "/p")
+    assert not file.parent.exists()
+    ProjectHistory(file, "/p").add(TypedText("old"))
+    file.chmod(0o644)
+    file.write_text("")
     ProjectHistory(file, "/p").add(TypedText("secret"))
+    assert entries(history) == ["secret"], "it is read when it is asked for"
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
     line = json.loads(file.read_text())
     assert line.keys() == {"project", "text", "time"}
     assert abs(line["time"] - time.time()) < 60
-
-
-def test_a_file_that_others_could_read_is_closed_to_them(file: Path) -> None:
-    file.parent.mkdir()
-    file.touch(mode=0o644)
-    ProjectHistory(file, "/p").add(TypedText("x"))
-    assert file.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_same_twice_is_one_entry(file: Path) -> None:
@@ -73,13 +72,6 @@ def test_what_is_sent_before_the_file_is_read_comes_first_and_once(file: Path) -
     assert entries(history) == ["new", "old"]
     history.add(TypedText("newer"))
     assert entries(history) == ["newer", "new", "old"]
-
-
-def test_nothing_is_read_before_it_is_asked_for(file: Path) -> None:
-    history = ProjectHistory(file, "/p")
-    assert not file.parent.exists()
-    ProjectHistory(file, "/p").add(TypedText("later"))
-    assert entries(history) == ["later"]
 
 
 def test_lines_that_are_no_entries_are_skipped(file: Path) -> None:

@@ -17,14 +17,10 @@ PNG = base64.b64decode(picture(120, 80))
 IMAGE = Image(Base64Source("image/png", base64.b64encode(PNG).decode()))
 
 
-def test_a_short_paste_is_itself() -> None:
+def test_a_long_paste_is_a_token_and_a_short_one_itself() -> None:
     pastes = Pastes()
     for text in ("", "word", "8 lines\n" * 8, "x" * 1_000):
         assert pastes.token_for(text) == text
-
-
-def test_a_long_paste_is_a_token() -> None:
-    pastes = Pastes()
     assert pastes.token_for("line\n" * 119 + "line") == "[Pasted #1 +120 lines]"
     assert pastes.token_for("line\n" * 120) == "[Pasted #2 +120 lines]"
     assert pastes.token_for("x" * 2_400) == "[Pasted #3 2,400 characters]"
@@ -37,13 +33,6 @@ def test_a_token_that_was_not_made_is_text() -> None:
         assert pastes.expand(text) == text
         assert pastes.blocks(text) == (Text(text),)
         assert pastes.token_at(text, 5) is None
-
-
-def test_a_token_inside_a_paste_stays_as_it_was_pasted() -> None:
-    pastes = Pastes()
-    first = pastes.token_for("one\n" * 20)
-    second = pastes.token_for(f"see {first}\n" * 20)
-    assert pastes.expand(second) == f"see {first}\n" * 20
 
 
 @given(

@@ -135,10 +135,6 @@ def test_an_entity_does_not_bring_back_what_steers_the_terminal(source: str) -> 
     assert text_of(source).count("\n") == 1
 
 
-def test_a_hard_break_is_a_line_break_and_a_path_keeps_its_last_backslash() -> None:
-    assert text_of("a  \nb\\\nc\n\nin C:\\dir\\\n\nd") == "a\nb\nc\n\nin C:\\dir\\\n\nd\n"
-
-
 def test_lists_quotes_and_boxes_keep_their_shape() -> None:
     source = "- a\n  - [ ] b\n  - [x] *c*\n1) d\n\n> e\n>> f\n> - g"
     assert show(source) == [
@@ -149,40 +145,33 @@ def test_lists_quotes_and_boxes_keep_their_shape() -> None:
 
 
 def test_emphasis_in_a_quote_goes_on_behind_the_next_quote_mark() -> None:
-    expected = [
-        ("marker", "> "),
-        ("quote bold", "a"),
-        ("", "\n"),
-        ("marker", "> "),
-        ("quote bold", "b"),
-        ("quote", " c"),
-    ]
-    assert show("> **a\n> b** c") == expected
+    mark = ("marker", "> ")
+    assert show("> **a\n> b** c") == [mark, ("quote bold", "a"), ("", "\n"), mark, ("quote bold", "b"), ("quote", " c")]
 
 
-def test_a_number_in_a_paragraph_that_is_wrapped_is_no_list() -> None:
-    assert show("in\n1986. It was") == [("", "in\n1986. It was")]
+def test_a_number_in_a_paragraph_is_a_list_only_from_one_on() -> None:
     assert show("so:\n1. It was") == [("", "so:\n"), ("marker", "1. "), ("", "It was")]
 
 
 def test_headings_lose_their_marks_and_stand_apart() -> None:
-    expected = [
-        ("heading1", "A"),
-        ("", "\n\n"),
-        ("heading2", "B "),
-        ("heading2 code", "c"),
-        ("", "\nd\n\n"),
+    assert show("# A #\n## B `c` ##\nd\n\n\n##### E#") == [
+        ("heading1", "A"), ("", "\n\n"), ("heading2", "B "), ("heading2 code", "c"), ("", "\nd\n\n"),
         ("heading3", "E#"),
-    ]
-    assert show("# A #\n## B `c` ##\nd\n\n\n##### E#") == expected
+    ]  # fmt: skip
 
 
-def test_a_line_of_dashes_is_a_rule_also_below_a_paragraph() -> None:
-    assert show("a\n---\n* * *\nb") == [("", "a\n"), ("rule", RULE), ("", "\n"), ("rule", RULE), ("", "\nb")]
-
-
-def test_blank_lines_print_as_one_and_none_at_the_ends() -> None:
-    assert text_of("\n \n\na\n\n \n\nb\n\n> c\n>\n>\n> d\n\n\n") == "a\n\nb\n\n> c\n>\n> d\n"
+@each_row(
+    "source, expected",
+    [
+        ("\n \n\na\n\n \n\nb\n\n> c\n>\n>\n> d\n\n\n", "a\n\nb\n\n> c\n>\n> d\n"),
+        ("a\n---\n* * *\nb", f"a\n{RULE}\n{RULE}\nb\n"),  # a rule also below a paragraph
+        ("a  \nb\\\nc\n\nin C:\\dir\\\n\nd", "a\nb\nc\n\nin C:\\dir\\\n\nd\n"),  # hard breaks, and a path
+        ("in\n1986. It was", "in\n1986. It was\n"),
+        ("```\n*a*\n\n", "```\n*a*\n"),
+    ],
+)
+def test_blocks_are_printed_as_lines(source: str, expected: str) -> None:
+    assert text_of(source) == expected
 
 
 def test_nothing_to_see_prints_nothing() -> None:
@@ -277,12 +266,8 @@ def test_a_table_is_to_be_seen_while_it_comes_in_as_it_will_be_printed() -> None
 
 
 def test_cells_too_many_or_too_few_lose_nothing() -> None:
-    assert text_of("| a | b |\n|---|---|\n| 1 |\n| 2 | 3 | 4<br>5 |\n").split("\n")[2:] == [
-        "1 │",
-        "2 │ 3 | 4",
-        "  │ 5",
-        "",
-    ]
+    rows = text_of("| a | b |\n|---|---|\n| 1 |\n| 2 | 3 | 4<br>5 |\n").split("\n")[2:]
+    assert rows == ["1 │", "2 │ 3 | 4", "  │ 5", ""]
 
 
 def test_a_paragraph_is_printed_when_it_has_ended_and_seen_before_as_it_will_be_printed() -> None:

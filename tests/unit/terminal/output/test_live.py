@@ -72,7 +72,7 @@ def test_a_call_that_waits_for_a_yes_is_not_running() -> None:
 def test_a_retry_says_why_and_when_on_one_line() -> None:
     now = time.monotonic()
     live = Live(turn_since=now, waiting="503:\n  overloaded", waiting_until=now + 9.9)
-    assert [line[1:] for line in shown(live)] == [" Again in 10 s (Esc gives up): 503: overloaded"]
+    assert [line[1:] for line in shown(live)] == [" Retrying in 10 s · Esc to stop: 503: overloaded"]
 
 
 def test_thoughts_are_shown_by_their_end() -> None:

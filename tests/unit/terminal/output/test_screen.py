@@ -231,8 +231,10 @@ class Stage:
 
     def print(self, *texts: str | Fragment) -> None:
         fragments = [("", text) if isinstance(text, str) else text for text in texts]
-        self.said += fragments
         self.screen.print(fragments)
+        self.said += with_spaces(fragments)
+        if plain(self.said) and not plain(self.said).endswith("\n"):
+            self.said.append(("", "\n"))
 
     def show(self) -> str:
         """Draw a frame; gives what was written."""
@@ -267,7 +269,7 @@ class Stage:
 
     @property
     def top(self) -> int:
-        return self.terminal.cursor_row - self.shown.cursor[0] - len(self.unfinished)
+        return self.terminal.cursor_row - self.shown.cursor[0]
 
     @property
     def most(self) -> int:
@@ -275,15 +277,7 @@ class Stage:
 
     @property
     def shown(self) -> Frame:
-        return self.frame(self.output.size.columns, self.most - len(self.unfinished))
-
-    @property
-    def unfinished(self) -> list[Line]:
-        """The rows of a line without an end, as far as there is room for them."""
-        columns, (_, rest) = self.output.size.columns, split(with_spaces(self.said))
-        rest = [(roles, "".join("…" if width(c) > columns else c for c in text)) for roles, text in rest]
-        room = self.most // 2
-        return [cells for cells, _ in drawn(self.theme.paint(rest), columns)][-room:] if plain(rest) and room else []
+        return self.frame(self.output.size.columns, self.most)
 
 
 def drawn(text: str, columns: int, rows: int = 1) -> list[tuple[Line, bool]]:
@@ -293,22 +287,8 @@ def drawn(text: str, columns: int, rows: int = 1) -> list[tuple[Line, bool]]:
     return terminal.all_rows[: terminal.cursor_row + 1]
 
 
-def split(text: Sequence[Fragment]) -> tuple[list[Fragment], list[Fragment]]:
-    """The whole lines, and what follows them."""
-    left = len(plain(text)) - len(plain(text).rpartition("\n")[2])
-    lines, rest = [], []
-    for roles, part in text:
-        lines.append((roles, part[:left]))
-        rest.append((roles, part[left:]))
-        left = max(0, left - len(part))
-    return lines, rest
-
-
-def expected_transcript(stage: Stage, *, is_finished: bool = False) -> list[tuple[Line, bool]]:
-    lines, rest = split(with_spaces(stage.said))
-    if is_finished and plain(rest):
-        lines += [*rest, ("", "\n")]
-    return drawn(stage.theme.paint(lines), stage.output.size.columns)[:-1]
+def expected_transcript(stage: Stage) -> list[tuple[Line, bool]]:
+    return drawn(stage.theme.paint(stage.said), stage.output.size.columns)[:-1]
 
 
 def with_spaces(fragments: Sequence[Fragment]) -> list[Fragment]:
@@ -331,7 +311,7 @@ def check(stage: Stage) -> None:
     assert shown_rows(stage.transcript) == shown_rows(expected)
     assert stage.transcript == expected
     below = stage.terminal.all_rows[stage.top :]
-    region = [*stage.unfinished, *(drawn(stage.theme.paint(row), columns)[0][0] for row in frame.rows)]
+    region = [drawn(stage.theme.paint(row), columns)[0][0] for row in frame.rows]
     assert [_text(cells) for cells, _ in below[: len(region)]] == [_text(cells) for cells in region]
     assert [cells for cells, _ in below[: len(region)]] == region
     assert not any(cells or continues for cells, continues in below[len(region) :])
@@ -417,7 +397,7 @@ def test_finishing_leaves_the_transcript_alone_and_the_cursor_below_it(size: tup
     stage.finish()
     rows = stage.terminal.all_rows
     at = stage.terminal.cursor_row
-    assert rows[:at] == expected_transcript(stage, is_finished=True)
+    assert rows[:at] == expected_transcript(stage)
     assert stage.terminal.cursor.x == 0
     assert not any(cells for cells, _ in rows[at:])
 
@@ -444,13 +424,12 @@ def test_no_text_is_lost_when_the_window_changes(
     stage.show()
     columns = stage.terminal.columns
     assert stage.terminal.cursor.x == stage.shown.cursor[1]
-    region = [*stage.unfinished, *(drawn(stage.theme.paint(row), columns)[0][0] for row in stage.shown.rows)]
+    region = [drawn(stage.theme.paint(row), columns)[0][0] for row in stage.shown.rows]
     below = stage.terminal.all_rows[stage.top :][: len(region)]
     assert [_text(cells) for cells, _ in below] == [_text(cells) for cells in region]
     if not is_cut:
         remains = iter(letters("".join(stage.terminal.texts[: stage.top])))
-        lines, _ = split(stage.said)
-        assert all(character in remains for character in letters(plain(lines))), "each character, in its order"
+        assert all(character in remains for character in letters(plain(stage.said))), "each character, in its order"
 
 
 def letters(text: str) -> str:
@@ -510,19 +489,10 @@ def one_row(text: str) -> Callable[[int, int], Frame]:
     return lambda columns, most: Frame([[("", text)]], (0, 0))
 
 
-def test_text_goes_on_behind_a_mark_at_the_edge() -> None:
-    stage = Stage(4)
-    for part in ("abce\u0301", "fg", "\u0308", "h日\u3099", "i", "\n"):
-        stage.print(part)
-        stage.show()
-    assert shown_rows(stage.transcript) == ["abce\u0301", "⤷fg\u0308h", "⤷日\u3099i"]
-
-
 def test_tabs_reach_their_stop_behind_wide_characters_too() -> None:
     stage = Stage(40)
-    for part in ("日本\tx\n", "日", "本\tx\n", "e\u0301\tx"):
-        stage.print(part)
-        stage.show()
+    stage.print("日本\tx\n", "日", "本\tx\n", "e\u0301\tx")
+    stage.show()
     assert stage.terminal.texts[:3] == ["日本    x", "日本    x", "e\u0301       x"]
 
 
@@ -534,27 +504,6 @@ def test_what_is_printed_before_the_first_frame_is_there_at_the_end() -> None:
     assert stage.output.size.columns == 20
 
 
-def test_a_line_is_written_once_it_is_whole() -> None:
-    stage = Stage(40)
-    stage.print("sure ", "👩\u200d🚀 is")
-    assert "\x1b[?7lsure 👩\u200d🚀 is\x1b[?7h" in stage.show()
-    assert not stage.screen.at_line_start
-    stage.print(" here\nnext")
-    written = stage.show()
-    assert "sure 👩\u200d🚀 is here\nnext" in written
-    stage.print(" 🇩🇪")
-    stage.finish()
-    assert "next 🇩🇪\n" in stage.terminal.written
-    assert stage.screen.at_line_start
-
-
-def test_of_a_long_line_without_an_end_the_last_rows_are_shown() -> None:
-    stage = Stage(10, 8)
-    stage.print(("bold", "".join(map(str, range(30)))))
-    stage.show()
-    assert stage.terminal.texts[:4] == ["1516171819", "2021222324", "2526272829", ">"]
-
-
 def test_a_row_of_unsure_width_cannot_reach_into_the_next() -> None:
     stage = Stage(10, frame=one_row("⚠\ufe0f " * 5))
     assert "\x1b[?7l⚠\ufe0f ⚠\ufe0f ⚠\ufe0f ⚠\ufe0f ⚠\ufe0f \x1b[?7h" in stage.show()
@@ -562,11 +511,10 @@ def test_a_row_of_unsure_width_cannot_reach_into_the_next() -> None:
     assert "\x1b[K\x1b[?7l⚠\ufe0f ok\x1b[?7h" in stage.show()
 
 
-def test_a_line_is_wrapped_by_the_terminal_also_when_it_comes_in_pieces() -> None:
+def test_a_line_is_wrapped_by_the_terminal() -> None:
     stage = Stage(10)
-    for letter in "a line of thirty-one characters\n":
-        stage.print(letter)
-        stage.show()
+    stage.print("a line of ", "thirty-one characters\n")
+    stage.show()
     assert shown_rows(stage.transcript) == ["a line of", "⤷thirty-one", "⤷ character", "⤷s"]
 
 
@@ -595,7 +543,7 @@ def test_another_program_gets_the_terminal_without_our_modes_and_on_a_line_of_it
     stage.screen.reset()
     stage.print(" goes on")
     assert stage.show().startswith("\x1b[?2004h\x1b[?1004h")
-    assert stage.terminal.texts[:4] == ["its output", "a line without an en", "d goes on", ">"]
+    assert stage.terminal.texts[:4] == ["a line without an en", "d", "its output", " goes on"]
 
 
 def test_after_ctrl_l_the_region_is_drawn_again_in_its_place() -> None:

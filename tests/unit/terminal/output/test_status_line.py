@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcli.agent.permissions.modes import MODES
-from agentcli.frontends.terminal.status import COMMAND_TIMEOUT_S, Status, custom_status, status_row
+from agentcli.frontends.terminal.status import COMMAND_TIMEOUT_S, Status, StatusCommand, status_row
 from agentcli.frontends.terminal.text.fragments import plain, row_width
 from tests.processes import is_running
 
@@ -28,8 +28,14 @@ def script(folder: Path, text: str) -> str:
     return str(path)
 
 
+async def first_line(command: str, status: Status = FULL) -> str:
+    running = StatusCommand(command, ENVIRONMENT, lambda: None)
+    await running.run(status)
+    return running.text
+
+
 def answer(command: str, status: Status = FULL) -> str:
-    return asyncio.run(custom_status(command, status, ENVIRONMENT))
+    return asyncio.run(first_line(command, status))
 
 
 def ends(pid: int) -> bool:
@@ -110,7 +116,7 @@ def test_status_commands_that_hang_are_killed_with_their_children(tmp_path: Path
         commands.append(script(folder, body.replace("PID", str(folder / "pid"))))
 
     async def all_at_once() -> list[str]:
-        return await asyncio.gather(*(custom_status(command, FULL, ENVIRONMENT) for command in commands))
+        return await asyncio.gather(*(first_line(command) for command in commands))
 
     began = time.monotonic()
     assert asyncio.run(all_at_once()) == [""] * len(bodies)
@@ -124,7 +130,7 @@ def test_a_status_command_ends_with_the_program(tmp_path: Path) -> None:
     command = script(tmp_path, f"echo $$ > {pid}; sleep 60")
 
     async def leave_early() -> None:
-        task = asyncio.create_task(custom_status(command, FULL, ENVIRONMENT))
+        task = asyncio.create_task(first_line(command))
         while not pid.exists() or not pid.read_text().strip():
             await asyncio.sleep(0.01)
         task.cancel()

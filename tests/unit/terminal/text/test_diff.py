@@ -34,29 +34,10 @@ def parts(before: str, after: str, role: str) -> list[str]:
 
 
 def test_a_diff_has_a_number_a_sign_and_a_mark_between_hunks() -> None:
-    assert shown(unified_diff("f", BEFORE, AFTER)) == (
-        " 2   line 2\n"
-        " 3   line 3\n"
-        " 4   line 4\n"
-        " 5 - line 5\n"
-        " 5 + line five\n"
-        " 6   line 6\n"
-        " 7   line 7\n"
-        " 8   line 8\n"
-        "⋯\n"
-        "18   line 18\n"
-        "19   line 19\n"
-        "20   line 20\n"
-        "21 + new\n"
-        "22   line 21\n"
-        "23   line 22\n"
-        "24   line 23\n"
-        "⋯\n"
-        "28   line 27\n"
-        "29   line 28\n"
-        "30   line 29\n"
-        "30 - line 30\n"
-    )
+    rows = " 2   line 2| 3   line 3| 4   line 4| 5 - line 5| 5 + line five| 6   line 6| 7   line 7| 8   line 8|⋯"
+    rows += "|18   line 18|19   line 19|20   line 20|21 + new|22   line 21|23   line 22|24   line 23|⋯"
+    rows += "|28   line 27|29   line 28|30   line 29|30 - line 30|"
+    assert shown(unified_diff("f", BEFORE, AFTER)) == rows.replace("|", "\n")
 
 
 def test_a_very_narrow_terminal_shows_no_number() -> None:
@@ -65,33 +46,38 @@ def test_a_very_narrow_terminal_shows_no_number() -> None:
     assert shown(diff, 23) == shown(diff, 1) == "  a\n- b\n+ c\n"
 
 
-def test_a_new_file_and_a_deleted_one() -> None:
-    assert shown(unified_diff("f", "", "a\nb\n")) == "1 + a\n2 + b\n"
-    assert shown(unified_diff("f", "a\nb\n", "")) == "1 - a\n2 - b\n"
-    assert shown("") == ""
+@pytest.mark.parametrize(
+    ("before", "after", "columns", "rows"),
+    [
+        ("", "a\nb\n", 80, "1 + a\n2 + b\n"),
+        ("a\nb\n", "", 80, "1 - a\n2 - b\n"),
+        ("a", "a", 80, ""),
+        # Unchanged blank lines at the edges are left out, and no line ends in spaces.
+        ("a\n\nb\n\nc\n", "a\n\nB\n\nc\n", 80, "1   a\n2\n3 - b\n3 + B\n4\n5   c\n"),
+        ("x\n\n\n\nb\n\n\nc\n\n", "x\n\n\n\nB\n\n\nc\n\n", 80, "5 - b\n5 + B\n6\n7\n8   c\n"),
+        ("a\n\nb  \n", "a\n\nb  \nc\n\n", 80, "1   a\n2\n3   b\n4 + c\n5 +\n"),
+        ("a  \nb\n", "a\nb\t\n", 23, "- a··\n- b\n+ a\n+ b·······\n"),  # a change of white space can be seen
+        ("", "\ta\tb\n", 20, "+         a       b\n"),
+        ("", "a\x07b\x1b[2Jc\rd\n", 20, "+ a\\x07b\\x1b[2Jc\\rd\n"),
+        ("-- old\n", "++ new\n", 20, "- -- old\n+ ++ new\n"),  # like the lines that name files
+        ("a b\n", "a c", 20, "- a b\n+ a c\n  \\ No newline at end of file\n"),
+    ],
+)
+def test_lines_are_shown_as_they_are(before: str, after: str, columns: int, rows: str) -> None:
+    assert shown(unified_diff("f", before, after), columns) == rows
 
 
-def test_unchanged_blank_lines_at_the_edges_are_left_out() -> None:
-    assert shown(unified_diff("f", "a\n\nb\n\nc\n", "a\n\nB\n\nc\n")) == "1   a\n2\n3 - b\n3 + B\n4\n5   c\n"
-    assert shown(unified_diff("f", "x\n\n\n\nb\n\n\nc\n\n", "x\n\n\n\nB\n\n\nc\n\n")) == ("5 - b\n5 + B\n6\n7\n8   c\n")
+def test_a_blank_line_that_was_added_is_shown() -> None:
     assert shown(unified_diff("f", "\n\nb\n", "\n\n\nb\n")).count("+") == 1
 
 
 def test_each_part_has_its_role() -> None:
     fragments = diff_fragments(unified_diff("f", "x\nfoo bar\n", "x\nfoo baz\n"), width=80, most_lines=None)
     assert [fragment for fragment in fragments if fragment != ("", "\n")] == [
-        ("line_number", "1 "),
-        ("", "  "),
-        ("", "x"),
-        ("line_number", "2 "),
-        ("removed_sign", "- "),
-        ("removed", "foo "),
-        ("removed removed_word", "bar"),
-        ("line_number", "2 "),
-        ("added_sign", "+ "),
-        ("added", "foo "),
-        ("added added_word", "baz"),
-    ]
+        ("line_number", "1 "), ("", "  "), ("", "x"),
+        ("line_number", "2 "), ("removed_sign", "- "), ("removed", "foo "), ("removed removed_word", "bar"),
+        ("line_number", "2 "), ("added_sign", "+ "), ("added", "foo "), ("added added_word", "baz"),
+    ]  # fmt: skip
 
 
 def test_lines_have_the_colours_of_the_language_that_the_name_tells() -> None:
@@ -103,49 +89,24 @@ def test_lines_have_the_colours_of_the_language_that_the_name_tells() -> None:
     assert ("added added_word string", "'one'") in fragments
 
 
-def test_words_that_differ_are_marked_in_lines_that_are_similar() -> None:
-    assert parts("call(one, two)\n", "call(one, three)\n", "removed_word") == ["two"]
-    assert parts("call(one, two)\n", "call(one, three)\n", "added_word") == ["three"]
-    assert parts("self.value = 1\n", "self.other = 2\n", "added_word") == ["other", "2"]
-    assert parts("a b keep keep\n", "c d keep keep\n", "added_word") == ["c d"]
-    assert parts("return value\n", "return value + 1\n", "added_word") == [" + 1"]
-    assert parts("all of this\n", "nothing alike there\n", "added_word") == []
-
-
-def test_lines_that_replace_others_are_compared_one_by_one() -> None:
-    before, after = "aa bb cc\ndd ee ff\n", "aa bb xx\ndd ee yy\nmore\n"
-    assert parts(before, after, "removed_word") == ["cc", "ff"]
-    assert parts(before, after, "added_word") == ["xx", "yy"]
-
-
-def test_very_long_lines_are_not_compared() -> None:
-    long = "word " * 200
-    assert parts(f"{long}a\n", f"{long}b\n", "added_word") == []
-
-
-def test_a_change_of_white_space_at_the_end_can_be_seen() -> None:
-    assert shown(unified_diff("f", "a  \nb\n", "a\nb\t\n"), 23) == "- a··\n- b\n+ a\n+ b·······\n"
-
-
-def test_no_line_ends_in_spaces() -> None:
-    assert shown(unified_diff("f", "a\n\nb  \n", "a\n\nb  \nc\n\n")) == "1   a\n2\n3   b\n4 + c\n5 +\n"
-
-
-def test_tabs_are_spaces_from_the_start_of_the_line() -> None:
-    assert shown(unified_diff("f", "", "\ta\tb\n"), 20) == "+         a       b\n"
-
-
-def test_what_could_steer_the_terminal_is_shown_and_breaks_no_line() -> None:
-    assert shown(unified_diff("f", "", "a\x07b\x1b[2Jc\rd\n"), 20) == "+ a\\x07b\\x1b[2Jc\\rd\n"
-
-
-def test_lines_like_those_that_name_files_are_lines_inside_a_hunk() -> None:
-    assert shown(unified_diff("f", "-- old\n", "++ new\n"), 20) == "- -- old\n+ ++ new\n"
-
-
-def test_a_missing_newline_is_said() -> None:
-    assert shown(unified_diff("f", "a b\n", "a c"), 20) == "- a b\n+ a c\n  \\ No newline at end of file\n"
-    assert parts("aa bb", "aa cc", "added_word") == ["cc"]
+@pytest.mark.parametrize(
+    ("before", "after", "removed", "added"),
+    [
+        ("call(one, two)\n", "call(one, three)\n", ["two"], ["three"]),
+        ("self.value = 1\n", "self.other = 2\n", ["value", "1"], ["other", "2"]),
+        ("a b keep keep\n", "c d keep keep\n", ["a b"], ["c d"]),
+        ("return value\n", "return value + 1\n", [], [" + 1"]),
+        ("all of this\n", "nothing alike there\n", [], []),
+        ("aa bb cc\ndd ee ff\n", "aa bb xx\ndd ee yy\nmore\n", ["cc", "ff"], ["xx", "yy"]),
+        ("word " * 200 + "a\n", "word " * 200 + "b\n", [], []),  # too long to be compared
+        ("aa bb", "aa cc", ["bb"], ["cc"]),
+    ],
+)
+def test_words_that_differ_are_marked_in_lines_that_are_similar(
+    before: str, after: str, removed: list[str], added: list[str]
+) -> None:
+    assert parts(before, after, "removed_word") == removed
+    assert parts(before, after, "added_word") == added
 
 
 def test_what_is_too_much_is_counted() -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-if TYPE_CHECKING:
-    from agentcli.tools.command import BackgroundJob
-
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -20,6 +16,9 @@ class Lazy(Generic[T]):
         self._make = make
         self._made: T | None = None
         self._lock = Lock()
+
+    def is_made(self) -> bool:
+        return self._made is not None
 
     def load(self) -> T:
         """Make it now; may be called in a thread, while the model writes its first call."""
@@ -34,10 +33,3 @@ class Lazy(Generic[T]):
     async def aclose(self) -> None:
         if (made := self._made) is not None:
             await made.aclose()  # type: ignore[attr-defined]
-
-
-class LazySandbox(Lazy[Any]):
-    """Has no jobs, and nothing to close, until the sandbox is made."""
-
-    def jobs(self) -> Sequence[BackgroundJob]:
-        return self._made.jobs() if self._made is not None else ()

@@ -1,4 +1,4 @@
-"""Checks permission rules: one that can never hold, by its tool or by its brackets, is an error."""
+"""Reads permission rules as they are written, and checks them: one that can never hold is an error."""
 
 from __future__ import annotations
 
@@ -8,9 +8,36 @@ from typing import Literal
 
 import msgspec
 
-from agentcli.agent.permissions.rules import ALIASES, Rule, host_meant, is_path_glob
+from agentcli.agent.permissions.rules import Rule, host_meant, is_path_glob
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.tools.tool import Tool, kind_argument
+
+# The names other agents' settings use for the same tools.
+ALIASES = dict(
+    pair.split("=")
+    for pair in """
+    Read=file_read Write=file_write Edit=file_edit MultiEdit=file_edit Glob=file_list LS=file_list Grep=grep_search
+    Bash=bash BashOutput=jobs KillBash=jobs KillShell=jobs TaskOutput=jobs TaskStop=jobs WebFetch=web_fetch
+    WebSearch=web_search Agent=create_subagent Task=create_subagent TodoWrite=todo TodoRead=todo Skill=skill
+    AskUserQuestion=ask_user
+    """.split()
+)
+
+
+def parse_rule(text: str, source: str = "", quote: str = "") -> Rule:
+    """`bash(git log *)`, `Edit(src/**)`, `WebFetch(domain:example.org)`, `file_write`. Raises `UsageError`."""
+    found = re.fullmatch(r"\s*([A-Za-z_][\w*-]*)\s*(?:\((.*\S.*)\))?\s*", text, re.DOTALL)
+    if not found:
+        raise UsageError(f"{text!r} is not a permission rule: write TOOL or TOOL(pattern), such as bash(git log *).")
+    name, pattern = found.groups()
+    return Rule(ALIASES.get(name, name), re.sub(r":\*$", " *", (pattern or "").strip()), source, quote)
+
+
+def parse_rules(text: str, source: str = "") -> list[Rule]:
+    """One rule, or several joined by "and". Raises `UsageError`."""
+    parts = re.split(r"(?<=\)) and (?=[A-Za-z_][\w*-]*\()", text)
+    return [parse_rule(part, source) for part in parts]
+
 
 # Tools of other agents that nothing here stands for: a list of rules that names them is no mistake.
 ELSEWHERE = frozenset(

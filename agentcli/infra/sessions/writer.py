@@ -3,67 +3,71 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import apsw
 
 from agentcli.errors import OUT_OF_MEMORY, StorageError
+from agentcli.infra.sessions.database import failure
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Work = Callable[[apsw.Connection], T]
+
+
+class _Job(NamedTuple):
+    """Something to be done with the connection, and who waits for it; one that `writes` needs a sound file."""
+
+    work: Callable[[apsw.Connection], Any]
+    future: asyncio.Future[Any]
+    writes: bool
 
 
 class Writer:
     """The thread that owns the only writing connection. Work queued together is committed together.
 
-    `connect` opens today's tables; where it is given True, a sound file may take a damaged one's place. `failure`
-    makes what is raised of an error of SQLite or the disk.
+    `connect` opens today's tables; where it is given True, a sound file may take a damaged one's place. Without a path
+    the database is in memory: there is no thread, and work is done at once.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        connect: Callable[[bool], apsw.Connection],
-        failure: Callable[[Path, Exception], StorageError],
-        *,
-        name: str,
-    ) -> None:
-        self._path = path
+    def __init__(self, path: Path | None, connect: Callable[[bool], apsw.Connection]) -> None:
+        self._path = path or Path(":memory:")
         self._connect = connect
-        self._failure = failure
-        self._name = name
+        self._has_thread = path is not None
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._connection: apsw.Connection | None = None
         self._file: tuple[int, int] = (0, 0)  # which one the connection writes to
         self.has_written = False
 
-    def submit(self, work: Work[T], *, writes: bool = False) -> asyncio.Future[T]:
+    def submit(self, work: Callable[[apsw.Connection], T], *, writes: bool = False) -> asyncio.Future[T]:
         """Queue work, which is given the connection; one that `writes` gets a new file in place of a damaged one."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        job = _Job(work, asyncio.get_running_loop().create_future(), writes)
+        if not self._has_thread:
+            _resolve(job.future, *self._results((job,)))
+            return job.future
         if self._thread is None:
-            thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            thread = threading.Thread(target=self._serve, name=f"agentcli-{self._path.name}", daemon=True)
             try:
                 thread.start()
             except (RuntimeError, MemoryError) as error:  # later work must not wait for a thread that never ran
                 raise StorageError(f"{self._path} could not be opened. {OUT_OF_MEMORY}") from error
             self._thread = thread
-        self._queue.put(_Job(work, future, writes))
-        return future
+        self._queue.put(job)
+        return job.future
 
     async def drain(self) -> None:
         """Wait until everything queued so far is stored or has failed."""
         if self._thread is not None:
-            with contextlib.suppress(StorageError):
+            with suppress(StorageError):
                 await self.submit(lambda db: None)
+        await asyncio.sleep(0)  # callbacks of what was done at once run meanwhile
 
     async def close(self) -> None:
         thread, self._thread = self._thread, None
@@ -77,17 +81,8 @@ class Writer:
             jobs = [job]
             while not self._queue.empty() and (job := self._queue.get()) is not None:
                 jobs.append(job)
-            try:
-                results = self._commit(jobs)
-            except (apsw.Error, OSError) as error:
-                results = [self._failure(self._path, error)] * len(jobs)
-            except StorageError as error:
-                results = [error] * len(jobs)
-            except Exception as bug:  # nobody would get an answer any more if this thread ended
-                log.exception("work on %s failed", self._path)
-                results = [StorageError(f"{self._path}: {bug!r}.")] * len(jobs)
-            for one, result in zip(jobs, results, strict=True):
-                with contextlib.suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            for one, result in zip(jobs, self._results(jobs), strict=True):
+                with suppress(RuntimeError):  # the loop has ended: nobody waits any more
                     one.future.get_loop().call_soon_threadsafe(_resolve, one.future, result)
             if job is not None:
                 job = self._queue.get()
@@ -95,8 +90,19 @@ class Writer:
             self._connection.close()
             self._connection = None
 
+    def _results(self, jobs: Sequence[_Job]) -> list[Any]:
+        """Do all work in one transaction; a `StorageError` stands for each that failed."""
+        try:
+            return self._commit(jobs)
+        except (apsw.Error, OSError, UnicodeEncodeError) as error:
+            return [failure(self._path, error)] * len(jobs)
+        except StorageError as error:
+            return [error] * len(jobs)
+        except Exception as bug:  # nobody would get an answer any more if this thread ended
+            log.exception("work on %s failed", self._path)
+            return [StorageError(f"{self._path}: {bug!r}.")] * len(jobs)
+
     def _commit(self, jobs: Sequence[_Job]) -> list[Any]:
-        """Do all work in one transaction; one that raises `StorageError` fails alone (it has changed nothing)."""
         if self._connection is not None and self._file != _identity(self._path):
             self._connection.close()  # a repair has put another one in its place
             self._connection = None
@@ -111,45 +117,10 @@ class Writer:
             for job in jobs:
                 try:
                     results.append(job.work(self._connection))
-                except StorageError as error:
+                except StorageError as error:  # it has changed nothing
                     results.append(error)
         self.has_written |= is_written
         return results
-
-
-class MemoryWriter(Writer):
-    """Does the work for a database in memory, at once and without a thread."""
-
-    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
-        super().__init__(Path(), lambda may_replace: connect(), lambda path, error: StorageError(str(error)), name="")
-
-    def run(self, work: Work[T]) -> T:
-        if self._connection is None:
-            self._connection = self._connect(False)
-        try:
-            with transaction(self._connection):
-                return work(self._connection)
-        except (apsw.Error, UnicodeEncodeError) as error:
-            raise StorageError(f"It could not be kept in memory: {error}.") from error
-
-    def submit(self, work: Work[T], *, writes: bool = False) -> asyncio.Future[T]:
-        done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        try:
-            done.set_result(self.run(work))
-        except StorageError as error:
-            done.set_exception(error)
-        return done
-
-    async def drain(self) -> None:
-        await asyncio.sleep(0)  # callbacks of what is done run meanwhile
-
-
-class _Job(NamedTuple):
-    """Something to be done with the connection, and who waits for it; one that `writes` needs a sound file."""
-
-    work: Work[Any]
-    future: asyncio.Future[Any]
-    writes: bool
 
 
 def _resolve(future: asyncio.Future[Any], result: Any) -> None:
@@ -161,7 +132,7 @@ def _resolve(future: asyncio.Future[Any], result: Any) -> None:
         future.set_result(result)
 
 
-@contextlib.contextmanager
+@contextmanager
 def transaction(connection: apsw.Connection) -> Iterator[None]:
     """As `with connection`, which would let no other thread run while it waits for a lock or the disk."""
     connection.execute("BEGIN IMMEDIATE")
@@ -170,7 +141,7 @@ def transaction(connection: apsw.Connection) -> Iterator[None]:
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # a full disk has ended it already
-            with contextlib.suppress(apsw.Error):
+            with suppress(apsw.Error):
                 connection.execute("ROLLBACK")
         raise
 

@@ -1,0 +1,47 @@
+"""The steps around the requests of a turn. A new one is a class of its own and a place in the list of `usual_steps`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from agentcli.agent.context.nested_instructions import NestedInstructions
+from agentcli.agent.result import AnswerSchema
+from agentcli.agent.runtime import TurnStep
+from agentcli.agent.steps.hooks import PromptHooks, ReplyHook, StopHooks
+from agentcli.agent.steps.limits import BudgetLimit, RepeatLimit, ResetWait, RoundLimit
+from agentcli.agent.steps.messages import FolderInstructions, QueuedMessages
+from agentcli.agent.steps.replies import (
+    CallsPending,
+    ContinuedReply,
+    FittingAnswer,
+    PlanReview,
+    RequiredAnswer,
+    SmallModelNudge,
+)
+
+
+def usual_steps(
+    *, nested: NestedInstructions | None = None, schema: AnswerSchema | None = None
+) -> list[Callable[[], TurnStep]]:
+    """Return what makes the steps of a turn; features add theirs behind them.
+
+    `nested` finds the instruction files of folders that calls go to; an answer has to fit the `schema`.
+    """
+    return [
+        PromptHooks,
+        ResetWait,
+        ReplyHook,
+        BudgetLimit,
+        RoundLimit,
+        *([partial(FolderInstructions, nested)] if nested is not None else []),
+        RepeatLimit,
+        QueuedMessages,
+        CallsPending,
+        ContinuedReply,
+        PlanReview,
+        *([partial(FittingAnswer, schema)] if schema is not None else []),
+        SmallModelNudge,
+        RequiredAnswer,
+        StopHooks,
+    ]

@@ -1,0 +1,180 @@
+"""Limits of a turn: rounds, budgets, the provider's usage, and calls that repeat themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+from agentcli.agent import turn_log as log
+from agentcli.agent.accounting.budgets import OverBudget
+from agentcli.agent.events import DoneReason, LimitQuestion, Notice, Retry
+from agentcli.agent.ops import Approve
+from agentcli.agent.requests.request import describe_error
+from agentcli.agent.runtime import EarlyEnd, Turn, TurnStep
+from agentcli.agent.state import awaited_reset
+from agentcli.agent.turn_start import GO_ON
+from agentcli.conversation.entries import ResetAwaited, Result, reminder
+from agentcli.errors import LoopError
+from agentcli.llm import provider as llm
+from agentcli.llm.errors import ProviderError, RateLimit
+from agentcli.llm.messages import Text
+from agentcli.llm.retry import LONGEST_WAIT_S, clock_time
+
+COUNTDOWN_S = 60.0  # between two events that tell how long it still takes
+
+
+class RoundLimit(TurnStep):
+    """Asks the person at the limit of rounds for as many more. Within it an answer that broke off goes on unasked."""
+
+    def __init__(self) -> None:
+        self._allowed = 0  # beyond the limit of the settings
+        self._breaks = 0
+
+    async def before_request(self, turn: Turn) -> DoneReason | None:
+        return None if self._has_rounds(turn) or await self._allow_more(turn) else "max_turns"
+
+    async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
+        if not reply.message.tool_uses or self._has_rounds(turn) or await self._allow_more(turn):
+            return None
+        return EarlyEnd("max_turns", f"Not run: the limit of {turn.round} rounds is reached.")
+
+    async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool:
+        """Continue an answer that broke off with a reminder that asks for the rest."""
+        is_cut = broke_off(turn, error) and self._has_rounds(turn)
+        if not is_cut or self._breaks >= turn.runtime.limits.max_breaks:
+            return False
+        self._breaks += 1
+        turn.emit(Notice(f"The answer broke off ({describe_error(error).rstrip('.')}): going on where it stopped."))
+        log.add(turn, reminder(GO_ON))
+        return True
+
+    def _has_rounds(self, turn: Turn) -> bool:
+        return turn.round < turn.runtime.limits.max_turns + self._allowed
+
+    async def _allow_more(self, turn: Turn) -> bool:
+        more = turn.runtime.limits.max_turns
+        title, reason = f"{turn.round} rounds are done: {more} more?", f"limits.max_turns = {more} (--max-turns)."
+        is_allowed = await _ask(turn, f"limit_{turn.round}", title, f"The limit is {reason}")
+        self._allowed += more if is_allowed else 0
+        return is_allowed
+
+
+def broke_off(turn: Turn, error: Exception) -> bool:
+    """Return True if an answer stopped in its text, and may go on."""
+    return turn.answer.is_half and isinstance(error, ProviderError) and error.is_retryable
+
+
+class BudgetLimit(TurnStep):
+    """Holds requests and calls to the budgets; where one is used up, the person may allow as much again."""
+
+    async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool | DoneReason:
+        if not isinstance(error, OverBudget):
+            return False
+        turn.round -= 1
+        if await self._allow_more(turn, error):
+            return True
+        turn.emit(Notice(str(error)))
+        if turn.round == 0 and turn.log.prompt_ids:
+            log.take_back_prompt(turn)
+            turn.emit(Notice("The message was taken back."))
+        return "max_budget"
+
+    async def before_calls(self, turn: Turn, reply: llm.Done) -> EarlyEnd | None:
+        while calls := len(reply.message.tool_uses):
+            try:
+                turn.spending.budgets.check()
+                turn.spending.budgets.begin_calls(calls)
+                break
+            except OverBudget as over:
+                if not await self._allow_more(turn, over):
+                    turn.emit(Notice(str(over)))
+                    return EarlyEnd("max_budget", "Not run: the budget is used up.")
+        return None
+
+    async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> None:
+        own = (one.duration_ms for one in results if one.name != "create_subagent")  # which charges its own
+        turn.spending.budgets.charge({"seconds": sum(own) / 1000})
+
+    async def _allow_more(self, turn: Turn, over: OverBudget) -> bool:
+        title, reason = f"{over} Allow {over.more} in all?", f"The budget is {over.setting}."
+        if is_allowed := await _ask(turn, over.id, title, reason):
+            over.allow_more()
+        return is_allowed
+
+
+async def _ask(turn: Turn, id: str, title: str, reason: str) -> bool:
+    """Ask the person about the turn; their comment to a no is the next prompt."""
+    ask, queue = turn.runtime.calls.ask, turn.state.conversation.queue
+    if not turn.runtime.limits.asks or ask is None:
+        return False
+    answer = await ask(LimitQuestion(id, title, reason=reason), None)
+    if not isinstance(answer, Approve):
+        return False
+    if not answer.allowed and answer.comment:
+        queue.steering.append((Text(answer.comment),))
+        log.add(turn, queue.entry())
+        turn.emit(log.queue_changed(turn.state))
+    return answer.allowed
+
+
+class RepeatLimit(TurnStep):
+    """Ends a turn that the person stopped at a call, and one whose model makes the same call again and again."""
+
+    async def after_calls(self, turn: Turn, reply: llm.Done, results: Sequence[Result]) -> DoneReason | None:
+        """Raises `LoopError` for such a model if nobody can be asked."""
+        if turn.calls.is_stopped:
+            return "declined"
+        history = turn.runtime.calls.history
+        if not history.looping:
+            return None
+        if not turn.runtime.limits.asks or turn.runtime.calls.ask is None:
+            raise LoopError(
+                f"Stopped: the same call was made again and again, with the same result: {history.looping}."
+            )
+        title = f"The model makes the same call again and again ({history.looping}): let it go on?"
+        is_allowed = await _ask(turn, f"loop_{turn.round}", title, "Its result was the same each time.")
+        history.forget_results()
+        return None if is_allowed else "declined"
+
+
+class ResetWait(TurnStep):
+    """Waits, once a turn, for the end of a usage limit that the provider names, also after a restart."""
+
+    def __init__(self) -> None:
+        self._resets_at = 0.0  # the time that an earlier run of the program waited for
+        self._has_waited = False
+
+    async def begin(self, turn: Turn) -> None:
+        self._resets_at = awaited_reset(turn.state.conversation)
+
+    async def before_request(self, turn: Turn) -> None:
+        if resets_at := self._resets_at:
+            self._resets_at = 0.0
+            await self._wait_until(turn, resets_at)
+
+    async def recover(self, turn: Turn, error: ProviderError | OverBudget) -> bool:
+        if not turn.runtime.limits.waits_for_reset or self._has_waited or not has_distant_reset(error):
+            return False
+        await self._wait_until(turn, time.time() + (getattr(error, "retry_after", None) or 0.0))
+        turn.round -= 1
+        return True
+
+    async def _wait_until(self, turn: Turn, resets_at: float) -> None:
+        """Count down to a time. A later start of the program finds in the log that this is under way."""
+        self._has_waited, turn.state.awaits_reset = True, True
+        try:
+            log.add(turn, ResetAwaited(resets_at))
+            await log.settled(turn)
+            while (left := resets_at - time.time()) > 0:  # by the wall clock: the machine may sleep meanwhile
+                turn.emit(Retry(1, left, f"The usage limit resets at {clock_time(resets_at)}."))
+                await asyncio.sleep(min(left, COUNTDOWN_S))
+            log.add(turn, ResetAwaited(0.0))
+            await log.settled(turn)
+        finally:
+            turn.state.awaits_reset = False
+
+
+def has_distant_reset(error: Exception) -> bool:
+    """True for a limit that names its end, too far away for a usual retry."""
+    return isinstance(error, RateLimit) and (error.retry_after or 0.0) > LONGEST_WAIT_S

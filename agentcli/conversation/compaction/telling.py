@@ -1,0 +1,200 @@
+"""Writes older turns as text, at lengths from a number to nearly all of it, and shortens single entries."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from agentcli.conversation.entries import SHORTENED_SOON, Assistant, Body, Result, User, bare_note
+from agentcli.conversation.mentions import typed_blocks
+from agentcli.conversation.turns import Step, TurnRecord, calls_in, is_prompt, one_line, skill_of, text_of
+from agentcli.llm.messages import Text
+from agentcli.settings.structs import CompactionSettings
+from agentcli.tools.summary import call_title
+
+LONGEST_ANSWER = 300  # characters of an answer that is decided in, at the usual length
+LONGEST_ERROR = 500
+NEWEST_START = 2_000  # characters of the prompt that is to be answered, where it does not fit
+_MARK = 20  # characters that a mark takes, so that cutting less would save nothing
+_TAGS = re.compile(r"<(?=/?(?:system-reminder|instructions)\b)")
+
+
+class Summary(Struct, frozen=True):
+    """A model's summary of the turns from `first` to `last`."""
+
+    first: int
+    last: int
+    text: str
+
+
+class Length(Struct, frozen=True):
+    """Characters that each part of a turn may have. None is all of it, 0 a number in its place, or nothing."""
+
+    prompt: int | None
+    error: int = 0
+    answer: int = 0
+    thought: int = 0
+    result: int = 0
+
+
+def lengths(settings: CompactionSettings) -> tuple[Length, ...]:
+    """From the number of a prompt to nearly all of a turn. At `BRIEF` prompts are whole and answers short."""
+    chars, result = settings.message_chars, settings.result_chars
+    answer = max(chars, LONGEST_ANSWER)
+    return (
+        Length(0),
+        Length(100),
+        Length(400),
+        Length(2_000),
+        Length(None),
+        Length(None, 80),
+        Length(None, 200, chars),
+        *(Length(None, LONGEST_ERROR, times * answer, times * chars, times * result) for times in TIMES),
+    )
+
+
+BRIEF = 6
+TIMES = (1, 3, 8, 20, 50, 125)  # the usual length, where there is room
+
+
+class Teller(Struct, frozen=True):
+    """Tells turns of a conversation whose last turn has the number `newest`.
+
+    Of turns that a summary covers only prompts and failures are told beside it. Without `can_recall`, no hint says how
+    to recall an entry.
+    """
+
+    settings: CompactionSettings
+    newest: int
+    can_recall: bool = True
+    summaries: tuple[Summary, ...] = ()
+
+    def text(self, turn: TurnRecord, length: Length) -> str:
+        summary = next((one for one in self.summaries if one.first <= turn.number <= one.last), None)
+        if not length.answer:
+            summary = None
+        inputs = {use.id: use.input for use in turn.calls}
+        lines = [f"\n### Turn {turn.number}"] if length.answer else []
+        for step in turn.steps:
+            if is_prompt(step.entry):
+                lines.append(self._prompt(step, length.prompt, is_newest=turn.number == self.newest))
+            elif is_failure(step.entry.body) and not length.error:
+                lines.append(f"- FAILED [#{step.number}]")
+            elif (is_failure(step.entry.body) or summary is None) and (line := self._line(step, turn, length, inputs)):
+                lines.append(_quoted(line))
+        if summary is None and length.answer and not length.result and (counted := _counted(turn)):
+            lines.append(f"- {counted}")
+        if summary is not None and turn.number == summary.last:
+            covered = f"turns {summary.first} to {summary.last}" if summary.first < summary.last else "this turn"
+            lines.append(_quoted(f"Summary of {covered}: {summary.text}"))
+        return "\n".join(lines)
+
+    def _prompt(self, step: Step, most: int | None, *, is_newest: bool) -> str:
+        """The person's message word for word; where it is too long, its beginning and its number."""
+        if is_newest and most is not None:
+            most = max(most, NEWEST_START)
+        if most == 0:
+            return f"User [#{step.number}]"
+        text = self._typed(step)
+        return f"User [#{step.number}]: {text if most is None else self._start(text, most, step)}"
+
+    def start_of_newest(self, step: Step) -> str:
+        """Return the beginning of the message to be answered now, where it is cut; else an empty string."""
+        text = self._typed(step)
+        has_more = isinstance(step.entry.body, User) and len(step.entry.body.content) > 1
+        return self._start(text, NEWEST_START, step) if len(text) > NEWEST_START or has_more else ""
+
+    def _start(self, text: str, most: int, step: Step) -> str:
+        if len(text) <= most + _MARK:
+            return text
+        if most < NEWEST_START:  # its number stands before it
+            return f"{text[:most].rstrip()}… ({len(text):,} characters)"
+        return f"{text[:most].rstrip()}… [the whole message has {len(text):,} characters{self._recalled(step)}]"
+
+    def _typed(self, step: Step) -> str:
+        body = step.entry.body
+        assert isinstance(body, User)
+        typed = [block for block in typed_blocks(body.content) if isinstance(block, Text)]
+        text = "\n".join(block.text for block in typed)
+        return text if len(typed) == len(body.content) else f"{text}\n[with files or images{self._recalled(step)}]"
+
+    def _recalled(self, step: Step) -> str:
+        return f": recall id={step.number}" if self.can_recall else ""
+
+    def _line(self, step: Step, turn: TurnRecord, length: Length, inputs: dict[str, dict[str, object]]) -> str:
+        age = self.newest - turn.number
+        match step.entry.body:
+            case User() as note:
+                is_told = length.answer and age < self.settings.low_turns and SHORTENED_SOON not in note.text
+                if skill := skill_of(note):  # the text of one that is active is carried whole
+                    return f"Note: the skill {skill} was activated" if is_told else ""
+                return f"Note: {bare_note(note.text)}" if is_told else ""
+            case Result(result) as body:
+                title = call_title(body.name, inputs.get(result.tool_use_id, {}), LONGEST_ERROR)
+                if result.is_error:
+                    return f"- {title} FAILED: {' '.join(result.text[: length.error].split())} [#{step.number}]"
+                if not length.result:
+                    return ""
+                is_usual = length.result <= self.settings.result_chars
+                said = (body.summary if is_usual else "") or " ".join(result.text[: length.result].split())
+                return f"- {title}: {said[: length.result]} [#{step.number}]"
+            case Assistant() as reply if text := text_of(reply).strip():
+                if not calls_in(reply):
+                    return f"Answer: {cut(text, length.answer, step, turn.number)}" if length.answer else ""
+                is_told = age < self.settings.medium_turns or length.thought > self.settings.message_chars
+                return f"Thought: {cut(text, length.thought, step, turn.number)}" if is_told and length.thought else ""
+            case _:
+                return ""
+
+
+def is_about(turn: TurnRecord, words: Sequence[str]) -> bool:
+    """Return True if a reply or a result of the turn has one of the words in it."""
+    for body in (step.entry.body for step in turn.steps):
+        text = body.result.text if isinstance(body, Result) else text_of(body) if isinstance(body, Assistant) else ""
+        if any(re.search(rf"(?<!\w){re.escape(word)}", text.lower()) for word in words):
+            return True
+    return False
+
+
+def stub_of(step: Step, turn: int, *, result: int, message: int) -> str | None:
+    """The text in place of an entry's own; None where it is short enough as it is. Notes become empty."""
+    match step.entry.body:
+        case User(is_reminder=True):
+            return ""
+        case Result(found):
+            most = max(result, LONGEST_ERROR) if found.is_error else result
+            has_media = not isinstance(found.content, str)
+            return cut(found.text, most, step, turn) if len(found.text) > most or has_media else None
+        case Assistant() as reply:
+            return cut(text_of(reply), message, step, turn)
+        case _:
+            return None
+
+
+def cut(text: str, most: int, step: Step, turn: int) -> str:
+    """The first characters, then the turn and the number by which the rest is recalled."""
+    return text if len(text) <= most + _MARK else f"{text[:most].rstrip()}… [turn {turn} #{step.number}]"
+
+
+def is_failure(body: Body) -> bool:
+    return isinstance(body, Result) and body.result.is_error
+
+
+def _quoted(text: str) -> str:
+    """Quote text that is not the user's, so that neither its lines nor its tags begin anything."""
+    return _TAGS.sub("‹", text).replace("\n", "\n  ")
+
+
+def _counted(turn: TurnRecord) -> str:
+    """The calls of a turn that worked, by tool, and between which numbers they stand."""
+    found = [
+        (s.number, body.name) for s in turn.steps if isinstance(body := s.entry.body, Result) and not is_failure(body)
+    ]
+    if not found:
+        return ""
+    tools = ", ".join(f"{name} ×{count}" if count > 1 else name for name, count in Counter(n for _, n in found).items())
+    first, last = found[0][0], found[-1][0]
+    return one_line(f"{tools} [#{first} to #{last}]" if last > first else f"{tools} [#{first}]", LONGEST_ANSWER)
