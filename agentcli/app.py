@@ -14,7 +14,7 @@ from agentcli.agent.context.nested_instructions import NestedInstructions
 from agentcli.agent.context.watch import ContextWatch
 from agentcli.agent.events import Notice
 from agentcli.agent.hooks import NoHooks
-from agentcli.agent.interfaces import Checkpoints, SessionLog, SessionStore
+from agentcli.agent.interfaces import SessionLog, SessionStore
 from agentcli.agent.masking import Mask
 from agentcli.agent.permissions.modes import mode_notes, parse_mode
 from agentcli.agent.permissions.rules import Rules
@@ -29,7 +29,7 @@ from agentcli.conversation.turns import carried_notes
 from agentcli.errors import StorageError, ToolError
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.programs import WorkspacePrograms
-from agentcli.extensions.skills.config import Skills
+from agentcli.extensions.skills.find import Skills
 from agentcli.extensions.subagents.definitions import Agents
 from agentcli.infra.data_files import DataFolder
 from agentcli.infra.grants import FileGrants
@@ -41,20 +41,9 @@ from agentcli.llm.provider import Provider, Request, Warmable
 from agentcli.models.choice import Models
 from agentcli.settings.load import Config
 from agentcli.settings.paths import project_root
+from agentcli.setup import options
 from agentcli.setup.opening import Opening, untold
-from agentcli.setup.options import (
-    NEW,
-    Extras,
-    SessionChoice,
-    SessionFiles,
-    ToolChoice,
-    configured_rules,
-    has_key,
-    open_log,
-    retry_policy,
-    session_budgets,
-    turn_limits,
-)
+from agentcli.setup.options import NEW, Extras, SessionChoice, ToolChoice
 from agentcli.setup.telemetry import Observed
 from agentcli.setup.workspace import (
     WorkspaceFactory,
@@ -76,9 +65,9 @@ if TYPE_CHECKING:
 
 
 class Builder:
-    """Opens sessions with one configuration, one store and one set of providers.
+    """Opens sessions with one configuration, one set of providers, and one store, which it closes if it owns it.
 
-    With `goes_on` an answer that breaks off is gone on with once, unasked. A store that it owns is closed with it.
+    With `goes_on` an answer that breaks off is gone on with once, unasked.
     """
 
     def __init__(
@@ -102,15 +91,8 @@ class Builder:
         self.hooks = Hooks(config, is_bare=extras.bare, tell=on_notice, programs=self.programs)
         self.agents = Agents(config=config, is_bare=extras.bare, tell=on_notice)
         self._tools = ToolChoice(config, extras.tools, self._can_work)
-        self.opening = Opening(
-            config=config,
-            system=extras.system_prompt,
-            append=extras.append_system_prompt,
-            is_bare=extras.bare,
-            skills=self.skills.listing,
-            agents=self.agents.listing,
-            on_notice=on_notice,
-        )
+        skills, agents = self.skills.listing, self.agents.listing
+        self.opening = Opening(config=config, extras=extras, skills=skills, agents=agents, on_notice=on_notice)
         self._can_ask = can_ask or is_interactive
         self._is_interactive = is_interactive
         self._goes_on = goes_on
@@ -130,12 +112,14 @@ class Builder:
         """Return a session ready for its first prompt. Raises `UserError`."""
         settings = self.config.settings
         registry = self.offered_tools()
-        log, entries = await open_log(choice, self.store, self._data, self.config.cwd)
+        log, entries = await options.open_log(choice, self.store, self._data, self.config.cwd)
         rules = self.rules()
         await asyncio.to_thread(finish_interrupted_dry_runs, self.config.paths.state, self._on_notice)
         files = self._extras.client_files(log.session_id) if self._extras.client_files else None
         workspace = self._workspaces.make(log.session_id, rules, files=files)
-        state = AgentState("", parse_mode(settings.permissions.mode), rules=rules, budgets=session_budgets(self.config))
+        state = AgentState(
+            "", parse_mode(settings.permissions.mode), rules=rules, budgets=options.session_budgets(self.config)
+        )
         state = rebuilt(state, entries)
         state.model = model or self.model_of(state.conversation) or await self.models.default()
         if not self._can_ask:
@@ -147,7 +131,9 @@ class Builder:
         nested = self.opening.nested()
         watch = self._watch(state, workspace, nested)
         calls = self.session_calls(registry, workspace)
-        calls.recording.checkpoints = self._checkpoints(log.session_id, workspace, files)
+        is_lasting = self.store.is_lasting
+        made = make_checkpoints(self.config, log.session_id, lambda: workspace.facts.roots, is_lasting=is_lasting)
+        calls.recording.checkpoints = files.checkpoints(made) if files and made else made
         session = Session(state, self._runtime(calls, log, watch, nested), can_ask=self._can_ask)
         watch.paid = session.paid
         self._observed.follow(session)
@@ -175,14 +161,14 @@ class Builder:
                 prefix_for=self.opening.prefix,
                 info=self.models.info,
                 fallback=settings.provider.fallback_model,
-                retry=retry_policy(settings),
+                retry=options.retry_policy(settings),
                 temperature=settings.tokens.temperature,
                 effort=settings.tokens.effort,
             ),
             calls=calls,
             log=log,
             steps=usual_steps(nested=nested, schema=extras.answer_schema),
-            limits=turn_limits(settings, asks=self._is_interactive, max_breaks=int(self._goes_on)),
+            limits=options.turn_limits(settings, asks=self._is_interactive, max_breaks=int(self._goes_on)),
             context=ContextControl(
                 policy=extras.context_policy or watch,
                 compactor=watch,
@@ -196,7 +182,7 @@ class Builder:
     @cached_property
     def servers(self) -> Servers | None:
         """The MCP servers that are configured; None without one, and then nothing of them is imported."""
-        extras, settings = self._extras, self.config.settings
+        extras, settings, only = self._extras, self.config.settings, self.config.settings.tools.only
         may_have = not extras.bare and settings.mcp.enabled and bool(settings.mcp_servers or self.config.uses_project)
         if not (may_have or extras.mcp_config or extras.mcp_servers or extras.mcp_clients):
             return None
@@ -209,7 +195,9 @@ class Builder:
             added=extras.mcp_servers,
             is_strict=extras.is_strict_mcp or not may_have,
         )
-        return make_servers(self.config, specs, self.programs, self._on_notice, clients=extras.mcp_clients)
+        if not (specs or extras.mcp_clients) or (only and not any(name.startswith("mcp__") for name in only)):
+            return None
+        return make_servers(self.config, specs, self.programs, self._on_notice, extras.mcp_clients)
 
     def _with_servers(self, tools: ToolRegistry) -> ToolRegistry:
         return tools if self.servers is None else ToolRegistry((*tools, *self.servers.tools()))
@@ -252,6 +240,7 @@ class Builder:
 
     def _subagents(self, session: Session) -> Subagents:
         """Return what runs the subagents of a session; loaded when the first one is asked for."""
+        from agentcli.extensions.subagents.running import Subagents
         from agentcli.extensions.subagents.sessions import ChildSessions
 
         children = ChildSessions(
@@ -265,13 +254,7 @@ class Builder:
             watch=self._watch,
             notes=self._notes,
         )
-        return children.subagents()
-
-    def _checkpoints(self, session_id: str, workspace: Workspace, files: SessionFiles | None) -> Checkpoints | None:
-        made = make_checkpoints(
-            self.config, session_id, lambda: workspace.facts.roots, is_lasting=self.store.is_lasting
-        )
-        return files.checkpoints(made) if files and made else made
+        return Subagents(self.agents, self.store, session, children.make)
 
     def _watch(self, state: AgentState, workspace: Workspace, nested: NestedInstructions | None) -> ContextWatch:
         """Make what keeps a conversation within its model's window, and let the session recall what lies beyond it."""
@@ -352,7 +335,7 @@ class Builder:
             case "create_subagent":
                 return self.config.settings.agents.enabled
             case "web_search":
-                return self._extras.search is not None or has_key(self.config, "TAVILY_API_KEY")
+                return self._extras.search is not None or options.has_key(self.config, "TAVILY_API_KEY")
             case _:
                 return True
 
@@ -363,7 +346,7 @@ class Builder:
 
     def rules(self) -> Rules:
         """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never hold."""
-        return configured_rules(
+        return options.configured_rules(
             self.config,
             self._grants,
             list(self._with_servers(self._tools.every)),

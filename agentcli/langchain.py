@@ -1,7 +1,4 @@
-"""Joins agentcli and LangChain: messages both ways, our tools as theirs, and one of their chat models as a provider.
-
-Needs the extra `langchain`.
-"""
+"""Joins agentcli and LangChain (the extra `langchain`): messages both ways, tools, and a chat model as a provider."""
 
 from __future__ import annotations
 

@@ -25,10 +25,7 @@ def count_tokens(text: str, model: str) -> int:
 
 
 def count_message_tokens(message: AnyMessage, model: str) -> int:
-    """Tokens of one message, its images and documents included.
-
-    It is a `Message`, or a dict as the Messages API or Chat Completions take it.
-    """
+    """Tokens of one message with its images and documents: a `Message`, or a dict of either API."""
     return message_tokens([message], model, _models().encoders)
 
 
@@ -40,10 +37,7 @@ def count_conversation_tokens(
 
 
 def get_model_info(model: str) -> ModelFacts:
-    """Window, prices, capabilities, family, encoder, margin and mode of a model.
-
-    `is_known` is false for one that no table names; window and price are guesses then.
-    """
+    """Window, prices, capabilities and counting of a model; guesses where `is_known` is false, as no table names it."""
     models = _models()
     provider, slash, _ = model.partition("/")
     rows = (row for row in models.table() if model in (row.id, *row.aliases))
@@ -60,4 +54,4 @@ def _models() -> Models:
 @lru_cache(maxsize=4)
 def _models_of(home: Path, cwd: Path, encoders: str, changed: int) -> Models:
     """The models as the settings have them: read once, until one of these differs."""
-    return Models(load_config(find_paths(os.environ.get("AGENTCLI_HOME")), cwd, os.environ))
+    return Models(load_config(cwd))

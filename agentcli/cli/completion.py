@@ -1,22 +1,25 @@
-"""Completes agentcli in shells: makes their scripts from its flags and its subcommands, and prints words that change.
-
-A person waits for the words at each Tab, so they import no more than they need.
-"""
+"""Completes agentcli in shells: makes their scripts, and prints the words that change, with few imports."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import re
 from typing import Any
 
-from agentcli.cli.options import FLAGS, Flags
+from agentcli.cli.options import FLAGS as SESSION_FLAGS
+from agentcli.cli.options import Flags, server_parser
 from agentcli.cli.subcommands import COMMANDS, load_command
 from agentcli.settings.load import Config, load_config
-from agentcli.settings.paths import current_folder, find_paths
+from agentcli.settings.paths import current_folder
 
 SHELLS = ("bash", "zsh", "fish")
+FLAGS: Flags = ((("shell",), {"choices": SHELLS, "help": f"One of {', '.join(SHELLS)}."}),)
+_ABOUT = """Print a script that completes commands, flags with their values, sessions, models and skills. To install it:
+
+bash: agentcli completion bash >~/.local/share/bash-completion/completions/agentcli
+zsh: agentcli completion zsh >"${fpath[1]}/_agentcli"
+fish: agentcli completion fish >~/.config/fish/completions/agentcli.fish"""
 # What options and arguments take, by their names: files, folders, or words of a kind.
 _TAKES = {
     "model": "models", "fallback_model": "models", "resume": "sessions", "session": "sessions",
@@ -34,13 +37,19 @@ _agentcli_ask() {
 }"""
 
 
+def run(arguments: list[str]) -> int:
+    """Print the script of a shell: `agentcli completion`."""
+    print(script(server_parser("agentcli completion", _ABOUT, FLAGS).parse_args(arguments).shell), end="")
+    return 0
+
+
 def script(shell: str) -> str:
     """Return a shell's script; it asks for the words that change with `agentcli __complete KIND`."""
     import shtab
     from typer.main import get_command
 
     parser = argparse.ArgumentParser("agentcli")
-    _add_flags(parser, FLAGS)
+    _add_flags(parser, SESSION_FLAGS)
     below = parser.add_subparsers()
     for name, help in COMMANDS.items():
         command = load_command(name)
@@ -102,8 +111,7 @@ _SAFE = re.compile(r"[\w./:@+~-]+")  # a shell inserts it as it is
 
 def print_words(kind: str) -> int:
     """Print the words of a kind, each on a line with a tab and what it means; gives the exit code."""
-    config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), current_folder(), os.environ)
-    for word, meaning in asyncio.run(_words(kind, config)):
+    for word, meaning in asyncio.run(_words(kind, load_config(current_folder()))):
         if _SAFE.fullmatch(word):
             text = "".join(letter for letter in " ".join(meaning.split()) if letter.isprintable())
             print(f"{word}\t{text[:80]}")
@@ -130,7 +138,7 @@ async def _words(kind: str, config: Config) -> list[tuple[str, str]]:
             table = [(f"{info.provider}/{info.id}", f"window {info.window:,} tokens") for info in models.table()]
             return [*running, *table]
         case "skills":
-            from agentcli.extensions.skills.config import Skills
+            from agentcli.extensions.skills.find import Skills
 
             catalog = Skills(config=config, is_bare=False, tell=lambda text: None).catalog
             return [(skill.name, skill.description) for skill in catalog]

@@ -8,6 +8,7 @@ import select
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -25,13 +26,12 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Ending:
     """Knows whether the last line on stdout was a result, and writes one where it was not.
 
-    `unfinished` makes the result of a session that is left in the middle; `has_answered` says that no more of them
-    come.
+    `unfinished` makes the result of a session that is left midway; `has_answered` says that no more of them come.
     """
 
     def __init__(self, arguments: Sequence[str], out: WatchedOutput) -> None:
         self.session_id = ""
-        self.unfinished: Callable[[], dict[str, Any]] = self._interrupted
+        self.unfinished: Callable[[], dict[str, Any]] = partial(self._result, "interrupted", "")
         self._out = out
         self.has_answered = False
         format = _output_format(arguments)
@@ -67,9 +67,6 @@ class Ending:
 
     def _result(self, subtype: str, text: str, reason: str = "") -> dict[str, Any]:
         return result_object(subtype, printable(text), session_id=printable(self.session_id), reason=reason)
-
-    def _interrupted(self) -> dict[str, Any]:
-        return self._result("interrupted", "")
 
     # Signals
 

@@ -1,15 +1,13 @@
-"""Drafts settings of what Claude Code and Codex were told on this machine, for the person or for a project.
-
-Of each tool there is a table of what becomes of each key of its settings.
-"""
+"""Drafts settings of what Claude Code and Codex were told here, by a table for each tool of what becomes of a key."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, get_args
 
 import msgspec
 
@@ -45,7 +43,7 @@ LOGIN = f"{HOLDS_KEY}: keep it with agentcli login, or export it"
 class Draft:
     """The settings to put into `target`, nested as in config.toml; `left_out` has a sentence on each other thing.
 
-    `source` is the file that is being read. `copies` are whole files, by where they go.
+    `source` is the file that is being read, `copies` are whole files by where they go.
     """
 
     source = Path()
@@ -93,9 +91,29 @@ class Draft:
         self.left_out += map(mask, problems)
 
     def take_servers(self, what: str, servers: Any) -> None:
-        """Take MCP servers."""
-        for name, table in server_tables(servers, self).items():
+        """Take MCP servers; a secret in them gives way to a variable, which is noted."""
+        for name, given in servers.items() if isinstance(servers, Mapping) else ():
+            if not isinstance(given, Mapping) or not ("command" in given or "url" in given):
+                self.leave(f"the MCP server {name}", "it has neither a command nor a url")
+                continue
+            table = {key: given[key] for key in _SERVER_KEYS if given.get(key) or given.get(key) is False}
+            for key in _HOLD_SECRETS & table.keys():
+                table[key] = self._without_secrets(table[key], name, f"{name}.{key}")
+            for key in given.keys() - table.keys() - _HOLD_SECRETS:
+                self.leave(f"{name}.{key}", NO_SETTING)
             self.take(f"the MCP server {name}", table, "mcp_servers", name)
+
+    def _without_secrets(self, given: Mapping[str, Any], server: str, place: str) -> dict[str, Any]:
+        """Name variables after the server, because what one service may know is not sent to another."""
+        kept, owner = dict(given), _variable(server)
+        for name, value in given.items():
+            if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
+                variable = _variable(name)
+                variable = variable if variable.startswith(f"{owner}_") else f"{owner}_{variable}"
+                scheme, found, _ = str(value).partition(" ")
+                kept[name] = f"{scheme} ${{{variable}}}" if found and scheme.lower() in _SCHEMES else f"${{{variable}}}"
+                self.leave(f"{place}.{name}", f"{HOLDS_KEY}: export it as {variable}, which stands in {kept[name]}")
+        return kept
 
 
 def has_secret(value: Any) -> bool:
@@ -104,46 +122,15 @@ def has_secret(value: Any) -> bool:
         return any(
             has_secret(item) or credentials_in({str(name): str(item)})
             for name, item in value.items()
-            if not _is_reference(item)
+            if not (_is_reference(item) or name == "bearer_token_env_var")  # which is the name of a variable
         )
     if isinstance(value, list | tuple):
         return any(map(has_secret, value))
     return isinstance(value, str) and mask(value) != value
 
 
-def server_tables(servers: Any, draft: Draft) -> dict[str, dict[str, Any]]:
-    """Return MCP servers as settings take them; a secret in them gives way to a variable, which is noted."""
-    tables: dict[str, dict[str, Any]] = {}
-    for name, given in servers.items() if isinstance(servers, Mapping) else ():
-        if not isinstance(given, Mapping) or not ("command" in given or "url" in given):
-            draft.leave(f"the MCP server {name}", "it has neither a command nor a url")
-            continue
-        table = {key: given[key] for key in _SERVER_KEYS if given.get(key) or given.get(key) is False}
-        for key in _HOLD_SECRETS & table.keys():
-            table[key] = _without_secrets(table[key], name, f"{name}.{key}", draft)
-        tables[name] = table
-        for key in given.keys() - table.keys() - _HOLD_SECRETS:
-            draft.leave(f"{name}.{key}", NO_SETTING)
-    return tables
-
-
-def _without_secrets(given: Mapping[str, Any], server: str, place: str, draft: Draft) -> dict[str, Any]:
-    """Name variables after the server, because what one service may know is not sent to another."""
-    kept = dict(given)
-    for name, value in given.items():
-        if has_secret({name: value}) or (name.lower() == "authorization" and not _is_reference(value)):
-            variable, owner = _variable(name), _variable(server)
-            if not variable.startswith(f"{owner}_"):
-                variable = f"{owner}_{variable}"
-            scheme, found, _ = str(value).partition(" ")
-            kept[name] = f"{scheme} ${{{variable}}}" if found and scheme.lower() in _SCHEMES else f"${{{variable}}}"
-            draft.leave(f"{place}.{name}", f"{HOLDS_KEY}: export it as {variable}, which stands in {kept[name]}")
-    return kept
-
-
 def _variable(name: str) -> str:
-    letters = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name).upper()
-    return f"_{letters}" if letters[:1].isdigit() else letters
+    return re.sub(r"\A(?=\d)|[^A-Za-z0-9]", "_", name).upper()
 
 
 def _is_reference(value: Any) -> bool:
@@ -153,16 +140,9 @@ def _is_reference(value: Any) -> bool:
 # Tables
 
 Take = Callable[[Draft, str, Any], None]  # of a value, with the name of its key
-
-
-class Each(NamedTuple):
-    """Takes each item of a list."""
-
-    take: Take
-
-
-# The setting here; what takes the value; the rows of a table; why it is left out, empty for what is no setting.
-Row = tuple[str, ...] | Each | Take | Mapping[str, Any] | str
+# The setting here; what takes the value, or (in a list) each item of it; the rows of a table; why it is left out, empty
+# for what is no setting.
+Row = tuple[str, ...] | list[Take] | Take | Mapping[str, Any] | str
 Table = Mapping[str, Row]
 
 
@@ -173,12 +153,12 @@ def take_table(draft: Draft, table: Table, given: Mapping[str, Any], above: str 
         match table.get(key, table.get(OTHERS, NO_SETTING)):
             case _ if above and not value:
                 pass
-            case Each(take) if isinstance(value, list):
+            case list() as takes if isinstance(value, list):
                 for item in value:
-                    take(draft, what, item)
+                    takes[0](draft, what, item)
             case Mapping() as rows if isinstance(value, Mapping):
                 take_table(draft, rows, value, f"{what}.")
-            case Each() | Mapping():
+            case list() | Mapping():
                 draft.leave(what, NO_SETTING)
             case str() as why:
                 draft.leave(what, why) if why else None
@@ -246,13 +226,13 @@ def _leave_variable(draft: Draft, what: str, value: Any) -> None:
     draft.leave(what, LOGIN if is_secret else "export it in your shell: commands get their variables from there")
 
 
-_RULES: Table = {verb: Each(partial(_take_rule, verb)) for verb in ("allow", "ask", "deny")}
+_RULES: Table = {verb: [partial(_take_rule, verb)] for verb in get_args(Verb)}
 _MODE = ("permissions", "mode")
 _BYPASS = "it lets everything run unasked: choose that by hand, for one run (--permission-mode)"
 CLAUDE_CODE: Table = {
     "permissions": {
         **_RULES,
-        "additionalDirectories": Each(partial(_take_folder, ("permissions", "additional_directories"))),
+        "additionalDirectories": [partial(_take_folder, ("permissions", "additional_directories"))],
         "defaultMode": partial(_take_choice, path=_MODE, values={"bypassPermissions": "", OTHERS: "="}, why=_BYPASS),
     },
     "hooks": Draft.take_hooks,
@@ -309,7 +289,7 @@ CODEX: Table = {
     "approval_policy": partial(_take_choice, path=_MODE, values=_MODES, why=_NO_MODE),
     "sandbox_mode": partial(_take_choice, path=("sandbox", "profile"), values=_PROFILES, why=_NO_PROFILE),
     "sandbox_workspace_write": {
-        "writable_roots": Each(partial(_take_folder, ("sandbox", "writable"))),
+        "writable_roots": [partial(_take_folder, ("sandbox", "writable"))],
         "network_access": "hosts are opened by name: sandbox.hosts",
     },
     "model_providers": _take_provider,

@@ -15,10 +15,7 @@ if TYPE_CHECKING:
 
 
 def set_up_logging(config: Config, *, has_screen: bool = False) -> None:
-    """Log as the settings say; what needs an import is imported with the first record.
-
-    A screen would be garbled by what goes to stderr, so nothing does.
-    """
+    """Log as the settings say, but not to stderr below a screen; what needs an import is imported with a record."""
     settings = config.settings.observability
     outputs: list[logging.Handler] = []
     if "file" in settings.log_outputs:
@@ -66,10 +63,10 @@ class MaskingFormatter(logging.Formatter):
 
 
 class LogFile(logging.Handler):
-    """A file for the person alone, which any number of processes append to, made with the first record.
+    """A file for the person alone, to which any number of processes append, made with the first record.
 
-    One that has `max_bytes` is put aside as FILE.1, and so on up to `keep` of them. A log that cannot be written ends
-    nothing. (`RotatingFileHandler` would keep writing to a file that another process has put aside.)
+    At `max_bytes` it is put aside as FILE.1, and so on up to `keep` of them. A log that cannot be written ends nothing.
+    (`RotatingFileHandler` would keep writing to a file that another process has put aside.)
     """
 
     def __init__(self, file: Path, *, max_bytes: int, keep: int) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentcli.cli.ending import Ending
 from agentcli.cli.log_file import set_up_logging
-from agentcli.cli.options import FLAG_OF, parser, read_stdin, settings_from, stdin_is_piped
+from agentcli.cli.options import load_for, parser, read_stdin, stdin_is_piped
 from agentcli.cli.output import LenientError, WatchedOutput, banner, echo, use_locale_encoding, warn
 from agentcli.cli.subcommands import COMMANDS, run_command
 from agentcli.errors import OUT_OF_MEMORY, UsageError, UserError
@@ -123,19 +123,7 @@ def _is_one_slip(word: str, name: str) -> bool:
 
 
 def _run_session(options: argparse.Namespace, ending: Ending) -> int:
-    from agentcli.settings.load import load_config
-    from agentcli.settings.paths import find_paths
-
-    cwd = _working_directory(options.cd)
-    config = load_config(
-        find_paths(os.environ.get("AGENTCLI_HOME")),
-        cwd,
-        os.environ,
-        flags=settings_from(options),
-        flag_names={key: f"{flag} ({key})" for key, flag in FLAG_OF.items()},
-        extra_file=Path(options.settings).absolute() if options.settings else None,
-        trust=options.trust,
-    )
+    config = load_for(options, _working_directory(options.cd))
     one_shot = options.print or options.output_format != "text" or not (options.prompt or _is_terminal())
     is_screenless = one_shot or options.input_format == "stream-json" or not _is_terminal()
     set_up_logging(config, has_screen=not is_screenless)
@@ -239,10 +227,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     console.head = [[("bold", name), ("muted", f" · {folder}")], [], []]
 
     async def load() -> ConsoleView:
-        """Import everything else in a thread, so that typing stays possible."""
-        await asyncio.to_thread(_import_session)  # 100 ms and more
-        from agentcli.cli.terminal_opener import open_live
-
+        open_live = await asyncio.to_thread(_import_session)  # in a thread, so that typing stays possible
         gc.freeze()
         gc.enable()
         return open_live(console, config, options, prompt)
@@ -250,5 +235,7 @@ async def _open_live(config: Config, options: argparse.Namespace, prompt: str | 
     return await console.run(load)
 
 
-def _import_session() -> None:
-    import agentcli.cli.terminal_opener  # noqa: F401 - in a thread, before it is used
+def _import_session() -> Callable[..., ConsoleView]:
+    from agentcli.cli.terminal_opener import open_live  # 100 ms and more
+
+    return open_live

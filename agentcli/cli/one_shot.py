@@ -51,10 +51,9 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
                 await session.close()
                 raise
         given = CliPrompt(typed, prompt.removeprefix(typed))
+        opener = ConfiguredOpener(config, builder)
         knows_commands = options.output_format == "stream-json" or typed.lstrip().startswith("/")
-        opener, commands = ConfiguredOpener(config, builder), CommandSet(())
-        if knows_commands:
-            commands = opener.commands(warn)
+        commands = opener.commands(warn) if knows_commands else CommandSet(())
         host = ScreenlessHost(opener, session, commands, stays_open=takes_stream)
         leaving = asyncio.Event()
 
@@ -63,9 +62,8 @@ async def answer_once(config: Config, options: argparse.Namespace, prompt: str, 
             host.interrupt()
 
         with interrupt_on_signals(leave, at_once=ending.leave_at_once) as received:
-            watching = asyncio.create_task(
-                end_when_idle(lambda: host.session, config.settings.limits.idle_s, ending.leave_stuck)
-            )
+            idle = end_when_idle(lambda: host.session, config.settings.limits.idle_s, ending.leave_stuck)
+            watching = asyncio.create_task(idle)
             try:
                 demands = Demands(options.fail_on_denial, options.require_evidence, extras.answer_schema)
                 code = await _answered(host, given, options, leaving, demands=demands)
@@ -94,22 +92,18 @@ async def _answered(
     host: ScreenlessHost, given: CliPrompt, options: argparse.Namespace, leaving: asyncio.Event, *, demands: Demands
 ) -> int:
     """Let the front end that was asked for answer, and return its exit code."""
-    match options.output_format:
-        case "stream-json":
-            from agentcli.frontends.json_stream import Dialogue
+    if options.output_format == "stream-json":
+        from agentcli.frontends.json_stream import Dialogue
 
-            partial = options.include_partial_messages
-            dialogue = Dialogue(host, sys.stdout.buffer, partial=partial, demands=demands, leaving=leaving)
-            return await dialogue.run(given, unshared_stdin() if options.input_format == "stream-json" else None)
-        case "json":
-            from agentcli.frontends.print_mode import print_json
+        partial = options.include_partial_messages
+        dialogue = Dialogue(host, sys.stdout.buffer, partial=partial, demands=demands, leaving=leaving)
+        return await dialogue.run(given, unshared_stdin() if options.input_format == "stream-json" else None)
+    from agentcli.frontends import print_mode
 
-            return await print_json(host, given, out=sys.stdout.buffer, log=sys.stderr, demands=demands)
-        case _:
-            from agentcli.frontends.print_mode import print_answer
-
-            verbose = options.verbose
-            return await print_answer(host, given, out=sys.stdout, log=sys.stderr, verbose=verbose, demands=demands)
+    if options.output_format == "json":
+        return await print_mode.print_json(host, given, out=sys.stdout.buffer, log=sys.stderr, demands=demands)
+    verbose = options.verbose
+    return await print_mode.print_answer(host, given, out=sys.stdout, log=sys.stderr, verbose=verbose, demands=demands)
 
 
 def _answer_schema(given: str) -> AnswerSchema:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import stat
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from agentcli.agent.permissions.modes import MODES
 from agentcli.cli.output import locale_encoding
 from agentcli.errors import UsageError
+
+if TYPE_CHECKING:
+    from agentcli.settings.load import Config
 
 
 def text_of_argument(argument: str) -> str:
@@ -113,8 +118,9 @@ SERVER_FLAGS = tuple(row for row in FLAGS if row[0][-1] not in _OF_ONE_RUN)  # t
 
 
 def server_parser(prog: str, description: str, flags: Flags) -> argparse.ArgumentParser:
-    """Read the flags of a program that serves sessions."""
-    made = _Parser(prog=prog, description=description, allow_abbrev=False)
+    """Read the flags of a subcommand that needs no typer, such as one that serves sessions."""
+    form = argparse.RawDescriptionHelpFormatter
+    made = _Parser(prog=prog, description=description, formatter_class=form, allow_abbrev=False)
     for names, how in flags:
         made.add_argument(*names, **how)
     made.set_defaults(input_format="text")
@@ -158,15 +164,29 @@ def settings_from(options: argparse.Namespace) -> dict[str, Any]:
     return layer
 
 
-def text_or_file(options: argparse.Namespace, flag: str) -> str | None:
-    """The text of `--FLAG TEXT` or `--FLAG-file FILE`. Raises `UsageError` for both, and for an unreadable file."""
-    name = flag.replace("-", "_")
-    text: str | None = getattr(options, name)
-    file: str | None = getattr(options, f"{name}_file")
+def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = ()) -> Config:
+    """Return the settings of sessions in a folder, with the flags on top. Raises `ConfigError` and `UsageError`."""
+    from agentcli.settings.load import load_config  # not needed for --version and --help
+
+    flags = settings_from(options)
+    if folders:
+        added = flags["permissions"].get("additional_directories", [])
+        flags["permissions"]["additional_directories"] = [*added, *map(str, folders)]
+    return load_config(
+        cwd,
+        flags=flags,
+        flag_names={key: f"{flag} ({key})" for key, flag in FLAG_OF.items()},
+        extra_file=Path(options.settings).absolute() if options.settings else None,
+        trust=options.trust,
+    )
+
+
+def text_or_file(flag: str, text: str | None, file: str | Path | None) -> str | None:
+    """Return the text of `--FLAG TEXT` or `--FLAG-file FILE`. Raises `UsageError` for both, or an unreadable file."""
     if file is None:
         return text
     if text is not None:
-        raise UsageError(f"--{flag} and --{flag}-file exclude each other.")
+        raise UsageError(f"{flag} and {flag}-file exclude each other.")
     try:
         return Path(file).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -175,9 +195,11 @@ def text_or_file(options: argparse.Namespace, flag: str) -> str | None:
 
 def read_stdin() -> str:
     """Return the text that was piped in; empty on a terminal or when stdin is closed."""
-    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
-        return ""
-    return text_of(sys.stdin.buffer.read())
+    return text_of(sys.stdin.buffer.read()) if _has_stdin() else ""
+
+
+def _has_stdin() -> bool:
+    return not (sys.stdin is None or sys.stdin.closed or sys.stdin.isatty())
 
 
 def unshared_stdin() -> BinaryIO:
@@ -189,10 +211,8 @@ def unshared_stdin() -> BinaryIO:
 
 def stdin_is_piped() -> bool:
     """Return True if stdin is a pipe or a file, and not a terminal, /dev/null or closed."""
-    if sys.stdin is None or sys.stdin.closed or sys.stdin.isatty():
-        return False
     try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
+        kind = stat.S_IFMT(os.fstat(sys.stdin.fileno()).st_mode) if _has_stdin() else 0
     except OSError:
         return False
-    return (mode & 0o170000) in (0o010000, 0o100000, 0o140000)  # FIFO, regular file, socket
+    return kind in (stat.S_IFIFO, stat.S_IFREG, stat.S_IFSOCK)

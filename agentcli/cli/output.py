@@ -22,10 +22,7 @@ READABLE = 12  # columns of the terminal below which the last column is not sque
 
 
 def locale_encoding() -> str:
-    """Return the charset of the terminal and of texts that are not UTF-8; empty where that is UTF-8.
-
-    The program restarts itself in UTF-8 mode under another locale, and leaves the charset in this option.
-    """
+    """Return the charset of the terminal, empty for UTF-8; the program restarts in UTF-8 mode and leaves it here."""
     name = sys._xoptions.get("agentcli_locale", "")  # noqa: SLF001  # documented, in spite of its name
     return name if isinstance(name, str) else ""
 
@@ -156,10 +153,9 @@ def draws_tables() -> bool:
 
 
 def print_table(headings: Row, rows: Sequence[Row], *, numeric: Collection[str] = (), empty: str = "") -> None:
-    """Print rows of cells under `headings`; elsewhere than on a terminal the rows alone, one a line.
+    """Print rows under `headings`; elsewhere than on a terminal the rows alone, one a line.
 
-    Columns whose headings are in `numeric` are aligned to the right and, where a heading names the unit, drawn without
-    it: "3 entries" is a 3 then.
+    Columns in `numeric` are aligned to the right, without the unit that a heading names: "3 entries" is a 3 then.
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     if not cells:

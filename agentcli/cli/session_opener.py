@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -16,7 +14,7 @@ from agentcli.agent.interfaces import SessionInfo, SessionStore
 from agentcli.agent.ops import SetMode
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.cli.options import FLAG_OF, settings_from, text_or_file
+from agentcli.cli.options import load_for, text_or_file
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.session_opener import OpenRequest, OpenSession, UsageStore
@@ -24,8 +22,7 @@ from agentcli.infra.sessions.sqlite import MemorySessions, SqliteSessions
 from agentcli.llm.messages import Block
 from agentcli.llm.models import ModelInfo
 from agentcli.models.choice import EMBEDDED
-from agentcli.settings.load import Config, load_config
-from agentcli.settings.paths import find_paths
+from agentcli.settings.load import Config
 from agentcli.settings.write import readable_settings, store_setting
 from agentcli.setup.options import Extras, SessionChoice
 
@@ -86,7 +83,7 @@ class ConfiguredOpener:
         add_skill_commands(commands, self._builder.skills.catalog)
         add_mcp_commands(commands, self._builder.servers)
         if self._config.settings.agents.enabled:
-            add_agent_commands(commands, self._builder.agents.definitions)
+            add_agent_commands(commands, self._builder.agents.definitions.values())
         return commands
 
     def store_setting(self, key: str, value: Any) -> str:
@@ -106,8 +103,8 @@ class ConfiguredOpener:
             files = "".join(f"# {file}\n" for file in self._config.files)
             keys = "".join(f"# {line}\n" for line in self.models.keys.lines())
             return files + keys + mask(readable_settings(self._config.settings))
-        from agentcli.cli.doctor.checks import examine, lines  # typer: 50 ms that only this needs
-        from agentcli.cli.doctor.subject import Subject
+        from agentcli.cli.doctor.checks import Subject
+        from agentcli.cli.subcommands.doctor import examine, lines
 
         return "\n".join(lines(list(examine(Subject(self._config)))))
 
@@ -129,7 +126,7 @@ async def open_for_client(
 ) -> OpenSession:
     """Open a session for an editor, or for a client of a server, with the flags of the program.
 
-    Clients of a server bring tools, and a stored session whose model is gone goes on with the usual one.
+    Clients of a server bring tools; a stored session whose model is gone goes on with the usual one.
     """
     editor = request.editor
     config = await asyncio.to_thread(load_for, options, request.cwd, editor.folders)
@@ -166,31 +163,15 @@ async def open_for_client(
     return OpenSession(session, opener, commands, builder.aclose)
 
 
-def load_for(options: argparse.Namespace, cwd: Path, folders: Sequence[Path] = ()) -> Config:
-    """The settings of sessions in a folder, with the flags on top. Raises `ConfigError` and `UsageError`."""
-    flags = settings_from(options)
-    if folders:
-        added = flags["permissions"].get("additional_directories", [])
-        flags["permissions"]["additional_directories"] = [*added, *map(str, folders)]
-    return load_config(
-        find_paths(os.environ.get("AGENTCLI_HOME")),
-        cwd,
-        os.environ,
-        flags=flags,
-        flag_names={key: f"{flag} ({key})" for key, flag in FLAG_OF.items()},
-        extra_file=Path(options.settings).absolute() if options.settings else None,
-        trust=options.trust,
-    )
-
-
 def make_store(config: Config, options: argparse.Namespace, on_notice: Callable[[str], None]) -> SessionStore:
     return MemorySessions() if options.no_session else SqliteSessions(config.paths.sessions, on_notice=on_notice)
 
 
 def extras_from(options: argparse.Namespace) -> Extras:
+    appended = options.append_system_prompt, options.append_system_prompt_file
     return Extras(
-        system_prompt=text_or_file(options, "system-prompt"),
-        append_system_prompt=text_or_file(options, "append-system-prompt") or "",
+        system_prompt=text_or_file("--system-prompt", options.system_prompt, options.system_prompt_file),
+        append_system_prompt=text_or_file("--append-system-prompt", *appended) or "",
         bare=options.bare,
         brings_tools=options.input_format == "stream-json",
         mcp_config=options.mcp_config or "",
@@ -200,19 +181,13 @@ def extras_from(options: argparse.Namespace) -> Extras:
 
 def session_choice(options: argparse.Namespace) -> SessionChoice:
     """Which session the flags mean. Raises `UsageError` for flags that exclude each other."""
-    goes_on, forks = options.continue_ or options.resume, options.fork_session
+    goes_on, forks, has_id = options.continue_ or options.resume, options.fork_session, options.session_id is not None
     for is_wrong, why in (
         (options.continue_ and options.resume is not None, "--continue and --resume exclude each other."),
         (forks and not goes_on, "--fork-session goes with --continue or --resume."),
-        (
-            options.session_id is not None and goes_on and not forks,
-            "--session-id is for a new session: leave it out, or continue a copy with --fork-session.",
-        ),
+        (has_id and goes_on and not forks, "--session-id is for a new session: leave it out, or add --fork-session."),
         (options.no_session and goes_on, "--no-session stores nothing, so there is nothing to continue."),
-        (
-            options.take_over and (forks or not goes_on),
-            "--take-over goes with --continue or --resume, without --fork-session.",
-        ),
+        (options.take_over and (forks or not goes_on), "--take-over goes with --continue or --resume alone."),
     ):
         if is_wrong:
             raise UsageError(why)
@@ -220,7 +195,7 @@ def session_choice(options: argparse.Namespace) -> SessionChoice:
         "newest" if options.continue_ else "id" if options.resume else "new",
         options.resume or "",
         forks,
-        new_id=None if options.session_id is None else _uuid(options.session_id),
+        new_id=_uuid(options.session_id) if has_id else None,
         name=options.name,
         take_over=options.take_over,
     )

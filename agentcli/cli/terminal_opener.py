@@ -126,10 +126,7 @@ class ConfiguredTerminalOpener(ConfiguredOpener):
         return self._builder.model_of(Conversation(entries))
 
     async def _set_up_model(self, terminal: TerminalActions, missing: NoModel) -> str:
-        """Let the person choose at a first start. Gives a model; empty when one should be looked for again.
-
-        Raises `missing` when the person would rather leave.
-        """
+        """Let the person choose at a first start; empty if one should be looked for again. Raises `missing`."""
         chosen = await terminal.choose(
             "No model is set up. How do you want to connect a model?",
             [

@@ -112,7 +112,7 @@ class LocalEngine:
         for variable in [name for name in environment if name.startswith("AGENTCLI_")]:
             del environment[variable]
         (room / "home").mkdir()
-        config = load_config(paths, room / "work", environment, flags=flags, caller="eval")
+        config = load_config(room / "work", environment, paths=paths, flags=flags, caller="eval")
         return structs.replace(config, kept_keys=person.kept_keys, uses_project=True)
 
     @asynccontextmanager

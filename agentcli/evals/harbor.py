@@ -21,7 +21,6 @@ import msgspec
 from agentcli.errors import UsageError
 from agentcli.models.providers import ProviderKeys
 from agentcli.settings.load import load_config
-from agentcli.settings.paths import find_paths
 
 if TYPE_CHECKING:
     from harbor.agents.installed.base import BaseInstalledAgent
@@ -114,7 +113,7 @@ async def _run(
 ) -> None:
     command = agent_command(agent.render_instruction(instruction), agent.model_name, agent.build_cli_flags())
     provider = (agent.model_name or "").partition("/")[0]
-    config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), Path.cwd(), os.environ)
+    config = load_config(Path.cwd())
     names = (*ProviderKeys(config).variables(provider), f"{provider.upper()}_BASE_URL")
     log = shlex.quote(str(agent.environment_logs_dir / _LOG))
     variables = {name: os.environ[name] for name in names if name in os.environ}

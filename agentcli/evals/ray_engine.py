@@ -23,7 +23,6 @@ from agentcli.evals.outcome import Attempted, Variant
 from agentcli.evals.task import Task, read_task, task_files
 from agentcli.evals.temporary_folders import temporary_folder
 from agentcli.settings.load import Config, load_config
-from agentcli.settings.paths import find_paths
 
 
 class _RayJob(msgspec.Struct, frozen=True):
@@ -75,8 +74,7 @@ def _attempt(data: bytes) -> bytes:
     with temporary_folder() as folder:
         task = _unpack(job, folder / job.name)
         environment = job.environment | {"PATH": os.environ.get("PATH", ""), "HOME": os.environ.get("HOME", "")}
-        paths = find_paths(environment.get("AGENTCLI_HOME"))
-        person = load_config(paths, folder, environment, flags=job.settings, caller="eval")
+        person = load_config(folder, environment, flags=job.settings, caller="eval")
         return msgspec.msgpack.encode(asyncio.run(_make(person, job.variant, task, job.sample)))
 
 

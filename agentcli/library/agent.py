@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext, suppress
@@ -29,7 +28,7 @@ from agentcli.library.prompt_order import PromptOrder
 from agentcli.llm.messages import Block, ToolUse
 from agentcli.llm.provider import Provider, ToolSpec
 from agentcli.settings.load import load_config
-from agentcli.settings.paths import current_folder, find_paths
+from agentcli.settings.paths import current_folder
 from agentcli.settings.structs import Settings
 from agentcli.settings.write import changed_values
 from agentcli.setup.options import Extras, SessionChoice
@@ -120,8 +119,7 @@ class Agent:
             raise UsageError("A conversation_store goes with a conversation_id, and takes the place of a store.")
         flags = changed_values(settings) if isinstance(settings, Settings) else {**(settings or {})}
         flags["permissions"] = {"mode": permission_mode, **flags.get("permissions", {})}
-        paths = find_paths(os.environ.get("AGENTCLI_HOME"))
-        config = load_config(paths, _folder(cwd), os.environ, flags=flags, caller="settings")
+        config = load_config(_folder(cwd), flags=flags, caller="settings")
         own = tuple(one if isinstance(one, Tool) else tool(one) for one in tools)
         extras = Extras(
             system_prompt=system_prompt,

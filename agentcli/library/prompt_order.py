@@ -17,10 +17,7 @@ _PROMPTED: ContextVar[frozenset[PromptOrder]] = ContextVar("_PROMPTED", default=
 
 
 class PromptOrder:
-    """One prompt at a time: a second one waits for its turn, but not for a stream that nobody reads on.
-
-    `beginning` is held while the session is built, of which there is only one.
-    """
+    """One prompt at a time; a second waits, but not for a stream nobody reads. `beginning`: one session is built."""
 
     def __init__(self) -> None:
         self.beginning = asyncio.Lock()

@@ -1,7 +1,4 @@
-"""Turns an answer into a response of OpenAI's Chat Completions or Anthropic's Messages, for proxies and servers.
-
-Sources: the response objects of both APIs as their own SDKs read them (openai 3.52, anthropic 2.11).
-"""
+"""Turns an answer into a response of Chat Completions (openai 3.52) or Messages (anthropic 2.11), for proxies."""
 
 from __future__ import annotations
 
@@ -16,10 +13,7 @@ _CUT = ("max_tokens", "max_turns", "max_budget")  # ends that leave an answer un
 
 
 def to_chat_completion(done: Done, *, model: str, id: str = "") -> dict[str, Any]:
-    """The answer as a `chat.completion` object. `usage` is that of all requests it took.
-
-    An answer that a limit cut short has the `finish_reason` "length", any other one "stop".
-    """
+    """Return the answer as a `chat.completion` object, with the usage of all its requests; "length" if it was cut."""
     used = done.usage
     return {
         "id": id or f"chatcmpl-{uuid.uuid4().hex}",
@@ -44,10 +38,7 @@ def to_chat_completion(done: Done, *, model: str, id: str = "") -> dict[str, Any
 
 
 def to_anthropic_message(done: Done, *, model: str, id: str = "") -> dict[str, Any]:
-    """The answer as a `message` object. `usage` is that of all requests it took.
-
-    An answer that a limit cut short has the `stop_reason` "max_tokens", any other one "end_turn".
-    """
+    """Return the answer as a `message` object, with the usage of all its requests; "max_tokens" if a limit cut it."""
     return {
         "id": id or f"msg_{uuid.uuid4().hex}",
         "type": "message",

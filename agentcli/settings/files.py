@@ -23,12 +23,10 @@ def is_file(path: Path) -> bool:
 def read_small_file(
     path: Path, *, most: int = LARGEST_SMALL_FILE, really: Path | None = None, is_cut: bool = False
 ) -> bytes:
-    """A regular file's content. Raises `OSError`, also for anything else and for more than `most` bytes.
+    """Return a regular file's content. Raises `OSError`, also for anything else and for more than `most` bytes.
 
-    With `is_cut` more are no error: it is the first `most` bytes.
-
-    It never waits: opening a FIFO without a writer would, for ever. `really` is where the path led when that was looked
-    at; what it leads to by now is not read, if that is something else.
+    It never waits, as opening a FIFO would. With `is_cut` it is the first `most` bytes. `really` is where the path led
+    before: what it leads to by now is not read, if that is something else.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
@@ -51,10 +49,7 @@ def _place_of(descriptor: int) -> Path | None:
 
 
 def make_private_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are missing, for their owner alone whatever the umask is.
-
-    Raises `OSError`.
-    """
+    """Make a folder and those above it that are missing, for their owner alone. Raises `OSError`."""
     for path in reversed((folder, *folder.parents)):
         if not path.is_dir():
             with suppress(FileExistsError):
@@ -65,10 +60,7 @@ def make_private_folder(folder: Path) -> None:
 
 
 def replace_file(file: Path, content: bytes, *, mode: int = 0o600, syncs: bool = True) -> None:
-    """Replace a file at once: a reader sees the old or the new one. Raises `OSError`.
-
-    With `syncs` the content is on the disk before the old one is gone.
-    """
+    """Replace a file at once, with `syncs` once the content is on the disk. Raises `OSError`."""
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(descriptor, "wb") as out:

@@ -57,10 +57,7 @@ class KeptKeys:
         return "typed for this session" if variable in self.typed else ""
 
     def get(self, variable: str, *, afresh: bool = False) -> str:
-        """The key that is kept, or an empty string; `afresh` if another program may have changed it.
-
-        Raises `ConfigError` where it cannot be had.
-        """
+        """Return the key that is kept, or an empty text; `afresh` if it may have changed. Raises `ConfigError`."""
         if (afresh or variable not in self._read) and (kept := self._index().get(variable)):
             self._read[variable] = self._from_keyring(variable) if kept.in_keyring else kept.key
         return self._read.get(variable, "")

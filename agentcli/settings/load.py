@@ -6,6 +6,7 @@ Each group is a struct that checks itself; a wrong value names its file, line an
 from __future__ import annotations
 
 import json
+import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +20,7 @@ from msgspec import Struct
 from agentcli.errors import ConfigError, did_you_mean
 from agentcli.settings.check import find_error, in_words, is_table
 from agentcli.settings.keys import KeptKeys, sendable_key
-from agentcli.settings.paths import Paths, home_of
+from agentcli.settings.paths import Paths, find_paths, home_of
 from agentcli.settings.structs import ModelName, Settings
 from agentcli.settings.terminal import look_problems
 from agentcli.settings.trust import command_places, is_trusted, project_files
@@ -29,10 +30,7 @@ NOT_FROM_PROJECTS = (*"provider providers observability serve terminal web evide
 
 
 class SettingsLayer(Struct, frozen=True):
-    """One source of settings: a file with its `text`, the environment, or a caller.
-
-    `names` are what single keys are called there: a variable, a flag.
-    """
+    """A file with its `text`, the environment or a caller; `names` are what keys are called there, such as flags."""
 
     source: str
     values: dict[str, Any]
@@ -112,10 +110,10 @@ class Config(Struct, frozen=True):
 
 
 def load_config(
-    paths: Paths,
     cwd: Path,
-    environment: Mapping[str, str],
+    environment: Mapping[str, str] = os.environ,
     *,
+    paths: Paths | None = None,
     flags: Mapping[str, Any] | None = None,
     flag_names: Mapping[str, str] = {},
     caller: str = "command line",
@@ -128,6 +126,7 @@ def load_config(
     `flags` is nested like the file, `flag_names` says what the person calls its keys, `caller` where they come from.
     Project files count only in a trusted folder, or with `trust`; the file `without` does not.
     """
+    paths = paths or find_paths(environment.get("AGENTCLI_HOME"))
     notices = [*_unknown_variables(environment)]
     has_own = paths.user_config != without and _may_exist(paths.user_config)
     layers = [read_layer(paths.user_config)] if has_own else []
@@ -209,10 +208,7 @@ def _may_exist(file: Path) -> bool:
 
 
 def read_layer(file: Path) -> SettingsLayer:
-    """Read and check one TOML (or, by its name, JSON) file. Raises `ConfigError` that names the file and the key.
-
-    For TOML it names the line, too.
-    """
+    """Read and check one TOML (or, by its name, JSON) file. Raises `ConfigError` with file, key, and TOML's line."""
     try:
         data = file.read_bytes()
         text = data.decode("utf-8-sig")
@@ -308,10 +304,7 @@ def _unknown_variables(environment: Mapping[str, str]) -> Iterator[str]:
 
 
 def environment_layer(environment: Mapping[str, str]) -> SettingsLayer:
-    """`AGENTCLI_<SECTION>_<KEY>` for every setting; lists, and pairs `a=b`, are separated by commas. Empty is unset.
-
-    Raises `ConfigError`.
-    """
+    """Read `AGENTCLI_<SECTION>_<KEY>`; commas separate lists, and pairs `a=b`. Raises `ConfigError`."""
     values: dict[str, Any] = {}
     names: dict[str, str] = {}
     settings = _variables() if any(map(_may_be_setting, environment)) else ()  # 4 ms, and most people set none

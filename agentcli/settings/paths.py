@@ -90,10 +90,7 @@ def project_root(cwd: Path) -> Path:
 
 
 def folder_text(folder: Path) -> str:
-    """A folder in text, as tables and JSON want it.
-
-    It is the path, or where that is no UTF-8 its `file:` address, which no other folder's path equals.
-    """
+    """Return a folder as text; one that is no UTF-8 as its `file:` address, which no other folder's path equals."""
     text = str(folder)
     try:
         text.encode()

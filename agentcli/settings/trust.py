@@ -34,10 +34,7 @@ def project_files(cwd: Path) -> list[Path]:
 
 
 def command_places(cwd: Path) -> list[Path]:
-    """The project's folders of slash commands, that which counts most last.
-
-    None that is a link: a repository has no say about what lies elsewhere.
-    """
+    """Return the project's folders of slash commands, the last counting most; none that is a link elsewhere."""
     root = project_root(cwd)
     return [
         root / name
@@ -161,10 +158,7 @@ def _pinned(folder: Path, root: Path) -> list[Path]:
 
 
 def _digest(folder: Path, root: Path, *, reads_files: bool) -> str:
-    """Return a digest of the pinned files: of their contents, or of their names, sizes and times.
-
-    One of the times is the `ctime`, which a program cannot set.
-    """
+    """Return a digest of the pinned files: of contents, or of names, sizes and times (`ctime` cannot be set)."""
     digest = hashlib.sha256()
     for file in _pinned(folder, root):
         digest.update(os.fsencode(file) + b"\0")

@@ -6,13 +6,12 @@ import os
 import re
 import stat
 import tomllib
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from agentcli.errors import ConfigError, UsageError, UserError
 from agentcli.settings.check import find_error, setting_type
@@ -21,6 +20,7 @@ from agentcli.settings.load import Config, SettingsLayer, check_layer
 from agentcli.settings.structs import Settings
 
 MASKED = "[masked]"
+_SECRET = ("env", "headers", "http_headers")  # tables whose values are not shown
 _WHOLE = ("providers", "mcp_servers")  # tables in which one that is there is not added to: half of it would be another
 
 
@@ -118,10 +118,7 @@ def _add(table: MutableMapping[str, Any], values: dict[str, Any], key: str, stay
 
 
 def write_settings(file: Path, text: str, *, mode: int = 0o600) -> None:
-    """Write a whole file, in place of the one before at once, with its permission bits; a new one gets `mode`.
-
-    Raises `UserError`.
-    """
+    """Replace a file at once and keep its permission bits; a new one gets `mode`. Raises `UserError`."""
     really = Path(os.path.realpath(file))  # a link, as to a folder of dotfiles, stays one
     try:
         if (really.read_bytes() if really.exists() else b"") != text.encode():
@@ -159,33 +156,25 @@ def parse_value(text: str, key: Sequence[str]) -> Any:
     return value
 
 
-def without_secrets(settings: Settings) -> Settings:
-    """The settings as anybody may see them: without values of headers and variables, and passwords of addresses."""
-    observed, serve = settings.observability, settings.serve
-    providers = {
-        name: replace(one, headers=_masked(one.headers), base_url=_without_password(one.base_url))
-        for name, one in settings.providers.items()
-    }
-    servers = {
-        name: {key: _masked(value) if key in ("env", "headers") else value for key, value in server.items()}
-        for name, server in settings.mcp_servers.items()
-    }
-    observed = replace(observed, headers=_masked(observed.headers))
-    serve = replace(serve, database=_without_password(serve.database), redis=_without_password(serve.redis))
-    return replace(settings, observability=observed, serve=serve, providers=providers, mcp_servers=servers)
+def without_secrets(value: Any, mask: Callable[[str], str] = str) -> Any:
+    """Return a table of settings without values of headers and variables, passwords, and what `mask` finds."""
+    if isinstance(value, Mapping):
+        hidden = {name: _masked(item) for name, item in value.items() if name in _SECRET and item}
+        return {name: without_secrets(item, mask) for name, item in value.items()} | hidden
+    if isinstance(value, list | tuple):
+        return [without_secrets(item, mask) for item in value]
+    if not isinstance(value, str):
+        return value
+    return mask(re.sub(r"(?<=//)[^/]*@", f"{MASKED}@", re.sub(r"(?<=password=)[^&]*", MASKED, value)))
 
 
-def _masked(values: Any) -> Any:
-    return dict.fromkeys(values, MASKED) if isinstance(values, dict) else MASKED
-
-
-def _without_password(address: str) -> str:
-    return re.sub(r"(?<=//)[^/]*@", f"{MASKED}@", re.sub(r"(?<=password=)[^&]*", MASKED, address))
+def _masked(table: Any) -> Any:
+    return dict.fromkeys(table, MASKED) if isinstance(table, Mapping) else MASKED
 
 
 def readable_settings(settings: Settings) -> str:
     """Return the settings that differ from the defaults as TOML, without those known to be secret: mask the rest."""
-    return to_toml(without_secrets(settings)).rstrip() or "# Every setting has its default."
+    return to_toml(without_secrets(changed_values(settings))).rstrip() or "# Every setting has its default."
 
 
 def to_toml(settings: Settings | dict[str, Any]) -> str:

@@ -1,4 +1,1 @@
-"""Makes the parts of a session from the settings; `app.py` puts them together.
-
-Only these modules know both the settings and the parts.
-"""
+"""Makes the parts of a session from the settings; only these modules know both. `app.py` puts them together."""

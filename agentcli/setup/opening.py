@@ -20,6 +20,7 @@ from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix, ToolSpec
 from agentcli.settings.load import Config
 from agentcli.settings.paths import home_of, project_root
+from agentcli.setup.options import Extras
 from agentcli.tools.builtin.small_model import small_specs
 from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.remembered import Memory
@@ -34,15 +35,10 @@ Kind = tuple[str, tuple[str, ...]]
 
 @dataclass(kw_only=True)
 class Opening:
-    """`system` replaces the system text, `append` follows it. A bare one reads no instruction files.
-
-    `skills` gives what a model with such a window, in tokens, is told of skills; `agents` of kinds of subagents.
-    """
+    """Makes the beginning of requests. `skills` gives what a model with such a window, in tokens, is told of skills."""
 
     config: Config
-    system: str | None
-    append: str
-    is_bare: bool
+    extras: Extras
     skills: Callable[[int], str]
     agents: Callable[[], str]
     on_notice: Callable[[str], None]
@@ -61,8 +57,8 @@ class Opening:
             agents = self.agents() if "create_subagent" in names else ""
             skills = self.skills(info.window) if "skill" in names else ""
             stubs, note = self._fitted([tool for tool in tools if tool.server], info.window)
-            append = "\n\n".join(part for part in (self.append, agents, skills, note) if part)
-            text = system_prompt(small=info.small, replace=self.system, append=append)
+            append = "\n\n".join(filter(None, (self.extras.append_system_prompt, agents, skills, note)))
+            text = system_prompt(small=info.small, replace=self.extras.system_prompt, append=append)
             prefix = self._made[kind] = Prefix(text, (*specs, *stubs))
         return prefix
 
@@ -84,12 +80,13 @@ class Opening:
 
     def for_agent(self, prompt: str) -> Opening:
         """Return that of a subagent, which is told what it is for."""
-        return replace(self, append="\n\n".join(part for part in (self.append, prompt) if part))
+        appended = "\n\n".join(filter(None, (self.extras.append_system_prompt, prompt)))
+        return replace(self, extras=structs.replace(self.extras, append_system_prompt=appended))
 
     def instructions(self) -> Instructions:
         """Return the instruction files that a session here is given."""
         config = self.config
-        if self.is_bare:
+        if self.extras.bare:
             return Instructions()
         user_files = [config.paths.config / "AGENTS.md", Path("~/.agents/AGENTS.md").expanduser()]
         return find_instructions(config.cwd, project_root(config.cwd), user_files, home_of(config.environment))
@@ -97,7 +94,7 @@ class Opening:
     def nested(self) -> NestedInstructions | None:
         """Return what finds those of deeper folders, for one session."""
         cwd, home = self.config.cwd, home_of(self.config.environment)
-        return None if self.is_bare else NestedInstructions(cwd, project_root(cwd), home)
+        return None if self.extras.bare else NestedInstructions(cwd, project_root(cwd), home)
 
     def notes(self, info: ModelInfo, memory: Memory | None) -> list[User]:
         """Say where the session runs, what the project says, which memory files there are."""

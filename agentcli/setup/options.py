@@ -50,10 +50,8 @@ class SessionFiles(Protocol):
 class Extras(Struct, frozen=True, kw_only=True):
     """The options that a caller adds to the configuration. `system_prompt` replaces the system text.
 
-    `bare` leaves out hooks, skills, MCP servers, memory and instruction files.
-
-    `brings_tools`: tools may come with a prompt, so that a rule may name one that is not there yet. `mcp_config` is a
-    file of MCP servers, the only ones with `is_strict_mcp`, and `mcp_servers` are further ones in its form.
+    `bare` leaves out hooks, skills, MCP servers, memory and instruction files. `brings_tools`: tools may come with a
+    prompt. `mcp_config` is a file of MCP servers, the only ones with `is_strict_mcp`; `mcp_servers` are further ones.
     `client_files` makes those of a session by its id. The others are as in `Agent`.
     """
 
@@ -80,9 +78,9 @@ class Extras(Struct, frozen=True, kw_only=True):
 
 
 class SessionChoice(Struct, frozen=True):
-    """Which conversation to open: a new one, the newest of this directory, or one by id; `fork` continues a copy.
+    """Which conversation to open: a new one of `user_id`, the newest here, or one by id; `fork` continues a copy.
 
-    With `take_over` a program that has it open is asked to end. A new one is `user_id`'s, where that is given.
+    With `take_over` a program that has it open is asked to end.
     """
 
     how: Literal["new", "newest", "id"] = "new"
@@ -169,8 +167,7 @@ def configured_rules(
 ) -> Rules:
     """Return the rules of the settings and the lasting grants. Raises `ConfigError` for one that can never hold.
 
-    `on_notice` hears what may be a mistake, and of a grant that makes no sense. With `brings_tools` a rule may name
-    tools under any name; `servers` begin the names of tools that may not be known yet.
+    With `brings_tools` a rule may name tools under any name; `servers` begin names that may not be known yet.
     """
     permissions = config.settings.permissions
     rules = Rules()

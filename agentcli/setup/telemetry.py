@@ -112,9 +112,6 @@ def sent_headers(config: Config, signal: str) -> dict[str, str]:
 
 
 def secret_headers(config: Config) -> list[str]:
-    """Return the values of these headers and their words (`Bearer …`), which are shown nowhere.
-
-    Headers for logs are included, because other programs may send them.
-    """
+    """Return the values of these headers, those for logs too, and their words (`Bearer …`), which are shown nowhere."""
     values = {value for signal in (*SIGNALS, "logs") for value in sent_headers(config, signal).values()}
     return [word for value in values for word in (value, *value.split())]

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import typer
 
-from agentcli.cli.doctor.checks import CHECKS
 from agentcli.cli.options import FLAGS, parser
 from agentcli.cli.subcommands import COMMANDS, load_command
+from agentcli.cli.subcommands.doctor import CHECKS
 
 ROOT = Path(__file__).parents[2]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,7 @@ async def outcome(config: Config, task: Task, model: str) -> Outcome:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("task", TASKS, ids=[task.name for task in TASKS])
 async def test_the_reference_passes_and_nothing_else_does(task: Task, tmp_path: Path) -> None:
-    config = load_config(find_paths(str(tmp_path)), tmp_path, dict(os.environ))
+    config = load_config(tmp_path, paths=find_paths(str(tmp_path)))
     reference = await outcome(config, task, "scripted/reference")
     assert (reference.passed, reference.score, reference.end) == (True, 1.0, "end_turn"), reference
     assert reference.claims.get("refuted", 0) == 0, reference

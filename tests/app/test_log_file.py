@@ -23,7 +23,7 @@ from pathlib import Path
 from agentcli.cli.log_file import set_up_logging
 from agentcli.settings.load import load_config
 from agentcli.settings.paths import find_paths
-set_up_logging(load_config(find_paths(os.environ["AGENTCLI_HOME"]), Path.cwd(), os.environ))
+set_up_logging(load_config(Path.cwd()))
 """
 MANY = (
     LOGS

@@ -178,4 +178,4 @@ def test_without_a_sound_installation_nothing_is_offered_and_nothing_is_said_on_
 def test_another_shell_is_a_usage_error(place: Place) -> None:
     ran = place.run("completion", "zsch")
     assert ran.code == 2
-    assert "did you mean zsh?" in ran.err
+    assert "choose from 'bash', 'zsh', 'fish'" in ran.err

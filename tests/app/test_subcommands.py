@@ -165,12 +165,12 @@ def test_a_line_is_run_unless_it_is_the_same_call_again(program: Program, ids: l
         ('{"id": "a", "name": "think", "input": "str"}', "a", "input: expected object, got str"),
         ('{"id": "b"}', "b", "missing required field name"),
         ('{"id": 5, "name": "think"}', "", "id: expected str, got int"),
-        (r'{"id": "c", "name": "think", "input": {"thought": "\ud800"}}', "c", "half of a surrogate pair"),
-        (r'{"id": "\ud800", "name": 1}', "", "half of a surrogate pair"),
-        ('{"id": "d", "name": "think\udcff"}', "d", "not encoded as UTF-8"),
-        ('{"id": "e", "name": "think", "input": {"a": ' + "[" * 100_000, "", "nested too deeply"),
+        (r'{"id": "c", "name": "think", "input": {"thought": "\ud800"}}', "c", "surrogate"),
+        (r'{"id": "\ud800", "name": 1}', "", "surrogate"),
+        ('{"id": "d", "name": "think\udcff"}', "d", "codec can't decode byte 0xff"),
+        ('{"id": "e", "name": "think", "input": {"a": ' + "[" * 100_000, "", "recursion depth"),
         ("[1]", "", "expected object, got array"),
-        ("file_read a.py", "", "it is no JSON"),
+        ("file_read a.py", "", "it cannot be read as JSON"),
     ],
 )
 def test_a_line_that_is_no_call_is_answered_under_its_id(program: Program, line: str, id: str, said: str) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcli import Agent
-from agentcli.agent.commands.undo import undo_in
+from agentcli.agent.commands.sessions import undo_in
 from agentcli.agent.session import Session
 from agentcli.agent.undo import History, UndoResult
 from agentcli.llm.providers.scripted import ScriptedProvider

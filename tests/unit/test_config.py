@@ -82,7 +82,7 @@ def write(file: Path, text: str | dict[str, Any]) -> Path:
 
 
 def load(paths: Paths, project: Path, environment: dict[str, str] | None = None, **how: Any) -> Config:
-    return load_config(paths, project, environment or {}, **how)
+    return load_config(project, environment or {}, paths=paths, **how)
 
 
 # Saved and loaded it is equal.
@@ -329,14 +329,14 @@ def test_every_setting_is_reachable_from_the_environment(key: str, paths: Paths,
 def test_keys_and_themes_go_key_by_key_over_what_is_below(paths: Paths, project: Path, tmp_path: Path) -> None:
     write(paths.user_config, '[terminal.keys]\nstash = "f2"\nunfold = ["f3", "f4"]\n[terminal.themes.mine]\nblue = 1\n')
     extra = write(tmp_path / "extra.toml", '[terminal.keys]\nunfold = "f5"\n[terminal.themes.mine]\nred = "#ff0000"\n')
-    terminal = load_config(paths, project, {}, extra_file=extra).settings.terminal
+    terminal = load_config(project, {}, paths=paths, extra_file=extra).settings.terminal
     assert {k: v for k, v in terminal.keys.by_action().items() if k in ("stash", "unfold", "mode")} == {
         "stash": ("f2",), "unfold": ("f5",), "mode": ("s-tab",),
     }  # fmt: skip
     assert terminal.themes == {"mine": {"blue": 1, "red": "#ff0000"}}
     write(extra, '[terminal.keys]\n\nunfold = "f2"\n')
     with pytest.raises(ConfigError) as refused:
-        load_config(paths, project, {}, extra_file=extra)
+        load_config(project, {}, paths=paths, extra_file=extra)
     assert (refused.value.key, refused.value.line) == ("terminal.keys.stash", 2)
 
 

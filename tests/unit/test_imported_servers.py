@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from agentcli.cli.importing import Draft, server_tables
+from agentcli.cli.importing import Draft
 
 TOKEN = "ghp_abcdefghijklmnopqrstuvwxyz0123456789"
 
@@ -26,8 +26,8 @@ def test_secrets_give_way_to_their_variables() -> None:
         "wiki": {"type": "http", "url": "https://wiki.example.org", "headers": {"Authorization": TOKEN}},
         "odd": {"timeout": 3},
     }
-    tables = server_tables(servers, draft)
-    assert tables == {
+    draft.take_servers("", servers)
+    assert draft.values["mcp_servers"] == {
         "github": {**servers["github"], "env": {"GITHUB_TOKEN": "${GITHUB_TOKEN}", "LEVEL": "2", "OTHER": "${OTHER}"}},
         "docs": {**servers["docs"], "headers": {"Authorization": "Bearer ${DOCS_AUTHORIZATION}", "X": "1"}},
         "wiki": {**servers["wiki"], "headers": {"Authorization": "${WIKI_AUTHORIZATION}"}},
@@ -43,8 +43,8 @@ def test_the_field_names_of_codex_stay() -> None:
     }
     draft = Draft(Path("config.toml"), is_project=False)
     draft.source = Path("config.toml")
-    tables = server_tables(given, draft)
-    assert tables == {
+    draft.take_servers("", given)
+    assert draft.values["mcp_servers"] == {
         "docs": given["docs"],
         "here": {"command": "server", "startup_timeout_sec": 3, "enabled": False},
     }

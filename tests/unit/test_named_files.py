@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentcli.extensions.mcp.client import ServerSpec
-from agentcli.extensions.named_files import named_files
+from agentcli.extensions.program_pins import named_files
 from tests.rows import each_row
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -110,7 +109,7 @@ def attempt(origin: Origin, tmp_path: Path, model: str | list[dict[str, Any]], *
         script = tmp_path / "script.jsonl"
         script.write_text("".join(json.dumps(reply) + "\n" for reply in model))
         model = f"scripted/{script}"
-    person = load_config(find_paths(str(tmp_path / "home")), tmp_path, dict(os.environ))
+    person = load_config(tmp_path, paths=find_paths(str(tmp_path / "home")))
     # The sandbox has a /tmp of its own, where this Python and the folders of the test may lie.
     settings = {"sandbox": {"writable": [sys.prefix, str(tmp_path)]}}
     return asyncio.run(made(LocalEngine(person, Variant(model=model, settings=settings)), task))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -32,33 +32,24 @@ class CommandHost(Protocol):
     @property
     def stored_sessions(self) -> SessionStore:
         """Where conversations are kept."""
-        ...
 
     async def sessions(self) -> Sequence[SessionInfo]:
         """Stored sessions of this directory, newest first."""
-        ...
 
     async def open_session(self, session_id: str | None, *, fork: bool = False, take_over: bool = False) -> Session:
         """Close the present session and open a stored one (with `fork` a copy of it), or a new one for None.
 
         With `take_over` a program that has it open is asked to end. Raises `UserError`, and `SessionInUse`.
         """
-        ...
 
     async def check_model(self, name: str) -> str:
         """A sentence on `provider/model`; asks for a key it lacks. Raises `UserError` when it cannot be used."""
-        ...
 
     async def models(self) -> Sequence[tuple[str, str]]:
         """Models there are, as `provider/model`, with what is known of each: its key, its window, its prices."""
-        ...
 
     async def store_setting(self, key: str, value: Any) -> str:
-        """Write a setting (`section.key`) to the person's own settings; None takes it out. A sentence on where it is.
-
-        Raises `UserError`.
-        """
-        ...
+        """Write `section.key` to the person's settings, or take it out with None; says where. Raises `UserError`."""
 
     async def choose(
         self, title: str, options: Sequence[tuple[str, str]], *, current: int | None = None, can_keep: bool = False
@@ -67,39 +58,29 @@ class CommandHost(Protocol):
 
         A command that gets None shows the options as text. With `can_keep` the choice may be kept for good.
         """
-        ...
 
     async def confirm(self, shown: str, question: str) -> bool | None:
         """Show a text and ask a question about it; None where nobody can be asked, and nothing is shown."""
-        ...
 
     async def describe(self, topic: Topic) -> str:
         """Return a text on the front end's surroundings: the settings in force, the state of the installation."""
-        ...
 
     async def document(self, file: str) -> str:
         """This conversation without secrets, in the form that the file's ending names. Raises `UsageError`."""
-        ...
 
     async def edit(self, text: str) -> str | None:
         """The text as the person's editor left it; None where there is no terminal for one. Raises `UserError`."""
-        ...
 
     def put_into_input(self, text: str) -> None:
         """Lay a text where the person types, to be changed and sent."""
-        ...
 
     def leave(self) -> None:
         """End the front end after this command."""
-        ...
 
 
 @dataclass(frozen=True)
 class AsPrompt:
-    """A command's outcome that is to be submitted as a prompt; `model` answers it where it is given.
-
-    `more` is what somebody else wrote: names of files and addresses in it mean nothing.
-    """
+    """A prompt to submit, answered by `model` if given; names in `more`, which others wrote, mean nothing."""
 
     text: str
     model: str = ""
@@ -186,6 +167,11 @@ class CommandSet:
 
     def __iter__(self) -> Iterator[SlashCommand]:
         return iter(self._commands)
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names and aliases that are taken."""
+        return self._by_name.keys()
 
     def add(self, command: SlashCommand) -> None:
         self._commands.append(command)

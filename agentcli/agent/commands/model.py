@@ -67,24 +67,19 @@ async def _effort(host: CommandHost, argument: str) -> Outcome:
 
 
 def _level(text: str) -> Effort:
-    if text.strip() not in _LEVELS:
-        raise UsageError(f"No effort {text.strip()!r}; there is {', '.join(_LEVELS)}.")
-    return next(level for level in _LEVELS if level == text.strip())
+    for level in _LEVELS:
+        if level == text.strip():
+            return level
+    raise UsageError(f"No effort {text.strip()!r}; there is {', '.join(_LEVELS)}.")
 
 
 async def _context(host: CommandHost, argument: str) -> Outcome:
     use = await host.session.runtime.context_use(host.session.state)
-    width = max(len(name) for name in use.parts)
-    rows = [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in use.parts.items()]
-    share = f"{use.request / use.window:.0%}"
-    return "\n".join(
-        [
-            f"{use.model}: the next request takes about {use.request:,} of {use.window:,} tokens ({share})",
-            *rows,
-            f"  {'free':<{width}}  {use.free:>9,}  {use.free / use.window:>6.1%}",
-            "Sources are counted by the model's encoder, the request by what its provider counted.",
-        ]
-    )
+    parts, share = {**use.parts, "free": use.free}, f"{use.request / use.window:.0%}"
+    width = max(map(len, parts))
+    lines = [f"{use.model}: the next request takes about {use.request:,} of {use.window:,} tokens ({share})"]
+    lines += [f"  {name:<{width}}  {tokens:>9,}  {tokens / use.window:>6.1%}" for name, tokens in parts.items()]
+    return "\n".join([*lines, "Sources are counted by the model's encoder, the request by what its provider counted."])
 
 
 async def _btw(host: CommandHost, question: str) -> Outcome:

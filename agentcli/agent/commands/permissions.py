@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, number_in
 from agentcli.agent.ops import SetMode
@@ -73,20 +74,20 @@ def _set_mode(host: CommandHost, mode: str) -> str:
 
 
 async def _shown(host: CommandHost) -> str:
-    state = host.session.state
-    granted = await _granted(host)
+    state, granted = host.session.state, await _granted(host)
     lines = [f"Mode {state.mode}: {MODE_TEXTS[state.mode][1]}. Another one: /permissions mode MODE"]
-    lines += [
-        f"  {word:<7}  {rule}  ({rule.quote or rule.source or 'settings'})"
-        for word, rule in _every(state.rules)
-        if (word, rule.source) != ("allowed", "granted") or str(rule) not in granted  # one that could not be kept
-    ]
-    if granted:
-        lines.append("Granted for good in this project (/permissions forget NUMBER takes one back):")
-        lines += [f"  {number:>2}  {rule}" for number, rule in enumerate(granted, 1)]
-    if len(lines) == 1:
-        lines.append("No rules: what changes something asks.")
-    return "\n".join(lines)
+    lines += [*_rows(state.rules, granted)] or ["No rules: what changes something asks."]
+    return "\n".join([*lines, *["/permissions forget RULE, or NUMBER, takes one back."] * bool(granted)])
+
+
+def _rows(rules: Rules, granted: list[str], *, only_own: bool = False) -> Iterator[str]:
+    """Yield a line for each rule with its source, then the lasting grants by their numbers."""
+    for word, rule in _every(rules):
+        is_kept = (word, rule.source) == ("allowed", "granted") and str(rule) in granted
+        if not is_kept and (_is_own(rule) or not only_own):
+            yield f"  {word:<7}  {rule}  ({rule.quote or rule.source or 'settings'})"
+    for number, text in enumerate(granted, 1):
+        yield f"  {number:>7}  {text}  (granted for good in this project)"
 
 
 async def _granted(host: CommandHost) -> list[str]:
@@ -97,8 +98,10 @@ async def _granted(host: CommandHost) -> list[str]:
 async def _forget(host: CommandHost, what: str) -> str:
     """Take back a lasting grant, by its number or as it is written, or a rule of this session. Raises `UsageError`."""
     granted, rules = await _granted(host), host.session.state.rules
+    if not what and (rows := [*_rows(rules, granted, only_own=True)]):
+        raise UsageError("\n".join(("Write /permissions forget RULE, or the NUMBER of a lasting grant:", *rows)))
     if not what:
-        raise UsageError(_forgettable(rules, granted))
+        raise UsageError("There is nothing to forget: no rule of this session, and no lasting grant.")
     text = granted[number_in(what, len(granted), "lasting grant")] if what.isdecimal() else str(parse_rule(what))
     same = [rule for _, rule in _every(rules) if str(rule) == text]
     taken = [rule for rule in same if _is_own(rule)]
@@ -112,19 +115,6 @@ async def _forget(host: CommandHost, what: str) -> str:
     for of in (rules.deny, rules.ask, rules.allow):
         of[:] = [rule for rule in of if rule not in taken]
     return f"{text} does not hold any more." if restricted else f"{text} asks again."
-
-
-def _forgettable(rules: Rules, granted: list[str]) -> str:
-    """Return how to use `forget`, and all that can be given to it."""
-    lines = [
-        f"  {rule}  ({word}{'' if rule.quote else ' in this session'})"
-        for word, rule in _every(rules)
-        if _is_own(rule) and str(rule) not in granted
-    ]
-    lines += [f"  {number}  {rule}  (granted for good)" for number, rule in enumerate(granted, 1)]
-    if not lines:
-        return "There is nothing to forget: no rule of this session, and no lasting grant."
-    return "\n".join(("Write /permissions forget RULE, or the NUMBER of a lasting grant:", *lines))
 
 
 async def _plan(host: CommandHost, argument: str) -> Outcome:

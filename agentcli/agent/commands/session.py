@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 
-from agentcli.agent.commands.command import CommandHost, CommandSet, Outcome, SlashCommand, number_in
-from agentcli.agent.commands.memory import MEMORY_COMMANDS
+from agentcli.agent.commands.command import CommandHost, CommandSet, Outcome, SlashCommand, Topic, number_in
 from agentcli.agent.commands.model import MODEL_COMMANDS
 from agentcli.agent.commands.permissions import PERMISSION_COMMANDS
-from agentcli.agent.commands.project import PROJECT_COMMANDS
-from agentcli.agent.commands.sessions import SESSION_COMMANDS
-from agentcli.agent.commands.undo import UNDO_COMMANDS
+from agentcli.agent.commands.project import MEMORY_COMMANDS, PROJECT_COMMANDS
+from agentcli.agent.commands.sessions import SESSION_COMMANDS, UNDO_COMMANDS
 from agentcli.agent.commands.usage import USAGE_COMMANDS
 from agentcli.conversation.entries import Compaction, Pinned, reminder
 from agentcli.errors import ToolError, UsageError, UserError
@@ -35,10 +34,8 @@ def conversation_commands() -> CommandSet:
     commands = CommandSet(replace(command, group=group) for group, table in groups.items() for command in table)
 
     async def help(host: CommandHost, argument: str) -> Outcome:
-        if argument:
-            found = commands.parse(f"/{argument.removeprefix('/')}")
-            return _explained(found[0]) if found else _listed(commands)
-        return _listed(commands)
+        found = commands.parse(f"/{argument.removeprefix('/')}") if argument else None
+        return _explained(found[0]) if found else _listed(commands)
 
     commands.add(SlashCommand("help", "show the commands, or one of them", help, "[COMMAND]", ("?",), group=PROGRAM))
     return commands
@@ -85,18 +82,14 @@ async def _status(host: CommandHost, argument: str) -> Outcome:
     return "\n".join(f"  {name:<9} {value}" for name, value in rows.items())
 
 
-async def _config(host: CommandHost, argument: str) -> Outcome:
-    return await host.describe("config")
-
-
-async def _doctor(host: CommandHost, argument: str) -> Outcome:
-    return await host.describe("doctor")
+async def _describe(topic: Topic, host: CommandHost, argument: str) -> Outcome:
+    return await host.describe(topic)
 
 
 STATUS_COMMANDS = (
     SlashCommand("status", "show the model, the mode, the session and its folder", _status),
-    SlashCommand("config", "show the settings that differ from the defaults", _config, aliases=("settings",)),
-    SlashCommand("doctor", "check this installation", _doctor, is_aside=True),
+    SlashCommand("config", "show the settings you changed", partial(_describe, "config"), aliases=("settings",)),
+    SlashCommand("doctor", "check this installation", partial(_describe, "doctor"), is_aside=True),
 )
 
 
@@ -154,24 +147,16 @@ def _plan_text(made: Compaction) -> str:
         cost = f"A model would summarise it, for ${made.cost_usd:.4f} at most; without one it is as above."
     elif made.cost_usd is None:
         cost = "A model would summarise it; its price is not known."
-    return "\n".join(
-        [
-            f"{made.tokens_before:,} → {made.tokens_after:,} tokens ({made.strategy}); {cut}. {cost}",
-            "The log keeps all of it. The model would read, ahead of the newest turns:",
-            "",
-            made.carried,
-        ]
-    )
+    plan = f"{made.tokens_before:,} → {made.tokens_after:,} tokens ({made.strategy}); {cut}. {cost}"
+    return f"{plan}\nThe log keeps all of it. The model would read, ahead of the newest turns:\n\n{made.carried}"
 
 
 async def _pin(host: CommandHost, argument: str) -> Outcome:
     session = host.session
     facts = session.state.conversation.pins
     if not argument:
-        listed = [f"  {number}  {fact}" for number, fact in enumerate(facts, 1)]
-        return (
-            "\n".join([*listed, "Another one: /pin TEXT; /pin remove NUMBER takes one out."]) if facts else "No pins."
-        )
+        listed = [f"  {number}  {fact}" for number, fact in enumerate(facts, 1)] or ["No pins."]
+        return "\n".join([*listed, "Another one: /pin TEXT; /pin remove NUMBER takes one out."])
     verb, _, rest = argument.partition(" ")
     if verb == "remove":
         fact = facts[number_in(rest.strip(), len(facts), "pin")]

@@ -1,13 +1,21 @@
-"""Conversations: a new one, another one, a copy, an earlier point of this one, its name, its text."""
+"""Conversations: a new one, another one, a copy, an earlier point of this one, what its turns did to files."""
 
 from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from agentcli.agent.accounting.usage import counted
+from agentcli.agent.blame import blame, format_author
 from agentcli.agent.commands.command import CommandHost, Outcome, SlashCommand, listed, number_in
-from agentcli.agent.interfaces import SessionInfo
+from agentcli.agent.interfaces import Checkpoints, SessionInfo
+from agentcli.agent.rewind import Point, points
+from agentcli.agent.session import Session
+from agentcli.agent.undo import Confirm, Direction, History, TurnChanges, UndoHost, UndoResult, undo
+from agentcli.conversation.entries import Labelled
 from agentcli.conversation.titles import shortened
 from agentcli.errors import NoSession, SessionInUse, UsageError, UserError
 from agentcli.settings.paths import from_home
@@ -48,13 +56,9 @@ async def _chosen_session(host: CommandHost) -> Outcome:
         return listed(options[:MOST_LISTED], "Go on with one: /resume NUMBER; /resume WORDS searches in what was said.")
     if chosen == len(options):
         sessions = [info for info in await host.stored_sessions.list(limit=_MOST_OFFERED) if info.id != host.session.id]
-        chosen = await host.choose("Go on with", [_with_folder(info) for info in sessions])
+        columns = [(info.cwd, *_in_columns(info)) for info in sessions]
+        chosen = await host.choose("Go on with", [(what, f"{cwd}  {said}".rstrip()) for cwd, what, said in columns])
     return await _gone_on(host, sessions[chosen].id) if chosen is not None else ""
-
-
-def _with_folder(info: SessionInfo) -> tuple[str, str]:
-    what, said = _in_columns(info)
-    return what, f"{info.cwd}  {said}".rstrip()
 
 
 async def _searched(host: CommandHost, words: str) -> Outcome:
@@ -87,30 +91,19 @@ async def _gone_on(host: CommandHost, session_id: str) -> Outcome:
             return "Nothing was changed."
         session = await host.open_session(error.session_id, fork=chosen == 1, take_over=chosen == 0)
     conversation = session.state.conversation
-    waiting = _waiting(len(conversation.queue.follow_ups))
+    count = len(conversation.queue.follow_ups)
+    waiting = f" {counted(count, 'message')} from then still wait{'s' * (count == 1)} in the queue." if count else ""
     return f"Going on with {session.id} ({len(conversation.entries)} entries).{waiting}"
-
-
-def _waiting(count: int) -> str:
-    if not count:
-        return ""
-    return f" {count} message{'s' if count > 1 else ''} from then still wait{'' if count > 1 else 's'} in the queue."
-
-
-def title_of(info: SessionInfo) -> str:
-    return info.name or info.title or "(no prompt)"
 
 
 def _in_columns(info: SessionInfo) -> tuple[str, str]:
     """When and what it is; then what was said first, where a name does not tell it, and what was said last."""
-    title = title_of(info)
+    title = info.name or info.title or "(no prompt)"
     first = info.title if info.name else ""
     last = info.last_prompt if info.last_prompt != info.title else ""
     said = " → ".join(shortened(part, LONGEST_SAID) for part in (first, last) if part)
-    return (
-        f"{age(time.time() - info.updated):<10}  {shortened(title, LONGEST_LISTED)}",
-        f"→ {said}" if last == said else said,
-    )
+    when = f"{age(time.time() - info.updated):<10}"
+    return f"{when}  {shortened(title, LONGEST_LISTED)}", f"→ {said}" if last == said else said
 
 
 def age(seconds: float) -> str:
@@ -147,12 +140,9 @@ async def _rename(host: CommandHost, name: str) -> Outcome:
 async def _export(host: CommandHost, name: str) -> Outcome:
     text = await host.document(name)
     title = text.split("\n", 1)[0]  # of a Markdown document, where a name is wanted
-    file = await _write_new(host.session.runtime.calls.workspace.cwd, name or f"{_file_name(title)}.md", text)
+    named_by_title = re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation"
+    file = await _write_new(host.session.runtime.calls.workspace.cwd, name or f"{named_by_title}.md", text)
     return f"Written to {file}."
-
-
-def _file_name(title: str) -> str:
-    return re.sub(r"[^\w]+", "-", title.lower()).strip("-")[:60] or "conversation"
 
 
 async def _write_new(cwd: Path, name: str, text: str) -> Path:
@@ -185,4 +175,127 @@ SESSION_COMMANDS = (
     SlashCommand("fork", "go on in a copy of this conversation", _fork, aliases=("branch",)),
     SlashCommand("rename", "give this conversation a name", _rename, "NAME", ("title",)),
     SlashCommand("export", "write this conversation to a file: .md, .html or .json", _export, "[FILE]"),
+)
+
+
+async def undo_in(
+    session: Session, direction: Direction, given: str, confirm: Confirm, *, turn: TurnChanges | None = None
+) -> UndoResult:
+    """`undo` in an open session, also of what runs in the background."""
+    if session.is_busy:
+        raise UserError("A turn is running: interrupt it first, then take its changes back.")
+    checkpoints, calls = _checkpoints_of(session), session.runtime.calls
+    if changed := await checkpoints.under_way():
+        session.append(*changed)
+    host = UndoHost(checkpoints, session.append, calls.services.locks, calls.workspace.shown, confirm)
+    return await undo(session.state.conversation.entries, direction, given, host, turn=turn)
+
+
+def _checkpoints_of(session: Session) -> Checkpoints:
+    checkpoints = session.runtime.calls.recording.checkpoints
+    if checkpoints is None:
+        raise UserError("Changes of files are not recorded: the setting checkpoints.enabled is off.")
+    return checkpoints
+
+
+async def _take_back(direction: Direction, host: CommandHost, argument: str) -> Outcome:
+    if argument not in ("", "yes", "list"):
+        raise UsageError(f"/{direction} shows the files and asks; /{direction} list only shows them, yes does not ask.")
+    return (await undo_in(host.session, direction, argument, host.confirm)).text
+
+
+async def _why(host: CommandHost, argument: str) -> Outcome:
+    if not argument:
+        raise UsageError("Give a file, and a line if you like: /why PATH[:LINE]")
+    find, read = host.session.runtime.calls.workspace.real_path, _checkpoints_of(host.session).content
+    authors = [line.author for line in await blame(argument, find, host.stored_sessions, read) if line.author]
+    if not authors:
+        return f"No session wrote anything in {argument}."
+    newest = max(authors, key=lambda author: author.at)
+    return format_author(newest, age(time.time() - newest.at))
+
+
+_PARTS = ("conversation", "files", "both")
+_POINTS = {"prompt": "", "label": "a label: to just there", "branch": "abandoned branch: to its end"}
+
+
+async def _rewind(host: CommandHost, argument: str) -> Outcome:
+    """Go back to a point: in the conversation, in the files, or in both. Numbers count from the newest prompt.
+
+    Files come first: a list of them is shown and agreed to, unless the command names the point.
+    """
+    session, report = host.session, []
+    there = points(session.state.conversation)
+    if not there:
+        return "There is no prompt to go back to."
+    words = argument.split()
+    part = words.pop() if words and words[-1] in _PARTS else "conversation"
+    if which := " ".join(words):
+        point = _named_point(which, there)
+    else:
+        options = [(label(point.text), _POINTS[point.kind]) for point in there]
+        chosen = await host.choose("Go back to before", options)
+        if chosen is None:
+            return listed(options[:MOST_LISTED], f"Go back to one: /rewind NUMBER|LABEL [{'|'.join(_PARTS)}]")
+        point = there[chosen]
+    changes = History(session.state.conversation.entries).since(point.entry_id) if point.kind != "branch" else None
+    if not which and changes is not None:
+        part = await _choose_part(host, changes)
+    if part != "conversation" and changes is not None:
+        result = await undo_in(session, "undo", "yes" if which else "", host.confirm, turn=changes)
+        if not result.is_wanted:
+            return result.text
+        report.append(result.text)
+    elif part != "conversation":
+        report.append("No file changes since then.")
+    if part != "files":
+        host.put_into_input(session.rewind(point.entry_id))
+        report.insert(0, f"Back {'before' if point.kind == 'prompt' else 'at'}: {label(point.text)}")
+        report.append(f"{'' if part == 'both' else 'Files are as they are now. '}What it cost stays counted.")
+    return "\n".join(report)
+
+
+def _named_point(which: str, there: Sequence[Point]) -> Point:
+    """The one with that number, label or id. Raises `UsageError`."""
+    if which.isdecimal():
+        return there[number_in(which, len(there), "prompt")]
+    found = [point for point in there if (point.kind == "label" and point.text == which) or point.entry_id == which]
+    if not found:
+        raise UsageError(f"There is no label {which!r}: /rewind shows where you can go back to.")
+    return found[0]
+
+
+async def _label(host: CommandHost, name: str) -> Outcome:
+    if not name or name.isdecimal() or name.rsplit(maxsplit=1)[-1] in _PARTS:
+        raise UsageError(
+            f"Give this point a name that is no number and ends in none of {', '.join(_PARTS)}: /label NAME"
+        )
+    if host.session.is_busy:
+        raise UserError("A turn is running: give a label when it has ended.")
+    host.session.append(Labelled(name))
+    return f"This point is called {name}: /rewind {name} goes back to it."
+
+
+async def _choose_part(host: CommandHost, changes: TurnChanges) -> str:
+    count = len({change.path for change in changes.changes})
+    files = f"{count} file{'s' if count > 1 else ''} changed since"
+    details = ("files stay as they are", f"{files}; what was said stays", files)
+    options = [(part.capitalize(), detail) for part, detail in zip(_PARTS, details, strict=True)]
+    chosen = await host.choose("Take back", options)
+    return _PARTS[chosen or 0]
+
+
+UNDO_COMMANDS = (
+    SlashCommand("undo", "take back what the newest turn did to files", partial(_take_back, "undo"), "[list|yes]"),
+    SlashCommand(
+        "rewind",
+        "go back to before one of your prompts: what was said, the files, or both",
+        _rewind,
+        "[WHERE]",
+        ("checkpoint",),
+        forms=("", "NUMBER|LABEL [conversation|files|both]"),
+    ),
+    SlashCommand("label", "give this point of the conversation a name, to go back to", _label, "NAME"),
+    SlashCommand("why", "show which turn and call wrote a file, or a line of it", _why, "PATH[:LINE]"),
+    SlashCommand("redo", "do again what was taken back", partial(_take_back, "redo"), "[list|yes]"),
 )

@@ -1,4 +1,4 @@
-"""The doctor's checks, all but those of models, and what runs them and shows what they found."""
+"""The doctor's checks, all but those of models, and the installation that they look at."""
 
 from __future__ import annotations
 
@@ -9,43 +9,83 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
 import apsw
+from msgspec import structs
 
 from agentcli import __version__
-from agentcli.cli.doctor import models
-from agentcli.cli.doctor.subject import Check, Finding, Result, Status, Subject, version_of
+from agentcli.app import Builder
 from agentcli.cli.output import warn
-from agentcli.cli.subcommands.shared import configuration, wait_for, with_store
-from agentcli.errors import AgentcliError, ConfigError, StorageError, ToolError
+from agentcli.cli.subcommands.shared import wait_for, with_store
+from agentcli.errors import ConfigError, StorageError, ToolError
 from agentcli.extensions.hooks.config import Hooks
 from agentcli.extensions.mcp.config import EXTRA, expanded, server_specs, texts_of
 from agentcli.infra.sandbox.backends.bubblewrap import PROGRAMS
 from agentcli.infra.sandbox.backends.choosing import how_to_install
 from agentcli.infra.sessions.fsck import first_damage
+from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.local_server import weights
+from agentcli.models.choice import Models
 from agentcli.models.providers import ProviderKeys
 from agentcli.settings.files import is_file
-from agentcli.settings.keys import KeptKeys
 from agentcli.settings.load import Config
-from agentcli.settings.paths import current_folder, find_paths, is_writable, project_root
-from agentcli.settings.structs import PermissionSettings, Settings
+from agentcli.settings.paths import is_writable, project_root
+from agentcli.settings.structs import BudgetSettings, MCPSettings, PermissionSettings, ProviderSettings
 from agentcli.setup.options import check_hosts
 from agentcli.tools.ripgrep import find_rg
 
 T = TypeVar("T")
-MARKS: dict[Status, str] = {"ok": "✓", "warning": "!", "problem": "✗"}
+Status = Literal["ok", "warning", "problem"]
+_MAX_RUN_S = 3.0
 _INSTALL = "Install it with your package manager"
-_NO_BASH = "commands run in /bin/sh, which takes fewer of them"
-_NO_GIT = "no commits, no /diff all and /review, and nobody is told what a command did to a repository"
+NO_BASH = "commands run in /bin/sh, which takes fewer of them"
+NO_GIT = "no commits, no /diff all and /review, and nobody is told what a command did to a repository"
 _GGUF = b"GGUF"  # the first bytes of such a file
 _MAX_LOOK_S = 2.0  # at one database
 _INTERPRETERS = ("bash", "sh", "zsh", "python", "python3", "node", "ruby", "perl")
+
+Result = tuple[Status, str, str]  # a finding without the name of its check
+Check = Callable[["Subject"], Iterable[Result]]
+
+
+@dataclass
+class Subject:
+    """An installation. `unread` is why its settings could not be read; `config` holds the defaults then."""
+
+    config: Config
+    unread: ConfigError | None = None
+
+    @cached_property
+    def models(self) -> Models:
+        """Raises `ConfigError`."""
+        return Models(self.config)
+
+    def builder(self, on_notice: Callable[[str], None], **changes: Any) -> Builder:
+        """Return a builder without models and MCP servers, because checks of their own find mistakes in those."""
+        changes |= {"provider": ProviderSettings(), "budgets": BudgetSettings(), "providers": {}, "models": {}}
+        settings = structs.replace(self.config.settings, mcp=MCPSettings(enabled=False), **changes)
+        return Builder(structs.replace(self.config, settings=settings), store=MemorySessions(), on_notice=on_notice)
+
+    def program(self, name: str) -> str:
+        """Return the place of a program on the PATH; empty where it is not there."""
+        return shutil.which(name, path=self.config.environment.get("PATH")) or ""
+
+
+def version_of(program: str) -> str:
+    """Return the first line of `PROGRAM --version`; empty where it does not run."""
+    command, quiet = [program, "--version"], subprocess.DEVNULL
+    try:
+        done = subprocess.run(command, stdin=quiet, capture_output=True, check=True, timeout=_MAX_RUN_S)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout.decode(errors="replace").partition("\n")[0].strip()
 
 
 def version(subject: Subject) -> Iterator[Result]:
@@ -70,10 +110,10 @@ def ripgrep(subject: Subject) -> Iterator[Result]:
     program, mend = "", "Install agentcli again (./install.sh), or the package"
     with suppress(ToolError):
         program = find_rg()
-    yield from _check_program(program, "ripgrep", "nothing can be searched or listed", mend)
+    yield from check_program(program, "ripgrep", "nothing can be searched or listed", mend)
 
 
-def _check_program(program: str, name: str, less: str, mend: str = _INSTALL) -> Iterator[Result]:
+def check_program(program: str, name: str, less: str, mend: str = _INSTALL) -> Iterator[Result]:
     """Check that a program is there and runs; `less` is what does not work without it."""
     if program and version_of(program):
         yield "ok", program, ""
@@ -85,18 +125,15 @@ def _check_program(program: str, name: str, less: str, mend: str = _INSTALL) -> 
 def sandbox(subject: Subject) -> Iterator[Result]:
     """Check how commands are confined; what a killed session left behind is put in order on the way, and reported."""
     notices: list[str] = []
-
-    def on_notice(text: str) -> None:
-        notices.append(text)
-        warn(text)
-
     permissions = PermissionSettings(tries=subject.config.settings.permissions.tries)
-    builder = subject.builder(on_notice, permissions=permissions)
+    builder = subject.builder(notices.append, permissions=permissions)
     try:
         facts = builder.workspace().facts
         found, how, confines = facts.warning, " ".join(facts.description), facts.confines
     finally:
         wait_for(builder.aclose())
+        for text in notices:
+            warn(text)
     for text in notices:
         yield "warning", text, "Look at these files; /undo in that session takes them back."
     if not found:
@@ -173,12 +210,11 @@ def keys(subject: Subject) -> Iterator[Result]:
     file = subject.config.paths.credentials
     try:
         subject.config.kept_keys.place("")
+        if subject.unread is None:
+            yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (agentcli login keeps one)", ""
     except ConfigError as error:
         mend = f"chmod 600 {file}; if it is damaged, delete it: agentcli login makes a new one."
         yield "problem", str(error), mend
-        return
-    if subject.unread is None:
-        yield "ok", "; ".join(ProviderKeys(subject.config).lines()) or "none (agentcli login keeps one)", ""
 
 
 def settings(subject: Subject) -> Iterator[Result]:
@@ -256,56 +292,3 @@ def mcp_servers(subject: Subject) -> Iterator[Result]:
         if spec.type == "stdio" and not subject.program(texts[0]):
             mend = f"Install it, or name it with its path; agentcli mcp get {spec.name} tries it."
             yield "problem", f"{told} {texts[0]} is not there, or cannot be run.", mend
-
-
-CHECKS: dict[str, Check] = {
-    "agentcli": version,
-    "installation": installation,
-    "ripgrep": ripgrep,
-    "bash": lambda subject: _check_program(subject.program("bash"), "bash", _NO_BASH),
-    "git": lambda subject: _check_program(subject.program("git"), "git", _NO_GIT),
-    "sandbox": sandbox,
-    "local model": local_model,
-    "state": state,
-    "sessions": sessions,
-    "keys": keys,
-    "settings": settings,
-    "model": models.model,
-    "servers": lambda subject: wait_for(models.servers(subject)),
-    "hooks": hooks,
-    "MCP servers": mcp_servers,
-    "terminal": terminal,
-}
-
-
-def subject_here() -> Subject:
-    """Return what a session here would have; the defaults where its settings cannot be read."""
-    try:
-        return Subject(configuration())
-    except ConfigError as error:
-        paths = find_paths(os.environ.get("AGENTCLI_HOME"))
-        kept = KeptKeys(paths.credentials)
-        return Subject(Config(Settings(), paths, current_folder(), dict(os.environ), kept_keys=kept), error)
-
-
-def examine(subject: Subject) -> Iterator[Finding]:
-    """Yield every finding of every check, in order; a check that finds nothing is `ok`.
-
-    Where the settings cannot be read one check reports it, and those of models are left out.
-    """
-    for name, check in CHECKS.items():
-        if subject.unread is None or name not in ("model", "servers"):
-            results: list[Result] = []
-            try:
-                results.extend(check(subject))  # what it finds before it fails stays
-            except (AgentcliError, OSError, ImportError) as error:
-                results.append(("problem", str(error), "Mend that first: the rest of it could not be looked at."))
-            yield from (Finding(name, *result) for result in results or [("ok", "", "")])
-
-
-def lines(found: Sequence[Finding]) -> list[str]:
-    """Return the findings in columns, each with its mend below it; checks that found nothing are counted at the end."""
-    texts = [(one, one.message + (f"\n→ {one.mend}" if one.mend else "")) for one in found if one.message]
-    silent, indent = len(found) - len(texts), "\n" + " " * 16
-    listed = (f"{MARKS[one.status]} {one.check:<12}  {text}".replace("\n", indent) for one, text in texts)
-    return [*listed, f"{silent} more check{'s' * (silent != 1)} found nothing."]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from urllib.parse import urlsplit
 
-from agentcli.cli.doctor.subject import Result, Subject
+from agentcli.cli.doctor.checks import Result, Subject
 from agentcli.cli.subcommands.shared import wait_for
 from agentcli.errors import AgentcliError, NoKey, NoModel, did_you_mean
 from agentcli.llm.addresses import is_loopback
@@ -27,16 +27,15 @@ def model(subject: Subject) -> Iterator[Result]:
         name = wait_for(models.default())
         known = models.info(name)
         models.require_key(name)
-    except NoModel as none:
-        told, _, ways = str(none).partition(" Three ")
-        yield "problem", told, f"Three {ways}"
-        return
-    except NoKey as none:
-        told, _, mend = str(none).partition(": ")
-        yield "problem", f"{told}.", mend
-        return
     except AgentcliError as error:
-        yield "problem", str(error), "Correct it there; agentcli models list shows what is known."
+        told, mend = str(error), "Correct it there; agentcli models list shows what is known."
+        if isinstance(error, NoModel):
+            told, _, mend = told.partition(" Three ")
+            mend = f"Three {mend}"
+        elif isinstance(error, NoKey):
+            told, _, mend = told.partition(": ")
+            told += "."
+        yield "problem", told, mend
         return
     if known.provider == "local" and not (models.local_path(known.id).is_file() and find_spec("xllamacpp")):
         mend = "./install.sh --extras local && agentcli local install, or name another GGUF file."

@@ -1,7 +1,4 @@
-"""`agentcli NAME …`: one module for each group of subcommands.
-
-What prompts and sessions need on the command line is in `cli/` itself.
-"""
+"""`agentcli NAME …`: one module for each group of subcommands; what prompts and sessions need is in `cli/` itself."""
 
 from __future__ import annotations
 
@@ -45,9 +42,9 @@ def load_command(name: str) -> Any:
         case "tools":
             from agentcli.cli.subcommands.tools import app as command
         case "undo":
-            from agentcli.cli.subcommands.undo import app as command
+            from agentcli.cli.subcommands.undo import undo_command as command
         case "redo":
-            from agentcli.cli.subcommands.undo import redo as command
+            from agentcli.cli.subcommands.undo import redo_command as command
         case "skills":
             from agentcli.extensions.skills.subcommand import app as command
         case "hooks":
@@ -55,13 +52,13 @@ def load_command(name: str) -> Any:
         case "mcp":
             from agentcli.extensions.mcp import subcommand as command
         case "blame":
-            from agentcli.cli.subcommands.blame import app as command
+            from agentcli.cli.subcommands.undo import blame_command as command
         case "usage":
             from agentcli.cli.subcommands.usage import app as command
         case "models":
             from agentcli.cli.subcommands.models import app as command
         case "login":
-            from agentcli.cli.subcommands.login import app as command
+            from agentcli.cli.subcommands.models import login as command
         case "config":
             from agentcli.cli.subcommands.config import app as command
         case "permissions":
@@ -77,7 +74,7 @@ def load_command(name: str) -> Any:
         case "doctor":
             from agentcli.cli.subcommands.doctor import app as command
         case "completion":
-            from agentcli.cli.subcommands.completion import app as command
+            from agentcli.cli import completion as command
         case _:
             raise UsageError(f"No command {name!r}; there is {', '.join(COMMANDS)}.")
     return command

@@ -7,7 +7,7 @@ import shutil
 import sys
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 import tomli_w
@@ -26,22 +26,11 @@ from agentcli.frontends.printable import exposed
 from agentcli.frontends.terminal.text.fragments import Fragment, first_rows, plain, rows_of
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.safety.secrets.masking import mask
+from agentcli.settings import write
 from agentcli.settings.check import setting_type
 from agentcli.settings.load import Config, load_config, nested, personal_keys, project_refusal
 from agentcli.settings.paths import current_folder, find_paths, project_root
 from agentcli.settings.trust import MCP_FILE, PROJECT_FILES, project_files, project_fingerprints, remember_trust
-from agentcli.settings.write import (
-    MergedFile,
-    describe_override,
-    key_parts,
-    merge_settings,
-    parse_value,
-    readable_settings,
-    to_toml,
-    with_setting,
-    without_secrets,
-    write_settings,
-)
 from agentcli.setup.options import check_hosts
 
 app = make_app("Look at the settings, and change them.")
@@ -53,11 +42,11 @@ def show(json: AsJson = False) -> None:
     config = configuration()
     builder = _checked(config)
     if json:
-        print_json(_masked(msgspec.to_builtins(without_secrets(config.settings))))
+        print_json(write.without_secrets(msgspec.to_builtins(config.settings), mask))
         return
     for line in (*config.notices, *builder.models.keys.lines()):
         echo(f"# {line}")
-    echo(mask(readable_settings(config.settings)))
+    echo(mask(write.readable_settings(config.settings)))
 
 
 def _checked(config: Config) -> Builder:
@@ -75,10 +64,10 @@ Key = Annotated[str, typer.Argument(help="SECTION.KEY, such as retry.max; names 
 @app.command()
 def get(key: Key, json: AsJson = False) -> None:
     """Print the value that a setting has here (with --json: and the source it comes from); secrets are masked."""
-    parts = key_parts(key)
+    parts = write.key_parts(key)
     setting_type(parts)
     config = configuration()
-    value = _masked(msgspec.to_builtins(without_secrets(config.settings)))
+    value = write.without_secrets(msgspec.to_builtins(config.settings), mask)
     for part in parts:
         if not isinstance(value, dict) or part not in value:
             raise UsageError(f"{key} is not set.")
@@ -87,17 +76,9 @@ def get(key: Key, json: AsJson = False) -> None:
         layer = config.layer_of(".".join(parts))
         print_json({"key": key, "value": value, "source": layer.source if layer else "default"})
     elif isinstance(value, dict):
-        echo(to_toml(value).rstrip())
+        echo(write.to_toml(value).rstrip())
     else:
         echo("" if value is None else value if isinstance(value, str) else tomlkit.item(value).as_string())
-
-
-def _masked(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _masked(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_masked(item) for item in value]
-    return mask(value) if isinstance(value, str) else value
 
 
 @app.command("set")
@@ -110,19 +91,19 @@ def set_setting(
     ] = "user",
 ) -> None:
     """Set a setting in a config.toml, whose comments and layout stay. A wrong value changes nothing."""
-    parts, cwd, paths = key_parts(key), current_folder(), find_paths(os.environ.get("AGENTCLI_HOME"))
-    parsed = parse_value(value, parts)
+    parts, cwd, paths = write.key_parts(key), current_folder(), find_paths(os.environ.get("AGENTCLI_HOME"))
+    parsed = write.parse_value(value, parts)
     file = paths.user_config if scope == "user" else project_root(cwd) / PROJECT_FILES[scope]
     if scope != "user":
         if refused := personal_keys(nested(parts, parsed)):
             raise UsageError(project_refusal(refused[0], paths))
         _require_within(file, project_root(cwd))
-    text = with_setting(file, parts, parsed)
+    text = write.with_setting(file, parts, parsed)
     flags = tomllib.loads(text.removeprefix("\ufeff"))
-    config = load_config(paths, cwd, os.environ, flags=flags, caller=str(file), without=file)
+    config = load_config(cwd, flags=flags, caller=str(file), without=file)
     _checked(config)
-    write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
-    wins = describe_override(configuration(), ".".join(parts), file) if scope == "user" else ""
+    write.write_settings(file, text, mode=0o600 if scope == "user" else 0o644)
+    wins = write.describe_override(configuration(), ".".join(parts), file) if scope == "user" else ""
     echo(f"{key} is set in {file}.{wins}" + " It counts after agentcli config trust." * (scope != "user"))
 
 
@@ -154,16 +135,13 @@ def trust(yes: Annotated[bool, typer.Option("--yes", help="Trust it without aski
         echo("This project has no settings of its own (.agentcli/config.toml).")
         return
     fingerprints = project_fingerprints(current_folder())
-    trusted = load_config(config.paths, current_folder(), os.environ, trust=True)
+    trusted = load_config(current_folder(), trust=True)
     servers = server_specs(trusted, echo)
     programs = WorkspacePrograms(trusted)
     try:
-        hooks = Hooks(trusted, is_bare=False, tell=echo).specs
+        _ = Hooks(trusted, is_bare=False, tell=echo, programs=programs).specs
     except ConfigError as error:  # a broken file runs nothing; whoever mends it has to trust it again
-        hooks = []
         warn(str(error))
-    for hook in hooks:
-        programs.add_hook(hook)
     for server in servers:
         programs.add_server(server)
     digests = programs.pins.to_trust()
@@ -214,7 +192,7 @@ def import_settings(
         raise UsageError(f"{tool!r} is not known{did_you_mean(tool, TOOLS)}; there is {', '.join(TOOLS)}.")
     config = configuration()
     plans = [
-        (draft, merge_settings(draft.target, draft.values))
+        (draft, write.merge_settings(draft.target, draft.values))
         for draft in drafts(config, (tool,) if tool else TOOLS, is_project=project)
     ]
     for draft, plan in plans:
@@ -228,7 +206,7 @@ def import_settings(
             _write(draft, plan)
 
 
-def _show(draft: Draft, plan: MergedFile) -> None:
+def _show(draft: Draft, plan: write.MergedFile) -> None:
     if plan.added:
         echo(f"# {draft.target}\n{tomli_w.dumps(plan.added)}")
     for target, text in draft.copies.items():
@@ -238,15 +216,15 @@ def _show(draft: Draft, plan: MergedFile) -> None:
         echo("Left out:\n" + "\n".join(f"  {line}" for line in left_out) + "\n")
 
 
-def _write(draft: Draft, plan: MergedFile) -> None:
+def _write(draft: Draft, plan: write.MergedFile) -> None:
     """Raises `UserError`."""
     if draft.is_project:
         _require_within(draft.target, project_root(current_folder()))
     if plan.added:
-        write_settings(draft.target, plan.text, mode=0o644 if draft.is_project else 0o600)
+        write.write_settings(draft.target, plan.text, mode=0o644 if draft.is_project else 0o600)
         echo(f"Written: {draft.target}" + " (counts after agentcli config trust)" * draft.is_project)
     for target, text in draft.copies.items():
-        write_settings(target, text, mode=0o600)
+        write.write_settings(target, text, mode=0o600)
         echo(f"Written: {target}")
 
 

@@ -16,7 +16,7 @@ from agentcli.agent.events import Done, TurnFailed
 from agentcli.agent.ops import Prompt
 from agentcli.agent.session import Session
 from agentcli.app import Builder
-from agentcli.cli.subcommands.shared import make_app, wait_for
+from agentcli.cli.subcommands.shared import single_command, wait_for
 from agentcli.conversation.mentions import with_attachments
 from agentcli.errors import UserError
 from agentcli.frontends.terminal.output.turn_view import TurnView
@@ -24,16 +24,13 @@ from agentcli.frontends.terminal.plain import LinearOutput
 from agentcli.frontends.terminal.text.theme import Theme, palette_for
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.settings.load import load_config
-from agentcli.settings.paths import find_paths
-
-app = make_app("The tour.", needs_command=False)
 
 QUESTION = "Search the project for with_tax: where is it used, and what does it do?"
 CHANGE = "with_tax in price.py takes the tax away from the net amount. It must add it: fix it."
 
 
-@app.command()
-def tour(
+@single_command
+def app(
     model: Annotated[str, typer.Option("-m", "--model", help="A real model instead of the scripted one.")] = "",
 ) -> None:
     """A question and a small change in a sample repository, with the real tools. Nothing of yours is touched."""
@@ -60,7 +57,7 @@ async def _tour(repository: Path, model: str) -> int:
     output = LinearOutput(sys.stdout, theme)
     view = TurnView(output, unfold_key="")
     flags = {"permissions": {"allow": ["file_edit"]}}
-    config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), repository, os.environ, flags=flags)
+    config = load_config(repository, flags=flags)
     builder = Builder(config, store=MemorySessions(), on_notice=view.line)
     script = files("agentcli.cli.subcommands").joinpath("demo_sample", "script.jsonl")
     chosen = model or f"scripted/{script}"

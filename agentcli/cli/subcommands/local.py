@@ -6,7 +6,7 @@ import asyncio
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -56,29 +56,23 @@ class _Progress:
 def status(json: AsJson = False) -> None:
     """Show whether the engine and the weights are here, and which servers run."""
     config = configuration()
-    path = Models(config).local_path("default")
+    path, has_engine = Models(config).local_path("default"), find_spec("xllamacpp") is not None
     running = asyncio.run(running_servers(_state(config)))
-    told = {
-        "engine": find_spec("xllamacpp") is not None,
-        "weights": path.is_file(),
-        "path": str(path),
-        "context": config.settings.local.context,
-        "servers": [
-            {"pid": one.pid, "model": one.model, "context": one.context, "linger_s": one.linger_s} for one in running
-        ],
-    }
+    about: dict[str, Any] = {"path": str(path), "context": config.settings.local.context}
     if json:
-        print_json(told)
+        keys = ("pid", "model", "context", "linger_s")
+        servers = [{key: getattr(one, key) for key in keys} for one in running]
+        print_json({"engine": has_engine, "weights": path.is_file(), **about, "servers": servers})
         return
-    echo(f"engine   {'installed' if told['engine'] else 'missing: ./install.sh --extras local'}")
-    echo(f"weights  {path if told['weights'] else 'missing: agentcli local install'}")
-    echo(f"window   {told['context']:,} tokens")
+    echo(f"engine   {'installed' if has_engine else 'missing: ./install.sh --extras local'}")
+    echo(f"weights  {path if path.is_file() else 'missing: agentcli local install'}")
+    echo(f"window   {about['context']:,} tokens")
     for server in running:
         ends = f"ends {server.linger_s:g} s after its last use" if server.linger_s else "ends with its last user"
         echo(f"server   {Path(server.model).name}, {server.context:,} tokens, process {server.pid}: {ends}")
     if not running:
         echo("server   none runs")
-    if not (told["engine"] and told["weights"]):
+    if not (has_engine and path.is_file()):
         raise typer.Exit(1)
 
 

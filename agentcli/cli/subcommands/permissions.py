@@ -44,10 +44,7 @@ def explain(
         bool, typer.Option("--jsonl", help='Read {"command"} lines from stdin, write a verdict a line.')
     ] = False,
 ) -> None:
-    """Show whether a command would run, be asked about, or be refused: part by part, with the rule that decides.
-
-    Also what it would read, write and delete, and which hosts it would talk to.
-    """
+    """Show if a command would run, be asked about or refused, part by part with the rule, and what it would touch."""
     if not (jsonl or command.strip()):
         raise UsageError('There is no command to explain: agentcli permissions explain "git push".')
     judging = Judging(permission_mode)
@@ -82,11 +79,7 @@ def _answer(line: bytes, judging: Judging) -> dict[str, Any]:
 
 
 class Judging:
-    """Judges commands as a session here would, by their text.
-
-    The sandbox is asked if it can try a command that its text does not decide about, and for the mode `auto`, in which
-    all depends on whether it confines.
-    """
+    """Judges commands as a session here would. The sandbox is asked only about dry runs, and in the mode `auto`."""
 
     def __init__(self, permission_mode: str) -> None:
         config = configuration(warns=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -17,13 +16,15 @@ from agentcli.agent.masking import Mask
 from agentcli.app import Builder
 from agentcli.cli.output import echo, print_table, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, wait_for, with_store
+from agentcli.cli.subcommands.tools import open_bench
 from agentcli.conversation.entries import Assistant, Compaction, ContextNote, Entry, Result, Unreadable, User
 from agentcli.errors import UsageError, UserError
 from agentcli.frontends.export.documents import Form, document, form_of
 from agentcli.frontends.export.documents import shown as as_json
+from agentcli.frontends.export.markdown import when
 from agentcli.frontends.printable import printable
 from agentcli.infra.sandbox.environment import credentials_in
-from agentcli.infra.sessions.fsck import CheckReport, check, repair
+from agentcli.infra.sessions.fsck import check, repair
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Message
 from agentcli.safety.secrets.masking import Masker
@@ -58,7 +59,8 @@ def list_sessions(
         print_json([{"session_id": info.id, **msgspec.to_builtins(info)} for info in found])
         return
     none = "No sessions in this directory (--all shows those of others)."
-    print_table(("id", "changed", "entries", "title"), list(map(_row, found)), numeric={"entries"}, empty=none)
+    rows = [(one.id, when(one.updated), f"{one.entries} entries", one.name or one.title) for one in found]
+    print_table(("id", "changed", "entries", "title"), rows, numeric={"entries"}, empty=none)
 
 
 @app.command()
@@ -87,16 +89,8 @@ def search(
     if json:
         print_json([msgspec.to_builtins(one) for one in found])
         return
-    rows = [(one.session_id, _when(one.time), one.kind, one.excerpt) for one in found]
+    rows = [(one.session_id, when(one.time), one.kind, one.excerpt) for one in found]
     print_table(("session", "when", "kind", "text"), rows, empty="Nothing found (--all looks in every directory).")
-
-
-def _row(info: SessionInfo) -> tuple[str, ...]:
-    return info.id, _when(info.updated), f"{info.entries} entries", info.name or info.title
-
-
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _shown(entry: Entry) -> str:
@@ -127,7 +121,8 @@ def export(
     raw: Annotated[bool, typer.Option("--raw", help="Leave secrets as they are.")] = False,
 ) -> None:
     """Write a session as a document. Secrets are masked."""
-    text, places = wait_for(_written(session_id, format or form_of(output), raw))
+    info, entries = wait_for(with_store(lambda store: store.load(session_id)))
+    text, places = document(format or form_of(output), info, entries, None if raw else wait_for(_mask()))
     data = text.encode(errors="replace")
     if not output:
         sys.stdout.flush()
@@ -141,23 +136,12 @@ def export(
         warn(f"masked what looks like a secret in {places} place{'s' * (places != 1)} (--raw leaves it).")
 
 
-async def _written(session_id: str, form: Form, raw: bool) -> tuple[str, int]:
-    config = configuration()
-    info, entries = await with_store(lambda store: store.load(session_id))
-    return document(form, info, entries, None if raw else await _mask(config))
-
-
-async def _mask(config: Config) -> Mask | None:
+async def _mask() -> Mask | None:
     """Return the mask that the output of tools gets in this folder."""
-    builder = Builder(config, store=MemorySessions(), on_notice=warn)
-    try:
-        workspace = builder.workspace()
-        services = builder.session_calls(builder.tool_registry(), workspace).services
-        await services.know_secrets()
-        await workspace.sandbox.aclose()
-        return services.mask
-    finally:
-        await builder.aclose()
+    builder = Builder(configuration(), store=MemorySessions(), on_notice=warn)
+    async with open_bench(builder, builder.tool_registry(), "default") as bench:
+        await bench.calls.services.know_secrets()
+        return bench.calls.services.mask
 
 
 @app.command()
@@ -188,14 +172,15 @@ def remove(session_id: SessionId, yes: Yes = False, json: AsJson = False) -> Non
     """Move a session and its subagents to the trash. `restore` brings them back."""
     info = _confirmed(session_id, yes)
     wait_for(with_store(lambda store: store.remove(info.id)))
-    _report_done(info.id, f"Removed {info.id}: agentcli sessions restore {info.id} brings it back.", json)
+    done = f"Removed {info.id}: agentcli sessions restore {info.id} brings it back."
+    print_json({"session_id": info.id}) if json else echo(done)
 
 
 @app.command()
 def restore(session_id: SessionId, json: AsJson = False) -> None:
     """Bring back what `rm` took last."""
     id = wait_for(with_store(lambda store: store.restore(session_id)))
-    _report_done(id, f"{id} is back.", json)
+    print_json({"session_id": id}) if json else echo(f"{id} is back.")
 
 
 @app.command()
@@ -267,10 +252,6 @@ def _confirmed(session_id: str, yes: bool) -> SessionInfo:
     return info
 
 
-def _report_done(session_id: str, text: str, json: bool) -> None:
-    print_json({"session_id": session_id}) if json else echo(text)
-
-
 @app.command()
 def fsck(
     repairs: Annotated[
@@ -283,21 +264,17 @@ def fsck(
     report = (repair if repairs else check)(path)
     if json:
         print_json({**msgspec.to_builtins(report), "healthy": report.is_healthy})
-    else:
-        _report_faults(report, repairs)
-    raise typer.Exit(0 if report.is_healthy else 1)
-
-
-def _report_faults(report: CheckReport, repairs: bool) -> None:
+        raise typer.Exit(0 if report.is_healthy else 1)
     for fault in report.found[:_MAX_FAULTS]:
         echo(fault.text)
     if len(report.found) > _MAX_FAULTS:
         echo(f"… and {len(report.found) - _MAX_FAULTS} more (--json has all).")
     if report.kept_as:
-        echo(f"Repaired {report.path}: {report.restored_text}. The damaged file is kept as {report.kept_as}.")
+        echo(f"Repaired {path}: {report.restored_text}. The damaged file is kept as {report.kept_as}.")
     elif report.is_healthy:
-        echo(f"{report.path} is sound.")
+        echo(f"{path} is sound.")
     elif repairs:
-        echo(f"There is no sound copy to restore {report.path} from. Move it away to begin a new one.")
+        echo(f"There is no sound copy to restore {path} from. Move it away to begin a new one.")
     else:
         echo("agentcli sessions fsck --repair restores it from the newest sound copy, and keeps this file.")
+    raise typer.Exit(0 if report.is_healthy else 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
@@ -15,7 +14,7 @@ import typer
 from agentcli.cli.output import warn
 from agentcli.errors import UserError
 from agentcli.settings.load import Config, load_config
-from agentcli.settings.paths import current_folder, find_paths
+from agentcli.settings.paths import current_folder
 
 if TYPE_CHECKING:
     from agentcli.infra.sessions.sqlite import SqliteSessions
@@ -25,9 +24,16 @@ T = TypeVar("T")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def make_app(help: str, *, needs_command: bool = True) -> typer.Typer:
-    """A group of commands, or (without `needs_command`) an app that is one command."""
-    return typer.Typer(help=help, no_args_is_help=needs_command, add_completion=False, rich_markup_mode=None)
+def make_app(help: str = "") -> typer.Typer:
+    """Return an app for a group of commands."""
+    return typer.Typer(help=help, no_args_is_help=bool(help), add_completion=False, rich_markup_mode=None)
+
+
+def single_command(command: Callable[..., None]) -> typer.Typer:
+    """Return an app that is one command; its help is the docstring."""
+    app = make_app()
+    app.command()(command)
+    return app
 
 
 def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
@@ -41,7 +47,7 @@ def run_app(app: typer.Typer, name: str, arguments: list[str]) -> int:
 
 def configuration(*, warns: bool = False) -> Config:
     """Return the settings of a session here; with `warns` what is not used is reported. Raises `ConfigError`."""
-    config = load_config(find_paths(os.environ.get("AGENTCLI_HOME")), current_folder(), os.environ)
+    config = load_config(current_folder())
     for notice in config.notices if warns else ():
         warn(notice)
     return config

@@ -9,7 +9,7 @@ import secrets
 import sys
 import threading
 from collections.abc import AsyncIterator
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
 import msgspec
@@ -37,6 +37,7 @@ from agentcli.errors import UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.llm.messages import Text, ToolResult, ToolUse
 from agentcli.tools.path_names import display_name, is_utf8
+from agentcli.tools.registry import ToolRegistry
 from agentcli.tools.summary import call_title
 
 app = make_app("Look at the model's tools, or run them by hand.")
@@ -101,23 +102,18 @@ def _builder() -> Builder:
 
 async def _run_calls(single: ToolLine | None, mode: Mode) -> int:
     builder = _builder()
-    rules = builder.rules()
-    workspace = builder.workspace(rules)
-    calls = builder.session_calls(builder.tool_registry(), workspace)
-    if calls.services.mask is not None:
-        calls.services.mask.keeps_structured = ("file_read",)  # the raw text
-    calls.services.levels = replace(calls.services.levels, gives_all=True)
-    calls.history.ends_loops = False  # a script may ask the same as often as it likes
-    if (servers := builder.servers) is not None:
-        calls.delegates.servers = servers
-        await servers.join(calls)
-    try:
-        return await until_signal(_answer_calls(single, Bench(calls, AgentState("", mode, rules=rules))))
-    except Interrupted as signal:
-        return signal.exit_code
-    finally:
-        await workspace.sandbox.aclose()
-        await builder.aclose()
+    async with open_bench(builder, builder.tool_registry(), mode) as bench:
+        services = bench.calls.services
+        if services.mask is not None:
+            services.mask.keeps_structured = ("file_read",)  # the raw text
+        services.levels = replace(services.levels, gives_all=True)
+        if (servers := builder.servers) is not None:
+            bench.calls.delegates.servers = servers
+            await servers.join(bench.calls)
+        try:
+            return await until_signal(_answer_calls(single, bench))
+        except Interrupted as signal:
+            return signal.exit_code
 
 
 async def _answer_calls(single: ToolLine | None, bench: Bench) -> int:
@@ -125,23 +121,17 @@ async def _answer_calls(single: ToolLine | None, bench: Bench) -> int:
         answer = await bench.answer(single)
         _write(answer)
         return int(answer["is_error"])
-    async for line in _lines():
-        if line.strip():
-            _write(await _answer_line(line, bench))
-    return 0
-
-
-async def _lines() -> AsyncIterator[bytes]:
-    """The lines of stdin, each read when the one before has been answered. Raises `UsageError`."""
     input = unshared_stdin()
     line = (await _next_line(input)).removeprefix(codecs.BOM_UTF8)
     while line:
-        yield line
+        if line.strip():
+            _write(await _answer_line(line, bench))
         line = await _next_line(input)
+    return 0
 
 
 async def _next_line(input: BinaryIO) -> bytes:
-    """Read in a thread that nothing waits for: one of the executor would hold up an interrupted program."""
+    """Return a line of stdin, empty at its end. Raises `UsageError`."""
     loop = asyncio.get_running_loop()
     came: asyncio.Future[bytes | OSError] = loop.create_future()
 
@@ -158,6 +148,7 @@ async def _next_line(input: BinaryIO) -> bytes:
         with suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(settle, line)
 
+    # In a thread that nothing waits for: one of the executor would hold up an interrupted program.
     threading.Thread(target=read, name="agentcli-stdin", daemon=True).start()
     if isinstance(line := await came, OSError):
         raise UsageError(f"Stdin could not be read: {line.strerror}.") from line
@@ -171,52 +162,34 @@ async def _answer_line(line: bytes, bench: Bench) -> dict[str, Any]:
     try:
         call = msgspec.json.decode(line, type=ToolLine)
     except (ValueError, RecursionError) as error:
-        id = _id_in(line)
-        message = f"Not a call: {_problem(line, error)}. A call is a line like {_EXAMPLE}"
-        wrong, result = (
-            CallError("invalid_parameters", "invalid_parameters", message, id),
-            ToolResult(id, message, True),
-        )
-        return _answer(ToolLine("", id=id), ToolFinished(id, "", result, 0.0, error=wrong))
+        id, message = _id_in(line), f"Not a call: {_problem(line, error)}. A call is a line like {_EXAMPLE}"
+        wrong = CallError("invalid_parameters", "invalid_parameters", message, id)
+        return _answer(ToolLine("", id=id), ToolFinished(id, "", ToolResult(id, message, True), 0.0, error=wrong))
     return await bench.answer(call)
 
 
 def _id_in(line: bytes) -> str:
-    """The id of an object that is no call; empty where there is none that could be given back."""
-    data = _read_leniently(line)
-    id = data.get("id") if isinstance(data, dict) else None
-    return id if isinstance(id, str) and id.encode(errors="replace").decode() == id else ""
-
-
-def _read_leniently(line: bytes) -> Any:
-    """Also with bytes that are no UTF-8, and with half characters; None for what is no JSON."""
+    """Return the id of what is no call, also in bytes that are no UTF-8; empty where none could be given back."""
     try:
-        return json.loads(line.decode(errors="replace"))
+        match json.loads(line.decode(errors="replace")):
+            case {"id": str() as id} if is_utf8(id):
+                return id
     except (ValueError, RecursionError):
-        return None
+        pass
+    return ""
 
 
 def _problem(line: bytes, error: Exception) -> str:
-    match error:
-        case msgspec.ValidationError():
-            said, _, path = str(error).replace("`", "").partition(" - at $.")
-            said = said[:1].lower() + said[1:]
-            return f"{path}: {said}" if path else said
-        case UnicodeDecodeError():
-            return "it is not encoded as UTF-8"
-        case RecursionError():
-            return "it is nested too deeply"
-        case _ if _read_leniently(line) is not None:
-            return "it holds half of a surrogate pair, which is no character"
-        case _:
-            return f"it is no JSON ({error})"
+    if not isinstance(error, msgspec.ValidationError):
+        half = ", perhaps because of half a surrogate pair" if rb"\ud" in line.lower() else ""
+        return f"it cannot be read as JSON ({error}){half}"
+    said, _, path = str(error).replace("`", "").partition(" - at $.")
+    said = said[:1].lower() + said[1:]
+    return f"{path}: {said}" if path else said
 
 
 class Bench(NamedTuple):
-    """Runs calls as in a conversation, but no model reads the results.
-
-    One that comes again under its id, with the same arguments, is a replay; one without an id never is.
-    """
+    """Runs calls as in a conversation, but no model reads the results. A call with an id is run only once."""
 
     calls: SessionCalls
     state: AgentState
@@ -229,6 +202,20 @@ class Bench(NamedTuple):
         if (mask := self.calls.services.mask) is not None:  # the title has what the call was given
             answer["summary"] = mask.text(answer["summary"])
         return answer
+
+
+@asynccontextmanager
+async def open_bench(builder: Builder, tools: ToolRegistry, mode: Mode) -> AsyncIterator[Bench]:
+    """Yield a bench with the rules and the workspace of a session here; closes it and the builder."""
+    rules = builder.rules()
+    workspace = builder.workspace(rules)
+    calls = builder.session_calls(tools, workspace)
+    calls.history.ends_loops = False  # a program may ask the same as often as it likes
+    try:
+        yield Bench(calls, AgentState("", mode, rules=rules))
+    finally:
+        await workspace.sandbox.aclose()
+        await builder.aclose()
 
 
 def _answer(call: ToolLine, ended: ToolFinished) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""`agentcli undo` and `redo`: take back what a session's newest turn did to files, and do it again."""
+"""`agentcli undo`, `redo` and `blame`: what sessions did to files, taken back, done again, or shown line by line."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ import sys
 from collections.abc import Awaitable
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import msgspec
 import typer
 
+from agentcli.agent.blame import BlamedLine, blame
 from agentcli.agent.calls.recording import account_for_interrupted
 from agentcli.agent.undo import NOTHING, Direction, History, UndoHost, UndoResult, undo
 from agentcli.cli.output import echo, warn
-from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, with_store
+from agentcli.cli.subcommands.shared import AsJson, configuration, print_json, single_command, wait_for, with_store
 from agentcli.conversation.entries import Body
+from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError
+from agentcli.frontends.export.markdown import when
 from agentcli.infra.changes.journal import finish_interrupted
+from agentcli.infra.changes.objects import Objects
 from agentcli.infra.locks import FileLocks
 from agentcli.infra.sessions.sqlite import SqliteSessions
 from agentcli.settings.load import Config
@@ -31,9 +36,7 @@ _MAX_SESSIONS = 50  # of this directory, in which the newest with something to t
 
 def make_command(direction: Direction, help: str) -> typer.Typer:
     """The command for one direction."""
-    app = make_app(help, needs_command=False)
 
-    @app.command(help=help)
     def command(
         session: Annotated[str, typer.Option(help="Its id or name; else the newest of this directory.")] = "",
         only_list: Annotated[bool, typer.Option("--list", help="Only show the files.")] = False,
@@ -58,11 +61,14 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
             echo(result.text)
         raise typer.Exit(int(not (result.is_complete or (only_list and result.turn is None))))
 
-    return app
+    command.__doc__ = help
+    return single_command(command)
 
 
-app = make_command("undo", "Take back what the newest turn of a session did to files. Exit code 1: not all of it.")
-redo = make_command("redo", "Do again what was taken back last. Exit code 1: not all of it.")
+undo_command = make_command(
+    "undo", "Take back what the newest turn of a session did to files. Exit code 1: not all of it."
+)
+redo_command = make_command("redo", "Do again what was taken back last. Exit code 1: not all of it.")
 
 
 async def _run(
@@ -116,3 +122,35 @@ async def _confirm(shown: str, question: str) -> bool:
 def _shown(path: Path) -> str:
     """Relative to the folder the command was called in, where it is there or near."""
     return os.fsencode(os.path.relpath(path, current_folder().resolve())).decode(errors="replace")
+
+
+_MAX_PROMPT_CHARS = 30
+_NOBODY = dict.fromkeys(("session_id", "entry_id", "call_id", "tool", "model", "prompt", "at"))
+
+
+@single_command
+def blame_command(
+    file: Annotated[str, typer.Argument(metavar="PATH[:LINE]", help="A file, or one line of it.")], json: AsJson = False
+) -> None:
+    """Show who wrote each line: session, turn, prompt, call and model, by edit or by shell."""
+    paths = configuration().paths
+    find, read = lambda name: (current_folder() / name).resolve(), Objects(paths.state / "checkpoints").get
+    lines = wait_for(with_store(lambda store: blame(file, find, store, read), paths.sessions))
+    if json:
+        print_json(list(map(_row, lines)))
+        return
+    for line in lines:
+        echo(_format_line(line, width=len(str(lines[-1].line))))
+
+
+def _row(line: BlamedLine) -> dict[str, Any]:
+    author = _NOBODY if line.author is None else msgspec.to_builtins(line.author)
+    return {"line": line.line, "text": line.text, **author}
+
+
+def _format_line(line: BlamedLine, *, width: int) -> str:
+    who = ""
+    if (author := line.author) is not None:
+        prompt = shortened(author.prompt, _MAX_PROMPT_CHARS)
+        who = f"{author.session_id[:13]} {when(author.at)} {author.tool:<10} {prompt}"
+    return f"{who:<{13 + 1 + 16 + 1 + 10 + 1 + _MAX_PROMPT_CHARS}}  {line.line:>{width}}  {line.text}"

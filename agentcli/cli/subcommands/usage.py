@@ -9,18 +9,16 @@ import typer
 
 from agentcli.agent.accounting.usage import Tally, UsageCollector, by_cost, counted
 from agentcli.cli.output import draws_tables, echo, print_table
-from agentcli.cli.subcommands.shared import AsJson, make_app, print_json, wait_for, with_store
+from agentcli.cli.subcommands.shared import AsJson, print_json, single_command, wait_for, with_store
 
 MAX_BAR = 20  # columns
 _A_DAY = 86_400
 _MAX_DAYS = 36_500
 _FIGURES = ("requests", "in", "cached", "out", "cost")
 
-app = make_app("What the stored sessions used, by day, model, tool and user.", needs_command=False)
 
-
-@app.command()
-def show(
+@single_command
+def app(
     days: Annotated[int, typer.Option(min=0, max=_MAX_DAYS, help="Of so many days, today included; 0: all.")] = 30,
     session: Annotated[str, typer.Option(help="Of one session, on all its days: its id, or its name.")] = "",
     json: AsJson = False,

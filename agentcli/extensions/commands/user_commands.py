@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,9 +34,9 @@ _ALL_ARGUMENTS = re.compile(r"\$(ARGUMENTS\b)")
 
 @dataclass(frozen=True)
 class Template:
-    """`allowed` are the rules under which its own shell commands run unasked.
+    """A prompt whose own shell commands run unasked under the rules `allowed`; `takes_words`: `$1` is an argument.
 
-    `takes_words`: `$1` stands for an argument. `adds_argument`: what nothing in the text stands for follows it.
+    `adds_argument`: an argument that nothing in the text stands for follows it.
     """
 
     name: str
@@ -94,35 +94,25 @@ async def _output(shell: str, template: Template, state: AgentState, calls: Sess
 
 
 def add_user_commands(commands: CommandSet, folders: Sequence[Path], on_notice: Callable[[str], None]) -> None:
-    """Add the commands of these folders, a later one's before an earlier's; the ones that are there keep their names.
-
-    What cannot be used is told and left out.
-    """
-    taken = {name for command in commands for name in (command.name, *command.aliases)}
+    """Add the commands of these folders, of which later ones win; names that are taken, and faults, are reported."""
     found: dict[str, SlashCommand] = {}
     for folder in folders:
         for file in markdown_files(folder):
             try:
                 command, allowed = _read_command(file, folder)
-                if command.name in taken:
+                if command.name in commands.names:
                     raise ValueError(f"/{command.name} is one of agentcli's own")
             except (OSError, ValueError, UsageError) as error:
                 on_notice(f"{file} is no command: {error}")
-            else:
-                found[command.name] = command
-                for warning in _warnings(allowed):
-                    on_notice(f"{file}, allowed-tools: {warning}")
+                continue
+            found[command.name] = command
+            for rule in allowed:  # files of other agents name tools that are not here, and work all the same
+                try:
+                    check_rule(rule, builtin_tools())
+                except UsageError as error:
+                    on_notice(f"{file}, allowed-tools: {error}")
     for command in found.values():
         commands.add(command)
-
-
-def _warnings(rules: Sequence[Rule]) -> Iterator[str]:
-    """About rules that never hold; files of other agents name tools that are not here, and work all the same."""
-    for rule in rules:
-        try:
-            check_rule(rule, builtin_tools())
-        except UsageError as error:
-            yield str(error)
 
 
 def _read_command(file: Path, folder: Path) -> tuple[SlashCommand, Sequence[Rule]]:

@@ -12,16 +12,9 @@ from typing import Any
 import msgspec
 
 from agentcli.agent.events import Emit, HookRan, Notice
-from agentcli.agent.hooks import CallRecord, Decision, EventAnswer, EventName
-from agentcli.extensions.hooks.specs import (
-    HookSpec,
-    ProcessEnd,
-    combined,
-    field_input,
-    field_name,
-    own_input,
-    read_answer,
-)
+from agentcli.agent.hooks import CallRecord, EventAnswer, EventName
+from agentcli.extensions.hooks import specs
+from agentcli.extensions.hooks.specs import HookSpec, ProcessEnd
 from agentcli.extensions.program_pins import ProgramPins, refusal
 from agentcli.llm.messages import ToolResult, ToolUse
 from agentcli.settings.short_program import run_short_program
@@ -36,10 +29,7 @@ _REFUSING: frozenset[EventName] = frozenset(("PreToolUse", "UserPromptSubmit"))
 
 @dataclass(kw_only=True)
 class CommandHooks:
-    """Implements `CallHooks` and `EventHooks` for one session. `mask` hides secrets in what the model is told.
-
-    `ask` puts a question to the person: whether `programs` that changed may run.
-    """
+    """Implements `CallHooks` and `EventHooks` of a session. `mask` hides secrets; `ask` is about changed `programs`."""
 
     specs: Sequence[HookSpec]
     run: RunCommand
@@ -75,7 +65,7 @@ class CommandHooks:
         data = msgspec.json.encode({**session, **happened, **about, **fields})
         once = {spec.command: spec for spec in reversed(meant)}
         runs = (self._answer_of(spec, data, subject, agent_id) for spec in reversed(once.values()))
-        answer = combined(await asyncio.gather(*runs))
+        answer = specs.combined(await asyncio.gather(*runs))
         for notice in answer.notices:
             self.publish(Notice(notice, agent_id=agent_id))
         if answer.problem:
@@ -83,27 +73,21 @@ class CommandHooks:
         return msgspec.structs.replace(answer, reason=self.mask(answer.reason), context=self.mask(answer.context))
 
     async def _answer_of(self, spec: HookSpec, input: bytes, subject: str, agent_id: str) -> EventAnswer:
-        refusal, began = await self._program_refusal(spec), time.monotonic()
-        if refusal:
-            decision: Decision = "deny" if spec.event in _REFUSING else ""
-            answer = EventAnswer(decision, refusal, problem=refusal)
+        user, ask = f"the {spec.event} hook `{spec.command}`", self.ask if self.mode() != "dontAsk" else None
+        async with self._asking:  # several hooks may run the same file: the person is asked once
+            why = await refusal(self.programs, spec.command, user, ask=ask, tell=self._tell)
+        began = time.monotonic()
+        if why:
+            why += " The hook did not run. Check the change, then run `agentcli config trust` to trust the new version"
+            answer = EventAnswer("deny" if spec.event in _REFUSING else "", why, problem=why)
         else:
-            answer = read_answer(spec, await self.run(spec.command, input, spec.timeout_s))
-        took_ms = 0 if refusal else round((time.monotonic() - began) * 1000)
-        result = (answer.decision, answer.reason, answer.problem, took_ms)
+            answer = specs.read_answer(spec, await self.run(spec.command, input, spec.timeout_s))
+        result = (answer.decision, answer.reason, answer.problem, round((time.monotonic() - began) * 1000))
         self.publish(HookRan(spec.event, spec.command, subject, *result, agent_id=agent_id))
         return answer
 
-    async def _program_refusal(self, spec: HookSpec) -> str:
-        """Ask about files of the workspace that the hook runs and that changed. Returns why it is not to run."""
-        user = f"the {spec.event} hook `{spec.command}`"
-        async with self._asking:  # several hooks may run the same file: the person is asked once
-            ask = self.ask if self.mode() != "dontAsk" else None
-            why = await refusal(
-                self.programs, spec.command, user, ask=ask, tell=lambda text: self.publish(Notice(text))
-            )
-        advice = "Check the change, then run `agentcli config trust` to trust the new version"
-        return why and f"{why} The hook did not run. {advice}"
+    def _tell(self, text: str) -> None:
+        self.publish(Notice(text))
 
     # Calls
 
@@ -111,12 +95,12 @@ class CommandHooks:
         self, event: EventName, call: ToolUse, input: dict[str, Any], *, agent_id: str = "main", **fields: Any
     ) -> EventAnswer:
         """Return the answer about a call, which is described under the field's names beside ours."""
-        sent = field_input(call.name, input, self.cwd)
-        about = {"tool_name": field_name(call.name), "tool_input": sent, "tool_use_id": call.id}
+        sent, name = specs.field_input(call.name, input, self.cwd), specs.FIELD_NAMES.get(call.name, call.name)
+        about = {"tool_name": name, "tool_input": sent, "tool_use_id": call.id}
         answer = await self.fire(event, subject=call.name, agent_id=agent_id, own=input, **about, **fields)
         if answer.input is None:
             return answer
-        return msgspec.structs.replace(answer, input=own_input(call.name, answer.input, sent))
+        return msgspec.structs.replace(answer, input=specs.own_input(call.name, answer.input, sent))
 
     async def before_call(self, record: CallRecord, input: dict[str, Any]) -> EventAnswer | None:
         self._inputs[record.id] = input
@@ -139,8 +123,7 @@ class CommandHooks:
         fields: dict[str, Any] = {"error": content} if result.is_error else {"tool_response": {"content": content}}
         use = ToolUse(record.id, record.tool, input)
         answer = await self.fire_about(event, use, input, agent_id=record.caller, **fields)
-        parts = (answer.reason if answer.blocks else "", answer.context)
-        return "\n".join(part for part in parts if part) or None
+        return "\n".join(filter(None, (answer.reason if answer.blocks else "", answer.context))) or None
 
 
 async def run_hook(

@@ -21,8 +21,8 @@ TIMEOUT_S = 60.0
 BLOCKS = 2  # the exit code
 OnError = Literal["allow", "deny", "ask"]
 
-# Our names of tools by the field's, and the field's where it has several for one of ours.
-_FIELD_NAMES = {ours: theirs for theirs, ours in ALIASES.items()} | {
+# The field's names of tools by ours; one of a tool that it does not know stays as it is.
+FIELD_NAMES = {ours: theirs for theirs, ours in ALIASES.items()} | {
     "file_edit": "Edit", "file_list": "Glob", "create_subagent": "Task", "todo": "TodoWrite", "jobs": "BashOutput",
 }  # fmt: skip
 # Our arguments by the field's, for each tool.
@@ -55,8 +55,7 @@ _STRENGTH: dict[Decision, int] = {"": 0, "allow": 1, "ask": 2, "deny": 3}
 class HookSpec(Struct, frozen=True):
     """One command for one event. `matcher` is a regular expression over the names of tools; empty means all.
 
-    `condition` is a permission rule that the call has to meet, too. `on_error` says what counts where the command
-    cannot be run to its end. `source` is the file it stands in.
+    A call must also meet the permission rule `condition`. `on_error` counts where the command does not run to its end.
     """
 
     event: EventName
@@ -137,11 +136,6 @@ def _meets(condition: str, tool: str, input: Mapping[str, Any]) -> bool:
 # Names of the field
 
 
-def field_name(tool: str) -> str:
-    """`Edit` for file_edit; a tool that the field does not know keeps its name."""
-    return _FIELD_NAMES.get(tool, tool)
-
-
 def field_input(tool: str, input: Mapping[str, Any], cwd: Path) -> dict[str, Any]:
     """The arguments under the field's names beside ours; the path of a file is absolute, as there."""
     shown = dict(input)
@@ -198,9 +192,8 @@ def _start_failure(end: ProcessEnd) -> str:
     if end.failure or end.exit_code is None:
         return end.failure or "it was ended"
     is_missing = end.exit_code in (1, BLOCKS) and not end.stdout.strip() and _NO_SCRIPT.search(end.stderr)
-    if end.exit_code in _NOT_RUN or is_missing:
-        return f"it could not be started ({' '.join(end.stderr.split())[:200]})"
-    return ""
+    is_started = end.exit_code not in _NOT_RUN and not is_missing
+    return "" if is_started else f"it could not be started ({' '.join(end.stderr.split())[:200]})"
 
 
 def _read_output(spec: HookSpec, text: str) -> EventAnswer:

@@ -15,7 +15,6 @@ from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json
 from agentcli.errors import UsageError, did_you_mean
 from agentcli.extensions.hooks.config import Hooks
-from agentcli.extensions.hooks.run import CommandHooks
 from agentcli.extensions.hooks.specs import EVENTS
 from agentcli.llm.messages import ToolUse
 
@@ -54,12 +53,13 @@ def try_hooks(
         given = msgspec.json.decode(input, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise UsageError(f"--input is no JSON object: {error}.") from error
-    hooks = _hooks().of_session("test", lambda: "default")
     ran: list[HookRan] = []
     said = EventAnswer()
-    if hooks is not None:
+    if (hooks := _hooks().of_session("test", lambda: "default")) is not None:
         hooks.publish = lambda one: ran.append(one) if isinstance(one, HookRan) else None
-        said = asyncio.run(_fire(hooks, event, ALIASES.get(tool, tool), given))
+        use = ToolUse("test", ALIASES.get(tool, tool), given)
+        fired = hooks.fire_about(event, use, given) if event in _ABOUT_CALLS else hooks.fire(event, **given)
+        said = asyncio.run(fired)
     if json:
         print_json({"ran": [msgspec.to_builtins(one) for one in ran], "answer": msgspec.to_builtins(said)})
         return
@@ -76,9 +76,3 @@ def try_hooks(
 
 def _hooks() -> Hooks:
     return Hooks(configuration(), is_bare=False, tell=warn)
-
-
-async def _fire(hooks: CommandHooks, event: str, tool: str, given: dict[str, Any]) -> EventAnswer:
-    if event in _ABOUT_CALLS:
-        return await hooks.fire_about(event, ToolUse("test", tool, given), given)  # type: ignore[arg-type]
-    return await hooks.fire(event, **given)  # type: ignore[arg-type]

@@ -23,10 +23,8 @@ STARTUP_TIMEOUT_S = 30.0  # npx and uvx may have to download a server first
 class ServerSpec(Struct, frozen=True, kw_only=True):
     """A configured server. `env`, `headers` and the like are as written: `${VAR}` is expanded when it is started.
 
-    `timeout_s` bounds one call, without the time the person takes to answer, `startup_timeout_s` connecting. Only the
-    tools in `enabled_tools` count where there are some, and none in `disabled_tools`. `oauth` may have a `clientId`,
-    with `clientSecret` and `callbackPort`, where the server knows agentcli already, or a `clientMetadataUrl`.
-    `source` is the file it comes from.
+    `timeout_s` bounds a call, without the time a person takes to answer, `startup_timeout_s` connecting. Only tools in
+    `enabled_tools` count where there are some. `oauth`: see docs/mcp.md. `source` is the file it comes from.
     """
 
     name: str
@@ -61,10 +59,7 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
 
     @property
     def start_command(self) -> str:
-        """The shell command that starts it, in its folder and after what variables make an interpreter run.
-
-        Empty for an address.
-        """
+        """Return the shell command that starts it, after files that variables name for it; empty for an address."""
         started = [value for name, value in self.env.items() if name in STARTS_FILES]
         named = [f"./{value}" if re.fullmatch(r"\w[\w.-]*", value) else value for value in started]
         folder = [shlex.join(("cd", self.cwd))] if self.cwd else []
@@ -129,18 +124,13 @@ class MCPClient(Protocol):
     @property
     def name(self) -> str:
         """The server's name, as in `mcp__NAME__tool`."""
-        ...
 
     async def list_tools(self) -> Sequence[RemoteTool]: ...
 
     async def call_tool(
         self, name: str, input: dict[str, Any], *, progress: Callable[[str], None], ask: Ask | None
     ) -> RemoteResult:
-        """`progress` is told lines while the call runs; `ask` puts the server's questions to the person.
-
-        A cancelled call is cancelled on the server too.
-        """
-        ...
+        """Call a tool; `progress` is told lines, `ask` puts questions. Cancelling it cancels it on the server."""
 
     async def close(self) -> None: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,7 +22,7 @@ from agentcli.settings.trust import MCP_FILE, is_project_file
 
 if TYPE_CHECKING:
     from agentcli.extensions.mcp.client import MCPClient
-    from agentcli.extensions.mcp.server import Pins, ServerEvents
+    from agentcli.extensions.mcp.server import Server
     from agentcli.extensions.mcp.servers import Servers
     from agentcli.extensions.mcp.stdio import ServerProgram
 
@@ -30,6 +30,11 @@ _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 _TYPES = {
     "": "", "stdio": "stdio", "local": "stdio", "http": "http", "streamable-http": "http", "streamable_http": "http",
     "streamableHttp": "http", "remote": "http", "sse": "sse",
+}  # fmt: skip
+# Our keys by those that other tools have for the same.
+_KEYS = {
+    "transport": "type", "environment": "env", "httpUrl": "url", "http_headers": "headers",
+    "includeTools": "enabled_tools", "excludeTools": "disabled_tools",
 }  # fmt: skip
 LOCAL_FILE = ".agentcli/config.local.toml"
 Source = tuple[Mapping[str, Any], Scope, str]  # servers, where they count, and what names them
@@ -40,29 +45,23 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class _ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A server as `.mcp.json` and settings have it, with the keys that other tools use; others are passed over."""
+    """A server as `.mcp.json` and settings have it; keys that mean nothing here are passed over."""
 
     type: str = ""
-    transport: str = ""
     command: str | list[str] = ""
     args: list[str] = []
     env: dict[str, str] = {}
-    environment: dict[str, str] = {}
     cwd: str = ""
     url: str = ""
-    httpUrl: str = ""  # noqa: N815 - the field's names
     headers: dict[str, str] = {}
-    http_headers: dict[str, str] = {}
     env_http_headers: dict[str, str] = {}  # values are names of variables
     bearer_token_env_var: str = ""
     timeout: Positive | None = None  # milliseconds, for one call
     tool_timeout_sec: Positive | None = None
     startup_timeout_sec: Positive | None = None
     startup_timeout_ms: Positive | None = None
-    enabled_tools: list[str] = []
-    disabled_tools: list[str] = []
-    includeTools: list[str] = []  # noqa: N815
-    excludeTools: list[str] = []  # noqa: N815
+    enabled_tools: tuple[str, ...] = ()
+    disabled_tools: tuple[str, ...] = ()
     oauth: dict[str, Any] = {}
     enabled: bool = True
     disabled: bool = False
@@ -128,11 +127,13 @@ def servers_in(file: Path) -> Mapping[str, Any]:
 
 def _spec(name: str, entry: Any, timeouts: tuple[float, float], *, scope: Scope, source: str) -> ServerSpec | None:
     """Return a server; None if it is off. Raises `ValueError` or `ValidationError` for one that cannot be read."""
+    if isinstance(entry, Mapping):
+        entry = {ours: entry[theirs] for theirs, ours in _KEYS.items() if theirs in entry} | dict(entry)
     given = msgspec.convert(entry, _ServerEntry)
-    kind, url = _TYPES.get(given.type or given.transport), given.url or given.httpUrl
+    kind = _TYPES.get(given.type)
     if kind is None:
-        raise ValueError(f"there is no type {given.type or given.transport!r}, but stdio, http and sse")
-    if not (given.command or url):
+        raise ValueError(f"there is no type {given.type!r}, but stdio, http and sse")
+    if not (given.command or given.url):
         raise ValueError("it has neither a command nor a url")
     if given.disabled or not given.enabled:
         return None
@@ -142,20 +143,20 @@ def _spec(name: str, entry: Any, timeouts: tuple[float, float], *, scope: Scope,
     command, *arguments = [given.command] if isinstance(given.command, str) else given.command
     return ServerSpec(
         name=name,
-        type=kind or ("http" if url else "stdio"),  # type: ignore[arg-type]
+        type=kind or ("http" if given.url else "stdio"),  # type: ignore[arg-type]
         command=command,
         args=(*arguments, *given.args),
-        env={**given.environment, **given.env},
-        url=url,
-        headers={**given.http_headers, **variables, **given.headers},
+        env=given.env,
+        url=given.url,
+        headers={**variables, **given.headers},
         timeout_s=given.tool_timeout_sec or (given.timeout or 0) / 1000 or timeouts[0],
         oauth=given.oauth,
         scope=scope,
         source=source,
         cwd=given.cwd,
         startup_timeout_s=given.startup_timeout_sec or (given.startup_timeout_ms or 0) / 1000 or timeouts[1],
-        enabled_tools=(*given.enabled_tools, *given.includeTools),
-        disabled_tools=(*given.disabled_tools, *given.excludeTools),
+        enabled_tools=given.enabled_tools,
+        disabled_tools=given.disabled_tools,
     )
 
 
@@ -208,20 +209,21 @@ class Connecting:
     def __init__(self, config: Config) -> None:
         self._config = config
 
-    async def __call__(self, spec: ServerSpec, events: ServerEvents) -> MCPClient:
-        await asyncio.to_thread(load_sdk)
-        from agentcli.extensions.mcp.connection import connect
-
+    async def __call__(self, spec: ServerSpec, server: Server) -> MCPClient:
+        sdk = await asyncio.to_thread(load_sdk)
         root = self._config.cwd
+        client: MCPClient
         if spec.type == "stdio":
-            return await connect(spec, events, root, program=self._program(spec))
+            client = await sdk.connect(spec, server, root, program=self._program(spec))
+            return client
         from agentcli.extensions.mcp.oauth import KeptLogins, stored_auth
 
         url, headers = self.address(spec)
         logins = KeptLogins(self._config.kept_keys)
         login = await asyncio.to_thread(logins.load, url)
         auth = None if "authorization" in map(str.lower, headers) else stored_auth(logins, url, login)
-        return await connect(spec, events, root, url=url, headers=headers, auth=auth)
+        client = await sdk.connect(spec, server, root, url=url, headers=headers, auth=auth)
+        return client
 
     def address(self, spec: ServerSpec) -> tuple[str, dict[str, str]]:
         """Return the address of a server and the headers it is sent. Raises `ToolError`."""
@@ -265,28 +267,19 @@ def load_sdk() -> Any:
             gc.enable()
 
 
-def server_pins(config: Config, programs: WorkspacePrograms, specs: Iterable[ServerSpec]) -> Pins:
-    """Return the offers and the programs that were approved, to which servers are held."""
-    for spec in specs:
-        programs.add_server(spec)
-    from agentcli.extensions.mcp.server import Pins
-
-    return Pins(config.paths.state / "mcp", project_root(config.cwd), programs.pins)
-
-
 def make_servers(
     config: Config,
     specs: Sequence[ServerSpec],
     programs: WorkspacePrograms,
     tell: Callable[[str], None],
-    *,
-    clients: Sequence[MCPClient],
-) -> Servers | None:
-    """Return the servers of a program with the `clients` of a caller; None where there is none."""
-    only = [name for name in config.settings.tools.only if name.startswith("mcp__")]
-    if not (specs or clients) or (config.settings.tools.only and not only):
-        return None
-    pins = server_pins(config, programs, specs)
+    clients: Sequence[MCPClient] = (),
+) -> Servers:
+    """Return the servers of a program with the `clients` of a caller, held to the offers and programs approved."""
+    from agentcli.extensions.mcp.server import Pins
     from agentcli.extensions.mcp.servers import Servers
 
+    for spec in specs:
+        programs.add_server(spec)
+    pins = Pins(config.paths.state / "mcp", project_root(config.cwd), programs.pins)
+    only = [name for name in config.settings.tools.only if name.startswith("mcp__")]
     return Servers(specs, Connecting(config), pins, tell=tell, clients=clients, only=only)

@@ -28,7 +28,7 @@ from pydantic import ValidationError
 from agentcli.errors import ToolError
 from agentcli.extensions.mcp import messages
 from agentcli.extensions.mcp.client import Offer, Parts, RemotePrompt, RemoteResult, RemoteTool, ServerSpec
-from agentcli.extensions.mcp.server import NeedsLogin, ServerEvents
+from agentcli.extensions.mcp.server import NeedsLogin, Server
 from agentcli.extensions.mcp.stdio import ServerProgram, stdio_transport
 from agentcli.llm.messages import Text
 from agentcli.tools.tool import Ask
@@ -46,9 +46,9 @@ Listed = TypeVar("Listed")
 class ServerConnection:
     """Implements `MCPClient` and `OffersPrompts`. The SDK's client lives in a task of its own, as it has to."""
 
-    def __init__(self, spec: ServerSpec, events: ServerEvents) -> None:
+    def __init__(self, spec: ServerSpec, server: Server) -> None:
         self._spec = spec
-        self._events = events
+        self._server = server
         self._client: Client | None = None
         self._asking: list[Ask | None] = []
         self._leave = asyncio.Event()
@@ -108,7 +108,7 @@ class ServerConnection:
         send = dispatcher.send_raw_request
 
         def report(problem: str) -> None:
-            self._events.report(f"The MCP server {self.name}: {problem}.")
+            self._server.report(f"The MCP server {self.name}: {problem}.")
 
         async def send_and_repair(method: str, *given: Any, **options: Any) -> dict[str, Any]:
             result = await send(method, *given, **options)
@@ -120,7 +120,7 @@ class ServerConnection:
         """The transport has ended; a server that is being left ends in order."""
         if not self._leave.is_set():
             self._leave.set()
-            self._events.lost(f"The MCP server {self.name} is gone. {why}")
+            self._server.lost(f"The MCP server {self.name} is gone. {why}")
 
     async def _listen(self, client: Client) -> None:
         """Have a server of the newer era tell of changes; one of the older does so unasked."""
@@ -129,11 +129,11 @@ class ServerConnection:
         with suppress(ListenNotSupportedError, SubscriptionLost, MCPError, TimeoutError):
             async with client.listen(tools_list_changed=True, prompts_list_changed=True) as events:
                 async for _ in events:
-                    self._events.offer_changed()
+                    self._server.offer_changed()
 
     async def _hear(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification | types.PromptListChangedNotification):
-            self._events.offer_changed()
+            self._server.offer_changed()
         elif isinstance(message, Exception):
             log.warning("MCP server %s: %s", self.name, message)
 
@@ -273,7 +273,7 @@ def _first(error: BaseException) -> Exception:
 
 async def connect(
     spec: ServerSpec,
-    events: ServerEvents,
+    server: Server,
     root: Path,
     *,
     program: ServerProgram | None = None,
@@ -282,7 +282,7 @@ async def connect(
     auth: httpx2.Auth | None = None,
 ) -> ServerConnection:
     """Connect to a program, else to an address. Raises `ToolError`, and `NeedsLogin`."""
-    client = ServerConnection(spec, events)
+    client = ServerConnection(spec, server)
     patience = httpx2.Timeout(CONNECT_S, read=spec.timeout_s)
     made = partial(httpx2.AsyncClient, headers=headers, auth=auth, timeout=patience)
     await client.open(

@@ -35,10 +35,9 @@ _ID = re.compile(
 _UNREADABLE = "its reply cannot be read: "
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")  # what all providers take
 _YES, _DONE, _NO, _SKIP = "Yes", "I have done it", "No", "Leave it out"
+_LEFT = object()
 _MAX_TRIES = 3  # for an answer that does not fit
-_NUMBERS: dict[str, tuple[Callable[[str], int | float], str]] = {
-    "integer": (int, "a whole number"), "number": (float, "a number"),
-}  # fmt: skip
+_NUMBERS = {"integer": (int, "a whole number"), "number": (float, "a number")}
 
 
 class MessageReader:
@@ -95,10 +94,7 @@ def _failure(id: int | str, code: int, message: str) -> types.JSONRPCError:
 
 
 def repair_result(method: str, version: str, result: Item, report: Callable[[str], None]) -> Item:
-    """Return the result with its odd items made simpler, replaced by a text, or left out, which is reported by name.
-
-    A result whose fault is elsewhere stays as it is.
-    """
+    """Return the result with odd items simplified, replaced by a text, or left out and reported; other faults stay."""
 
     def fault(items: Any = None) -> str:
         try:
@@ -218,10 +214,10 @@ async def elicited(params: types.ElicitRequestParams, ask: Ask | None) -> types.
     for name, field in fields.items():
         about = (params.message, field.get("title") or name, field.get("description"))
         is_optional = name not in params.requested_schema.get("required", ())
-        given = await _ask_field(" · ".join(str(part) for part in about if part), field, ask, is_optional=is_optional)
-        if given is None:
+        value = await _ask_field(" · ".join(str(part) for part in about if part), field, ask, is_optional=is_optional)
+        if value is _LEFT:
             return types.ElicitResult(action="cancel")
-        content |= {name: value} if (value := given[0]) is not None else {}
+        content |= {name: value} if value is not None else {}
     return types.ElicitResult(action="accept", content=content)
 
 
@@ -231,22 +227,22 @@ def _result(answer: str | None, accepting: str, content: dict[str, Value] | None
     return types.ElicitResult(action="cancel" if answer is None else "decline")
 
 
-async def _ask_field(about: str, field: Mapping[str, Any], ask: Ask, *, is_optional: bool) -> tuple[Value] | None:
-    """Return the value of a field, which is None if it is left out; None alone if the person leaves the form."""
+async def _ask_field(about: str, field: Mapping[str, Any], ask: Ask, *, is_optional: bool) -> Any:
+    """Return the value of a field, None if it is left out, `_LEFT` if the person leaves the form."""
     values, default = _values(field), field.get("default")
     proposed = [_SKIP if default is None else f"As it is: {default}"] if is_optional or default is not None else []
     problem = ""
     for _ in range(_MAX_TRIES):
         answer = await ask(f"{about}{problem}", [*values, *proposed])
         if answer is None:
-            return None
+            break
         if answer in proposed and answer not in values:
-            return (default,)
+            return default
         try:
-            return (_read(answer.strip(), field.get("type"), values),)
+            return _read(answer.strip(), field.get("type"), values)
         except ValueError as error:
             problem = f" ({error})"
-    return None
+    return _LEFT
 
 
 def _values(field: Mapping[str, Any]) -> dict[str, Value]:
@@ -266,10 +262,8 @@ def _read(answer: str, kind: Any, values: Mapping[str, Value]) -> Value:
         return [str(values.get(part.strip(), part.strip())) for part in answer.split(",") if part.strip()]
     if values and answer not in values:
         raise ValueError(f"it is one of {', '.join(values)}")
-    if values or kind not in _NUMBERS:
-        return values.get(answer, answer)
-    convert, what = _NUMBERS[kind]
+    convert, what = (str, "") if values else _NUMBERS.get(kind, (str, ""))
     try:
-        return convert(answer)
+        return values[answer] if values else convert(answer)
     except ValueError:
         raise ValueError(f"it is {what}") from None

@@ -153,8 +153,7 @@ async def login_auth(
 ) -> AsyncIterator[httpx2.Auth]:
     """Yield what the requests of a login carry; `show` is given the address for the person's browser.
 
-    The login is kept as soon as it is there. Unless the settings name a client, one is registered anew each time: the
-    address for answers has another port.
+    The login is kept at once. Unless the settings name a client, one is registered, because the port differs each time.
     """
     answers: asyncio.Queue[Mapping[str, str]] = asyncio.Queue()  # a server may want a second login, for more rights
 

@@ -11,10 +11,9 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from agentcli.agent.permissions.modes import parse_mode
-from agentcli.agent.state import AgentState
 from agentcli.app import Builder
 from agentcli.cli.output import warn
-from agentcli.cli.subcommands.tools import Bench, ToolLine
+from agentcli.cli.subcommands.tools import ToolLine, open_bench
 from agentcli.errors import UsageError
 from agentcli.infra.sessions.sqlite import MemorySessions
 from agentcli.settings.load import Config
@@ -27,31 +26,21 @@ _READ_ONLY = ("none", "read", "web")
 async def serve_tools(config: Config, mode: str, only: Collection[str]) -> None:
     """Serve until stdin ends. Raises `UsageError` for a tool that is not there."""
     builder = Builder(config, store=MemorySessions(), on_notice=warn)
-    rules = builder.rules()
-    workspace = builder.workspace(rules)
     registry = builder.offered_tools()
-    tools = {tool.name: tool for tool in registry if tool.mode == "server" and not tool.server}
+    tools = [tool.name for tool in registry if tool.mode == "server" and not tool.server]
     if missing := [name for name in only if name not in tools]:
         raise UsageError(f"There is no tool {missing[0]!r} to serve; there is {', '.join(tools)}.")
-    offered = {name: tool for name, tool in tools.items() if not only or name in only}
-    calls = builder.session_calls(registry.clone(only=list(offered)), workspace)
-    calls.history.ends_loops = False
-    bench = Bench(calls, AgentState("", parse_mode(mode), rules=rules))
+    offered = registry.clone(only=[name for name in tools if not only or name in only])
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
-        return types.ListToolsResult(tools=[_described(tool) for tool in offered.values()])
+        return types.ListToolsResult(tools=list(map(_described, offered)))
 
     async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
-        answer = await bench.answer(ToolLine(params.name, params.arguments or {}))
-        return _result(answer)
+        return _result(await bench.answer(ToolLine(params.name, params.arguments or {})))
 
     server: Server[Any] = Server("agentcli", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
-    try:
-        async with stdio_server() as (read, write):
-            await server.run(read, write, server.create_initialization_options())
-    finally:
-        await workspace.sandbox.aclose()
-        await builder.aclose()
+    async with open_bench(builder, offered, parse_mode(mode)) as bench, stdio_server() as (read, write):
+        await server.run(read, write, server.create_initialization_options())
 
 
 def _described(tool: Tool) -> types.Tool:

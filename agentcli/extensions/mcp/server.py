@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple
 from weakref import WeakSet
 
 import msgspec
 from msgspec.structs import replace
 
-from agentcli.errors import AgentcliError, StorageError, ToolError, UsageError, UserError
+from agentcli.errors import AgentcliError, StorageError, ToolError, UserError
 from agentcli.extensions.mcp.client import MCPClient, Offer, OffersPrompts, RemoteResult, RemoteTool, ServerSpec
 from agentcli.extensions.mcp.tools import plain, tool_name
 from agentcli.extensions.program_pins import ProgramPins, refusal
@@ -38,31 +38,19 @@ class NeedsLogin(ToolError):
     """The server wants the person to log in first."""
 
 
-class ServerEvents(Protocol):
-    """Hears why the connection is gone, that the offer has changed, and what of the server's cannot be used."""
-
-    def lost(self, why: str) -> None: ...
-
-    def offer_changed(self) -> None: ...
-
-    def report(self, problem: str) -> None: ...
+# Connects to a server, which is told what becomes of the connection. Raises `ToolError`, and `NeedsLogin`.
+Connect = Callable[[ServerSpec, "Server"], Awaitable[MCPClient]]
 
 
-# Connects to a server. Raises `ToolError`, and `NeedsLogin`.
-Connect = Callable[[ServerSpec, ServerEvents], Awaitable[MCPClient]]
+class Pins(NamedTuple):
+    """Keeps what servers offered when they were last approved, a file each; a project's is pinned for that project.
 
-
-class Pins:
-    """Keeps what servers offered when they were last approved, a file each in the state folder.
-
-    A project's server is pinned for that project, others for all folders. `programs` has the files of the workspace
-    that servers are started from.
+    `programs` has the files of the workspace that servers are started from.
     """
 
-    def __init__(self, folder: Path, project: Path, programs: ProgramPins) -> None:
-        self.programs = programs
-        self._folder = folder
-        self._project = project
+    folder: Path
+    project: Path
+    programs: ProgramPins
 
     def load(self, spec: ServerSpec) -> Offer | None:
         """Return the kept offer, None without one. A file that cannot be read approves nothing."""
@@ -76,16 +64,15 @@ class Pins:
     def save(self, spec: ServerSpec, offer: Offer) -> None:
         """Raises `StorageError`."""
         try:
-            for folder in (self._folder.parent, self._folder):
-                make_private_folder(folder)
+            make_private_folder(self.folder)
             replace_file(self._file(spec), msgspec.json.encode(offer))
         except OSError as error:
             raise StorageError(f"What the MCP server {spec.name} offers could not be kept: {error}.") from error
 
     def _file(self, spec: ServerSpec) -> Path:
-        where = str(self._project) if spec.is_of_project else ""
+        where = str(self.project) if spec.is_of_project else ""
         digest = hashlib.sha256(f"{spec.fingerprint} {where}".encode()).hexdigest()
-        return self._folder / f"{plain(spec.name)[:40]}-{digest[:16]}.json"
+        return self.folder / f"{plain(spec.name)[:40]}-{digest[:16]}.json"
 
 
 class Server:
@@ -138,12 +125,23 @@ class Server:
         """True if a project's server offers something else than what was approved; others are approved unasked."""
         return self.now is not None and self.pinned is not None and self.now.fingerprint != self.pinned.fingerprint
 
+    async def try_to_connect(self) -> None:
+        with suppress(ToolError):  # its state says what is wrong
+            await self.client()
+
     async def client(self) -> MCPClient:
         """The connection, made now if there is none. Raises `ToolError` that says why there can be none."""
         if self._client is not None:
             return self._client
         if self._connecting is None:
-            self._check_restarts()
+            now = time.monotonic()
+            if len(self._starts) > MAX_RESTARTS and now - self._starts[0] < RESTARTS_WITHIN_S:
+                raise ToolError(
+                    f"The MCP server {self.name} ended again and again and is not started any more: {self.problem} "
+                    f"`/mcp restart {self.name}` tries once more.",
+                    kind="dependency_error",
+                )
+            self._starts.append(now)
             self._connecting = asyncio.create_task(self._connected())
         connecting = self._connecting
         try:
@@ -153,16 +151,6 @@ class Server:
             if connecting.cancelled() and task is not None and not task.cancelling():
                 raise ToolError(f"The MCP server {self.name} is being restarted.", kind="resource_error") from None
             raise
-
-    def _check_restarts(self) -> None:
-        now = time.monotonic()
-        if len(self._starts) > MAX_RESTARTS and now - self._starts[0] < RESTARTS_WITHIN_S:
-            raise ToolError(
-                f"The MCP server {self.name} ended again and again and is not started any more: {self.problem} "
-                f"`/mcp restart {self.name}` tries once more.",
-                kind="dependency_error",
-            )
-        self._starts.append(now)
 
     async def _connected(self) -> MCPClient:
         self.problem = ""
@@ -175,11 +163,10 @@ class Server:
                 except BaseException:
                     await client.close()
                     raise
-        except NeedsLogin as error:
-            self._needs_login, self.problem = True, str(error)
-            raise
         except ToolError as error:
-            self.problem = self.problem or str(error)  # how a server ended says more than that it is gone
+            self._needs_login = isinstance(error, NeedsLogin)
+            if self._needs_login or not self.problem:  # how a server ended says more than that it is gone
+                self.problem = str(error)
             raise ToolError(self.problem, kind=error.kind) from error
         except (UserError, OSError) as error:
             limit = f"did not answer within {self.spec.startup_timeout_s:g} s (its startup_timeout_sec)."
@@ -222,19 +209,16 @@ class Server:
         return "; ".join(words) or "its prompts or its instructions"
 
     async def approve(self) -> str:
-        """Trust the files that start the server and what it offers, as they are now, and return what had changed.
+        """Trust the files that start the server, and its offer; returns what had changed.
 
-        Raises `UsageError` if it cannot be reached, `ConfigError` if the trust cannot be kept.
+        Raises `ToolError`, and `ConfigError` if the trust cannot be kept.
         """
         changes: list[str] = []
         if self._pins is not None and self._command:
             changes += map(str, await asyncio.to_thread(self._pins.programs.changed, self._command))
             if changes:
                 self._pins.programs.accept(self._command)
-        try:
-            await (self.restart() if changes else self.client())
-        except ToolError as error:
-            raise UsageError(str(error)) from error
+        await (self.restart() if changes else self.client())
         if self.is_changed and self.now:
             changes.append(self.changes())
             self._pin(self.now)
@@ -279,7 +263,7 @@ class Server:
                 kind="permission_denied",
             )
 
-    # Implements ServerEvents
+    # The connection tells of these
 
     def lost(self, why: str) -> None:
         self._client, self.problem = None, why
@@ -289,6 +273,7 @@ class Server:
             self._looking = asyncio.create_task(self._look_again())
 
     def report(self, problem: str) -> None:
+        """Tell of something that cannot be used; each problem is told only once."""
         if problem not in self._reported:
             self._reported.add(problem)
             self._tell(problem)
@@ -330,7 +315,7 @@ class Server:
         return RemoteResult((*result.content, note), result.structured)
 
     async def restart(self) -> None:
-        """Connect anew, however often that failed before. Raises `ToolError`."""
+        """Connect anew, however often that failed. Raises `ToolError`."""
         await self.aclose()
         self.problem, self._needs_login = "", False
         await self.client()

@@ -17,8 +17,8 @@ from agentcli.agent.state import AgentState
 from agentcli.conversation.entries import User
 from agentcli.conversation.mentions import typed_blocks
 from agentcli.errors import ToolError, UsageError, did_you_mean
-from agentcli.extensions.mcp.client import MCPClient, OffersPrompts, Parts, RemotePrompt, ServerSpec
-from agentcli.extensions.mcp.server import Connect, Pins, Server, ServerEvents
+from agentcli.extensions.mcp.client import MCPClient, OffersPrompts, RemotePrompt, ServerSpec
+from agentcli.extensions.mcp.server import Connect, Pins, Server
 from agentcli.extensions.mcp.tools import remote_tools
 from agentcli.llm.messages import Text
 from agentcli.llm.provider import ToolSpec
@@ -73,7 +73,7 @@ class Servers:
             self._servers[client.name] = made(spec, partial(_connected, client), None)
         self._starting: set[asyncio.Task[None]] = set()
         self._joining = asyncio.Lock()
-        self._is_skipped = asyncio.Event()
+        self._waiting: asyncio.Timeout | None = None
         self._has_news = False
 
     def __iter__(self) -> Iterator[Server]:
@@ -95,11 +95,7 @@ class Servers:
             self._begin(server)
 
     def _begin(self, server: Server) -> asyncio.Task[None]:
-        async def connect() -> None:
-            with suppress(ToolError):  # its state says what is wrong
-                await server.client()
-
-        task = asyncio.create_task(connect())
+        task = asyncio.create_task(server.try_to_connect())
         self._starting.add(task)
         task.add_done_callback(self._starting.discard)
         return task
@@ -127,11 +123,11 @@ class Servers:
 
     def stop_waiting(self) -> None:
         """Have sessions begin without the servers that still connect."""
-        self._is_skipped.set()
+        if self._waiting is not None:
+            self._waiting.reschedule(0)
 
     async def _wait_for_new(self) -> None:
         new = [server for server in self if server.pinned is None]
-        self._is_skipped.clear()
         late = {self._begin(server) for server in new if not server.problem}
         if late:
             _, late = await asyncio.wait(late, timeout=QUIET_WAIT_S)
@@ -141,12 +137,10 @@ class Servers:
             most_s = max((server.spec.startup_timeout_s for server in waiting), default=0)
             how = " Press Enter to start without them." if self.can_skip else ""
             self.tell(f"Waiting up to {most_s:g} s for new MCP servers: {names}.{how}")
-            ends = [asyncio.create_task(wait) for wait in (asyncio.wait(late), self._is_skipped.wait())]
-            try:
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for end in ends:
-                    end.cancel()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None) as self._waiting:
+                    await asyncio.wait(late)
+            self._waiting = None
         for server in new:
             if server.pinned is None:
                 why = "has not answered yet. Its tools are available from the first prompt after it answers."
@@ -180,28 +174,15 @@ class Servers:
             for prompt in server.pinned.prompts if server.pinned else ():
                 yield server, prompt
 
-    async def prompt(self, server: Server, prompt: RemotePrompt, arguments: dict[str, str]) -> str:
-        """Return the text of a prompt. Raises `UsageError`."""
-        try:
-            client = await server.client()
-            assert isinstance(client, OffersPrompts), "only those that have prompts are listed"
-            return await client.get_prompt(prompt.name, arguments)
-        except ToolError as error:
-            raise UsageError(str(error)) from error
-
-    async def read(self, name: str, uri: str) -> Parts:
-        """Return a resource. Raises `ToolError`."""
-        client = await self._servers[name].client()
-        if not isinstance(client, OffersPrompts):
-            raise ToolError(f"The MCP server {name} has no resources.", kind="not_found")
-        async with asyncio.timeout(self._servers[name].spec.timeout_s):
-            return await client.read_resource(uri)
-
     async def attach_named(self, state: AgentState, prompt_ids: Container[str], emit: Emit) -> None:
         """Add the resources that a prompt names to it; the person is told of one that cannot be read."""
         for server, uri in dict.fromkeys(self._named(state, prompt_ids)):
             try:
-                parts = await self.read(server, uri)
+                client = await self._servers[server].client()
+                if not isinstance(client, OffersPrompts):
+                    raise ToolError(f"The MCP server {server} has no resources.", kind="not_found")
+                async with asyncio.timeout(self._servers[server].spec.timeout_s):
+                    parts = await client.read_resource(uri)
             except (ToolError, TimeoutError) as error:
                 why = str(error) or "it took too long"
                 emit(Notice(f"@{server}:{uri} was not read: {why}"))
@@ -236,5 +217,5 @@ def _shown(tools: Iterable[Tool]) -> list[ToolSpec]:
     return [tool.spec() for tool in tools]
 
 
-async def _connected(client: MCPClient, spec: ServerSpec, events: ServerEvents) -> MCPClient:
+async def _connected(client: MCPClient, spec: ServerSpec, server: Server) -> MCPClient:
     return client

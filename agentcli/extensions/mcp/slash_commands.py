@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Awaitable, Callable
+from functools import partial
 
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.conversation.mentions import foreign_text
 from agentcli.conversation.titles import shortened
 from agentcli.errors import ToolError, UsageError
-from agentcli.extensions.mcp.client import RemotePrompt
+from agentcli.extensions.mcp.client import OffersPrompts, RemotePrompt
 from agentcli.extensions.mcp.server import Server, Status
 from agentcli.extensions.mcp.servers import Servers
 from agentcli.extensions.mcp.tools import tool_name
@@ -25,47 +25,39 @@ _FORMS = ("", "NAME", "restart NAME", "approve NAME")
 
 def add_mcp_commands(commands: CommandSet, servers: Servers | None) -> None:
     """Add `/mcp`, and the prompts of servers as `/mcp__SERVER__PROMPT`, also those that become known later."""
-
-    async def show(host: CommandHost, argument: str) -> Outcome:
-        return NO_SERVERS if servers is None else await _mcp(servers, argument)
-
     help = "show the MCP servers; restart or approve one"
-    commands.add(SlashCommand("mcp", help, show, "[NAME]", group=GROUP, forms=_FORMS))
-    if servers is None:
-        return
-    known = servers
+    commands.add(SlashCommand("mcp", help, partial(_mcp, servers), "[NAME]", group=GROUP, forms=_FORMS))
+    if servers is not None:
+        servers.on_prompts = partial(_add_prompts, commands, servers)
+        servers.on_prompts()
 
-    def add_prompts() -> None:
-        taken = {command.name for command in commands}
-        for server, prompt in known.prompts():
-            if (name := tool_name(server.name, prompt.name)) not in taken:
-                help = shortened(prompt.description or f"a prompt of {server.name}", _MAX_HELP)
-                commands.add(SlashCommand(name, help, _runner(known, server, prompt), _hint(prompt), group=GROUP))
 
-    servers.on_prompts = add_prompts
-    add_prompts()
+def _add_prompts(commands: CommandSet, servers: Servers) -> None:
+    for server, prompt in servers.prompts():
+        if (name := tool_name(server.name, prompt.name)) not in commands.names:
+            help = shortened(prompt.description or f"a prompt of {server.name}", _MAX_HELP)
+            commands.add(SlashCommand(name, help, partial(_use_prompt, server, prompt), _hint(prompt), group=GROUP))
 
 
 def _hint(prompt: RemotePrompt) -> str:
     return " ".join(name.upper() if needed else f"[{name.upper()}]" for name, needed in prompt.arguments)
 
 
-def _runner(servers: Servers, server: Server, prompt: RemotePrompt) -> Callable[[CommandHost, str], Awaitable[Outcome]]:
-    async def run(host: CommandHost, argument: str) -> Outcome:
-        text = await servers.prompt(server, prompt, arguments_of(prompt, argument))
-        if not text.strip():
-            raise UsageError(f"The prompt {prompt.name} of the MCP server {server.name} is empty.")
-        told = f"Do what this prompt of the MCP server {server.name} says."
-        return AsPrompt(told, more=(foreign_text(f"prompt {prompt.name}", text),))
-
-    return run
+async def _use_prompt(server: Server, prompt: RemotePrompt, host: CommandHost, argument: str) -> Outcome:
+    try:
+        client = await server.client()
+        assert isinstance(client, OffersPrompts), "only those that have prompts are listed"
+        text = await client.get_prompt(prompt.name, arguments_of(prompt, argument))
+    except ToolError as error:
+        raise UsageError(str(error)) from error
+    if not text.strip():
+        raise UsageError(f"The prompt {prompt.name} of the MCP server {server.name} is empty.")
+    told = f"Do what this prompt of the MCP server {server.name} says."
+    return AsPrompt(told, more=(foreign_text(f"prompt {prompt.name}", text),))
 
 
 def arguments_of(prompt: RemotePrompt, given: str) -> dict[str, str]:
-    """The words after a command as arguments, in order or as `name=value`; the last one takes all that is left.
-
-    Raises `UsageError`.
-    """
+    """Return the words as arguments, in order or as `name=value`; the last one takes the rest. Raises `UsageError`."""
     names = [name for name, _ in prompt.arguments]
     try:
         words = shlex.split(given)
@@ -82,24 +74,25 @@ def arguments_of(prompt: RemotePrompt, given: str) -> dict[str, str]:
     return found
 
 
-async def _mcp(servers: Servers, argument: str) -> str:
+async def _mcp(servers: Servers | None, host: CommandHost, argument: str) -> Outcome:
+    if servers is None:
+        return NO_SERVERS
     word, _, rest = argument.partition(" ")
     name = rest.strip()
-    match word:
-        case "":
-            return "\n".join(server_row(server, server.status) for server in servers)
-        case "restart" if name:
-            server = servers.get(name)
-            try:
-                await server.restart()
-            except ToolError as error:
-                raise UsageError(str(error)) from error
-            return server_row(server, server.status)
-        case "approve" if name:
-            changes = await servers.get(name).approve()
-            return f"Approved: {changes}. The model sees it from the next conversation or compaction on."
-        case _:
-            return describe_offer(server := servers.get(argument), server.status)
+    try:
+        match word:
+            case "":
+                return "\n".join(server_row(server, server.status) for server in servers)
+            case "restart" if name:
+                await (server := servers.get(name)).restart()
+                return server_row(server, server.status)
+            case "approve" if name:
+                changes = await servers.get(name).approve()
+                return f"Approved: {changes}. The model sees it from the next conversation or compaction on."
+            case _:
+                return describe_offer(server := servers.get(argument), server.status)
+    except ToolError as error:
+        raise UsageError(str(error)) from error
 
 
 def server_row(server: Server, status: Status) -> str:

@@ -37,10 +37,7 @@ class ServerProgram(Struct, frozen=True):
 
 @asynccontextmanager
 async def stdio_transport(launch: ServerProgram, *, on_end: Callable[[str], None]) -> AsyncIterator[TransportStreams]:
-    """The streams of a server that runs as long as the context; `on_end` is told why one has ended by itself.
-
-    Raises `ToolError` when it cannot be started.
-    """
+    """Yield the streams of a server; `on_end` is told why one has ended by itself. Raises `ToolError`."""
     process, transport, exited = await _started(launch)
     to_session, read = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     write, from_session = anyio.create_memory_object_stream[SessionMessage](0)

@@ -17,7 +17,7 @@ import typer
 from agentcli.cli.output import echo, warn
 from agentcli.cli.subcommands.shared import AsJson, configuration, make_app, print_json, run_app, wait_for
 from agentcli.errors import ToolError, UsageError, UserError
-from agentcli.extensions.mcp.config import LOCAL_FILE, Connecting, load_sdk, server_pins, server_specs, servers_in
+from agentcli.extensions.mcp.config import LOCAL_FILE, Connecting, load_sdk, make_servers, server_specs, servers_in
 from agentcli.extensions.mcp.server import Server, Status
 from agentcli.extensions.mcp.servers import Servers
 from agentcli.extensions.mcp.slash_commands import NO_SERVERS, describe_offer, server_row
@@ -48,11 +48,10 @@ def list_servers(json: AsJson = False) -> None:
     servers = [*_servers(configuration(warns=True))]
     statuses = wait_for(_reached(*servers))
     if json:
-        print_json([_entry(server, status) for server, status in zip(servers, statuses, strict=True)])
+        print_json(list(map(_entry, servers, statuses)))
     else:
         echo("\n".join(map(server_row, servers, statuses)) or NO_SERVERS)
-    if any(server.now is None for server in servers):
-        raise typer.Exit(1)
+    raise typer.Exit(int(any(server.now is None for server in servers)))
 
 
 @app.command("get")
@@ -64,8 +63,7 @@ def show_server(name: Name, json: AsJson = False) -> None:
         print_json(_entry(server, status) | {"tools": msgspec.to_builtins(server.now.tools if server.now else ())})
     else:
         echo(describe_offer(server, status))
-    if server.now is None:
-        raise typer.Exit(1)
+    raise typer.Exit(int(server.now is None))
 
 
 @app.command("add", context_settings={"ignore_unknown_options": True})
@@ -160,8 +158,7 @@ def serve(
 
 
 def _servers(config: Config) -> Servers:
-    specs = server_specs(config, warn)
-    return Servers(specs, Connecting(config), server_pins(config, WorkspacePrograms(config), specs), tell=warn)
+    return make_servers(config, server_specs(config, warn), WorkspacePrograms(config), warn)
 
 
 async def _reached(*servers: Server) -> list[Status]:

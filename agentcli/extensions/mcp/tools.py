@@ -59,10 +59,7 @@ _DROPPED = (
 
 
 def tool_name(server: str, tool: str) -> str:
-    """The name of a tool, or a prompt, as long as it is short enough.
-
-    A server's own `__` becomes `_`, so that a rule about the server `git` is about no other one.
-    """
+    """Return the name of a tool or a prompt; `__` in a server's name becomes `_`, so that rules tell servers apart."""
     return f"mcp__{re.sub('__+', '_', plain(server))}__{plain(tool)}"
 
 
@@ -76,10 +73,7 @@ class NoArguments(Struct, frozen=True):
 
 
 def remote_tools(server: str, tools: Sequence[RemoteTool], call: CallRemote, taken: set[str]) -> Iterator[Tool]:
-    """The tools of a server, under the names that models see, which are added to those `taken`.
-
-    A hash tells names apart that are too long or taken.
-    """
+    """Yield a server's tools under the names models see, added to `taken`; a hash tells long or equal names apart."""
     for tool in tools:
         name = tool_name(server, tool.name)
         if len(name) > MAX_NAME or name in taken:

@@ -1,18 +1,36 @@
-"""Activates skills: the stack of those that are active, and the messages that tell a conversation of one."""
+"""Activates skills: the stack of those that are active, and what they change in a session while they last."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Iterable
-from typing import Literal
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from agentcli.errors import UsageError, did_you_mean
+from agentcli.agent.calls.model import Call, SessionCalls, SkillsInUse
+from agentcli.agent.events import Notice
+from agentcli.agent.permissions.decide import Verdict
+from agentcli.agent.permissions.rule_text import ALIASES, parse_rule
+from agentcli.agent.permissions.rules import Rule
+from agentcli.agent.session import Session
+from agentcli.agent.state import AgentState
+from agentcli.conversation.conversation import Conversation
+from agentcli.conversation.entries import SkillActivated, SkillEnded, reminder
+from agentcli.conversation.turns import active_on, note_of
+from agentcli.errors import ToolError, UsageError, UserError, did_you_mean
+from agentcli.extensions.commands.user_commands import Template, expanded
 from agentcli.extensions.skills.find import Catalog
 from agentcli.extensions.skills.skill import Skill
 from agentcli.llm.messages import Message, Text
+from agentcli.settings.files import read_small_file
+from agentcli.tools.builtin.arguments import SkillCall
+from agentcli.tools.command import Grants
+from agentcli.tools.tool import ToolOutput
 
 log = logging.getLogger(__name__)
 
@@ -46,10 +64,7 @@ class Activation(Struct, frozen=True):
 
 
 class SkillRegistry:
-    """The skills there are, and those that are active: the person's, and above them a stack of the model's.
-
-    `active` has all of them, the oldest first.
-    """
+    """The skills there are, and the `active` ones, the oldest first: the person's, then a stack of the model's."""
 
     def __init__(self, skills: Catalog | Iterable[Skill] = ()) -> None:
         self.catalog = skills if isinstance(skills, Catalog) else Catalog(tuple(skills))
@@ -75,17 +90,14 @@ class SkillRegistry:
         skill = self.get(name)
         if by == "model" and not skill.for_model:
             raise UsageError(f"Only the user activates the skill {skill.name}.")
+        way = " → ".join((*(one.skill.name for one in self.active), skill.name))
         if self.is_active(skill.name):
-            way = " → ".join((*(one.skill.name for one in self.active), skill.name))
             raise UsageError(f"The skill {skill.name} is active already ({way}): follow its instructions.")
-        if by == "person":
-            return skill
-        if closed := next((one.skill.name for one in self.active if not one.skill.may_nest), None):
-            raise UsageError(f"While the skill {closed} is active no other one is activated.")
-        nested = [one.skill.name for one in self.active if one.by == "model"]
-        if len(nested) == MAX_DEPTH:
-            way = " → ".join((*nested, skill.name))
-            raise UsageError(f"Skills nest {MAX_DEPTH} deep at most ({way}): end one first.")
+        if by == "model":
+            if closed := next((one.skill.name for one in self.active if not one.skill.may_nest), None):
+                raise UsageError(f"While the skill {closed} is active no other one is activated.")
+            if sum(one.by == "model" for one in self.active) == MAX_DEPTH:
+                raise UsageError(f"Skills nest {MAX_DEPTH} deep at most ({way}): end one first.")
         return skill
 
     def activate(
@@ -97,10 +109,7 @@ class SkillRegistry:
         by: By = "person",
         instructions: str | None = None,
     ) -> Activation:
-        """Activate a skill; `request` is what it is for. Its instructions join `history`, where that is given.
-
-        `instructions` replace the text of its file. When it raises `UsageError`, nothing has changed.
-        """
+        """Activate a skill for a `request`; its instructions join `history`. Raises `UsageError`, changing nothing."""
         skill = self.check(name, by=by)
         try:
             text = skill.instructions() if instructions is None else instructions
@@ -117,10 +126,7 @@ class SkillRegistry:
         self.active.append(activation)
 
     def deactivate(self, name: str = "", *, by: By = "person") -> Activation:
-        """End an active skill: the one of this name, or the innermost one. Raises `UsageError` where there is none.
-
-        The model's end in the order opposite to that in which they began.
-        """
+        """End an active skill, by its name or the innermost, as the model must. Raises `UsageError` where none is."""
         own = [one for one in self.active if one.by == by]
         if not own:
             raise UsageError("No skill is active." if by == "person" else "No skill that you activated is active.")
@@ -155,3 +161,217 @@ def _resources(skill: Skill) -> str:
     more = f"\n({len(names) - _MAX_LISTED} more)" if len(names) > _MAX_LISTED else ""
     listed = "\n".join(names[:_MAX_LISTED])
     return f"\nFiles in its folder, to be read or run when the instructions say so:\n{listed}{more}\n"
+
+
+_MAX_FOUND = 50
+Store = Callable[..., object]  # appends entries to the log
+
+
+@dataclass
+class SessionSkills:
+    """Keeps the active skills of `registry` as the log's path has them, and the state as they change it.
+
+    `known_model` gives `provider/model` for what a skill calls a model, and raises `UserError` for one that cannot be
+    used here. The tools that skills of the agent `outer` leave are all that this one has.
+    """
+
+    registry: SkillRegistry
+    session: Session
+    known_model: Callable[[str, str], str]
+    outer: SkillsInUse | None = None
+    _granted: dict[str, list[Rule]] = field(default_factory=dict)
+    _is_fresh: set[str] = field(default_factory=set)
+    # By what skills choose in place of the session: the skill, its value, and the value that it goes back to.
+    _overrides: dict[str, list[tuple[str, Any, Any]]] = field(default_factory=lambda: {"model": [], "effort": []})
+
+    @property
+    def state(self) -> AgentState:
+        return self.session.state
+
+    def _notify(self, text: str) -> None:
+        self.session.publish(Notice(text))
+
+    async def activate(self, name: str, *, request: str = "", by: By = "person") -> Activation:
+        """Activate a skill; its instructions reach the model with the next request. Raises `UserError`."""
+        skill = self.registry.check(name, by=by)
+        text = await self._text(skill, request)
+        activation = self.registry.activate(name, request=request, by=by, instructions=text)
+        note = reminder(activation.instructions)
+        try:
+            if self.session.is_busy:
+                self.session.append(SkillActivated(activation.id, skill, by))
+                self.state.notes.append(note)
+            else:
+                self._is_fresh.add(activation.id)
+                self.session.append(SkillActivated(activation.id, skill, by), note)
+        except BaseException:
+            self.registry.active.remove(activation)
+            raise
+        self._granted[activation.id] = self._rules(skill)  # until the next prompt
+        self.state.rules.allow += self._granted[activation.id]
+        self._apply(activation)
+        return activation
+
+    async def _text(self, skill: Skill, request: str) -> str:
+        try:
+            body = skill.instructions()
+        except (OSError, ValueError) as error:
+            raise UsageError(f"The skill {skill.name} cannot be used: {error}.") from error
+        for variable in ("${CLAUDE_SKILL_DIR}", "${AGENTCLI_SKILL_DIR}"):
+            body = body.replace(variable, skill.folder)
+        allowed, words = tuple(self._rules(skill)), skill.takes_words
+        template = Template(skill.name, body, allowed, skill.file, takes_words=words, adds_argument=False)
+        return await expanded(template, request, self.state, self.session.runtime.calls)
+
+    async def answer(self, call: Call, given: SkillCall) -> ToolOutput:
+        """Run a call of `skill`: find, activate or end one, or read its files. Raises `ToolError`."""
+        try:
+            if given.end:
+                ended = self.end(given.name, by="model")
+                return ToolOutput(f"The skill {ended.skill.name} has ended.", summary=f"{ended.skill.name} ended")
+            if given.level == 1:
+                return _found(self.registry, given.name)
+            if given.resource or given.level == 3:
+                return await asyncio.to_thread(_resource, self.registry, given)
+            activation = await self.activate(given.name, by="model")
+        except UserError as error:
+            raise ToolError(str(error), kind="validation_error") from error
+        name = activation.skill.name
+        return ToolOutput(f"The skill {name} is active; its instructions follow.", summary=f"{name} is active")
+
+    def end(self, name: str = "", *, by: By = "person", store: Store | None = None) -> Activation:
+        """End a skill, or the innermost one of the model's. Raises `UsageError`."""
+        ended = self.registry.deactivate(name, by=by)
+        self._undo(ended)
+        (store or self.session.append)(SkillEnded(ended.id))
+        self.state.notes.append(reminder(f"The skill {ended.skill.name} has ended: its instructions hold no longer."))
+        return ended
+
+    def end_turn(self, store: Store) -> None:
+        """End what the model activated, the innermost first."""
+        while any(one.by == "model" for one in self.registry.active):
+            self.end(by="model", store=store)
+
+    def begin_turn(self, conversation: Conversation, *, is_resumed: bool = False) -> None:
+        """Follow the log, which may have gone back to an earlier point; grants for the prompt before end."""
+        for id in [id for id in self._granted if id not in self._is_fresh]:
+            self._take_back_grants(id)
+        self._is_fresh.clear()
+        logged = {entry.id: entry for entry in active_on(conversation.path)}
+        for activation in [one for one in self.registry.active if one.id not in logged]:
+            self.registry.active.remove(activation)
+            self._undo(activation)
+        for entry in [logged[id] for id in logged if all(one.id != id for one in self.registry.active)]:
+            if entry.by == "model" and not is_resumed:
+                self.session.append(SkillEnded(entry.id))
+            else:
+                self._resume(entry, conversation)
+
+    def _resume(self, entry: SkillActivated, conversation: Conversation) -> None:
+        """Take up a skill of an earlier run, with its instructions as they were told then."""
+        skill = Skill(**structs.asdict(entry.skill))
+        activation = Activation(entry.id, skill, entry.by)
+        if note_of(entry, conversation.path) is None:
+            try:
+                made = SkillRegistry([skill]).activate(entry.skill.name)
+            except UsageError as error:
+                self.session.append(SkillEnded(entry.id))
+                self._notify(str(error))
+                return
+            self.state.notes.append(reminder(made.instructions))
+        self.registry.resume(activation)
+        self._apply(activation)
+
+    def narrowed(self, tool: str, verdict: Verdict) -> Verdict:
+        """Return the verdict on a call, a denial where an active skill leaves the tool out."""
+        if self.outer is not None:
+            verdict = self.outer.narrowed(tool, verdict)
+        for skill in (one.skill for one in self.registry.active if one.skill.tools is not None):
+            tools = skill.tools or ()
+            left = [ALIASES.get(each, each) for each in (rule.partition("(")[0] for rule in tools)]
+            if tool not in (*left, "skill"):  # so that the model can end what narrows its tools
+                return Verdict("deny", f"the skill {skill.name} leaves only {', '.join(tools) or 'no tool'}")
+        return verdict
+
+    def _rules(self, skill: Skill) -> list[Rule]:
+        rules = []
+        for text in skill.allowed_tools:
+            try:
+                rules.append(parse_rule(text, f"skill {skill.name}"))
+            except UsageError as error:
+                self._notify(f"The skill {skill.name}, allowed-tools: {error}")
+        return rules
+
+    def _take_back_grants(self, id: str) -> None:
+        for rule in self._granted.pop(id, ()):
+            if rule in self.state.rules.allow:
+                self.state.rules.allow.remove(rule)
+
+    def _apply(self, activation: Activation) -> None:
+        """Let the skill choose model and effort, and its files be read."""
+        skill, state = activation.skill, self.state
+        if skill.model:
+            try:
+                self._override(activation.id, "model", self.known_model(skill.model, state.model))
+            except UserError as error:
+                self._notify(f"The skill {skill.name} asks for {skill.model}: {error} Going on with {state.model}.")
+        if skill.effort:
+            self._override(activation.id, "effort", skill.effort)
+        self.session.runtime.calls.workspace.grants += Grants(readable=self._files(skill))
+
+    def _override(self, id: str, key: Literal["model", "effort"], value: Any) -> None:
+        self._overrides[key].append((id, value, getattr(self.state, key)))
+        setattr(self.state, key, value)
+
+    def _undo(self, activation: Activation) -> None:
+        """Take back what the skill changed; a choice that the person, or a later skill, has made since stays."""
+        self._take_back_grants(activation.id)
+        for key, overrides in self._overrides.items():
+            for at, (id, value, before) in enumerate(overrides):
+                if id == activation.id:
+                    if at + 1 < len(overrides):
+                        overrides[at + 1] = (*overrides[at + 1][:2], before)
+                    elif getattr(self.state, key) == value:
+                        setattr(self.state, key, before)
+                    del overrides[at]
+                    break
+        self.session.runtime.calls.workspace.grants -= Grants(readable=self._files(activation.skill))
+
+    def _files(self, skill: Skill) -> tuple[Path, ...]:
+        folder = Path(skill.folder).resolve()
+        return (skill.file.resolve(), *(path for name in skill.resources() if (path := folder / name).is_file()))
+
+
+def skills_of(calls: SessionCalls) -> SessionSkills:
+    """Return the skills of a session. Raises `UsageError` where there are none."""
+    skills = calls.delegates.open_skills()
+    assert isinstance(skills, SessionSkills), "the session's builder makes no others"
+    return skills
+
+
+def _found(registry: SkillRegistry, word: str) -> ToolOutput:
+    """Level 1: the skills whose name or description has a word."""
+    offered = [skill for skill in registry.catalog if skill.for_model]
+    found = [skill for skill in offered if word.lower() in f"{skill.name} {skill.description}".lower()]
+    lines = [f"- {skill.name}: {skill.description}" for skill in found[:_MAX_FOUND]]
+    if len(found) > _MAX_FOUND:
+        lines.append(f"({len(found) - _MAX_FOUND} more: give a longer word)")
+    return ToolOutput("\n".join(lines) or f"No skill has {word!r} in its name or description.", summary=f"{len(found)}")
+
+
+def _resource(registry: SkillRegistry, given: SkillCall) -> ToolOutput:
+    """Level 3: a file of a skill's folder, or without a name the list of them. Raises `ToolError`."""
+    skill = registry.get(given.name or next((one.skill.name for one in reversed(registry.active)), ""))
+    if not skill.for_model and not registry.is_active(skill.name):
+        raise ToolError(f"Only the user activates the skill {skill.name}.", kind="permission_denied")
+    if not given.resource:
+        return ToolOutput("\n".join(skill.resources()) or "The skill has no other files.")
+    try:
+        path = skill.resource(given.resource)
+        text = read_small_file(path).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ToolError(f"{path} is no text: run it, or read it with file_read.", kind="validation_error") from error
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ToolError(f"{given.resource} of the skill {skill.name}: {why}.", kind="not_found") from error
+    return ToolOutput(text, summary=f"{skill.name}: {given.resource}")

@@ -1,4 +1,4 @@
-"""Finds skills in folders that lie above each other, and tells the model their names and descriptions."""
+"""Finds the skills that settings, trust and flags let a session have, and tells the model of them."""
 
 from __future__ import annotations
 
@@ -6,17 +6,30 @@ import os
 from bisect import bisect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
 
+from agentcli.agent.runtime import Turn, TurnStep
+from agentcli.agent.turn_log import add
 from agentcli.conversation.skill_record import FILE, Source
+from agentcli.errors import UsageError
 from agentcli.extensions.skills.skill import Skill, read_skill
+from agentcli.models.choice import Models
 from agentcli.settings.files import make_private_folder, replace_file
+from agentcli.settings.load import Config
+from agentcli.settings.paths import home_of, project_root
+from agentcli.settings.trust import SKILL_FOLDERS, project_places
+
+if TYPE_CHECKING:
+    from agentcli.agent.calls.model import SkillsInUse
+    from agentcli.agent.session import Session
+
 
 T = TypeVar("T")
 Stamp = tuple[int, ...]
@@ -62,18 +75,19 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 
 def read_once(
-    files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], *, cache: Path | None, place: Path
+    files: Mapping[str, Stamp], kind: type[T], read: Callable[[str], T], *, cache: Path, place: Path
 ) -> FileValues[T]:
     """Read files, or take from `cache` what was read of them, so that a start reads one file in place of a thousand.
 
     `read` raises `OSError` or `ValueError` for a file that cannot be used. `place` names the file in the cache.
     """
-    kept_in = cache / f"{sha256(os.fsencode(place)).hexdigest()[:16]}.json" if cache and files else None
+    if not files:
+        return FileValues({}, [], set())
+    kept_in = cache / f"{sha256(os.fsencode(place)).hexdigest()[:16]}.json"
     known: dict[str, CachedRead[T]] = {}
     with suppress(OSError, msgspec.MsgspecError):
-        if kept_in is not None:
-            form, kept = msgspec.json.decode(kept_in.read_bytes(), type=tuple[str, dict[str, CachedRead[kind]]])  # type: ignore[valid-type]
-            known = kept if form == _CACHE_FORM else {}
+        form, kept = msgspec.json.decode(kept_in.read_bytes(), type=tuple[str, dict[str, CachedRead[kind]]])  # type: ignore[valid-type]
+        known = kept if form == _CACHE_FORM else {}
     now: dict[str, CachedRead[T]] = {}
     fresh: set[str] = set()
     for path, stamp in files.items():
@@ -83,11 +97,9 @@ def read_once(
         fresh.add(path)
         try:
             now[path] = CachedRead(stamp, read(path))
-        except OSError as error:
-            now[path] = CachedRead(stamp, None, error.strerror or str(error))
-        except ValueError as error:
-            now[path] = CachedRead(stamp, None, str(error))
-    if kept_in is not None and (fresh or len(now) != len(known)):
+        except (OSError, ValueError) as error:
+            now[path] = CachedRead(stamp, None, getattr(error, "strerror", None) or str(error))
+    if fresh or len(now) != len(known):
         with suppress(OSError, UnicodeEncodeError):  # the next start reads them again
             make_private_folder(kept_in.parent)
             replace_file(kept_in, msgspec.json.encode((_CACHE_FORM, now)), syncs=False)
@@ -104,10 +116,7 @@ class SkillFolder(Struct, frozen=True):
 
 
 class Catalog:
-    """Skills by name; of two with one name the first counts, and the other is `shadowed`.
-
-    `fresh` are those that were read now, not taken from the cache: what is odd about them is told once.
-    """
+    """Skills by name; the first of a name counts, others are `shadowed`. `fresh` did not come from the cache."""
 
     def __init__(
         self, skills: Sequence[Skill] = (), left_out: Sequence[LeftOut] = (), fresh: Sequence[Skill] = ()
@@ -133,19 +142,6 @@ class Catalog:
         source, _, rest = name.partition(":")
         source = "project" if source == "local" else source
         return next((one for one in (*self, *self.shadowed) if one.source == source and one.name == rest), None)
-
-
-def find_skills(places: Sequence[SkillFolder], cache: Path | None) -> Catalog:
-    """Find the skills of all places, the first counting most. What cannot be read is left out, with the reason."""
-    found = [
-        read_once(dict(_files_in(one)), Skill, partial(read_skill, source=one.source), cache=cache, place=one.folder)
-        for one in places
-    ]
-    return Catalog(
-        [skill for each in found for skill in each.values.values()],
-        [one for each in found for one in each.left_out],
-        [skill for each in found for folder, skill in each.values.items() if folder in each.fresh],
-    )
 
 
 def listing(skills: Sequence[Skill], most_tokens: int) -> str:
@@ -197,3 +193,121 @@ def _files_in(place: SkillFolder) -> Iterator[tuple[str, Stamp]]:
             with suppress(OSError), os.scandir(folder) as entries:
                 inside = [entry.path for entry in entries if entry.name not in _PASSED_OVER and entry.is_dir()]
                 waiting += [(path, depth + 1) for path in sorted(inside, reverse=True)]
+
+
+_MAX_NOTICES = 3
+
+
+def places(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> list[SkillFolder]:
+    """Return the folders of skills, in the order in which they count: a caller's `added` ones, then the usual ones."""
+    home, root = home_of(config.environment), project_root(config.cwd)
+    found = [SkillFolder(folder, "project", root) for folder in project_places(config.cwd, SKILL_FOLDERS)]
+    if not (config.uses_project or with_untrusted):
+        found = []
+    users = (config.paths.config / "skills", home / ".agents/skills", home / ".claude/skills")
+    found += [SkillFolder(folder, "user") for folder in users if folder.is_dir()]
+    return [*(SkillFolder(folder, "user") for folder in added), *found, SkillFolder(bundled_folder(), "bundled")]
+
+
+def all_skills(config: Config, *, with_untrusted: bool = False, added: Sequence[Path] = ()) -> Catalog:
+    """Return the skills of all these folders; `with_untrusted` also those of a project that is not trusted."""
+    cache = config.paths.cache / "skills"
+    found = [
+        read_once(dict(_files_in(one)), Skill, partial(read_skill, source=one.source), cache=cache, place=one.folder)
+        for one in places(config, with_untrusted=with_untrusted, added=added)
+    ]
+    return Catalog(
+        [skill for each in found for skill in each.values.values()],
+        [one for each in found for one in each.left_out],
+        [skill for each in found for folder, skill in each.values.items() if folder in each.fresh],
+    )
+
+
+def bundled_folder() -> Path:
+    """Return the folder of the skills that come with agentcli: in the wheel, or in a checkout."""
+    package = Path(__file__).parents[2]
+    in_wheel = package / "bundled_skills"
+    return in_wheel if in_wheel.is_dir() else package.parent / "skills"
+
+
+@dataclass(kw_only=True)
+class Skills:
+    """The skills of one configuration, looked for when they are asked for. `tell` hears of those that are left out."""
+
+    config: Config
+    is_bare: bool
+    tell: Callable[[str], None]
+    added: Sequence[Path] = ()
+
+    @property
+    def _is_off(self) -> bool:
+        return self.is_bare or not self.config.settings.skills.enabled
+
+    @cached_property
+    def catalog(self) -> Catalog:
+        if self._is_off:
+            return Catalog()
+        catalog = all_skills(self.config, added=self.added)
+        for notice in _notices(catalog):
+            self.tell(notice)
+        off = self.config.settings.skills.off
+        return Catalog([skill for skill in (*catalog, *catalog.shadowed) if skill.name not in off], catalog.left_out)
+
+    @cached_property
+    def offered(self) -> Sequence[Skill]:
+        """The skills that the model may activate, in the order of the list."""
+        settings = self.config.settings.skills
+        if self._is_off or not (settings.bundled or len(places(self.config, added=self.added)) > 1):
+            return ()
+        return [skill for skill in self.catalog if skill.for_model and (settings.bundled or skill.source != "bundled")]
+
+    def listing(self, window: int) -> str:
+        """Return the list of skills at the beginning of each request."""
+        return listing(self.offered, int(window * self.config.settings.skills.share))
+
+    def attach(self, session: Session, models: Models, *, outer: SkillsInUse | None = None) -> None:
+        """Let a session use skills, when it asks for them first; `outer` are those of the agent that made its agent."""
+
+        def make() -> SkillsInUse:
+            from agentcli.extensions.skills.activation import SessionSkills, SkillRegistry
+
+            return SessionSkills(SkillRegistry(self.catalog), session, partial(model_named, models=models), outer)
+
+        session.runtime.calls.delegates.make_skills = make
+        session.runtime.steps.append(ActiveSkills)
+
+
+class ActiveSkills(TurnStep):
+    """Keeps the active skills of a session in step with its log, and ends with a turn those that the model chose."""
+
+    def start(self, turn: Turn, *, is_resumed: bool) -> None:
+        if (skills := turn.runtime.calls.delegates.skills) is not None:
+            skills.begin_turn(turn.state.conversation, is_resumed=is_resumed)
+
+    def end(self, turn: Turn) -> None:
+        if (skills := turn.runtime.calls.delegates.skills) is not None:
+            skills.end_turn(partial(add, turn))
+
+
+def _notices(catalog: Catalog) -> list[str]:
+    """Name the skills that are left out, and what is odd about those that were not there before."""
+    notices = [f"The skill in {one.path} is left out: {one.why}." for one in catalog.left_out]
+    notices += [f"The skill {skill.name}: {warning}." for skill in catalog.fresh for warning in skill.warnings]
+    more = len(notices) - _MAX_NOTICES
+    return [*notices[:_MAX_NOTICES], f"{more} more about skills: agentcli skills list"] if more > 0 else notices
+
+
+def model_named(name: str, now: str, models: Models) -> str:
+    """Return `provider/model` for a name that a skill or an agent gives, by default of the provider of `now`.
+
+    Raises `UsageError` for one that cannot be used.
+    """
+    if "/" not in name:
+        provider = now.partition("/")[0]
+        if not models.info(f"{provider}/{name}").is_known:
+            raise UsageError(f"{provider} has no model {name} that is known here.")
+        name = f"{provider}/{name}"
+    models.info(name)
+    models.require_key(name)
+    models.provider(name)
+    return name

@@ -1,7 +1,4 @@
-"""Reads SKILL.md files leniently: skills written for other tools load unchanged, and what is odd about one is told.
-
-The format is that of agentskills.io, with the keys that tools of the field have added to it.
-"""
+"""Reads SKILL.md files (agentskills.io) leniently: skills for other tools load unchanged, what is odd is reported."""
 
 from __future__ import annotations
 
@@ -12,21 +9,17 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from msgspec import structs
-
 from agentcli.conversation.skill_record import FILE, SkillRecord, Source
 from agentcli.settings.files import read_small_file
 
 MAX_CHARS = {"name": 64, "description": 1_024, "compatibility": 500}  # of the specification
 MAX_RESOURCES = 200
 
-_SPECIFIED = frozenset(("name", "description", "license", "compatibility", "metadata", "allowed-tools"))
+_SPECIFIED = ("name", "description", "license", "compatibility", "metadata", "allowed-tools")
 # What other tools add, and those of ours: `tools`, `nested-skills`.
-_KNOWN = _SPECIFIED | frozenset(
-    """
-    user-invocable disable-model-invocation argument-hint arguments when-to-use when_to_use whenToUse model effort
-    version author context agent hooks tags tools nested-skills
-    """.split()
+ADDED_KEYS = (
+    *"user-invocable disable-model-invocation argument-hint arguments when-to-use when_to_use whenToUse".split(),
+    *"model effort version author context agent hooks tags tools nested-skills".split(),
 )
 _SPECIFIED_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NAME = re.compile(r"\w[\w.-]*")
@@ -45,17 +38,10 @@ class Skill(SkillRecord, frozen=True):
     text stands for an argument.
     """
 
-    @property
-    def record(self) -> SkillRecord:
-        """The part of it that the log keeps."""
-        return SkillRecord(**structs.asdict(self))
-
     def instructions(self) -> str:
-        """The text below the frontmatter (level 2). Raises `OSError`, `ValueError`.
-
-        A project's skill has to be as it was when it was trusted: what the model may edit must not grant it more.
-        """
+        """Return the text below the frontmatter (level 2). Raises `OSError`, `ValueError`."""
         data = read_small_file(self.file)
+        # A project's skill has to be as it was when it was trusted: what the model may edit must not grant it more.
         if self.source == "project" and sha256(data).hexdigest() != self.digest:
             raise ValueError("it has changed since the session began: begin anew, and trust the project as it is now")
         return split_frontmatter(data)[1].strip()
@@ -90,8 +76,8 @@ def read_skill(folder: Path | str, source: Source) -> Skill:
     name = one_line(keys, "name")
     if len(name) > MAX_CHARS["name"] or not _NAME.fullmatch(name):
         name = folder.name
-        if not _NAME.fullmatch(name):
-            raise ValueError("its name has characters that a command's cannot have")
+    if not _NAME.fullmatch(name):
+        raise ValueError("its name has characters that a command's cannot have")
     if not body.strip():
         warnings.append("it has no instructions")
     effort = one_line(keys, "effort")
@@ -129,13 +115,8 @@ def problems_in(keys: dict[str, Any], folder: str) -> Iterator[str]:
     for key in ("description", "compatibility"):
         if (length := len(one_line(keys, key))) > MAX_CHARS[key]:
             yield f"its {key} has {length:,} characters, of {MAX_CHARS[key]:,} at most"
-    if unknown := [key for key in keys if key not in _KNOWN]:
+    if unknown := [key for key in keys if key not in (*_SPECIFIED, *ADDED_KEYS)]:
         yield f"nobody here knows the key{'s' * (len(unknown) > 1)} {', '.join(unknown)}"
-
-
-def added_keys(keys: dict[str, Any]) -> list[str]:
-    """Return the keys that are not in the specification, but used or passed over here."""
-    return [key for key in keys if key in _KNOWN - _SPECIFIED]
 
 
 def keys_of(folder: Path) -> tuple[dict[str, Any], str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from functools import partial
 
 from agentcli.agent.commands.command import SKILLS, AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UserError
+from agentcli.extensions.skills.activation import SessionSkills, skills_of
 from agentcli.extensions.skills.find import Catalog
-from agentcli.extensions.skills.session import SessionSkills, skills_of
 from agentcli.extensions.skills.skill import Skill
 
 _MAX_HELP = 80  # characters
@@ -19,21 +19,16 @@ def add_skill_commands(commands: CommandSet, catalog: Catalog) -> None:
     """Add `/skills` and a command for each skill; where the name is taken, as `/user:NAME`."""
     help, forms = "show the skills, activate or end one", ("", "NAME", "off NAME", "off")
     commands.add(SlashCommand("skills", help, _skills, "[NAME]", group=SKILLS, forms=forms))
-    taken = {name for command in commands for name in (command.name, *command.aliases)}
     for skill in (*catalog, *catalog.shadowed):
-        name = f"{skill.source}:{skill.name}" if skill.name in taken else skill.name
-        if skill.for_person and name not in taken:
-            taken.add(name)
+        name = f"{skill.source}:{skill.name}" if skill.name in commands.names else skill.name
+        if skill.for_person and name not in commands.names:
             hint = skill.argument_hint or "[TEXT]"
-            commands.add(SlashCommand(name, _short(skill), _runner(name), hint, group=SKILLS))
+            commands.add(SlashCommand(name, _short(skill), partial(_begin, name), hint, group=SKILLS))
 
 
-def _runner(name: str) -> Callable[[CommandHost, str], Awaitable[Outcome]]:
-    async def run(host: CommandHost, argument: str) -> Outcome:
-        await _activate(host, name, argument)
-        return AsPrompt(argument or f"Do what the skill {name} says.")
-
-    return run
+async def _begin(name: str, host: CommandHost, argument: str) -> Outcome:
+    await _activate(host, name, argument)
+    return AsPrompt(argument or f"Do what the skill {name} says.")
 
 
 async def _activate(host: CommandHost, name: str, argument: str = "") -> None:
@@ -51,8 +46,7 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
     if word == "off":
         return _end(skills, name.strip())
     if argument:
-        await _activate(host, argument)
-        return f"The skill {argument} is active until /skills off {argument}."
+        return await _switch_on(host, argument)
     shown = [skill for skill in skills.registry.catalog if skill.for_person]
     by = {one.skill.name: one.by for one in skills.registry.active}
     rows = [(one.name, f"{_MARKS[by.get(one.name, '')]}  {one.source:<8} {_short(one)}") for one in shown]
@@ -65,8 +59,10 @@ async def _skills(host: CommandHost, argument: str) -> Outcome:
         listed = [f"  /{name:<{width}}  {detail}" for name, detail in rows]
         return "\n".join([*listed, *left_out, "/NAME begins with one, /skills off NAME ends it."])
     name = shown[picked].name
-    if skills.registry.is_active(name):
-        return _end(skills, name)
+    return _end(skills, name) if skills.registry.is_active(name) else await _switch_on(host, name)
+
+
+async def _switch_on(host: CommandHost, name: str) -> str:
     await _activate(host, name)
     return f"The skill {name} is active until /skills off {name}."
 

@@ -15,9 +15,8 @@ from agentcli.conversation.skill_record import FILE
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError
 from agentcli.extensions.skills.activation import SkillRegistry
-from agentcli.extensions.skills.config import all_skills
-from agentcli.extensions.skills.find import Catalog
-from agentcli.extensions.skills.skill import MAX_CHARS, Skill, added_keys, keys_of, problems_in, read_skill
+from agentcli.extensions.skills.find import Catalog, all_skills
+from agentcli.extensions.skills.skill import ADDED_KEYS, MAX_CHARS, Skill, keys_of, problems_in, read_skill
 from agentcli.settings.paths import current_folder, project_root
 
 MAX_LINES = 500  # of the instructions: what the specification advises
@@ -87,10 +86,7 @@ def validate(
     folders: Annotated[list[str] | None, typer.Argument(metavar="[PATH …]", help="Folders of skills.")] = None,
     json: AsJson = False,
 ) -> None:
-    """Check skills against the specification (agentskills.io): all of this place, or those of these folders.
-
-    Exits 1 where one breaks it.
-    """
+    """Check skills against the specification (agentskills.io), all here or those named. Exits 1 for a fault."""
     chosen = [Path(folder).absolute() for folder in folders or ()]
     if not chosen:
         every = all_skills(configuration(), with_untrusted=True)
@@ -148,5 +144,5 @@ def _check(folder: Path) -> tuple[list[str], list[str]]:
         return [getattr(error, "strerror", None) or str(error)], []
     if (lines := len(body.splitlines())) > MAX_LINES:
         problems.append(f"its instructions have {lines} lines: of more than {MAX_LINES} move parts to references/")
-    added = ", ".join(added_keys(keys))
+    added = ", ".join(key for key in keys if key in ADDED_KEYS)
     return problems, [f"(not in the specification, so other tools may refuse it: {added})"] if added else []

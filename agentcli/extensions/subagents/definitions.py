@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
 from agentcli.agent.permissions.rule_text import ALIASES
-from agentcli.extensions.skills.find import LeftOut, read_once, stamp_of
+from agentcli.extensions.skills.find import read_once, stamp_of
 from agentcli.extensions.skills.skill import one_line, split_frontmatter, tool_rules
 from agentcli.settings.files import read_small_file
 from agentcli.settings.load import Config
@@ -36,28 +36,6 @@ class AgentDefinition(Struct, frozen=True, omit_defaults=True):
     source: str = "user"
     tools: tuple[str, ...] | None = None
     model: str = ""
-
-
-class Definitions(NamedTuple):
-    """The kinds of subagents by name, and the files that define none."""
-
-    by_name: dict[str, AgentDefinition]
-    left_out: list[LeftOut]
-
-
-def find_definitions(places: Sequence[tuple[Path, str]], cache: Path | None) -> Definitions:
-    """Find the kinds of all places, each with its source; the first of a name counts."""
-    found = Definitions({}, [])
-    for folder, source in (*places, (BUILT_IN, "built in")):
-        stamps = {}
-        for file in markdown_files(folder):
-            with suppress(OSError):
-                stamps[os.fspath(file)] = stamp_of(file.stat())
-        reading = read_once(stamps, AgentDefinition, partial(_read, source=source), cache=cache, place=folder)
-        for one in reading.values.values():
-            found.by_name.setdefault(one.name, one)
-        found.left_out.extend(reading.left_out)
-    return found
 
 
 def _read(name: str, source: str) -> AgentDefinition:
@@ -91,7 +69,6 @@ class Agents:
     """The kinds of subagents that settings and trust let a session have, looked for when they are asked for."""
 
     config: Config
-    _: KW_ONLY
     is_bare: bool
     tell: Callable[[str], None]
 
@@ -107,14 +84,24 @@ class Agents:
         return found + [(folder, "user") for folder in users if folder.is_dir()]
 
     @cached_property
-    def definitions(self) -> Definitions:
-        definitions = find_definitions(self.places, self.config.paths.cache / "agents")
-        for one in definitions.left_out:
-            self.tell(f"{one.path} defines no agent: {one.why}.")
-        return definitions
+    def definitions(self) -> dict[str, AgentDefinition]:
+        """The kinds by their names, of which the first counts; a file that defines none is reported."""
+        found: dict[str, AgentDefinition] = {}
+        for folder, source in (*self.places, (BUILT_IN, "built in")):
+            stamps = {}
+            for file in markdown_files(folder):
+                with suppress(OSError):
+                    stamps[os.fspath(file)] = stamp_of(file.stat())
+            read, cache = partial(_read, source=source), self.config.paths.cache / "agents"
+            reading = read_once(stamps, AgentDefinition, read, cache=cache, place=folder)
+            for kind in reading.values.values():
+                found.setdefault(kind.name, kind)
+            for one in reading.left_out:
+                self.tell(f"{one.path} defines no agent: {one.why}.")
+        return found
 
     def listing(self) -> str:
         """The text that tells a model of those that are not built in; empty where there is none."""
-        kinds = self.definitions.by_name.values() if self.places else ()
+        kinds = self.definitions.values() if self.places else ()
         own = [f"- {one.name}: {one.description[:_MAX_DESCRIPTION]}" for one in kinds if one.source != "built in"]
         return _HEAD + "\n".join(own) if own else ""

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from agentcli.agent import events
 from agentcli.agent.accounting.budgets import in_words
-from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide, SessionCalls
+from agentcli.agent.calls.model import NOBODY_LEFT, Ask, Call, Decide
 from agentcli.agent.interfaces import SessionInfo, SessionStore, subagents_owner
 from agentcli.agent.ops import Approve, Interrupt, Op, Prompt
 from agentcli.agent.permissions.decide import Verdict
@@ -71,9 +71,8 @@ class Subagents:
         """Let a subagent do a task, and give its answer. Raises `ToolError`."""
         if not given.task.strip():
             raise ToolError("The task is empty: say all that the subagent needs to know.", kind="invalid_parameters")
-        known = self.definitions.by_name
-        if (definition := known.get(given.agent or DEFAULT)) is None:
-            near, all = did_you_mean(given.agent, known), ", ".join(known)
+        if (definition := self.definitions.get(given.agent or DEFAULT)) is None:
+            near, all = did_you_mean(given.agent, self.definitions), ", ".join(self.definitions)
             raise ToolError(f"There is no agent {given.agent!r}{near}; there is {all}.", kind="not_found")
         run = AgentRun(id=f"{definition.name}-{len(self.runs) + 1}", definition=definition, given=given, call=call)
         self.runs.append(run)
@@ -97,7 +96,10 @@ class Subagents:
         turn = run.call.turn
         try:
             async with self._places:
-                run.session = child = await self._session_of(run)
+                try:
+                    run.session = child = await self._make(run)
+                except UserError as error:
+                    raise ToolError(str(error), kind="validation_error") from error
                 run.session_id = child.id
                 child.runtime.calls.ask = self._asks(run) if turn.session.ask is not None else None
                 about = (run.definition.name, run.given.task, child.id, child.state.model)
@@ -109,20 +111,13 @@ class Subagents:
                         await _closed(child)
                     finally:
                         turn.emit(_ended(run, child))
+        except ToolError:
+            run.end = run.end or "failed"
+            raise
         finally:
             run.end = run.end or "stopped"  # perhaps before it began
         turn.denials.extend(end.denials)
         return _output(run, end, _answer_texts(child))
-
-    async def _session_of(self, run: AgentRun) -> Session:
-        """Raises `ToolError`."""
-        try:
-            return await self._make(run)
-        except (UserError, ToolError) as error:
-            run.end = "failed"
-            if isinstance(error, ToolError):
-                raise
-            raise ToolError(str(error), kind="validation_error") from error
 
     async def _heard(self, run: AgentRun, child: Session) -> events.Done | events.TurnFailed:
         """Ask the subagent and pass its events on until its turn ends."""
@@ -206,13 +201,6 @@ class Subagents:
             await asyncio.wait(tasks)
 
 
-def subagents_of(calls: SessionCalls) -> Subagents:
-    """The subagents of a session. Raises `UsageError` where there can be none."""
-    agents = calls.delegates.open_agents()
-    assert isinstance(agents, Subagents), "the session's builder makes no others"
-    return agents
-
-
 async def _closed(child: Session) -> None:
     """Close the subagent's session, also while its parent is being cancelled; the cancellation goes on afterwards."""
     closing, is_cancelled = asyncio.ensure_future(child.close()), False
@@ -261,7 +249,7 @@ def _output(run: AgentRun, end: events.Done | events.TurnFailed, said: str) -> T
     error, reason = getattr(end, "error", ""), getattr(end, "reason", "")
     why = _WHY.get(run.end or "", "").format(error=error, reason=reason)
     told = f"{run.id}: {run.spent} · session {run.session_id}"
-    content = "\n\n".join(part for part in (why, said or (why and "It had said nothing yet."), f"[{told}]") if part)
+    content = "\n\n".join(filter(None, (why, said or (why and "It had said nothing yet."), f"[{told}]")))
     structured = {"agent": run.definition.name, "session_id": run.session_id, "end": run.end, "cost_usd": run.cost_usd}
     summary = f"{run.end} · {run.spent}"
     return ToolOutput(content, structured, summary, is_error=run.end == "failed")

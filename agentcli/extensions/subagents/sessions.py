@@ -22,9 +22,9 @@ from agentcli.agent.state import AgentState, rebuilt
 from agentcli.agent.steps import usual_steps
 from agentcli.conversation.entries import Entry, User
 from agentcli.errors import NoSession, ToolError, UsageError
-from agentcli.extensions.skills.config import Skills, model_named
+from agentcli.extensions.skills.find import Skills, model_named
 from agentcli.extensions.subagents.definitions import Agents
-from agentcli.extensions.subagents.running import AgentRun, Subagents
+from agentcli.extensions.subagents.running import AgentRun
 from agentcli.llm.messages import Usage
 from agentcli.llm.models import ModelInfo
 from agentcli.llm.provider import Prefix
@@ -53,11 +53,7 @@ class _RollingMeter(UsageCollector):
 
 @dataclass(frozen=True, kw_only=True)
 class ChildSessions:
-    """Makes the sessions of the subagents of one parent.
-
-    `prefix_for` gives what begins the requests of an agent with such a prompt. `watch` makes what keeps a conversation
-    within its window, of its state and workspace.
-    """
+    """Makes the sessions of the subagents of one parent; `prefix_for` begins an agent's requests, by its prompt."""
 
     parent: Session
     store: SessionStore
@@ -68,9 +64,6 @@ class ChildSessions:
     skills: Skills
     watch: Callable[[AgentState, Workspace, Any], ContextWatch]
     notes: Callable[[Workspace, ModelInfo], list[User]]
-
-    def subagents(self) -> Subagents:
-        return Subagents(self.agents, self.store, self.parent, self.make)
 
     async def make(self, run: AgentRun) -> Session:
         """The session of a subagent, ready for its task. Raises `UserError`, `ToolError`."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 
 from agentcli.agent.commands.command import AsPrompt, CommandHost, CommandSet, Outcome, SlashCommand
 from agentcli.conversation.entries import Assistant, Entry, Result, User
 from agentcli.conversation.titles import shortened
 from agentcli.errors import UsageError
-from agentcli.extensions.subagents.definitions import Definitions
-from agentcli.extensions.subagents.running import AgentRun, Subagents, subagents_of
+from agentcli.extensions.subagents.definitions import AgentDefinition
+from agentcli.extensions.subagents.running import AgentRun, Subagents
 from agentcli.llm.messages import Text, ToolUse
 from agentcli.tools.summary import call_title
 
@@ -18,29 +19,26 @@ _MAX_TASK, _MAX_HELP = 60, 80  # characters
 _MARKS = {None: "●", "done": "✓", "stopped": "■", "failed": "✗", "limit": "■"}
 
 
-def add_agent_commands(commands: CommandSet, definitions: Definitions) -> None:
+def add_agent_commands(commands: CommandSet, definitions: Iterable[AgentDefinition]) -> None:
     """Add `/agents` and a command for each kind; where the name is taken, as `/agent:NAME`."""
     help, forms = "show the subagents, or what one did; end one", ("", "show ID", "stop ID")
     commands.add(SlashCommand("agents", help, _agents, "[show|stop ID]", is_aside=True, forms=forms, group=GROUP))
-    taken = {name for command in commands for name in (command.name, *command.aliases)}
-    for one in definitions.by_name.values():
-        name = f"agent:{one.name}" if one.name in taken else one.name
+    for one in definitions:
+        name = f"agent:{one.name}" if one.name in commands.names else one.name
         if not any(sign.isspace() or sign == "/" for sign in name):
             help = shortened(one.description, _MAX_HELP)
-            commands.add(SlashCommand(name, help, _runner(one.name), "TASK", group=GROUP))
+            commands.add(SlashCommand(name, help, partial(_begin, one.name), "TASK", group=GROUP))
 
 
-def _runner(kind: str) -> Callable[[CommandHost, str], Awaitable[Outcome]]:
-    async def run(host: CommandHost, task: str) -> Outcome:
-        if not task:
-            raise UsageError(f"Say what the agent {kind} is to do.")
-        return AsPrompt(f"Let a subagent do this (create_subagent with agent={kind}), and tell me its answer: {task}")
-
-    return run
+async def _begin(kind: str, host: CommandHost, task: str) -> Outcome:
+    if not task:
+        raise UsageError(f"Say what the agent {kind} is to do.")
+    return AsPrompt(f"Let a subagent do this (create_subagent with agent={kind}), and tell me its answer: {task}")
 
 
 async def _agents(host: CommandHost, argument: str) -> Outcome:
-    agents = subagents_of(host.session.runtime.calls)
+    agents = host.session.runtime.calls.delegates.open_agents()
+    assert isinstance(agents, Subagents), "the session's builder makes no others"
     word, _, id = argument.partition(" ")
     match word:
         case "":
@@ -58,7 +56,7 @@ async def _listed(agents: Subagents) -> str:
     rows = [*map(_row, agents.runs)]
     known = {run.session_id for run in agents.runs}
     rows += [f"  ✓ {info.name}  {info.id[:13]}" for info in await agents.earlier() if info.id not in known]
-    kinds = ", ".join(agents.definitions.by_name)
+    kinds = ", ".join(agents.definitions)
     return "\n".join([*(rows or ["No subagent has worked here yet."]), f"Kinds: {kinds}."])
 
 

@@ -475,9 +475,9 @@ async def test_forgetting_without_a_rule_lists_what_can_be_forgotten(tmp_path: F
             await host.says("/permissions forget")
     assert str(said.value).splitlines() == [
         "Write /permissions forget RULE, or the NUMBER of a lasting grant:",
-        "  bash(rm *)  (refused in this session)",
-        "  bash(touch a)  (allowed in this session)",
-        "  1  bash(make)  (granted for good)",
+        "  refused  bash(rm *)  (session)",
+        "  allowed  bash(touch a)  (session)",
+        "        1  bash(make)  (granted for good in this project)",
     ]
 
 
@@ -488,7 +488,8 @@ async def test_a_lasting_grant_is_taken_back(tmp_path: Folder) -> None:
     async with command_host(tmp_path, replies, grants=grants, can_ask=True) as host:
         answering(host.stage, allowed=True, scope="always")
         await host.stage.ask("Go")
-        assert (await host.says("/permissions")).splitlines()[-2:] == ["   1  bash(make)", "   2  bash(touch a)"]
+        shown = (await host.says("/permissions")).splitlines()[-3:-1]
+        assert [row.split()[:3] for row in shown] == [["1", "bash(make)", "(granted"], ["2", "bash(touch", "a)"]]
         assert await host.says("/permissions forget 2") == "bash(touch a) asks again."
         assert grants.list() == ["bash(make)"]
         assert host.session.state.rules.allow == []
