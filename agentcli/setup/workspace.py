@@ -234,7 +234,7 @@ def make_checkpoints(
 
             private = PrivateFolder(scratch)
             folder = private.path / "checkpoints"
-        from agentcli.infra.checkpoints.listing import SnapshotLimits
+        from agentcli.infra.checkpoints.folder_index import SnapshotLimits
 
         limits = SnapshotLimits(
             max_file_bytes=int(settings.largest_mb * 1e6),
