@@ -284,16 +284,6 @@ def test_nothing_is_recorded_where_the_settings_want_nothing(project: Place) -> 
     assert "checkpoints.enabled" in project.run("undo", "--yes").err
 
 
-@pytest.mark.slow
-def test_names_that_are_no_text_come_back(project: Place) -> None:
-    name = os.fsencode(project.folder) + b"/caf\xe9"
-    Path(os.fsdecode(name)).write_text("latin\n")
-    before = tree_of(project.folder)
-    go(project, bash("rm caf*; echo >b$'\\xff'"))
-    undo(project)
-    assert tree_of(project.folder) == before
-
-
 def test_a_session_that_is_not_stored_leaves_nothing(project: Place) -> None:
     script = project.script(bash(WRECK), {"text": "done"})
     assert project.run("-p", "go", "-m", script, "--no-session", *BYPASS).code == 0
@@ -312,12 +302,13 @@ def test_what_a_job_did_is_taken_back(project: Place) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", ["rm -rf sub; touch begun; sleep 30", "rm -rf sub; sed -i s/two/2/ a.txt; touch begun; sleep 30"]
-)
+@pytest.mark.parametrize("command", ["", "rm -rf sub;", "rm -rf sub; sed -i s/two/2/ a.txt;"])
 def test_what_a_killed_program_did_is_taken_back(project: Place, command: str) -> None:
+    if not command:  # in an empty folder
+        shutil.rmtree(project.folder)
+        project.folder.mkdir()
     before = tree_of(project.folder)
-    with project.start("-p", "go", "-m", project.script(bash(command)), *BYPASS) as running:
+    with project.start("-p", "go", "-m", project.script(bash(f"{command} touch begun; sleep 30")), *BYPASS) as running:
         while not (project.folder / "begun").exists():
             pass
         running.signal(signal.SIGKILL)
@@ -411,24 +402,3 @@ async def test_random_interleavings_end_as_a_model_says(tmp_path: Path, monkeypa
     monkeypatch.setenv("AGENTCLI_HOME", str(tmp_path / "home"))
     for seed in range(12):
         assert await interleave(seed, tmp_path / str(seed)) == []
-
-
-def test_a_turn_that_only_conflicts_is_not_counted_as_taken_back(project: Place) -> None:
-    go(project, edit("a.txt", "two", "TWO"))
-    file = project.folder / "a.txt"
-    file.write_text(file.read_text().replace("TWO", "zwei"))
-    told = undo(project, "--yes", code=1)
-    assert (told["done"], changes(told)) == (False, {"a.txt": "conflict"})
-    file.write_text(file.read_text().replace("zwei", "TWO"))
-    assert undo(project)["done"]
-    assert file.read_text().startswith("one\ntwo\n")
-
-
-@pytest.mark.slow
-def test_what_a_killed_program_made_in_an_empty_folder_is_taken_back(place: Place) -> None:
-    with place.start("-p", "go", "-m", place.script(bash("echo 1 >begun; sleep 30")), *BYPASS) as running:
-        while not (place.folder / "begun").exists():
-            pass
-        running.signal(signal.SIGKILL)
-        running.left()
-    assert changes(undo(place)) == {"begun": "removed"}

@@ -52,7 +52,7 @@ def make_command(direction: Direction, help: str) -> typer.Typer:
         id, result = asyncio.run(with_store(work, config.paths.sessions))
         if json:
             rows = [
-                {"path": _shown(Path(f.path)), "change": f.how} | ({"why": f.why} if f.why else {})
+                {"path": _shown(Path(f.path)), "change": f.how, **({"why": f.why} if f.why else {})}
                 for f in result.files
             ]
             turn, is_done = result.turn and result.turn.number, result.is_wanted and result.is_complete
