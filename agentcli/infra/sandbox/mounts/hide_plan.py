@@ -11,7 +11,7 @@ import contextlib
 import os
 import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -70,23 +70,19 @@ def plan_hiding(masked: Iterable[RealPath], shown: Iterable[RealPath], reachable
     `reachable` are folders that are mounted after these steps anyway and have to be reachable.
     """
     is_hidden = dict.fromkeys(masked, True) | dict.fromkeys(shown, False)
-    order = sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path))
     steps: list[tuple[RealPath, bool]] = []
-    for place in order:
-        around = [hidden for before, hidden in steps if is_inside(place.path, before.path) and before != place]
+    for place in sorted(is_hidden, key=lambda place: (place.path.count("/"), place.path)):
+        around = [hidden for before, hidden in steps if is_inside(place.path, before.path)]
         if is_hidden[place] != (around[-1] if around else False):
             steps.append((place, is_hidden[place]))
-    shown_again = [place.path for place, hidden in steps if not hidden]
-    return [_step(place, hidden, [*shown_again, *reachable]) for place, hidden in steps]
+    exceptions = [*(place.path for place, hidden in steps if not hidden), *reachable]
+    return [HideStep(_how_to_hide(place, exceptions) if hidden else "show", place.path) for place, hidden in steps]
 
 
-def _step(place: RealPath, is_hidden: bool, reachable: list[str]) -> HideStep:
-    if not is_hidden:
-        return HideStep("show", place.path)
+def _how_to_hide(place: RealPath, exceptions: Sequence[str]) -> Literal["hide", "hide folder", "hide around"]:
     if not place.is_folder:
-        return HideStep("hide", place.path)
-    has_exceptions = any(is_inside(path, place.path) for path in reachable)
-    return HideStep("hide around" if has_exceptions else "hide folder", place.path)
+        return "hide"
+    return "hide around" if any(is_inside(path, place.path) for path in exceptions) else "hide folder"
 
 
 def listening_sockets() -> list[str]:
@@ -100,14 +96,13 @@ def listening_sockets() -> list[str]:
     except OSError:
         return []
     paths = {line[line.index(" /") + 1 :] for line in lines if " /" in line}
-    return sorted(path for path in paths if _is_socket(path))
+    return sorted(filter(_is_socket, paths))
 
 
 def _is_socket(path: str) -> bool:
-    try:
-        return stat.S_ISSOCK(Path(path).stat().st_mode)
-    except (OSError, ValueError):
-        return False
+    with contextlib.suppress(OSError, ValueError):
+        return stat.S_ISSOCK(os.stat(path).st_mode)  # noqa: PTH116  # a Path takes longer
+    return False
 
 
 @cache

@@ -31,17 +31,16 @@ def plan_protection(bounds: Bounds, cwd: str, *, max_to_commit_to: int = MAX_TO_
             if path != root and is_inside(path, root):
                 plan.protect(root, path.removeprefix(root))
         found = bounds.scan.repositories(root)
-        nested = [
-            folder for folder in found[:MAX_REPOSITORIES] if is_real(folder)
-        ]  # else a link is on the way there now
+        # Else a link is on the way there now.
+        nested = [folder for folder in found[:MAX_REPOSITORIES] if is_real(folder)]
         for number, folder in enumerate(nested):
             is_chosen = may_commit and (number < max_to_commit_to or is_inside(cwd, folder))
             plan.add(_bounded(_plan_nested(folder, planner, is_chosen), folder, number, is_chosen))
         if looks_like_the_inside(root):
             plan.add(planner.root_inside(root))
-        # Bare repositories, and those whose worktree is elsewhere.
+        # Bare repositories, and those whose worktree is elsewhere; where a worktree led there it is protected already.
         for number, folder in enumerate(filter(looks_like_the_inside, nested)):
-            if folder not in plan.writable:  # a worktree led there, and what it obeys is protected already
+            if folder not in plan.writable:
                 is_chosen = may_commit and (number < max_to_commit_to or is_inside(cwd, folder))
                 plan.add(_bounded(planner.inside(folder, may_commit=is_chosen), folder, number, is_chosen))
         if len(found) > MAX_REPOSITORIES or bounds.scan.is_partial(root):
