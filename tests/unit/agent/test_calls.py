@@ -233,20 +233,6 @@ async def test_what_may_run_is_asked_with_the_exact_command(tmp_path: Folder, al
         assert [denied.call.id for denied in stage.ends[-1].denials] == ([] if allowed else ["c"])
 
 
-async def test_an_edit_is_asked_with_the_diff_it_would_make(tmp_path: Folder) -> None:
-    (tmp_path / "work").mkdir()
-    (tmp_path / "work" / "a.txt").write_text("old\n")
-    edit = call("file_edit", path="a.txt", old_string="old", new_string="new", id="c")
-    async with on_stage(tmp_path, [{"tool_calls": [edit]}, END], can_ask=True) as stage:
-        stage.say("Go")
-        request = await stage.heard(QuestionEvent)
-        assert "-old\n+new\n" in request.preview
-        assert (stage.workspace / "a.txt").read_text() == "old\n"
-        stage.submit(Approve("c", True))
-        await stage.ended()
-        assert (stage.workspace / "a.txt").read_text() == "new\n"
-
-
 @pytest.mark.parametrize(
     ("name", "old", "preview", "result"),
     [

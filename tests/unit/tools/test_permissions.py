@@ -130,6 +130,13 @@ def fetch(url: str) -> tuple[str, dict[str, Any]]:
         ("git push", "dontAsk", GIT, "deny"),
         ("npm install && npm test 2>&1 | tail -5", "default", {"allow": BOTH}, "allow"),
         ("npm install && npm test", "default", {"allow": BOTH[:1]}, "ask"),
+        # How single commands are covered is proved in tests/unit/safety/commands/test_rules.py.
+        ("npm test --watch", "default", {"allow": "Bash(npm test:*)"}, "allow"),
+        ("npm test && rm x", "default", {"allow": "Bash(npm test:*)"}, "ask"),
+        ("npm test \u202e", "default", {"allow": "Bash(npm test:*)"}, "ask"),
+        ("ls\nrm x", "bypassPermissions", {"deny": "Bash(rm:*)"}, "deny"),
+        ("find . -exec rm {} +", "bypassPermissions", {"deny": "Bash(rm:*)"}, "deny"),
+        ("ls | rm x", "bypassPermissions", {"deny": "Bash(rmdir:*)"}, "allow"),
         ("wc .env", "default", {"allow": "bash(wc *)"}, "ask"),
         ("wc .env", "default", {"allow": "bash(wc .env)"}, "allow"),
         ("wc .env", "default", {"allow": ("bash(wc *)", "Read(./.env)")}, "allow"),
@@ -187,40 +194,6 @@ def test_what_is_no_rule_is_an_error_that_shows_one(text: str) -> None:
 def test_a_rule_is_shown_as_it_is_written() -> None:
     assert str(Rule("bash", "git *")) == "bash(git *)"
     assert str(Rule("bash")) == "bash"
-
-
-@pytest.mark.parametrize(
-    ("text", "decision"),
-    [
-        ("npm test", "allow"),
-        ("npm test --watch", "allow"),
-        ("npm tests", "ask"),
-        ("npm test; rm x", "ask"),
-        ("npm test && rm x", "ask"),
-        ("npm test | tee log", "ask"),
-        ("npm test > log", "ask"),
-        ("npm test $(rm x)", "ask"),
-        ("npm test `rm x`", "ask"),
-        ("npm test\nrm x", "ask"),
-        ("npm test & rm x", "ask"),
-        ("LD_PRELOAD=./x.so npm test", "ask"),
-        ("npm test \u202e", "ask"),
-    ],
-)
-@pytest.mark.parametrize("rule", ["bash(npm test *)", "Bash(npm test:*)"])
-def test_an_allow_rule_covers_one_simple_command_only(bench: Bench, rule: str, text: str, decision: str) -> None:
-    assert command(bench, text, allow=(rule,)) == decision
-
-
-@pytest.mark.parametrize(
-    "text",
-    "rm x,rm,ls; rm x,ls && rm x,ls || rm x,ls | rm x,ls & rm x,ls\nrm x,echo $(rm x),echo `rm x`,(rm x), rm   x".split(
-        ","
-    ),
-)
-def test_a_deny_rule_sees_every_part_of_a_command(bench: Bench, text: str) -> None:
-    assert command(bench, text, "bypassPermissions", deny=("Bash(rm:*)",)) == "deny"
-    assert command(bench, text, "bypassPermissions", deny=("Bash(rmdir:*)",)) == "allow"
 
 
 @pytest.mark.parametrize(
@@ -421,14 +394,6 @@ def test_a_refused_file_is_refused_to_commands_that_name_it(bench: Bench) -> Non
         assert command(bench, text, "bypassPermissions", deny=deny) == "deny", text
     assert command(bench, "curl https://sub.evil.example/x", "bypassPermissions", deny=deny) == "deny"
     assert command(bench, "curl https://good.example/x", "bypassPermissions", deny=deny) == "allow"
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["env rm x", "FOO=1 rm x", "xargs rm", "find . -exec rm {} +", "sh -c 'rm x'", "/bin/rm x", "\\rm x", "'r'm x"],
-)
-def test_a_refused_program_is_refused_behind_every_wrapper(bench: Bench, text: str) -> None:
-    assert command(bench, text, "bypassPermissions", deny=("bash(rm *)",)) == "deny"
 
 
 @pytest.mark.parametrize(
