@@ -14,13 +14,14 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcli.agent.permissions.facts import CallFacts, Need
+from agentcli.agent.permissions.facts import CallFacts
 from agentcli.agent.permissions.modes import Mode
 from agentcli.agent.permissions.rule_text import parse_rules
 from agentcli.agent.permissions.rules import Matches, Rule, Rules, covers_path, find_matches, speaks_of_edits
 from agentcli.errors import UsageError
 from agentcli.safety.commands.records import CommandAnalysis
 from agentcli.safety.commands.rules import escaped, rules_by_segment
+from agentcli.safety.paths.judge import PathFacts
 from agentcli.tools.command import Grants
 from agentcli.tools.tool import kind_argument
 
@@ -36,14 +37,14 @@ class Verdict(Struct, frozen=True):
 
     decision: Literal["allow", "dry_run", "ask", "deny"]
     reason: str
-    needs: tuple[Need, ...] = ()
+    needs: tuple[PathFacts, ...] = ()
     hosts: tuple[str, ...] = ()
     only_reads: bool = False
     exposes: tuple[Path, ...] = ()
 
     @property
     def grants(self) -> Grants:
-        readable, writable = ([need.path for need in self.needs if need.access == how] for how in ("read", "write"))
+        readable, writable = ([need.real for need in self.needs if need.access == how] for how in ("read", "write"))
         return Grants(tuple(readable), tuple(writable), self.hosts)
 
 
@@ -84,7 +85,7 @@ def decide(facts: CallFacts, mode: Mode, rules: Rules) -> Verdict:
 def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
     needs, special = facts.needs, next((path for path in facts.files if path.kind != "plain"), None)
     if mode == "bypassPermissions":
-        return _bypassed(facts, needs)
+        return _bypassed(facts)
     if special is not None:
         return _asks(mode, special.why, needs)
     if facts.tool.effect == "read":
@@ -94,7 +95,7 @@ def _decide_files(facts: CallFacts, mode: Mode) -> Verdict:
     return _asks(mode, CHANGES_A_FILE)
 
 
-def _bypassed(facts: CallFacts, needs: tuple[Need, ...]) -> Verdict:
+def _bypassed(facts: CallFacts) -> Verdict:
     """No mode is a yes to secrets, and none widens the sandbox."""
     profile = facts.workspace.facts.profile
     for path in facts.files:
@@ -103,7 +104,7 @@ def _bypassed(facts: CallFacts, needs: tuple[Need, ...]) -> Verdict:
             return Verdict("deny", f"{path.why}: it needs a rule of its own, such as {tool}({_as_rule(path.given)})")
         if profile != "danger-full-access" and path.is_kept:
             return Verdict("deny", f"{path.why}, and the sandbox ({profile}) keeps that")
-    return Verdict("allow", "permissions are bypassed", needs)
+    return Verdict("allow", "permissions are bypassed", facts.needs)
 
 
 def _as_rule(path: str) -> str:
@@ -113,13 +114,13 @@ def _as_rule(path: str) -> str:
     return path if path.startswith("~/") else f"./{path.removeprefix('./')}"
 
 
-def _asks(mode: Mode, why: str, needs: tuple[Need, ...] = (), hosts: tuple[str, ...] = ()) -> Verdict:
+def _asks(mode: Mode, why: str, needs: tuple[PathFacts, ...] = (), hosts: tuple[str, ...] = ()) -> Verdict:
     if mode == "bypassPermissions":
         return Verdict("allow", "permissions are bypassed", needs, hosts)
     return Verdict("deny" if mode == "dontAsk" else "ask", why, needs, hosts)
 
 
-def _asked_by(rule: Rule, mode: Mode, needs: tuple[Need, ...] = (), hosts: tuple[str, ...] = ()) -> Verdict:
+def _asked_by(rule: Rule, mode: Mode, needs: tuple[PathFacts, ...] = (), hosts: tuple[str, ...] = ()) -> Verdict:
     return _asks(mode, f"{rule.phrase} wants you to be asked", needs, hosts)
 
 
@@ -147,7 +148,7 @@ def _decide_command(facts: CallFacts, command: CommandAnalysis, mode: Mode, foun
     is_held = sandbox.confines and sandbox.profile != "danger-full-access"
     if mode == "bypassPermissions" and command.deletes_unseen and not granting and not is_held:
         return Verdict("ask", command.deletes_unseen, needs, hosts)
-    opened = [need for need in needs if str(need.path) not in command.scratch]
+    opened = [need for need in needs if str(need.real) not in command.scratch]
     may_dry_run = facts.verdict == "try" and not opened and not hosts
     is_unsure = command.problem or speaks_of_edits(rules)
     if mode == "bypassPermissions" and not granting:

@@ -9,9 +9,9 @@ from pathlib import PurePath
 from msgspec import Struct
 
 from agentcli.agent.permissions.decide import CHANGES_A_FILE, Verdict
-from agentcli.agent.permissions.facts import CallFacts, Need
+from agentcli.agent.permissions.facts import CallFacts
 from agentcli.safety.commands.records import UNKNOWN, CommandAnalysis, known
-from agentcli.safety.paths.judge import WHY
+from agentcli.safety.paths.judge import WHY, PathFacts
 
 MOST_SHOWN = 6
 OUTSIDE = "runs OUTSIDE the sandbox: it can read, change and send anything you can"
@@ -66,7 +66,7 @@ def _circumstances(facts: CallFacts) -> list[str]:
     return [*lines, "goes on in the background"] if getattr(given, "background", False) else lines
 
 
-def command_effects(facts: CallFacts, command: CommandAnalysis, needs: Sequence[Need]) -> CallEffects:
+def command_effects(facts: CallFacts, command: CommandAnalysis, needs: Sequence[PathFacts]) -> CallEffects:
     """`deletes docs, build`, `reaches example.org`, `writes build/app.js`; what cannot be told is said once."""
     effects, shown = command.effects, facts.paths.shown
     hosts, programs = known(effects.hosts), [_program(program) for program in effects.runs]
@@ -75,12 +75,12 @@ def command_effects(facts: CallFacts, command: CommandAnalysis, needs: Sequence[
     deletes_found = any(
         segment.words and segment.words[0] == "find" and "-delete" in segment.words for segment in command.segments
     )
-    opened = {str(need.path) for need in needs}
+    opened = {str(need.real) for need in needs}
     grave = [
         _row("deletes", [*shown(effects.deletes), *(["what find finds"] if deletes_found else [])]),
         _row("runs a script from" if is_script else "reaches", hosts),
-        _row("writes outside the project:", shown(tuple(str(n.path) for n in needs if n.kind == "outside"))),
-        *(f"{n.access}s {shown((str(n.path),))[0]}, which {WHY[n.kind]}" for n in needs if n.kind != "outside"),
+        _row("writes outside the project:", shown(tuple(str(n.real) for n in needs if n.kind == "outside"))),
+        *(f"{n.access}s {shown((str(n.real),))[0]}, which {WHY[n.kind]}" for n in needs if n.kind != "outside"),
     ]
     plain = [_row("writes", shown(tuple(path for path in effects.writes if path not in opened)))]
     if is_opaque and not is_script:

@@ -327,7 +327,7 @@ def test_a_rule_that_means_such_a_file_grants_it_and_the_sandbox_opens_it(
     (bench.ws / "other-name").hardlink_to(bench.ws / "hard")
     judged = verdict(bench, name, given, allow=(rule,))
     assert judged.decision == "allow"
-    assert [need.path for need in judged.needs] == [bench.workspace.real_path(given["path"])]
+    assert [need.real for need in judged.needs] == [bench.workspace.real_path(given["path"])]
 
 
 def test_bypassing_questions_opens_no_secrets_and_nothing_outside(bench: Bench) -> None:
