@@ -146,6 +146,9 @@ async def _ask_person(call: Call, policy: CallPolicy, verdict: Verdict, context:
         if not verdict.needs:  # an edit that cannot apply fails here, before anybody is asked
             raise
         preview = tool.arguments_text(arguments)  # what is wrong says what is in a file that nobody opened yet
+    if verdict.needs and (mask := call.report.mask) is not None:
+        await turn.session.services.know_secrets()
+        preview = mask.text(preview)
     if turn.session.ask is None:
         raise ToolError(f"{verdict.reason}, and nobody can be asked.", kind="permission_denied")
     question = await asyncio.to_thread(_question, policy, verdict, preview)
@@ -202,7 +205,7 @@ def _question(policy: CallPolicy, verdict: Verdict, preview: str) -> CallApprova
     if facts.tool.effect == "command":
         return CommandApproval(**asdict(approval), can_try=facts.dry_run != "never")
     if facts.tool.effect == "edit" or facts.tool.narrow is not None:
-        hunks = diff_hunks(preview) if facts.tool.narrow is not None else ()
+        hunks = diff_hunks(preview) if facts.tool.narrow is not None and not verdict.needs else ()
         mode = "acceptEdits" if verdict.reason == CHANGES_A_FILE else ""
         return EditApproval(**asdict(approval), hunks=hunks, mode=mode)
     return approval
