@@ -182,18 +182,13 @@ def test_rules_and_modes_decide_together(
     ],
 )
 def test_a_rule_is_a_tool_s_name_or_alias_and_a_pattern(text: str, rule: Rule) -> None:
-    assert parse_rule(text) == rule
+    assert parse_rule(text) == rule == parse_rule(str(rule))
 
 
 @pytest.mark.parametrize("text", ["", "(x)", "bash(", "bash)x", "a b"])
 def test_what_is_no_rule_is_an_error_that_shows_one(text: str) -> None:
     with pytest.raises(UsageError, match="git log"):
         parse_rule(text)
-
-
-def test_a_rule_is_shown_as_it_is_written() -> None:
-    assert str(Rule("bash", "git *")) == "bash(git *)"
-    assert str(Rule("bash")) == "bash"
 
 
 @pytest.mark.parametrize(
@@ -245,19 +240,6 @@ def test_an_allowed_path_is_judged_where_it_leads(bench: Bench, path: str, decis
     (bench.ws / "src/link").symlink_to("../setup.py")
     given = {"path": path.replace("{ws}", str(bench.ws)), "content": ""}
     assert verdict(bench, "file_write", given, allow=("Write(src/**)",)).decision == decision
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["make install", "cd build && make | tee log", "echo 'a*b' > x?", "printf '[x]'; rm -r y", "  make  install "],
-)
-def test_a_command_granted_for_the_session_is_not_asked_again_and_nothing_else_is_granted(
-    bench: Bench, text: str
-) -> None:
-    rule = offered(bench, "bash", command=text)[0]
-    assert command(bench, text, allow=rule) == "allow"
-    for other in {f"{text} more", f"{text}; rm x", text.replace("*", "etc").replace("make", "cmake")} - {text}:
-        assert command(bench, other, allow=rule) == "ask"
 
 
 @pytest.mark.parametrize("text", ["for f in *.py; do rm $f; done", "x=a; make $x", "make && echo $PATH", "make {a,b}"])
@@ -493,13 +475,6 @@ def test_leaving_the_sandbox_always_asks_and_no_rule_answers(bench: Bench) -> No
         assert "OUTSIDE" in judged.reason
     for mode in ("dontAsk", "bypassPermissions", "plan"):
         assert verdict(bench, "bash", given, mode, allow=("bash",)).decision == "deny"
-
-
-def test_what_is_offered_for_a_command_of_several_parts_covers_it(bench: Bench) -> None:
-    text = "npm install left-pad && npm test 2>&1 | tail -5"
-    rules = offered(bench, "bash", command=text)
-    assert rules[-1] == "bash(npm install *) and bash(npm test *)"
-    assert {command(bench, text, allow=rule) for rule in rules} == {"allow"}
 
 
 # The shared lists
