@@ -26,9 +26,7 @@ CHANGE = "with_tax in price.py takes the tax away from the net amount. It must a
 
 
 @single_command
-def app(
-    model: Annotated[str, typer.Option("-m", "--model", help="A real model instead of the scripted one.")] = "",
-) -> None:
+def app(model: Annotated[str, typer.Option("-m", "--model", help="A real one, not the scripted one.")] = "") -> None:
     """A question and a small change in a sample repository, with the real tools. Nothing of yours is touched."""
     with tempfile.TemporaryDirectory(prefix="agentcli-demo-") as folder:
         repository = Path(folder) / "shop"
